@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! One error for everything that can go wrong between us and the kernel.
+//!
+//! An administrator reads these at three in the morning, so each one says what was attempted, on which file, with which
+//! value, what the kernel answered, and what to do about it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+/// What was attempted, where, with what, why it failed and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    op: Cow<'static, str>,
+    path: Option<PathBuf>,
+    value: Option<String>,
+    errno: Option<Errno>,
+    hint: Option<Cow<'static, str>>,
+}
+
+/// `Result` with this module's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error in words: `op` is the whole sentence unless more is added.
+    pub fn new(op: impl Into<Cow<'static, str>>) -> Self {
+        Self { op: op.into(), path: None, value: None, errno: None, hint: None }
+    }
+
+    /// A failed system call: `op` in the infinitive, as "open" or "make the directory".
+    pub fn os(op: impl Into<Cow<'static, str>>, path: impl AsRef<Path>, errno: Errno) -> Self {
+        Self::new(op).at(path).errno(errno)
+    }
+
+    /// Names the file or directory.
+    #[must_use]
+    pub fn at(mut self, path: impl AsRef<Path>) -> Self {
+        self.path = Some(path.as_ref().to_path_buf());
+        self
+    }
+
+    /// Names the value that was to be written, or that was found.
+    #[must_use]
+    pub fn value(mut self, value: impl fmt::Display) -> Self {
+        self.value = Some(value.to_string());
+        self
+    }
+
+    /// Adds what the kernel answered.
+    #[must_use]
+    pub fn errno(mut self, errno: Errno) -> Self {
+        self.errno = Some(errno);
+        self
+    }
+
+    /// Adds what the reader can do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// What the kernel answered, where it was the kernel that refused.
+    pub fn kernel_errno(&self) -> Option<Errno> {
+        self.errno
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.op)?;
+        if let Some(path) = &self.path {
+            write!(f, " {}", path.display())?;
+        }
+        if let Some(value) = &self.value {
+            write!(f, " (value {value:?})")?;
+        }
+        if let Some(errno) = self.errno {
+            write!(f, ": {} ({errno:?})", errno.desc())?;
+        }
+        if let Some(hint) = &self.hint {
+            write!(f, "; {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_operation_path_value_errno_and_remedy() {
+        let error = Error::os("write", "/sys/fs/cgroup/x/memory.max", Errno::EINVAL).value("12").hint("try 13");
+        assert_eq!(
+            error.to_string(),
+            "write /sys/fs/cgroup/x/memory.max (value \"12\"): Invalid argument (EINVAL); try 13"
+        );
+    }
+}
