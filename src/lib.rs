@@ -1,3 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! jobfence fences every batch job of a shared compute node in its own cgroup.
+//!
+//! The way of a job through the house: a door ([`entry`]) reads what the scheduler granted, [`policy`] makes limits of it,
+//! [`host`] and [`cgroup::place`] say where they go, [`fence`] is the one life cycle, [`record`] and [`janitor`] see that
+//! nothing is left behind, and [`report`] says what was used and why something was killed.
+
+pub mod cgroup;
+pub mod config;
+pub mod entry;
 pub mod error;
+pub mod fence;
+pub mod host;
+pub mod janitor;
+pub mod job;
+pub mod policy;
+pub mod record;
+pub mod report;

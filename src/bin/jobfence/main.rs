@@ -1,1 +1,107 @@
-fn main(){}
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The `jobfence` command: see jobfence(8).
+
+mod check;
+mod hold;
+mod reap;
+mod run;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use jobfence::config::{self, Loaded};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+/// Fences batch jobs in cgroups: the administrator's command.
+#[derive(Parser)]
+#[command(name = "jobfence", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Read the configuration and look at this host: would a job be fenced here, and how?
+    Check(check::Options),
+    /// Run a command in a fence, without any scheduler.
+    Run(run::Options),
+    /// Remove what dead step daemons have left.
+    Reap(Configured),
+    /// Keep the delegated jobfence.scope alive; for jobfence.service.
+    Hold(hold::Options),
+}
+
+/// Where the configuration comes from, as in plugstack.conf.
+#[derive(Args)]
+struct Configured {
+    /// Configuration file [default: /etc/slurm/jobfence.conf]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A key that overrides the file, such as CPUQuotaPercent=90; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE")]
+    overrides: Vec<OsString>,
+}
+
+impl Configured {
+    fn load(&self) -> Result<Loaded, config::LoadError> {
+        let mut arguments: Vec<Vec<u8>> = Vec::new();
+        if let Some(file) = &self.config {
+            let mut argument = b"config=".to_vec();
+            // The grammar wants a path that means the same in every directory.
+            let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+            argument.extend_from_slice(file.as_os_str().as_encoded_bytes());
+            arguments.push(argument);
+        }
+        arguments.extend(self.overrides.iter().map(|argument| argument.as_encoded_bytes().to_vec()));
+        config::load(&arguments.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    }
+}
+
+fn main() -> ExitCode {
+    // A reader that went away (`jobfence check | head`) is no reason for a panic.
+    // SAFETY: the default action is no code of ours, and nothing else runs yet.
+    let _ =
+        unsafe { nix::sys::signal::signal(nix::sys::signal::Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl) };
+    if log::set_logger(&Stderr).is_ok() {
+        log::set_max_level(LevelFilter::Info);
+    }
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Check(options) => check::check(&options),
+        Command::Run(options) => run::run(&options),
+        Command::Reap(configured) => reap::reap(&configured),
+        Command::Hold(options) => hold::hold(&options),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("jobfence: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Messages of the library.
+struct Stderr;
+
+impl Log for Stderr {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= Level::Info
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            eprintln!("jobfence: {}", record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Anything that ends a subcommand with one line on stderr and status 1.
+type Failure = Box<dyn std::error::Error>;
+
+/// What needs root says so before it fails halfway.
+fn require_root(what: &str) -> Result<(), Failure> {
+    if nix::unistd::geteuid().is_root() { Ok(()) } else { Err(format!("{what} needs root").into()) }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Generates the bindings to Slurm's spank.h, or takes the committed ones where the header or libclang is absent.
+//!
+//! `SLURM_INCLUDE_DIR` names the directory that holds `slurm/spank.h`, when it is not the compiler's default.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, panic};
+
+const COMMITTED: &str = "src/entry/spank/bindings.rs";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=include/wrapper.h");
+    println!("cargo::rerun-if-changed={COMMITTED}");
+    println!("cargo::rerun-if-env-changed=SLURM_INCLUDE_DIR");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("bindings.rs");
+    let include = env::var_os("SLURM_INCLUDE_DIR").map(PathBuf::from);
+    let header = include.clone().unwrap_or_else(|| PathBuf::from("/usr/include")).join("slurm/spank.h");
+    println!("cargo::rerun-if-changed={}", header.display());
+    let generated = header.exists().then(|| generate(include.as_deref())).flatten();
+    // The test that compares the committed file with a fresh one asks where the fresh one came from.
+    println!("cargo::rustc-env=JOBFENCE_BINDINGS={}", if generated.is_some() { "generated" } else { "committed" });
+    match generated {
+        Some(text) => fs::write(&out, text).expect("write the bindings"),
+        None if include.is_some() => panic!("cannot generate bindings from {}", header.display()),
+        None => drop(fs::copy(COMMITTED, &out).expect("copy the committed bindings")),
+    }
+}
+
+fn generate(include: Option<&Path>) -> Option<String> {
+    // bindgen panics where libclang is not to be found; the committed file serves then.
+    let quiet = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let bindings = panic::catch_unwind(|| {
+        let mut builder = bindgen::Builder::default()
+            .header("include/wrapper.h")
+            // Only what is used, so that a newer header gives the same file; nothing newer than Slurm 22.05.
+            .allowlist_function("spank_(context|get_item|setenv)|slurm_(error|info|verbose|debug|spank_log)")
+            .allowlist_type("spank_(item|context)")
+            .allowlist_var("SLURM_VERSION_NUMBER")
+            // Every release adds error numbers; 0 is success in all of them.
+            .blocklist_type("slurm_err_t")
+            // Module constants: a value that this header does not know must not be undefined behaviour.
+            .default_enum_style(bindgen::EnumVariation::ModuleConsts)
+            // Symbols are looked up in the process that loads us, so that one file serves every release and program.
+            .dynamic_library_name("SpankApi")
+            .dynamic_link_require_all(false)
+            .raw_line("// SPDX-License-Identifier: GPL-2.0-or-later")
+            .raw_line("// Generated from slurm/spank.h by build.rs; 'make bindings' renews it.")
+            .raw_line("pub mod slurm_err_t { pub type Type = ::core::ffi::c_uint; }")
+            .generate_comments(false)
+            .layout_tests(false)
+            .wrap_unsafe_ops(true)
+            .rust_edition(bindgen::RustEdition::Edition2024)
+            .use_core()
+            .formatter(bindgen::Formatter::Prettyplease);
+        if let Some(include) = include {
+            builder = builder.clang_arg(format!("-I{}", include.display()));
+        }
+        builder.generate()
+    });
+    panic::set_hook(quiet);
+    bindings.ok()?.ok().map(|bindings| bindings.to_string())
+}

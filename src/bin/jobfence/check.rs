@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence check`: would a job be fenced here, how, and if not, why not?
+
+use std::process::ExitCode;
+
+use clap::Args;
+use jobfence::cgroup::layout::{Kind, Version};
+use jobfence::config::{Config, DEFAULT_FILE, Mode};
+use jobfence::entry::run::{self, How, Request};
+use jobfence::fence;
+use jobfence::host::{Host, is_delegated};
+use jobfence::job::Cpus;
+
+use crate::{Configured, Failure};
+
+#[derive(Args)]
+pub struct Options {
+    /// Show every key with its value, in the form of the configuration file
+    #[arg(long)]
+    keys: bool,
+    #[command(flatten)]
+    configured: Configured,
+}
+
+/// Fails unless a job would be fenced as configured.
+pub fn check(options: &Options) -> Result<ExitCode, Failure> {
+    // Already complete sentences with file, line and column.
+    let loaded = match options.configured.load() {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            for error in errors.errors() {
+                eprintln!("jobfence: {error}");
+            }
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let config = loaded.config;
+    match &loaded.file {
+        Some(file) => println!("configuration  {} is understood", file.display()),
+        None => println!("configuration  defaults (there is no {DEFAULT_FILE})"),
+    }
+    if options.keys {
+        print!("{config}");
+    }
+    let host = Host::read(&config)?;
+    describe(&host, &config);
+    match config.mode {
+        Mode::Off => {
+            println!("verdict        Mode=off: no job is fenced here");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Mode::Observe => println!("mode           observe: jobs are put in cgroups and measured, but not limited"),
+        Mode::Enforce => {}
+    }
+    match trial(&config) {
+        Ok(what) => {
+            println!("trial          {what}");
+            let verdict = match config.mode {
+                Mode::Enforce => "a job would be fenced here",
+                Mode::Observe | Mode::Off => "a job would be observed here",
+            };
+            println!(
+                "verdict        {verdict}, in {}/uid_UID/job_JOB/step_STEP of each hierarchy that is used",
+                host.base
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(why) => {
+            println!("trial          {why}");
+            println!("verdict        NO job would be fenced here as configured");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn describe(host: &Host, config: &Config) {
+    let kind = match host.layout.kind() {
+        Kind::Unified => "unified: cgroup v2 alone",
+        Kind::Hybrid => "hybrid: limits on cgroup v1, killing and counting on cgroup v2",
+        Kind::Legacy => "legacy: cgroup v1 alone",
+    };
+    println!("layout         {kind}");
+    println!("systemd        {}", if host.systemd { "is the service manager" } else { "is not running here" });
+    let controllers = fence::controllers(config);
+    let used = host.hierarchies(&controllers).unwrap_or_default();
+    for hierarchy in &host.layout.hierarchies {
+        let mark = if used.contains(&hierarchy) { "used" } else { "-" };
+        println!("hierarchy      {hierarchy}: {mark}");
+        let base = || {
+            hierarchy.open().and_then(|mut dir| {
+                for name in host.base.split('/') {
+                    dir = dir.child(name)?;
+                }
+                Ok(dir)
+            })
+        };
+        if !used.contains(&hierarchy) {
+            continue;
+        }
+        match base() {
+            Ok(base) if hierarchy.version == Version::V2 && host.systemd => println!(
+                "delegation     {} {}",
+                base.path().display(),
+                match is_delegated(&base) {
+                    Some(true) => "is delegated to us by systemd",
+                    Some(false) => "is NOT delegated by systemd",
+                    None => "exists (whether it is delegated cannot be read here)",
+                }
+            ),
+            Ok(base) => println!("delegation     {} exists", base.path().display()),
+            Err(error) if hierarchy.version == Version::V2 && host.systemd => println!("delegation     {error}"),
+            Err(_) => println!("delegation     {}/{} will be made", hierarchy.mount.display(), host.base),
+        }
+    }
+}
+
+/// Fences a command that does nothing, by the way that a job goes.
+fn trial(config: &Config) -> Result<String, String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err("needs root: run 'jobfence check' as root to see whether it works".to_owned());
+    }
+    let request = Request {
+        cpus: config.constrain_cpu_quota.then(|| Cpus::whole(1)),
+        memory: (config.constrain_ram_space || config.constrain_swap_space).then_some(64 << 20),
+        user: None,
+        command: vec!["true".into()],
+    };
+    let limits = match (request.cpus, request.memory) {
+        (Some(_), Some(_)) => "1 CPU and 64 MiB",
+        (Some(_), None) => "1 CPU",
+        (None, Some(_)) => "64 MiB",
+        (None, None) => "no limits",
+    };
+    match run::run(config, &request) {
+        Ok(ended) if ended.how == How::Exited(0) => {
+            Ok(format!("a step with {limits} was made, read back, entered by a process, and removed"))
+        }
+        Ok(ended) => Err(format!("'true' in a fence with {limits} ended as {:?}", ended.how)),
+        Err(error) => Err(error.to_string()),
+    }
+}

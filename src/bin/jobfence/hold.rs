@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence hold`: makes the delegated jobfence.scope and keeps it alive, for jobfence.service.
+//!
+//! systemd removes a scope when its last process ends, and refuses to make one that exists. So: where the scope lives (jobs
+//! run in it), go back into it; otherwise have systemd-run make it around this same command. In cgroup2 the process moves
+//! itself into a leaf, since a directory with a process in it cannot give controllers to its children.
+
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use jobfence::cgroup::dir::Dir;
+use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
+use jobfence::config::Config;
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::{Failure, require_root};
+
+const SLICE: &str = "jobfence.slice";
+const SCOPE: &str = "jobfence.scope";
+/// The leaf in which the holder sits; no user's directory is called so.
+const LEAF: &str = "hold";
+
+#[derive(Args)]
+pub struct Options {
+    /// systemd-run has made the scope and put this process into it
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+/// Does not return before SIGTERM, unless it fails.
+pub fn hold(options: &Options) -> Result<ExitCode, Failure> {
+    require_root("'jobfence hold'")?;
+    let layout = Layout::read(&Config::default().cgroup_mountpoint)?;
+    let hierarchy = systemds_own(&layout).ok_or("systemd has no cgroup hierarchy here")?;
+    let scope = || hierarchy.open().and_then(|root| root.child(SLICE)).and_then(|slice| slice.child(SCOPE));
+    match scope() {
+        Ok(scope) => enter(&scope, hierarchy)?,
+        Err(_) if !options.inside => return Err(make_scope()),
+        Err(error) => return Err(error.into()),
+    }
+    ready();
+    wait_for_the_end();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The hierarchy in which systemd keeps its units: cgroup2 where it is mounted, `name=systemd` on a pure v1 host.
+fn systemds_own(layout: &Layout) -> Option<&Hierarchy> {
+    let named = || layout.hierarchies.iter().find(|h| h.name.as_deref() == Some("systemd"));
+    layout.unified().or_else(named)
+}
+
+fn enter(scope: &Dir, hierarchy: &Hierarchy) -> Result<(), Failure> {
+    let pid = std::process::id().to_string();
+    match hierarchy.version {
+        Version::V2 => scope.ensure(LEAF)?.write("cgroup.procs", &pid)?,
+        Version::V1 => scope.write("cgroup.procs", &pid)?,
+    }
+    Ok(())
+}
+
+/// Becomes systemd-run, which makes the scope, puts this process into it and becomes `jobfence hold` again.
+fn make_scope() -> Failure {
+    let this = match std::env::current_exe() {
+        Ok(this) => this,
+        Err(error) => return format!("find this program: {error}").into(),
+    };
+    let error = Command::new("systemd-run")
+        .args(["--scope", "--quiet", "--collect", "--slice", SLICE, "--unit", SCOPE])
+        .arg("--description=Fences of batch jobs")
+        // The limits are ours to set; systemd's own default for tasks would be one for all jobs together.
+        .args(["-p", "Delegate=yes", "-p", "TasksMax=infinity"])
+        .arg("--")
+        .arg(this)
+        .args(["hold", "--inside"])
+        .exec();
+    format!("run systemd-run: {error}").into()
+}
+
+/// Tells systemd that slurmd may start: sd_notify(3).
+fn ready() {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let sent = UnixDatagram::unbound().and_then(|sender| sender.send_to(b"READY=1", socket));
+    if let Err(error) = sent {
+        eprintln!("jobfence: tell systemd that the scope is there: {error}");
+    }
+}
+
+fn wait_for_the_end() {
+    let mut ends = SigSet::empty();
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| ends.add(signal));
+    let _ = ends.thread_block();
+    while ends.wait().is_err() {}
+}

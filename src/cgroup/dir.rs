@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Handles of directories, and the few things done relative to them.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use crate::error::{Error, Result};
+
+/// A kernel file of ours never needs more; the longest, `cgroup.procs`, is read in whole by [`Dir::read`] up to this many
+/// bytes, which is half a million processes.
+const MAX_READ: usize = 4 << 20;
+
+/// An open directory (`O_PATH`) and the path it had, which is only for messages.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC).union(OFlag::O_NOFOLLOW);
+
+impl Dir {
+    /// Opens a directory by its absolute path: a mount point, `/proc`, the directory of records.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        // The last component may be a link that an administrator made (/sys/fs/cgroup/cpu on systemd's v1 hosts).
+        let fd = open(path, DIRECTORY.difference(OFlag::O_NOFOLLOW), Mode::empty())
+            .map_err(|errno| Error::os("open the directory", path, errno))?;
+        Ok(Self { fd, path: path.to_path_buf() })
+    }
+
+    /// Where this directory was when it was opened; for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a directory in this one.
+    pub fn child(&self, name: &str) -> Result<Self> {
+        let path = self.path.join(name);
+        let fd = openat(&self.fd, name, DIRECTORY, Mode::empty())
+            .map_err(|errno| Error::os("open the directory", &path, errno))?;
+        Ok(Self { fd, path })
+    }
+
+    /// Makes a directory in this one; an existing one is an error (`EEXIST`).
+    ///
+    /// The mode is 0755 less the umask of the host program, as the kernel's own cgroup directories have it.
+    pub fn make(&self, name: &str) -> Result<()> {
+        mkdirat(&self.fd, name, Mode::from_bits_truncate(0o755))
+            .map_err(|errno| Error::os("make the directory", self.path.join(name), errno))
+    }
+
+    /// Makes a directory in this one unless it exists, and opens it.
+    pub fn ensure(&self, name: &str) -> Result<Self> {
+        match self.make(name) {
+            Err(error) if error.kernel_errno() != Some(Errno::EEXIST) => Err(error),
+            _ => self.child(name),
+        }
+    }
+
+    /// Removes an empty directory in this one. `Ok(false)`: there is none.
+    pub fn remove(&self, name: &str) -> Result<bool> {
+        match unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir) {
+            Ok(()) => Ok(true),
+            // A cgroup whose directory is going away answers ENODEV.
+            Err(Errno::ENOENT | Errno::ENODEV) => Ok(false),
+            Err(errno) => Err(Error::os("remove the directory", self.path.join(name), errno)),
+        }
+    }
+
+    /// Opens a file in this directory. Never creates one: a missing control file means a missing controller.
+    pub fn open_file(&self, name: &str, flags: OFlag) -> Result<OwnedFd> {
+        openat(&self.fd, name, flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW, Mode::empty())
+            .map_err(|errno| Error::os("open", self.path.join(name), errno))
+    }
+
+    /// Reads a whole file.
+    pub fn read(&self, name: &str) -> Result<String> {
+        let fd = self.open_file(name, OFlag::O_RDONLY)?;
+        let mut text = Vec::with_capacity(512);
+        let mut chunk = [0u8; 4096];
+        loop {
+            match nix::unistd::read(&fd, &mut chunk) {
+                Ok(0) => break,
+                Ok(n) => text.extend_from_slice(chunk.get(..n).unwrap_or_default()),
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(Error::os("read", self.path.join(name), errno)),
+            }
+            if text.len() > MAX_READ {
+                return Err(Error::new("read: unreasonably long file").at(self.path.join(name)));
+            }
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Reads a whole file; `None` where this kernel or this hierarchy has no such file.
+    pub fn read_if_there(&self, name: &str) -> Result<Option<String>> {
+        match self.read(name) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP)) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a value into a control file with one `write`, as the kernel wants it.
+    pub fn write(&self, name: &str, value: &str) -> Result<()> {
+        let fd = self.open_file(name, OFlag::O_WRONLY).map_err(|error| error.value(value))?;
+        match nix::unistd::write(&fd, value.as_bytes()) {
+            Ok(n) if n == value.len() => Ok(()),
+            Ok(_) => Err(Error::new("write: the kernel took only a part").at(self.path.join(name)).value(value)),
+            Err(errno) => Err(Error::os("write", self.path.join(name), errno).value(value)),
+        }
+    }
+
+    /// Whether a file or directory of this name exists.
+    pub fn has(&self, name: &str) -> bool {
+        fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// What the kernel says of the directory itself.
+    pub fn stat(&self) -> Result<FileStat> {
+        fstat(&self.fd).map_err(|errno| Error::os("stat", &self.path, errno))
+    }
+
+    /// Names of the directories (`directories`) or other files in this directory, unordered.
+    pub fn list(&self, directories: bool) -> Result<Vec<String>> {
+        let fd = openat(&self.fd, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+            .map_err(|errno| Error::os("list", &self.path, errno))?;
+        let mut entries = nix::dir::Dir::from_fd(fd).map_err(|errno| Error::os("list", &self.path, errno))?;
+        let mut names = Vec::new();
+        for entry in entries.iter() {
+            let entry = entry.map_err(|errno| Error::os("list", &self.path, errno))?;
+            if (entry.file_type() == Some(nix::dir::Type::Directory)) == directories
+                && let Some(name) = plain_name(entry.file_name())
+            {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// This directory as a path that stays right whatever is renamed, for a library that takes only paths.
+    ///
+    /// Valid while the handle lives, in the process (and under the `/proc`) in which it was opened.
+    pub fn handle_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+}
+
+/// A directory entry that is a name in UTF-8 and not `.` or `..`.
+fn plain_name(name: &CStr) -> Option<String> {
+    match name.to_str() {
+        Ok("." | "..") | Err(_) => None,
+        Ok(name) => Some(name.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_creates_a_file_and_says_which_was_missing() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let error = dir.write("memory.max", "1").unwrap_err();
+        assert_eq!(error.kernel_errno(), Some(Errno::ENOENT));
+        assert!(error.to_string().contains("memory.max (value \"1\")"), "{error}");
+        assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_child_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc", temp.path().join("uid_0")).unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let errno = dir.ensure("uid_0").unwrap_err().kernel_errno();
+        assert!(matches!(errno, Some(Errno::ENOTDIR | Errno::ELOOP)), "{errno:?}");
+    }
+
+    #[test]
+    fn removing_twice_is_no_error() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        dir.ensure("a").unwrap();
+        assert!(dir.remove("a").unwrap());
+        assert!(!dir.remove("a").unwrap());
+    }
+}

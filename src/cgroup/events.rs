@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which process the kernel killed for want of memory, and at whose limit: only the kernel's log says so.
+//!
+//! The line is written by `mem_cgroup_print_oom_context` (mm/memcontrol.c, Linux 5.0 and later):
+//! `oom-kill:constraint=CONSTRAINT_MEMCG,…,oom_memcg=/limit/at,task_memcg=/task/in,task=NAME,pid=N,uid=N`.
+
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::unistd::{Whence, lseek, read};
+
+use super::dir::Dir;
+use crate::error::{Error, Result};
+
+/// The kernel's log from the moment it was opened; see dev-kmsg in the kernel's ABI documents.
+#[derive(Debug)]
+pub struct KernelLog {
+    fd: OwnedFd,
+}
+
+/// One kill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OomKill {
+    /// The cgroup whose limit was reached, or `None` when the whole machine was out of memory.
+    pub limit_at: Option<String>,
+    /// The cgroup in which the process was.
+    pub task_in: String,
+    /// The process's name, made printable.
+    pub name: String,
+    /// The process.
+    pub pid: u32,
+}
+
+impl KernelLog {
+    /// Opens the log at its end.
+    pub fn open() -> Result<Self> {
+        let dev = Dir::open("/dev")?;
+        let fd = dev.open_file("kmsg", OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
+        lseek(&fd, 0, Whence::SeekEnd).map_err(|errno| Error::os("seek", "/dev/kmsg", errno))?;
+        Ok(Self { fd })
+    }
+
+    /// The kills logged since the last call, oldest first.
+    pub fn oom_kills(&self) -> Vec<OomKill> {
+        // A record is at most 8 KiB (CONSOLE_EXT_LOG_MAX); the ring holds fewer records than this bound.
+        let mut record = [0u8; 8192];
+        let mut kills = Vec::new();
+        for _ in 0..100_000 {
+            match read(&self.fd, &mut record) {
+                Ok(0) => break,
+                Ok(n) => {
+                    let text = String::from_utf8_lossy(record.get(..n).unwrap_or_default());
+                    kills.extend(parse(&text));
+                }
+                // EPIPE: the ring went over the record that would have been next.
+                Err(Errno::EINTR | Errno::EPIPE) => {}
+                Err(_) => break,
+            }
+        }
+        kills
+    }
+}
+
+/// One record of `/dev/kmsg`: `PRIORITY,SEQUENCE,TIME,FLAGS;MESSAGE`. The process's name is the user's, and may hold
+/// anything but a slash; so what stands before it is read from the left, and what stands after it from the right.
+fn parse(record: &str) -> Option<OomKill> {
+    let (header, message) = record.split_once(';')?;
+    // Facility 0 is the kernel; user space cannot write with it (kernel/printk/printk.c, devkmsg_write).
+    let priority: u32 = header.split(',').next()?.parse().ok()?;
+    if priority >> 3 != 0 {
+        return None;
+    }
+    let message = message.lines().next()?.strip_prefix("oom-kill:")?;
+    let (before, rest) = message.split_once(",task_memcg=")?;
+    let (task_in, rest) = rest.split_once(",task=")?;
+    let (rest, _uid) = rest.rsplit_once(",uid=")?;
+    let (name, pid) = rest.rsplit_once(",pid=")?;
+    Some(OomKill {
+        limit_at: before.split_once(",oom_memcg=").map(|(_, path)| path.to_owned()),
+        task_in: task_in.to_owned(),
+        name: name.chars().map(|c| if c.is_control() { '?' } else { c }).take(32).collect(),
+        pid: pid.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "6,1134,85220,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
+oom_memcg=/jobfence/uid_1/job_2,task_memcg=/jobfence/uid_1/job_2/step_0,task=python3,pid=77,uid=1\n SUBSYSTEM=x\n";
+
+    #[test]
+    fn reads_the_kernels_line() {
+        let kill = parse(LINE).unwrap();
+        assert_eq!(kill.limit_at.as_deref(), Some("/jobfence/uid_1/job_2"));
+        assert_eq!(kill.task_in, "/jobfence/uid_1/job_2/step_0");
+        assert_eq!((kill.name.as_str(), kill.pid), ("python3", 77));
+    }
+
+    #[test]
+    fn a_name_made_to_deceive_does_not() {
+        let kill = parse(&LINE.replace("task=python3", "task=x,pid=1,uid=0,t\u{1b}")).unwrap();
+        assert_eq!((kill.name.as_str(), kill.pid), ("x,pid=1,uid=0,t?", 77));
+    }
+
+    #[test]
+    fn a_line_written_by_a_process_is_not_the_kernels() {
+        assert_eq!(parse(&LINE.replacen("6,", "14,", 1)), None);
+    }
+
+    #[test]
+    fn the_whole_machine_out_of_memory() {
+        let line = "3,1,1,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,\
+task_memcg=/jobfence/uid_1/job_2/step_0,task=a,pid=3,uid=1";
+        assert_eq!(parse(line).unwrap().limit_at, None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_record_makes_it_panic(text in "[0-9,]*;oom-kill:.*(,oom_memcg=.*)?,task_memcg=.*,task=.*,pid=.*,uid=.*") {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which cgroup hierarchies this host has mounted, and where.
+//!
+//! A host is *unified* (cgroup v2 alone), *legacy* (v1 alone) or *hybrid* (the controllers on v1 beside a cgroup2 mount
+//! that has none or few). Source: cgroups(7), the kernel's admin-guide/cgroup-v2.rst and cgroup-v1/cgroups.rst.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, fstatfs};
+
+use super::dir::Dir;
+use crate::error::{Error, Result};
+
+/// The two kernel interfaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// One hierarchy for each set of controllers.
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// One mounted hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Which interface it has.
+    pub version: Version,
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// The cgroup that is at the mount point: `/`, or another one in a container.
+    pub root: String,
+    /// Its controllers, in the kernel's names (`cpu`, `memory`, …); for v1 with `name=…` none.
+    pub controllers: BTreeSet<String>,
+    /// The name of a v1 hierarchy without controllers, such as `systemd`.
+    pub name: Option<String>,
+}
+
+impl Hierarchy {
+    /// Opens the mount point, and makes sure that it is what it seems.
+    pub fn open(&self) -> Result<Dir> {
+        let dir = Dir::open(&self.mount)?;
+        let magic = fstatfs(&dir).map_err(|errno| Error::os("statfs", &self.mount, errno))?.filesystem_type();
+        let expected: FsType = match self.version {
+            Version::V1 => CGROUP_SUPER_MAGIC,
+            Version::V2 => CGROUP2_SUPER_MAGIC,
+        };
+        if magic != expected {
+            return Err(Error::new("the mount point is not a cgroup file system:").at(&self.mount));
+        }
+        Ok(dir)
+    }
+
+    /// Whether this hierarchy has the controller.
+    pub fn has(&self, controller: &str) -> bool {
+        self.controllers.contains(controller)
+    }
+}
+
+impl fmt::Display for Hierarchy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let controllers: Vec<&str> = self.controllers.iter().map(String::as_str).collect();
+        let version = if self.version == Version::V1 { "v1" } else { "v2" };
+        write!(f, "{version} {}", self.mount.display())?;
+        match (&self.name, controllers.is_empty()) {
+            (Some(name), _) => write!(f, " (name={name})"),
+            (None, true) => write!(f, " (no controllers)"),
+            (None, false) => write!(f, " ({})", controllers.join(",")),
+        }
+    }
+}
+
+/// What the host's mounts amount to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// cgroup v2 alone.
+    Unified,
+    /// Controllers on v1, and cgroup v2 mounted beside them.
+    Hybrid,
+    /// cgroup v1 alone.
+    Legacy,
+}
+
+/// The hierarchies below one mount point directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// In the order of their mounts.
+    pub hierarchies: Vec<Hierarchy>,
+}
+
+impl Layout {
+    /// Reads this process's mounts at or below `mountpoint` (`CgroupMountpoint`, usually `/sys/fs/cgroup`).
+    pub fn read(mountpoint: &Path) -> Result<Self> {
+        let text = Dir::open("/proc/self")?.read("mountinfo")?;
+        let mut layout = Self::parse(&text, mountpoint);
+        if layout.hierarchies.is_empty() {
+            return Err(Error::new("no cgroup file system is mounted at or below")
+                .at(mountpoint)
+                .hint("mount one there, or set CgroupMountpoint in jobfence.conf"));
+        }
+        for hierarchy in layout.hierarchies.iter_mut().filter(|h| h.version == Version::V2) {
+            let controllers = hierarchy.open()?.read("cgroup.controllers")?;
+            hierarchy.controllers = controllers.split_whitespace().map(str::to_owned).collect();
+        }
+        Ok(layout)
+    }
+
+    /// Takes the cgroup mounts out of a `/proc/PID/mountinfo` (proc_pid_mountinfo(5)); malformed lines are skipped.
+    pub fn parse(mountinfo: &str, below: &Path) -> Self {
+        let mut hierarchies: Vec<Hierarchy> = Vec::new();
+        for line in mountinfo.lines() {
+            let Some(found) = parse_mount(line) else { continue };
+            if !found.mount.starts_with(below) {
+                continue;
+            }
+            // A later mount on the same directory hides the earlier one; a second mount elsewhere of the same
+            // hierarchy (bind mounts of containers) is not wanted.
+            hierarchies.retain(|h| h.mount != found.mount);
+            let known = hierarchies
+                .iter()
+                .any(|h| h.version == found.version && h.controllers == found.controllers && h.name == found.name);
+            if !known {
+                hierarchies.push(found);
+            }
+        }
+        Self { hierarchies }
+    }
+
+    /// Unified, hybrid or legacy.
+    pub fn kind(&self) -> Kind {
+        let v1 = self.hierarchies.iter().any(|h| h.version == Version::V1 && !h.controllers.is_empty());
+        match (self.unified().is_some(), v1) {
+            (true, false) => Kind::Unified,
+            (true, true) => Kind::Hybrid,
+            (false, _) => Kind::Legacy,
+        }
+    }
+
+    /// The cgroup2 hierarchy, with or without controllers.
+    pub fn unified(&self) -> Option<&Hierarchy> {
+        self.hierarchies.iter().find(|h| h.version == Version::V2)
+    }
+
+    /// The hierarchy that has the controller.
+    pub fn with_controller(&self, controller: &str) -> Option<&Hierarchy> {
+        self.hierarchies.iter().find(|h| h.has(controller))
+    }
+}
+
+/// One line: `36 35 0:31 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`.
+fn parse_mount(line: &str) -> Option<Hierarchy> {
+    let (mount, fs) = line.split_once(" - ")?;
+    let mut mount = mount.split(' ').skip(3);
+    let root = unescape(mount.next()?);
+    let mount = PathBuf::from(unescape(mount.next()?));
+    let mut fs = fs.split(' ');
+    let version = match fs.next()? {
+        "cgroup" => Version::V1,
+        "cgroup2" => Version::V2,
+        _ => return None,
+    };
+    let options = fs.nth(1)?;
+    let mut controllers = BTreeSet::new();
+    let mut name = None;
+    if version == Version::V1 {
+        for option in options.split(',') {
+            if let Some(value) = option.strip_prefix("name=") {
+                name = Some(value.to_owned());
+            } else if !V1_MOUNT_FLAGS.contains(&option) && !option.contains('=') {
+                controllers.insert(option.to_owned());
+            }
+        }
+    }
+    Some(Hierarchy { version, mount, root, controllers, name })
+}
+
+/// Mount options of a v1 hierarchy that are not controllers (kernel/cgroup/cgroup-v1.c).
+const V1_MOUNT_FLAGS: [&str; 8] =
+    ["rw", "ro", "none", "xattr", "noprefix", "clone_children", "cpuset_v2_mode", "favordynmods"];
+
+/// mountinfo writes blank, tab, newline and backslash as three octal digits.
+fn unescape(field: &str) -> String {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|digits| byte == b'\\' && digits.iter().all(|d| (b'0'..=b'7').contains(d)));
+        match octal {
+            Some(digits) => {
+                out.push(digits.iter().fold(0u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(byte);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "\
+25 1 0:22 / /sys rw - sysfs sysfs rw
+30 25 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755
+31 30 0:27 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate
+32 30 0:28 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw shared:10 master:3 - cgroup cgroup rw,cpu,cpuacct
+34 30 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+35 1 0:30 / /mnt/else rw - cgroup cgroup rw,memory
+";
+
+    fn parse(text: &str) -> Layout {
+        Layout::parse(text, Path::new("/sys/fs/cgroup"))
+    }
+
+    #[test]
+    fn hybrid() {
+        let layout = parse(HYBRID);
+        assert_eq!(layout.kind(), Kind::Hybrid);
+        assert_eq!(layout.hierarchies.len(), 4);
+        assert_eq!(layout.with_controller("cpu"), layout.with_controller("cpuacct"));
+        assert_eq!(layout.with_controller("memory").unwrap().mount, Path::new("/sys/fs/cgroup/memory"));
+        assert_eq!(layout.with_controller("systemd"), None);
+    }
+
+    #[test]
+    fn unified_and_legacy() {
+        assert_eq!(parse("31 30 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n").kind(), Kind::Unified);
+        assert_eq!(parse("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n").kind(), Kind::Legacy);
+    }
+
+    #[test]
+    fn a_mount_point_with_a_blank() {
+        let layout = Layout::parse("1 2 0:3 /a\\040b /c\\134d rw - cgroup2 none rw\n", Path::new("/"));
+        assert_eq!(layout.hierarchies[0].mount, Path::new("/c\\d"));
+        assert_eq!(layout.hierarchies[0].root, "/a b");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "\\PC*[ /\\\\0-9-]*(cgroup2?)?.*") {
+            let _ = Layout::parse(&text, Path::new("/"));
+            let _ = unescape(&text);
+        }
+    }
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Writing limits, and reading back what the kernel made of them: a limit that was not seen in the kernel was not set.
+//!
+//! Plain one-file writes go through cgroups-rs, which knows how the files are called in v1 and v2. It opens a file that does
+//! not exist with `O_CREAT`, and says `EACCES` then; so a refused write is explained here by looking whether the file exists.
+
+use std::error::Error as _;
+use std::io;
+
+use cgroups_rs::fs::cpu::CpuController;
+use cgroups_rs::fs::memory::MemController;
+use nix::errno::Errno;
+
+use super::dir::Dir;
+use super::layout::Version;
+use crate::error::{Error, Result};
+use crate::job::Cpus;
+
+/// CPU time in each period: `cpu.max` (cgroup-v2.rst), `cpu.cfs_quota_us` and `cpu.cfs_period_us` (sched-bwc.rst).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuQuota {
+    /// Microseconds of CPU time, at least 1000.
+    pub quota_us: u64,
+    /// Length of a period in microseconds, 1000 to 1000000.
+    pub period_us: u64,
+}
+
+impl CpuQuota {
+    /// The share of time as a number of CPUs, rounded down to thousandths.
+    pub fn cpus(self) -> Cpus {
+        let thousandths = u128::from(self.quota_us) * 1000 / u128::from(self.period_us.max(1));
+        Cpus::from_thousandths(u64::try_from(thousandths).unwrap_or(u64::MAX))
+    }
+
+    /// The same share of time in a period of another length, rounded down, at least the kernel's minimum of 1 ms.
+    fn in_period(self, period_us: u64) -> Self {
+        let quota = u128::from(self.quota_us) * u128::from(period_us) / u128::from(self.period_us.max(1));
+        Self { quota_us: u64::try_from(quota).unwrap_or(u64::MAX).max(MIN_QUOTA_US), period_us }
+    }
+
+    /// This, or the other where that is lower.
+    #[must_use]
+    pub fn at_most(self, other: Self) -> Self {
+        if self.is_above(other) { other } else { self }
+    }
+
+    /// Whether this allows more time than the other.
+    fn is_above(self, other: Self) -> bool {
+        u128::from(self.quota_us) * u128::from(other.period_us)
+            > u128::from(other.quota_us) * u128::from(self.period_us)
+    }
+}
+
+/// The kernel refuses a smaller quota or period (`min_cfs_quota_period`, kernel/sched/core.c).
+pub const MIN_QUOTA_US: u64 = 1000;
+
+/// A limit of swap, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SwapLimit {
+    /// Swap alone: v2's `memory.swap.max`.
+    pub swap: u64,
+    /// The RAM beside it: v1's `memory.memsw.limit_in_bytes` limits the sum of both.
+    pub ram: u64,
+}
+
+/// Reads a directory's quota; `None` means unlimited.
+pub fn cpu_quota(dir: &Dir, version: Version) -> Result<Option<CpuQuota>> {
+    let (quota, period, file) = match version {
+        Version::V2 => {
+            let text = read_control(dir, "cpu.max", "cpu")?;
+            let mut fields = text.split_whitespace().map(str::to_owned);
+            (fields.next().unwrap_or_default(), fields.next().unwrap_or_default(), "cpu.max")
+        }
+        Version::V1 => (
+            read_control(dir, "cpu.cfs_quota_us", "cpu")?.trim().to_owned(),
+            read_control(dir, "cpu.cfs_period_us", "cpu")?.trim().to_owned(),
+            "cpu.cfs_quota_us",
+        ),
+    };
+    if quota == "max" || quota == "-1" {
+        return Ok(None);
+    }
+    match (quota.parse(), period.parse()) {
+        (Ok(quota_us), Ok(period_us)) => Ok(Some(CpuQuota { quota_us, period_us })),
+        _ => Err(Error::new("not a quota and a period:").at(dir.path().join(file)).value(format!("{quota} {period}"))),
+    }
+}
+
+/// Limits the CPU time of a directory, whose period stays as it is if it has a quota already.
+pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
+    let cpu = CpuController::new(dir.handle_path(), "".into(), version == Version::V2);
+    let too_large = || Error::new("the quota is too large for").at(dir.path()).value(want.quota_us);
+    let quota = i64::try_from(want.quota_us).map_err(|_| too_large())?;
+    match version {
+        Version::V2 => cpu
+            .set_cfs_quota_and_period(Some(quota), Some(want.period_us))
+            .map_err(|e| refused(dir, "cpu.max", "cpu", format!("{} {}", want.quota_us, want.period_us), &e))?,
+        Version::V1 => {
+            // The period first: while there is no quota any period is allowed, and a quota in the wrong period could be
+            // above the parent's, which v1 refuses.
+            cpu.set_cfs_period(want.period_us)
+                .map_err(|e| refused(dir, "cpu.cfs_period_us", "cpu", want.period_us.to_string(), &e))?;
+            cpu.set_cfs_quota(quota)
+                .map_err(|e| refused(dir, "cpu.cfs_quota_us", "cpu", want.quota_us.to_string(), &e))?;
+        }
+    }
+    match cpu_quota(dir, version)? {
+        Some(found) if found == want => Ok(()),
+        found => Err(Error::new("the CPU quota was written, but the kernel shows another:")
+            .at(dir.path())
+            .value(format!("wanted {want:?}, found {found:?}"))),
+    }
+}
+
+/// Limits the CPU time of a directory to at most `want`; a lower quota that is there already stays.
+///
+/// v1 refuses a quota below that of a child, so children (`below`) that are above are lowered first.
+pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota, below: &[String]) -> Result<()> {
+    let current = cpu_quota(dir, version)?;
+    let want = current.map_or(want, |current| want.in_period(current.period_us));
+    if current.is_some_and(|current| !current.is_above(want)) {
+        return Ok(());
+    }
+    if version == Version::V1 {
+        for name in below {
+            // A step that is ending takes its directory away meanwhile.
+            let Ok(child) = dir.child(name) else { continue };
+            let Ok(Some(theirs)) = cpu_quota(&child, version) else { continue };
+            if theirs.is_above(want) {
+                set_cpu_quota(&child, version, want.in_period(theirs.period_us))?;
+            }
+        }
+    }
+    set_cpu_quota(dir, version, want)
+}
+
+/// Limits RAM. Rounded down to whole pages, as the kernel would.
+pub fn set_ram(dir: &Dir, version: Version, bytes: u64) -> Result<()> {
+    let want = whole_pages(bytes);
+    let file = match version {
+        Version::V2 => "memory.max",
+        Version::V1 => "memory.limit_in_bytes",
+    };
+    if memory_limit(dir, file)? == Some(want) {
+        return Ok(());
+    }
+    if version == Version::V1 {
+        // v1 keeps RAM below RAM plus swap at every moment, so a sum that is in the way goes up first; set_swap follows.
+        let sum = dir.read_if_there(MEMSW)?.and_then(|text| text.trim().parse::<u64>().ok());
+        if sum.is_some_and(|sum| sum < want) {
+            set_sum(dir, want)?;
+        }
+    }
+    MemController::new(dir.handle_path(), "".into(), version == Version::V2)
+        .set_limit(signed(dir, file, want)?)
+        .map_err(|e| refused(dir, file, "memory", want.to_string(), &e))?;
+    seen(dir, file, want)
+}
+
+/// Limits swap. `Ok(false)`: this kernel counts no swap, so there is no file to write.
+pub fn set_swap(dir: &Dir, version: Version, want: SwapLimit, ram_is_limited: bool) -> Result<bool> {
+    match version {
+        Version::V2 => {
+            let want = whole_pages(want.swap);
+            if !dir.has(SWAP) {
+                return Ok(false);
+            }
+            // Own code: cgroups-rs 0.5.1 writes this file under the name of another limit.
+            dir.write(SWAP, &want.to_string())?;
+            seen(dir, SWAP, want)?;
+        }
+        Version::V1 => {
+            if !dir.has(MEMSW) {
+                return Ok(false);
+            }
+            let sum = whole_pages(want.ram.saturating_add(want.swap));
+            if !ram_is_limited {
+                // The sum cannot be below the limit of RAM, which is infinite here.
+                set_ram(dir, version, sum)?;
+            }
+            set_sum(dir, sum)?;
+        }
+    }
+    Ok(true)
+}
+
+/// Reads a memory limit; `None` means unlimited.
+pub fn memory_limit(dir: &Dir, file: &str) -> Result<Option<u64>> {
+    // v1 shows "unlimited" as the largest number of whole pages, which is above any machine's memory and below 2^63.
+    const UNLIMITED_V1: u64 = 0x7fff_ffff_ffff_0000;
+    let text = read_control(dir, file, "memory")?;
+    match text.trim() {
+        "max" => Ok(None),
+        text => match text.parse::<u64>() {
+            Ok(bytes) if bytes >= UNLIMITED_V1 => Ok(None),
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(_) => Err(Error::new("not a number of bytes:").at(dir.path().join(file)).value(text)),
+        },
+    }
+}
+
+const SWAP: &str = "memory.swap.max";
+const MEMSW: &str = "memory.memsw.limit_in_bytes";
+
+fn set_sum(dir: &Dir, want: u64) -> Result<()> {
+    MemController::new(dir.handle_path(), "".into(), false)
+        .set_memswap_limit(signed(dir, MEMSW, want)?)
+        .map_err(|e| refused(dir, MEMSW, "memory", want.to_string(), &e))?;
+    seen(dir, MEMSW, want)
+}
+
+fn seen(dir: &Dir, file: &str, want: u64) -> Result<()> {
+    match memory_limit(dir, file)? {
+        Some(found) if found == want => Ok(()),
+        found => Err(Error::new("the limit was written, but the kernel shows another:")
+            .at(dir.path().join(file))
+            .value(format!("wanted {want}, found {}", found.map_or_else(|| "none".to_owned(), |b| b.to_string())))),
+    }
+}
+
+fn signed(dir: &Dir, file: &str, bytes: u64) -> Result<i64> {
+    i64::try_from(bytes).map_err(|_| Error::new("the limit is too large for").at(dir.path().join(file)).value(bytes))
+}
+
+/// The largest number of whole pages in so many bytes, in bytes; at least one page.
+fn whole_pages(bytes: u64) -> u64 {
+    // 4096 is right on x86; on machines with larger pages the kernel rounds further down, and `seen` must know that.
+    static PAGE: once_cell::sync::OnceCell<u64> = once_cell::sync::OnceCell::new();
+    let page = *PAGE.get_or_init(|| {
+        let size = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
+        size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0).unwrap_or(4096)
+    });
+    (bytes / page).max(1) * page
+}
+
+fn read_control(dir: &Dir, file: &str, controller: &'static str) -> Result<String> {
+    match dir.read_if_there(file)? {
+        Some(text) => Ok(text),
+        None => Err(missing(dir, file, controller)),
+    }
+}
+
+fn missing(dir: &Dir, file: &str, controller: &'static str) -> Error {
+    Error::os("open", dir.path().join(file), Errno::ENOENT)
+        .hint(format!("the {controller} controller is not available here: see 'jobfence check'"))
+}
+
+/// Explains a write that cgroups-rs reports as failed.
+fn refused(
+    dir: &Dir,
+    file: &str,
+    controller: &'static str,
+    value: String,
+    error: &cgroups_rs::fs::error::Error,
+) -> Error {
+    if !dir.has(file) {
+        return missing(dir, file, controller).value(value);
+    }
+    let errno = error.source().and_then(|cause| cause.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
+    match errno {
+        Some(errno) => Error::os("write", dir.path().join(file), Errno::from_raw(errno)).value(value),
+        None => Error::new(format!("write ({error})")).at(dir.path().join(file)).value(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF: CpuQuota = CpuQuota { quota_us: 50_000, period_us: 100_000 };
+
+    #[test]
+    fn quotas_are_compared_as_shares_of_time() {
+        let same = CpuQuota { quota_us: 5_000, period_us: 10_000 };
+        assert!(!HALF.is_above(same) && !same.is_above(HALF));
+        assert!(HALF.is_above(CpuQuota { quota_us: 49_999, ..HALF }));
+        assert_eq!(HALF.in_period(10_000), same);
+        assert_eq!(HALF.in_period(1_000).quota_us, MIN_QUOTA_US);
+    }
+
+    #[test]
+    fn unlimited_in_both_spellings() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        for (text, limit) in [("max\n", None), ("9223372036854771712\n", None), ("4096\n", Some(4096))] {
+            std::fs::write(temp.path().join("memory.max"), text).unwrap();
+            assert_eq!(memory_limit(&dir, "memory.max").unwrap(), limit);
+        }
+        let error = memory_limit(&dir, "memory.high").unwrap_err().to_string();
+        assert!(error.contains("the memory controller is not available here"), "{error}");
+    }
+
+    #[test]
+    fn a_lower_quota_stays_and_a_higher_one_goes_down() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let file = temp.path().join("cpu.max");
+        for (before, after) in
+            [("max 100000", "50000 100000"), ("20000 100000", "20000 100000"), ("90000 100000", "50000 100000")]
+        {
+            std::fs::write(&file, before).unwrap();
+            lower_cpu_quota(&dir, Version::V2, HALF, &[]).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), after);
+        }
+    }
+}

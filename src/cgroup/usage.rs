@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a directory's processes have used.
+//!
+//! A figure that this kernel does not keep is `None`, never zero. Sources: cgroup-v2.rst ("Core Interface Files"),
+//! cgroup-v1/memory.rst, cgroup-v1/cpuacct.rst, sched-bwc.rst.
+
+use std::time::Duration;
+
+use super::dir::Dir;
+use super::layout::{Hierarchy, Version};
+
+/// Counters of one step since its directory was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time, user and system together.
+    pub cpu: Option<Duration>,
+    /// Time during which the quota held back processes that could have run.
+    pub throttled: Option<Duration>,
+    /// The most memory in use at once, in bytes; `memory.peak` exists since Linux 5.19.
+    pub memory_peak: Option<u64>,
+    /// Processes that the kernel killed for want of memory.
+    pub oom_kills: Option<u64>,
+}
+
+impl Usage {
+    /// Reads what this hierarchy knows, where nothing before it knew.
+    pub fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+        match hierarchy.version {
+            Version::V2 => {
+                // cpu.stat has usage_usec in every cgroup2 directory, with or without the cpu controller.
+                let stat = read(dir, "cpu.stat");
+                self.cpu = self.cpu.or_else(|| keyed(&stat, "usage_usec").map(Duration::from_micros));
+                self.throttled = self.throttled.or_else(|| keyed(&stat, "throttled_usec").map(Duration::from_micros));
+                self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.peak")));
+                self.oom_kills = self.oom_kills.or_else(|| oom_kills(hierarchy, dir));
+            }
+            Version::V1 => {
+                let nanos = number(&read(dir, "cpuacct.usage"));
+                self.cpu = self.cpu.or_else(|| nanos.map(Duration::from_nanos));
+                if hierarchy.has("cpu") {
+                    let throttled = keyed(&read(dir, "cpu.stat"), "throttled_time");
+                    self.throttled = self.throttled.or_else(|| throttled.map(Duration::from_nanos));
+                }
+                if hierarchy.has("memory") {
+                    self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.max_usage_in_bytes")));
+                    self.oom_kills = self.oom_kills.or_else(|| oom_kills(hierarchy, dir));
+                }
+            }
+        }
+    }
+}
+
+/// Processes of this directory that were killed for want of memory, at its own limit or an outer one.
+pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
+    match hierarchy.version {
+        Version::V2 => keyed(&read(dir, "memory.events"), "oom_kill"),
+        // Since Linux 4.13.
+        Version::V1 => keyed(&read(dir, "memory.oom_control"), "oom_kill"),
+    }
+}
+
+/// A file that cannot be read gives no figures; the step ended all the same.
+fn read(dir: &Dir, file: &str) -> String {
+    dir.read(file).unwrap_or_default()
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// The value of a line `KEY VALUE`.
+fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().filter_map(|line| line.split_once(' ')).find(|(k, _)| *k == key).and_then(|(_, v)| number(v))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn reads_what_is_there_and_makes_up_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("cpu.stat"), "usage_usec 1500\nuser_usec 1\nthrottled_usec 20\n").unwrap();
+        std::fs::write(temp.path().join("memory.events"), "low 0\noom 2\noom_kill 1\n").unwrap();
+        let hierarchy = Hierarchy {
+            version: Version::V2,
+            mount: temp.path().into(),
+            root: "/".into(),
+            controllers: BTreeSet::new(),
+            name: None,
+        };
+        let mut usage = Usage::default();
+        usage.add(&hierarchy, &Dir::open(temp.path()).unwrap());
+        assert_eq!(
+            usage,
+            Usage {
+                cpu: Some(Duration::from_micros(1500)),
+                throttled: Some(Duration::from_micros(20)),
+                memory_peak: None,
+                oom_kills: Some(1),
+            }
+        );
+    }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the administrator decides, in the grammar of Slurm's `cgroup.conf`, so that it need not be learned.
+//!
+//! ```text
+//! # /etc/slurm/jobfence.conf
+//! Mode=enforce  OnError=fail,swap:warn
+//! CgroupMountpoint = "/sys/fs/cgroup"
+//! AllowedRAMSpace=98.5
+//! ```
+//!
+//! Assignments `Key=Value` stand on a line, separated by blanks or tabs; keys do not distinguish case; `#` starts a comment
+//! that ends with the line, and `\#` does not escape it: a value with a `#` or a blank stands in double quotes, which have
+//! no escapes either. Every line ends with a newline, the last one too, because a file without it may have been cut off
+//! while it was written. The same assignments may be arguments in `plugstack.conf`, where they override the file; there
+//! everything behind the `=` is the value, since Slurm has already split the line.
+//!
+//! The file is obeyed by root: whatever is not understood is refused with its line and column, and nothing is guessed.
+
+mod error;
+mod keys;
+mod lexer;
+mod load;
+mod parser;
+mod units;
+
+use std::fmt;
+use std::path::PathBuf;
+
+pub use error::ConfigError;
+pub use keys::{KEYS, Key};
+pub use load::{DEFAULT_FILE, LoadError, Loaded, load, parse};
+pub use units::{Percent, Period, Wrong};
+
+/// A size as `MinRAMSpace` has it, in bytes, at least 1 MiB: a plain number is MiB, K, M, G and T are powers of 1024.
+pub fn parse_size(text: &str) -> Option<u64> {
+    units::size(text).ok()
+}
+
+/// Every setting; an empty file gives [`Config::default`], which fences.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// `Mode`: whether limits are set at all.
+    pub mode: Mode,
+    /// `OnError`: what a limit that cannot be set does to the job.
+    pub on_error: OnErrors,
+    /// `CgroupMountpoint`: where the hierarchies are mounted, as in cgroup.conf(5).
+    pub cgroup_mountpoint: PathBuf,
+    /// `CgroupBase`: our directory below the top of each hierarchy; `None` leaves the choice to what the host offers.
+    pub cgroup_base: Option<String>,
+    /// `RunDir`: where the records of who owns what are kept.
+    pub run_dir: PathBuf,
+    /// `ConstrainCPUQuota`: whether a job's CPU time is limited.
+    pub constrain_cpu_quota: bool,
+    /// `CPUQuotaPercent`: CPU time in percent of the granted CPUs, 1 to 1000.
+    pub cpu_quota_percent: Percent,
+    /// `CPUQuotaPeriod`: the period in which the quota is counted.
+    pub cpu_quota_period: Period,
+    /// `ConstrainRAMSpace`: whether memory is limited, as in cgroup.conf(5).
+    pub constrain_ram_space: bool,
+    /// `AllowedRAMSpace`: memory in percent of what was allocated, 1 to 10000, as in cgroup.conf(5).
+    pub allowed_ram_space: Percent,
+    /// `MinRAMSpace`: no memory limit is lower than this; in bytes, at least 1 MiB, whole KiB (cgroup.conf(5), in MiB there).
+    pub min_ram_space: u64,
+    /// `ConstrainSwapSpace`: whether swap is limited where the host has any, as in cgroup.conf(5).
+    pub constrain_swap_space: bool,
+    /// `AllowedSwapSpace`: swap in percent of the allocated memory, 0 to 10000, as in cgroup.conf(5).
+    pub allowed_swap_space: Percent,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Enforce,
+            on_error: OnErrors::default(),
+            cgroup_mountpoint: PathBuf::from("/sys/fs/cgroup"),
+            cgroup_base: None,
+            run_dir: PathBuf::from("/run/jobfence"),
+            constrain_cpu_quota: true,
+            cpu_quota_percent: Percent::HUNDRED,
+            cpu_quota_period: Period::DEFAULT,
+            constrain_ram_space: true,
+            allowed_ram_space: Percent::HUNDRED,
+            min_ram_space: 30 << 20,
+            constrain_swap_space: true,
+            allowed_swap_space: Percent::ZERO,
+        }
+    }
+}
+
+/// The whole configuration as a file that [`parse`] reads back as the same.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for key in KEYS {
+            match (key.get)(self) {
+                Some(value) if value.contains([' ', '#']) => writeln!(f, "{}=\"{value}\"", key.name)?,
+                Some(value) => writeln!(f, "{}={value}", key.name)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether limits are set at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Jobs are limited.
+    Enforce,
+    /// Jobs are put in cgroups and measured, but not limited.
+    Observe,
+    /// Nothing is touched.
+    Off,
+}
+
+/// What becomes of a job whose limit could not be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnError {
+    /// The job fails: it may not run without its fence.
+    Fail,
+    /// The log says so, and the job runs.
+    Warn,
+}
+
+/// The limits for which `OnError` can differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// CPU quota.
+    Cpu,
+    /// Memory.
+    Ram,
+    /// Swap.
+    Swap,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cpu => "CPU",
+            Self::Ram => "RAM",
+            Self::Swap => "swap",
+        })
+    }
+}
+
+/// An [`OnError`] for everything, and for each [`Limit`] one that may differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnErrors {
+    general: OnError,
+    cpu: OnError,
+    ram: OnError,
+    swap: OnError,
+}
+
+impl OnErrors {
+    /// The same for everything.
+    pub const fn all(general: OnError) -> Self {
+        Self { general, cpu: general, ram: general, swap: general }
+    }
+
+    /// Makes one limit differ.
+    #[must_use]
+    pub const fn with(mut self, limit: Limit, on_error: OnError) -> Self {
+        match limit {
+            Limit::Cpu => self.cpu = on_error,
+            Limit::Ram => self.ram = on_error,
+            Limit::Swap => self.swap = on_error,
+        }
+        self
+    }
+
+    /// For errors that belong to no limit, as an unreadable configuration.
+    pub const fn general(self) -> OnError {
+        self.general
+    }
+
+    /// For this limit.
+    pub const fn for_limit(self, limit: Limit) -> OnError {
+        match limit {
+            Limit::Cpu => self.cpu,
+            Limit::Ram => self.ram,
+            Limit::Swap => self.swap,
+        }
+    }
+}
+
+impl Default for OnErrors {
+    fn default() -> Self {
+        Self::all(OnError::Fail)
+    }
+}

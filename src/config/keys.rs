@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The table of keys: the one place where a key's name, its values and its setting meet.
+
+use super::units::{Wrong, base, path, percent, period, size, size_text, word, word_of};
+use super::{Config, Limit, Mode, OnError, OnErrors};
+
+/// One key of jobfence.conf(5).
+#[derive(Debug)]
+pub struct Key {
+    /// As it is documented; any case is accepted.
+    pub name: &'static str,
+    /// What its value must be, with unit and range; completes "expected ...".
+    pub expects: &'static str,
+    /// Reads a value into the configuration, which stays as it was if the value is wrong.
+    pub set: fn(&mut Config, &str) -> Result<(), Wrong>,
+    /// The value in a form that `set` accepts; `None` if the key is not set.
+    pub get: fn(&Config) -> Option<String>,
+}
+
+impl Key {
+    /// The value that is used when the key is absent; `None` if it depends on the host.
+    pub fn default_value(&self) -> Option<String> {
+        (self.get)(&Config::default())
+    }
+}
+
+const YES_NO: &str = "yes or no";
+const ABSOLUTE_PATH: &str = "an absolute path without \"..\", double quotes or control characters";
+
+/// The argument that names the file; it cannot stand in the file, and only the reader of arguments knows it.
+pub(super) static FILE_ARGUMENT: Key =
+    Key { name: "config", expects: ABSOLUTE_PATH, set: |_, text| path(text).map(drop), get: |_| None };
+
+/// Every key there is, in the order of jobfence.conf(5).
+pub static KEYS: &[Key] = &[
+    Key {
+        name: "Mode",
+        expects: "enforce, observe or off",
+        set: |config, text| word(text, MODES).map(|mode| config.mode = mode),
+        get: |config| Some(word_of(config.mode, MODES).to_owned()),
+    },
+    Key {
+        name: "OnError",
+        expects: "fail or warn, then perhaps each of cpu, ram, swap at most once, as fail,swap:warn",
+        set: |config, text| on_errors(text).map(|on_error| config.on_error = on_error),
+        get: |config| Some(on_errors_text(config.on_error)),
+    },
+    Key {
+        name: "CgroupMountpoint",
+        expects: ABSOLUTE_PATH,
+        set: |config, text| path(text).map(|path| config.cgroup_mountpoint = path),
+        get: |config| Some(config.cgroup_mountpoint.display().to_string()),
+    },
+    Key {
+        name: "CgroupBase",
+        expects: "one to four names of A-Z a-z 0-9 _ . - separated by \"/\", each of at most 255 characters",
+        set: |config, text| base(text).map(|base| config.cgroup_base = Some(base)),
+        get: |config| config.cgroup_base.clone(),
+    },
+    Key {
+        name: "RunDir",
+        expects: ABSOLUTE_PATH,
+        set: |config, text| path(text).map(|path| config.run_dir = path),
+        get: |config| Some(config.run_dir.display().to_string()),
+    },
+    Key {
+        name: "ConstrainCPUQuota",
+        expects: YES_NO,
+        set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_cpu_quota = yes),
+        get: |config| Some(word_of(config.constrain_cpu_quota, BOOLEANS).to_owned()),
+    },
+    Key {
+        name: "CPUQuotaPercent",
+        expects: "a percentage from 1 to 1000 with at most two decimals",
+        set: |config, text| percent(text, 1..=1000).map(|percent| config.cpu_quota_percent = percent),
+        get: |config| Some(config.cpu_quota_percent.to_string()),
+    },
+    Key {
+        name: "CPUQuotaPeriod",
+        expects: "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
+        set: |config, text| period(text).map(|period| config.cpu_quota_period = period),
+        get: |config| Some(config.cpu_quota_period.to_string()),
+    },
+    Key {
+        name: "ConstrainRAMSpace",
+        expects: YES_NO,
+        set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_ram_space = yes),
+        get: |config| Some(word_of(config.constrain_ram_space, BOOLEANS).to_owned()),
+    },
+    Key {
+        name: "AllowedRAMSpace",
+        expects: "a percentage from 1 to 10000 with at most two decimals",
+        set: |config, text| percent(text, 1..=10_000).map(|percent| config.allowed_ram_space = percent),
+        get: |config| Some(config.allowed_ram_space.to_string()),
+    },
+    Key {
+        name: "MinRAMSpace",
+        expects: "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T",
+        set: |config, text| size(text).map(|bytes| config.min_ram_space = bytes),
+        get: |config| Some(size_text(config.min_ram_space)),
+    },
+    Key {
+        name: "ConstrainSwapSpace",
+        expects: YES_NO,
+        set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_swap_space = yes),
+        get: |config| Some(word_of(config.constrain_swap_space, BOOLEANS).to_owned()),
+    },
+    Key {
+        name: "AllowedSwapSpace",
+        expects: "a percentage from 0 to 10000 with at most two decimals",
+        set: |config, text| percent(text, 0..=10_000).map(|percent| config.allowed_swap_space = percent),
+        get: |config| Some(config.allowed_swap_space.to_string()),
+    },
+];
+
+const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
+const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
+const LIMITS: &[(&str, Limit)] = &[("cpu", Limit::Cpu), ("ram", Limit::Ram), ("swap", Limit::Swap)];
+
+/// The words that Slurm's own parser takes for a boolean (`s_p_handle_boolean`).
+const BOOLEANS: &[(&str, bool)] = &[
+    ("yes", true),
+    ("no", false),
+    ("up", true),
+    ("down", false),
+    ("true", true),
+    ("false", false),
+    ("1", true),
+    ("0", false),
+];
+
+fn on_errors(text: &str) -> Result<OnErrors, Wrong> {
+    let mut parts = text.split(',');
+    let mut on_errors = OnErrors::all(word(parts.next().unwrap_or_default(), ON_ERROR)?);
+    let mut seen = Vec::new();
+    for part in parts {
+        let (limit, on_error) = part.split_once(':').ok_or(Wrong::Form)?;
+        let limit = word(limit, LIMITS)?;
+        if seen.contains(&limit) {
+            return Err(Wrong::Form);
+        }
+        seen.push(limit);
+        on_errors = on_errors.with(limit, word(on_error, ON_ERROR)?);
+    }
+    Ok(on_errors)
+}
+
+fn on_errors_text(on_errors: OnErrors) -> String {
+    let mut text = word_of(on_errors.general(), ON_ERROR).to_owned();
+    for &(name, limit) in LIMITS {
+        let on_error = on_errors.for_limit(limit);
+        if on_error != on_errors.general() {
+            text.push_str(&format!(",{name}:{}", word_of(on_error, ON_ERROR)));
+        }
+    }
+    text
+}
+
+/// The name that `wrong` was probably meant to be: no more than a third of it, and at most three characters, mistyped.
+pub(super) fn nearest(wrong: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    let wrong = wrong.to_ascii_lowercase();
+    names
+        .map(|name| (distance(&wrong, &name.to_ascii_lowercase()), name))
+        .filter(|(distance, name)| *distance <= 3.min(name.len() / 3))
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// How many bytes must be inserted, removed or replaced to make `a` of `b` (Levenshtein's distance).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (1..=b.len()).collect();
+    for (index, x) in a.bytes().enumerate() {
+        let (mut diagonal, mut left) = (index, index + 1);
+        for (above, y) in row.iter_mut().zip(b.bytes()) {
+            left = (diagonal + usize::from(x != y)).min(*above + 1).min(left + 1);
+            diagonal = std::mem::replace(above, left);
+        }
+    }
+    row.last().copied().unwrap_or(a.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_can_be_set_and_is_the_default() {
+        for key in KEYS {
+            let mut config = Config::default();
+            if let Some(value) = key.default_value() {
+                assert_eq!((key.set)(&mut config, &value), Ok(()), "{}", key.name);
+            }
+            assert_eq!(config, Config::default(), "{}", key.name);
+            assert_eq!((key.set)(&mut config, "?"), Err(Wrong::Form), "{}", key.name);
+        }
+        let unset: Vec<_> = KEYS.iter().filter(|key| key.default_value().is_none()).map(|key| key.name).collect();
+        assert_eq!(unset, ["CgroupBase"]);
+    }
+
+    #[test]
+    fn on_error_can_differ_for_a_limit() {
+        let swap = OnErrors::default().with(Limit::Swap, OnError::Warn);
+        assert_eq!(on_errors("fail,swap:warn"), Ok(swap));
+        assert_eq!(on_errors("FAIL,swap:Warn,cpu:fail"), Ok(swap));
+        assert_eq!(on_errors_text(swap), "fail,swap:warn");
+        for text in ["", "fail,", ",fail", "swap:warn", "fail,swap", "fail,disk:warn", "fail,swap:", "fail, swap:warn"]
+        {
+            assert_eq!(on_errors(text), Err(Wrong::Form), "{text:?}");
+        }
+        assert_eq!(on_errors("fail,swap:warn,swap:warn"), Err(Wrong::Form));
+    }
+
+    #[test]
+    fn booleans_are_those_of_slurm() {
+        let read = |text| word(text, BOOLEANS);
+        assert!(["yes", "UP", "True", "1"].into_iter().all(|text| read(text) == Ok(true)));
+        assert!(["No", "down", "false", "0"].into_iter().all(|text| read(text) == Ok(false)));
+        assert!(["y", "n", "on", "off", ""].into_iter().all(|text| read(text) == Err(Wrong::Form)));
+    }
+
+    #[test]
+    fn only_a_likely_key_is_suggested() {
+        let nearest = |wrong| nearest(wrong, KEYS.iter().map(|key| key.name));
+        assert_eq!(nearest("constrianramspace"), Some("ConstrainRAMSpace"));
+        assert_eq!(nearest("Modes"), Some("Mode"));
+        assert_eq!(nearest("ConstrainDevices"), None);
+        assert_eq!(nearest("x"), None);
+        assert_eq!([distance("", "ab"), distance("ab", ""), distance("kitten", "sitting")], [2, 2, 3]);
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! From bytes to assignments `Key=Value`, each with its place; what keys there are is not known here.
+
+use super::error::ConfigError;
+use super::lexer::{Cursor, Position, Source, Token};
+
+/// Longer lines are refused before they are looked at.
+const MAX_LINE: usize = 4096;
+
+/// One `Key=Value`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Assignment<'a> {
+    pub key: Token<'a>,
+    pub value: Token<'a>,
+}
+
+/// The assignments of a file, and its mistakes at the places where they were made.
+pub(super) fn file<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item = Result<Assignment<'a>, ConfigError>> {
+    let source = Source::File(name);
+    let lines = text.split(|&byte| byte == b'\n').enumerate().flat_map(move |(index, line)| {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        Line::new(Position { source, line: index + 1, column: 1 }, line)
+    });
+    lines.chain(missing_newline(source, text).map(Err))
+}
+
+/// The assignment in one argument of plugstack.conf.
+pub(super) fn argument(number: usize, text: &[u8]) -> impl Iterator<Item = Result<Assignment<'_>, ConfigError>> {
+    Line::new(Position { source: Source::Argument(number), line: 1, column: 1 }, text)
+}
+
+fn missing_newline(source: Source<'_>, text: &[u8]) -> Option<ConfigError> {
+    let last = text.split(|&byte| byte == b'\n').next_back().filter(|last| !last.is_empty())?;
+    let line = 1 + text.iter().filter(|&&byte| byte == b'\n').count();
+    let column = 1 + String::from_utf8_lossy(last).chars().count();
+    let expected = "a newline; the file may have been cut off while it was written";
+    Some(ConfigError::new(Position { source, line, column }, "the end of the file", expected))
+}
+
+/// What is left of one line; it gives no more than one error, since what follows an error could only be guessed.
+struct Line<'a> {
+    cursor: Cursor<'a>,
+    refused: Option<ConfigError>,
+}
+
+impl<'a> Line<'a> {
+    fn new(start: Position<'a>, bytes: &'a [u8]) -> Self {
+        match readable(start, bytes) {
+            Ok(text) => Self { cursor: Cursor::new(text, start), refused: None },
+            Err(error) => Self { cursor: Cursor::new("", start), refused: Some(error) },
+        }
+    }
+
+    /// Slurm has split the arguments: what blanks and `#` are left in them were meant.
+    fn ends_value(&self) -> fn(char) -> bool {
+        match self.cursor.position().source {
+            Source::File(_) => |c| is_blank(c) || c == '#',
+            Source::Argument(_) => |_| false,
+        }
+    }
+
+    fn assignment(&mut self) -> Result<Assignment<'a>, ConfigError> {
+        let ends_value = self.ends_value();
+        let key = self.cursor.take_while(|c| c != '=' && !is_blank(c) && !ends_value(c));
+        if key.text.is_empty() {
+            return Err(self.unexpected("a key before it"));
+        }
+        self.cursor.take_while(is_blank);
+        if !self.cursor.eat('=') {
+            return Err(self.unexpected("\"=\" and a value after the key"));
+        }
+        self.cursor.take_while(is_blank);
+        if self.cursor.peek() == Some('"') {
+            return Ok(Assignment { key, value: self.quoted()? });
+        }
+        let value = self.cursor.take_while(|c| !ends_value(c));
+        if value.text.is_empty() { Err(self.unexpected("a value after \"=\"")) } else { Ok(Assignment { key, value }) }
+    }
+
+    fn quoted(&mut self) -> Result<Token<'a>, ConfigError> {
+        let start = self.cursor.clone();
+        self.cursor.eat('"');
+        let inside = self.cursor.take_while(|c| c != '"');
+        if !self.cursor.eat('"') {
+            self.cursor = start;
+            return Err(self.unexpected("a closing double quote on the same line"));
+        }
+        if self.cursor.peek().is_some_and(|c| !self.ends_value()(c)) {
+            return Err(self.unexpected("a blank or the end of the line after the closing double quote"));
+        }
+        Ok(Token { text: inside.text, at: start.position() })
+    }
+
+    /// What stands at the cursor was not to stand there.
+    fn unexpected(&self, expected: &str) -> ConfigError {
+        let found = self.cursor.clone().take_while(|_| true);
+        if found.text.is_empty() || found.text.starts_with('#') && self.ends_value()('#') {
+            return ConfigError::new(found.at, "the end of the line", expected);
+        }
+        ConfigError::text(found.at, found.text, expected)
+    }
+}
+
+impl<'a> Iterator for Line<'a> {
+    type Item = Result<Assignment<'a>, ConfigError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(error) = self.refused.take() {
+            return Some(Err(error));
+        }
+        self.cursor.take_while(is_blank);
+        if self.cursor.peek().is_none_or(self.ends_value()) {
+            return None;
+        }
+        let result = self.assignment();
+        if result.is_err() {
+            self.cursor.take_while(|_| true);
+        }
+        Some(result)
+    }
+}
+
+fn is_blank(c: char) -> bool {
+    c == ' ' || c == '\t'
+}
+
+/// The line as text, if it is one: short, UTF-8 and without NUL, in comments too, since no editor writes anything else.
+fn readable<'a>(start: Position<'a>, bytes: &'a [u8]) -> Result<&'a str, ConfigError> {
+    if let Some(beginning) = bytes.get(..MAX_LINE).filter(|_| bytes.len() > MAX_LINE) {
+        let beginning = String::from_utf8_lossy(beginning);
+        return Err(ConfigError::text(start, &beginning, format!("a line of at most {MAX_LINE} bytes")));
+    }
+    let refuse = |before: usize, byte: u8, expected| {
+        let at = Position { column: start.column + before, ..start };
+        ConfigError::new(at, format!("the byte {byte:#04x}"), expected)
+    };
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let (valid, rest) = bytes.split_at_checked(error.valid_up_to()).unwrap_or((bytes, &[]));
+        let before = String::from_utf8_lossy(valid).chars().count();
+        refuse(before, rest.first().copied().unwrap_or_default(), "text in UTF-8")
+    })?;
+    match text.chars().position(|c| c == '\0') {
+        None => Ok(text),
+        Some(before) => Err(refuse(before, 0, "text without NUL bytes")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `key|value|place` of each assignment, or the error.
+    fn shown<'a>(items: impl Iterator<Item = Result<Assignment<'a>, ConfigError>>) -> Vec<String> {
+        let show = |a: Assignment<'_>| format!("{}|{}|{}", a.key.text, a.value.text, a.value.at);
+        items.map(|item| item.map_or_else(|error| error.to_string(), show)).collect()
+    }
+
+    #[test]
+    fn reads_what_slurm_would_read() {
+        let text = b"\n# x=1\n a=1\tb = 2#c\r\nc=\"x # y\" d=\"\" #\ne=a=\"b\\\n\t\r\n";
+        assert_eq!(
+            shown(file("f", text)),
+            ["a|1|f:3:4", "b|2|f:3:10", "c|x # y|f:4:3", "d||f:4:13", "e|a=\"b\\|f:5:3"]
+        );
+        assert_eq!(shown(file("f", b"")), [""; 0]);
+    }
+
+    #[test]
+    fn an_argument_is_taken_as_slurm_split_it() {
+        assert_eq!(shown(argument(2, b"a=x #y\nz")), ["a|x #y\nz|plugstack.conf argument 2, column 3"]);
+        assert_eq!(shown(argument(2, b"a=\"x\"")), ["a|x|plugstack.conf argument 2, column 3"]);
+        assert_eq!(
+            shown(argument(2, b"#")),
+            [
+                "plugstack.conf argument 2, column 2: found the end of the line, expected \"=\" and a value after the key"
+            ]
+        );
+    }
+
+    #[test]
+    fn errors_have_a_place_and_cost_only_their_line() {
+        for (text, error) in [
+            ("\na b=1", r#"2:3: found "b=1", expected "=" and a value after the key"#),
+            ("a # b", r#"1:3: found the end of the line, expected "=" and a value after the key"#),
+            ("a= \t", r#"1:5: found the end of the line, expected a value after "=""#),
+            ("a=#1", r#"1:3: found the end of the line, expected a value after "=""#),
+            ("\n\n =1 c=2", r#"3:2: found "=1 c=2", expected a key before it"#),
+            ("a=\"b", r#"1:3: found "\"b", expected a closing double quote on the same line"#),
+            ("a=\"b\"c", r#"1:6: found "c", expected a blank or the end of the line after the closing double quote"#),
+            ("#ä\0", r#"1:3: found the byte 0x00, expected text without NUL bytes"#),
+        ] {
+            let expected = [format!("f:{error}"), format!("z|1|f:{}:3", text.split('\n').count() + 1)];
+            assert_eq!(shown(file("f", format!("{text}\nz=1\n").as_bytes())), expected, "{text:?}");
+        }
+        assert_eq!(shown(file("f", b"a=\xc3\xa4\xff\n")), ["f:1:4: found the byte 0xff, expected text in UTF-8"]);
+    }
+
+    #[test]
+    fn a_long_line_is_refused_as_a_whole() {
+        let line = |length: usize| [b"\na=".to_vec(), vec![b'x'; length - 2], b"\r\n".to_vec()].concat();
+        assert!(file("f", &line(4096)).all(|item| item.is_ok()));
+        for length in [4097, 10_000_000] {
+            let found = format!("f:2:1: found \"a={}...\", expected a line of at most 4096 bytes", "x".repeat(58));
+            assert_eq!(shown(file("f", &line(length))), [found]);
+        }
+    }
+
+    #[test]
+    fn a_file_without_its_end_is_refused() {
+        for (text, column) in [("b=ä", "2:4"), ("#", "2:2"), ("\r", "2:2")] {
+            let error = format!("f:{column}: found the end of the file, expected a newline");
+            let last = shown(file("f", format!("a=1\n{text}").as_bytes())).pop().unwrap_or_default();
+            assert!(last.starts_with(&error), "{last}");
+        }
+    }
+}

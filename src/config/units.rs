@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The values a key can have: numbers with units, words, paths and names, none of them ever rounded or clamped silently.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// Why a value was refused; what was expected instead is in the table of keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrong {
+    /// It is not written as such a value is.
+    Form,
+    /// It is well written, but too small or too large.
+    Range,
+    /// It does not fit in 64 bits.
+    Overflow,
+}
+
+impl Wrong {
+    /// What the description of the expected value does not say already.
+    pub(super) const fn detail(self) -> &'static str {
+        match self {
+            Wrong::Form => "",
+            Wrong::Range => "; it is out of range",
+            Wrong::Overflow => "; it does not fit in 64 bits",
+        }
+    }
+}
+
+/// A percentage in exact hundredths of a percent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Percent(u32);
+
+impl Percent {
+    /// 0 %.
+    pub const ZERO: Self = Self(0);
+    /// 100 %.
+    pub const HUNDRED: Self = Self(10_000);
+
+    /// `9850` is 98.5 %.
+    pub const fn from_hundredths(hundredths: u32) -> Self {
+        Self(hundredths)
+    }
+
+    /// This share of `whole`, rounded down, at most `u64::MAX`.
+    pub fn of(self, whole: u64) -> u64 {
+        u64::try_from(u128::from(whole) * u128::from(self.0) / 10_000).unwrap_or(u64::MAX)
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0 / 100, self.0 % 100) {
+            (whole, 0) => write!(f, "{whole}%"),
+            (whole, part) if part.is_multiple_of(10) => write!(f, "{whole}.{}%", part / 10),
+            (whole, part) => write!(f, "{whole}.{part:02}%"),
+        }
+    }
+}
+
+/// The period of a CPU quota, 1 ms to 1 s: the kernel accepts no other (sched-bwc.rst; `cpu.max` in cgroup-v2.rst).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Period(u32);
+
+impl Period {
+    /// The kernel's own default, 100 ms.
+    pub const DEFAULT: Self = Self(100_000);
+
+    /// `None` outside 1000 to 1000000 microseconds.
+    pub fn from_micros(micros: u32) -> Option<Self> {
+        (1_000..=1_000_000).contains(&micros).then_some(Self(micros))
+    }
+
+    /// In microseconds, as in `cpu.cfs_period_us` and `cpu.max`.
+    pub const fn micros(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_multiple_of(1_000) { write!(f, "{}ms", self.0 / 1_000) } else { write!(f, "{}us", self.0) }
+    }
+}
+
+/// A percentage from `range`, with up to two decimals and perhaps a `%`.
+pub(super) fn percent(text: &str, range: RangeInclusive<u64>) -> Result<Percent, Wrong> {
+    let text = text.strip_suffix('%').unwrap_or(text);
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let (whole, part) = match decimals.len() {
+        1 => (number(whole)?, number(decimals)? * 10),
+        2 => (number(whole)?, number(decimals)?),
+        _ => return Err(Wrong::Form),
+    };
+    let hundredths = whole.checked_mul(100).and_then(|whole| whole.checked_add(part)).ok_or(Wrong::Overflow)?;
+    if whole < *range.start() || hundredths > range.end().saturating_mul(100) {
+        return Err(Wrong::Range);
+    }
+    u32::try_from(hundredths).map(Percent).map_err(|_| Wrong::Range)
+}
+
+/// A period: microseconds unless a unit follows, as the kernel counts.
+pub(super) fn period(text: &str) -> Result<Period, Wrong> {
+    let (count, unit) = with_unit(text)?;
+    let micros = match unit.as_str() {
+        "" | "us" => Some(count),
+        "ms" => count.checked_mul(1_000),
+        "s" => count.checked_mul(1_000_000),
+        _ => return Err(Wrong::Form),
+    };
+    u32::try_from(micros.ok_or(Wrong::Overflow)?).ok().and_then(Period::from_micros).ok_or(Wrong::Range)
+}
+
+/// Bytes: MiB unless a unit follows, as in cgroup.conf(5); units are binary as everywhere in Slurm.
+pub(super) fn size(text: &str) -> Result<u64, Wrong> {
+    let (count, unit) = with_unit(text)?;
+    let unit: u64 = match unit.as_str() {
+        "k" | "kb" | "kib" => 1 << 10,
+        "" | "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1 << 40,
+        _ => return Err(Wrong::Form),
+    };
+    let bytes = count.checked_mul(unit).ok_or(Wrong::Overflow)?;
+    if bytes < 1 << 20 { Err(Wrong::Range) } else { Ok(bytes) }
+}
+
+/// The reverse of [`size`].
+pub(super) fn size_text(bytes: u64) -> String {
+    if bytes.is_multiple_of(1 << 20) { format!("{}M", bytes >> 20) } else { format!("{}K", bytes >> 10) }
+}
+
+/// One of `words`, whatever its case.
+pub(super) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Wrong> {
+    words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|&(_, value)| value).ok_or(Wrong::Form)
+}
+
+/// The reverse of [`word`].
+pub(super) fn word_of<T: PartialEq>(value: T, words: &[(&'static str, T)]) -> &'static str {
+    words.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word)
+}
+
+/// A path that is the same for every process, can be logged, and can be written in the file again.
+pub(super) fn path(text: &str) -> Result<PathBuf, Wrong> {
+    let sound = text.starts_with('/') && !text.contains(|c: char| c.is_control() || c == '"');
+    if sound && text.split('/').all(|part| part != "..") { Ok(PathBuf::from(text)) } else { Err(Wrong::Form) }
+}
+
+/// A relative path of one to four plain names.
+pub(super) fn base(text: &str) -> Result<String, Wrong> {
+    let plain = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b));
+    let sound = |name: &str| !matches!(name, "" | "." | "..") && plain(name);
+    if !text.split('/').all(sound) {
+        return Err(Wrong::Form);
+    }
+    // A file name longer than 255 bytes (NAME_MAX) could never be made.
+    let fits = text.split('/').count() <= 4 && text.split('/').all(|name| name.len() <= 255);
+    if fits { Ok(text.to_owned()) } else { Err(Wrong::Range) }
+}
+
+/// Digits and the unit behind them, in lower case.
+fn with_unit(text: &str) -> Result<(u64, String), Wrong> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    Ok((number(text.strip_suffix(unit).unwrap_or(text))?, unit.to_ascii_lowercase()))
+}
+
+/// Digits only: neither the sign nor the blanks that other parsers allow.
+fn number(text: &str) -> Result<u64, Wrong> {
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(Wrong::Form);
+    }
+    text.parse().map_err(|_| Wrong::Overflow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Wrong::{Form, Overflow, Range};
+
+    #[test]
+    fn percentages() {
+        for (text, value) in [
+            ("1", Ok(Percent(100))),
+            ("98.5", Ok(Percent(9850))),
+            ("98.05%", Ok(Percent(9805))),
+            ("1000.00", Ok(Percent(100_000))),
+            ("1000.01", Err(Range)),
+            ("0.99", Err(Range)),
+            ("42949673", Err(Range)),
+            ("18446744073709551615", Err(Overflow)),
+            ("18446744073709551616", Err(Overflow)),
+        ] {
+            assert_eq!(percent(text, 1..=1000), value, "{text}");
+        }
+        for text in ["", "%", ".", ".5", "5.", "5.125", "+5", "-1", "5%%", "5 ", "1e2", "٣", "5.é"] {
+            assert_eq!(percent(text, 1..=1000), Err(Form), "{text}");
+        }
+        assert_eq!(percent("0", 0..=10000), Ok(Percent::ZERO));
+    }
+
+    #[test]
+    fn percent_of_is_exact_and_saturates() {
+        assert_eq!(Percent(9850).of(1000), 985);
+        assert_eq!(Percent(1).of(9_999), 0);
+        assert_eq!(Percent::HUNDRED.of(u64::MAX), u64::MAX);
+        assert_eq!(Percent(u32::MAX).of(u64::MAX), u64::MAX);
+        assert_eq!([Percent(9850), Percent(9805), Percent(0)].map(|p| p.to_string()), ["98.5%", "98.05%", "0%"]);
+    }
+
+    #[test]
+    fn periods() {
+        for (text, value) in [
+            ("1000", Ok(Period(1_000))),
+            ("1500US", Ok(Period(1_500))),
+            ("100ms", Ok(Period(100_000))),
+            ("1s", Ok(Period(1_000_000))),
+            ("999", Err(Range)),
+            ("1000001", Err(Range)),
+            ("4294968296", Err(Range)),
+            ("18446744073709552s", Err(Overflow)),
+            ("1.5ms", Err(Form)),
+            ("ms", Err(Form)),
+            ("1 s", Err(Form)),
+            ("1m", Err(Form)),
+        ] {
+            assert_eq!(period(text), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, value) in [
+            ("30", Ok(30 << 20)),
+            ("1024K", Ok(1 << 20)),
+            ("1025kib", Ok(1025 << 10)),
+            ("2gB", Ok(2 << 30)),
+            ("16777215T", Ok(16777215 << 40)),
+            ("1023K", Err(Range)),
+            ("0", Err(Range)),
+            ("16777216T", Err(Overflow)),
+            ("99999999999999999999", Err(Overflow)),
+            ("30B", Err(Form)),
+            ("30iB", Err(Form)),
+            ("1.5G", Err(Form)),
+            ("K", Err(Form)),
+            ("", Err(Form)),
+        ] {
+            assert_eq!(size(text), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_and_names() {
+        assert_eq!(path("/a b"), Ok(PathBuf::from("/a b")));
+        for text in ["", "a", "./a", "/a/../b", "/a\n", "/a\"b"] {
+            assert_eq!(path(text), Err(Form), "{text:?}");
+        }
+        for text in ["jobfence", "jobfence.slice/jobfence.scope", "a/b/c/d", "..."] {
+            assert_eq!(base(text).as_deref(), Ok(text));
+        }
+        for text in ["", "/a", "a/", "a//b", ".", "a/..", "a b", "ä"] {
+            assert_eq!(base(text), Err(Form), "{text:?}");
+        }
+        assert_eq!(base("a/b/c/d/e"), Err(Range));
+        assert_eq!(base(&"a".repeat(256)), Err(Range));
+    }
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Slurm's functions, looked up in the program that loaded us, behind types.
+//!
+//! A symbol that is missing (an older Slurm, another program) is an error of the one call that needs it.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+
+use once_cell::sync::OnceCell;
+
+use super::Context;
+use crate::error::{Error, Result};
+
+/// The generated declarations.
+#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, dead_code, clippy::all)]
+pub mod bindings {
+    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+}
+
+use bindings::{SpankApi, spank_context, spank_item};
+
+/// Slurm's handle of a step, valid during one callback.
+pub type Handle = bindings::spank_t;
+
+/// The functions of the program we are in.
+pub fn functions() -> Result<&'static SpankApi> {
+    static API: OnceCell<SpankApi> = OnceCell::new();
+    API.get_or_try_init(|| {
+        // SAFETY: the program itself, which stays loaded; libloading runs no initialiser for it. The declarations are
+        // those of spank.h, which are the same in all releases that `version` lets load us.
+        unsafe { SpankApi::from_library(libloading::os::unix::Library::this()) }.map_err(|error| missing(&error))
+    })
+}
+
+/// A symbol that is not there.
+pub fn missing(error: &libloading::Error) -> Error {
+    Error::new(format!("this program lacks a function of Slurm's plugin interface: {error}"))
+}
+
+/// Which program this is.
+pub fn context() -> Context {
+    let Ok(context) = functions().and_then(|api| api.spank_context.as_ref().map_err(missing)) else {
+        return Context::Other;
+    };
+    // SAFETY: takes nothing, and only looks at the plugin stack's own state.
+    match unsafe { context() } {
+        spank_context::S_CTX_REMOTE => Context::Step,
+        spank_context::S_CTX_SLURMD => Context::Slurmd,
+        _ => Context::Other,
+    }
+}
+
+/// The plugin's arguments in plugstack.conf.
+///
+/// # Safety
+/// `av` must point to `ac` pointers, each null or to a NUL-terminated string, that outlive the result.
+pub unsafe fn arguments<'a>(ac: c_int, av: *mut *mut c_char) -> Vec<&'a [u8]> {
+    let count = usize::try_from(ac).unwrap_or(0);
+    if av.is_null() || count == 0 {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    let pointers = unsafe { std::slice::from_raw_parts(av, count) };
+    let strings = pointers.iter().filter(|pointer| !pointer.is_null());
+    // SAFETY: the caller's promise.
+    strings.map(|&pointer| unsafe { CStr::from_ptr(pointer) }.to_bytes()).collect()
+}
+
+/// What Slurm knows of the step.
+pub struct Spank(Handle);
+
+impl Spank {
+    /// For the length of the callback that was given the handle.
+    pub fn new(handle: Handle) -> Self {
+        Self(handle)
+    }
+
+    /// An item of type `uint16_t`: `S_JOB_NCPUS`.
+    pub fn u16(&self, item: spank_item::Type) -> Result<u16> {
+        // SAFETY: the item has this type in spank.h.
+        unsafe { self.get(item, 0u16) }
+    }
+
+    /// An item of type `uint32_t` or `uid_t`.
+    pub fn u32(&self, item: spank_item::Type) -> Result<u32> {
+        // SAFETY: the item has this type in spank.h.
+        unsafe { self.get(item, 0u32) }
+    }
+
+    /// An item of type `uint64_t`: `S_JOB_ALLOC_MEM`, `S_STEP_ALLOC_MEM`.
+    pub fn u64(&self, item: spank_item::Type) -> Result<u64> {
+        // SAFETY: the item has this type in spank.h.
+        unsafe { self.get(item, 0u64) }
+    }
+
+    /// An item of type `int` or `pid_t`.
+    pub fn int(&self, item: spank_item::Type) -> Result<c_int> {
+        // SAFETY: the item has this type in spank.h.
+        unsafe { self.get(item, 0 as c_int) }
+    }
+
+    /// An item of type `char *`, which stays Slurm's. `None`: Slurm has none.
+    pub fn string(&self, item: spank_item::Type) -> Result<Option<String>> {
+        // SAFETY: the item has this type in spank.h.
+        let pointer: *const c_char = unsafe { self.get(item, std::ptr::null())? };
+        if pointer.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: Slurm's own NUL-terminated string, which lives as long as the step.
+        Ok(Some(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()))
+    }
+
+    /// # Safety
+    /// `T` must be the type that spank.h gives for the item.
+    unsafe fn get<T>(&self, item: spank_item::Type, mut value: T) -> Result<T> {
+        let get_item = functions()?.spank_get_item.as_ref().map_err(missing)?;
+        // SAFETY: a handle of this callback, an item, and a pointer to a value of the item's type.
+        match unsafe { get_item(self.0, item, &raw mut value) } {
+            0 => Ok(value),
+            code => Err(Error::new(format!("Slurm does not tell item {item} of the step (spank error {code})"))),
+        }
+    }
+
+    /// Sets a variable in the environment of the step's tasks.
+    pub fn setenv(&self, name: &CStr, value: &str) -> Result<()> {
+        let setenv = functions()?.spank_setenv.as_ref().map_err(missing)?;
+        let value = CString::new(value).map_err(|_| Error::new("a variable's value with a NUL").value(value))?;
+        // SAFETY: a handle of this callback and two NUL-terminated strings, which Slurm copies.
+        match unsafe { setenv(self.0, name.as_ptr(), value.as_ptr(), 1) } {
+            0 => Ok(()),
+            code => Err(Error::new(format!("Slurm does not set {} (spank error {code})", name.to_string_lossy()))),
+        }
+    }
+}

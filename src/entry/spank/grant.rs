@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What Slurm granted on this node, from what the credential says and nothing that a user can write.
+//!
+//! A step's environment is not looked at. The units (reference: src/slurmd/slurmd/req.c `_get_ncpus`, spank.h):
+//! - `S_JOB_NCPUS`: in a batch step, the job's hardware threads on this node; in others, the step's, rounded up to cores;
+//!   in the extern step 0.
+//! - `S_JOB_ALLOC_CORES`, `S_STEP_ALLOC_CORES`: lists of cores, in Slurm's own numbers.
+//! - `S_STEP_CPUS_PER_TASK`: from the request, so it can only lower.
+
+use super::api::Spank;
+use super::bindings::spank_item;
+use crate::error::{Error, Result};
+use crate::host;
+use crate::job::{Cpus, Grant, count_listed};
+
+/// Kinds of step, by number (`SLURM_BATCH_SCRIPT` and others in slurm.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The batch script.
+    Batch,
+    /// The placeholder that PrologFlags=Contain makes on each node of a job, before any other step.
+    Extern,
+    /// The shell of salloc with LaunchParameters=use_interactive_step.
+    Interactive,
+    /// srun.
+    Regular(u32),
+}
+
+impl Kind {
+    /// From `S_JOB_STEPID`.
+    pub fn of(step_id: u32) -> Self {
+        match step_id {
+            0xffff_fffb => Self::Batch,
+            0xffff_fffc => Self::Extern,
+            0xffff_fffa => Self::Interactive,
+            number => Self::Regular(number),
+        }
+    }
+
+    /// The name of the step's directory, as Slurm names its own.
+    pub fn name(self) -> String {
+        match self {
+            Self::Batch => "batch".to_owned(),
+            Self::Extern => "extern".to_owned(),
+            Self::Interactive => "interactive".to_owned(),
+            Self::Regular(number) => number.to_string(),
+        }
+    }
+}
+
+/// The items that a grant is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Items {
+    kind: Kind,
+    ncpus: u32,
+    cpus_per_task: u32,
+    local_tasks: u32,
+    job_cores: u32,
+    step_cores: u32,
+    job_mib: u64,
+    step_mib: u64,
+}
+
+/// Asks Slurm.
+pub fn of_step(spank: &Spank, kind: Kind) -> Result<Grant> {
+    let cores = |item| {
+        let list = spank.string(item)?.unwrap_or_default();
+        count_listed(&list).ok_or_else(|| Error::new("Slurm's list of cores cannot be read").value(list))
+    };
+    let items = Items {
+        kind,
+        ncpus: spank.u16(spank_item::S_JOB_NCPUS)?.into(),
+        cpus_per_task: spank.u32(spank_item::S_STEP_CPUS_PER_TASK)?,
+        local_tasks: spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT)?,
+        job_cores: cores(spank_item::S_JOB_ALLOC_CORES)?,
+        step_cores: cores(spank_item::S_STEP_ALLOC_CORES)?,
+        job_mib: spank.u64(spank_item::S_JOB_ALLOC_MEM)?,
+        step_mib: spank.u64(spank_item::S_STEP_ALLOC_MEM)?,
+    };
+    log::debug!("granted: {items:?}");
+    grant(items, host::threads_per_core)
+}
+
+fn grant(items: Items, threads_per_core: impl FnOnce() -> u32) -> Result<Grant> {
+    let (job_cpus, step_cpus) = match items.kind {
+        Kind::Batch if items.ncpus > 0 => (items.ncpus, items.ncpus),
+        // The first step on a node, told nothing but its cores: an upper bound, that later steps lower.
+        Kind::Extern => {
+            let threads = items.job_cores.saturating_mul(threads_per_core());
+            (threads, threads)
+        }
+        Kind::Interactive | Kind::Regular(_) if items.ncpus > 0 => {
+            // Threads per core as Slurm counts them on this node: a node may be configured with fewer than it has.
+            let per_core = items.ncpus.checked_div(items.step_cores).unwrap_or(1).max(1);
+            let job = items.job_cores.saturating_mul(per_core).max(items.ncpus);
+            let asked = items.cpus_per_task.saturating_mul(items.local_tasks);
+            let interactive = items.kind == Kind::Interactive;
+            (job, if interactive || asked == 0 { items.ncpus } else { asked.min(items.ncpus) })
+        }
+        _ => return Err(Error::new("Slurm does not say how many CPUs it granted to the step")),
+    };
+    let cpus = |count: u32| (count > 0).then(|| Cpus::whole(count));
+    // MiB; 0 means that memory is not a consumable resource on this cluster, and not that none was granted.
+    let memory = |mib: u64| (mib > 0).then(|| mib.saturating_mul(1 << 20));
+    Ok(Grant {
+        job_cpus: cpus(job_cpus),
+        step_cpus: cpus(step_cpus),
+        job_memory: memory(items.job_mib),
+        step_memory: memory(items.step_mib),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BATCH: Items = Items {
+        kind: Kind::Batch,
+        ncpus: 1,
+        cpus_per_task: 1,
+        local_tasks: 1,
+        job_cores: 1,
+        step_cores: 1,
+        job_mib: 200,
+        step_mib: 200,
+    };
+    const SRUN: Items = Items { kind: Kind::Regular(0), ..BATCH };
+
+    fn cpus(items: Items) -> (u64, u64) {
+        let grant = grant(items, || 2).unwrap();
+        let whole = |cpus: Option<Cpus>| cpus.map_or(0, |cpus| cpus.thousandths() / 1000);
+        (whole(grant.job_cpus), whole(grant.step_cpus))
+    }
+
+    /// What 22.05 was seen to hand out on a node of 2 cores with 2 threads each (S:C:T = 1:2:2, CPUs=4): the request, the
+    /// batch step's S_JOB_NCPUS, the srun step's S_JOB_NCPUS and cpus per task, the cores of the job and of the step.
+    #[test]
+    fn as_slurm_grants_with_two_threads_per_core() {
+        for (request, batch, step_ncpus, per_task, cores, (job, step)) in [
+            ("CR_Core -c1", 2, 2, 1, 1, (2, 1)),
+            ("CR_Core -c3", 4, 4, 3, 2, (4, 3)),
+            ("CR_Core --threads-per-core=1 -c1", 1, 2, 1, 1, (2, 1)),
+            ("CR_Core --hint=nomultithread -c2", 2, 4, 2, 2, (4, 2)),
+            ("CR_CPU -c1", 1, 2, 1, 1, (2, 1)),
+            ("CR_CPU -c3", 3, 4, 3, 2, (4, 3)),
+        ] {
+            let batch_step = Items { ncpus: batch, cpus_per_task: batch, job_cores: cores, step_cores: cores, ..BATCH };
+            assert_eq!(cpus(batch_step), (batch.into(), batch.into()), "{request}");
+            // The batch step's smaller number has been written before, and lower_cpu_quota keeps it.
+            let srun =
+                Items { ncpus: step_ncpus, cpus_per_task: per_task, job_cores: cores, step_cores: cores, ..SRUN };
+            assert_eq!(cpus(srun), (job, step), "{request}");
+        }
+    }
+
+    #[test]
+    fn a_node_configured_with_one_cpu_per_core_is_counted_so() {
+        // CPUs=2 on 2 cores of 2 threads: factor 1, whatever the machine has.
+        assert_eq!(cpus(Items { ncpus: 1, job_cores: 2, step_cores: 1, ..SRUN }), (2, 1));
+    }
+
+    #[test]
+    fn a_node_that_is_not_the_batch_host() {
+        assert_eq!(cpus(Items { ncpus: 4, job_cores: 8, step_cores: 2, local_tasks: 3, ..SRUN }), (16, 3));
+    }
+
+    #[test]
+    fn what_a_user_asks_for_only_lowers() {
+        assert_eq!(cpus(Items { cpus_per_task: 64, local_tasks: 64, ..SRUN }), (1, 1));
+        assert_eq!(cpus(Items { cpus_per_task: u32::MAX, local_tasks: u32::MAX, ..SRUN }), (1, 1));
+        assert_eq!(cpus(Items { cpus_per_task: 0, ncpus: 2, ..SRUN }), (2, 2));
+    }
+
+    #[test]
+    fn the_extern_step_is_told_nothing_but_cores() {
+        let first = Items { kind: Kind::Extern, ncpus: 0, cpus_per_task: 1, job_cores: 2, step_cores: 2, ..BATCH };
+        assert_eq!(cpus(first), (4, 4));
+        assert_eq!(cpus(Items { job_cores: 0, ..first }), (0, 0));
+    }
+
+    #[test]
+    fn no_cpus_is_an_error_and_no_memory_is_unmanaged() {
+        assert!(grant(Items { ncpus: 0, ..BATCH }, || 1).is_err());
+        assert!(grant(Items { ncpus: 0, ..SRUN }, || 1).is_err());
+        let unmanaged = grant(Items { job_mib: 0, step_mib: 0, ..BATCH }, || 1).unwrap();
+        assert_eq!((unmanaged.job_memory, unmanaged.step_memory), (None, None));
+        assert_eq!(grant(BATCH, || 1).unwrap().job_memory, Some(200 << 20));
+    }
+
+    #[test]
+    fn steps_are_named_as_slurm_names_them() {
+        for (id, name) in
+            [(0, "0"), (7, "7"), (0xffff_fffb, "batch"), (0xffff_fffc, "extern"), (0xffff_fffa, "interactive")]
+        {
+            assert_eq!(Kind::of(id).name(), name);
+        }
+    }
+}

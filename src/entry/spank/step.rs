@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! In slurmstepd: one step from its beginning to its end.
+//!
+//! What goes wrong is remembered and fails the job in [`admit`], the only callback whose failure is the job's alone. The
+//! remembered state also makes a second entry in plugstack.conf harmless: each callback finds its work done.
+
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Verdict;
+use super::api::Spank;
+use super::bindings::spank_item;
+use super::grant::{self, Kind};
+use super::log::tell_user;
+use crate::cgroup::events::KernelLog;
+use crate::cgroup::place::Membership;
+use crate::config::{self, Config, Mode, OnError};
+use crate::error::{Error, Result};
+use crate::fence::{self, CLEANUP_TIMEOUT, Fence};
+use crate::host::Host;
+use crate::job::{JobKey, Name};
+use crate::policy::{self, Plan};
+use crate::report;
+
+/// What became of this process's step.
+enum Step {
+    /// `begin` has not run, or did not finish.
+    New,
+    /// Nothing is to be done: Mode=off, or OnError=warn after an error that was logged.
+    Unfenced,
+    /// No task may run.
+    Refused {
+        reason: String,
+        /// The step daemon's: a task's process is another.
+        daemon: Pid,
+    },
+    Fenced(Box<Fenced>),
+    Ended,
+}
+
+struct Fenced {
+    fence: Fence,
+    host: Host,
+    config: Config,
+    /// `None` where it cannot be read.
+    kernel_log: Option<KernelLog>,
+    /// How many of the step's processes the kernel had killed when the user was last told.
+    told_kills: u64,
+    /// The last task that was attached.
+    last_attached: Option<i32>,
+}
+
+static STEP: Mutex<Step> = Mutex::new(Step::New);
+
+/// The state; `None` if another thread is in a callback, which Slurm does not do.
+fn step() -> Option<MutexGuard<'static, Step>> {
+    match STEP.try_lock() {
+        Ok(step) => Some(step),
+        // A callback that panicked left it as it was; `New` and `Refused` refuse.
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Before any task exists: builds the fence, or remembers why there is none.
+pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
+    let Some(mut step) = step() else { return };
+    if !matches!(*step, Step::New) {
+        log::warn!("listed more than once in plugstack.conf; the first entry counts");
+        return;
+    }
+    let (on_error, result) = match config::load(arguments) {
+        Ok(loaded) if loaded.config.mode == Mode::Off => {
+            *step = Step::Unfenced;
+            return;
+        }
+        Ok(loaded) => (loaded.config.on_error.general(), build(spank, loaded.config)),
+        Err(errors) if errors.mode == Mode::Off => {
+            *step = Step::Unfenced;
+            return;
+        }
+        Err(errors) => (errors.on_error.general(), Err(Error::new(errors.to_string()))),
+    };
+    *step = match result {
+        Ok(fenced) => Step::Fenced(Box::new(fenced)),
+        Err(error) if on_error == OnError::Warn => {
+            log::error!("this step runs WITHOUT a fence (OnError=warn): {error}");
+            Step::Unfenced
+        }
+        Err(error) => {
+            log::error!("this step is refused, since it cannot be fenced: {error}");
+            Step::Refused { reason: error.to_string(), daemon: Pid::this() }
+        }
+    };
+}
+
+fn build(spank: &Spank, config: Config) -> Result<Fenced> {
+    let kind = Kind::of(spank.u32(spank_item::S_JOB_STEPID)?);
+    let key = JobKey {
+        node: node_level()?,
+        uid: spank.u32(spank_item::S_JOB_UID)?,
+        job: Name::new(spank.u32(spank_item::S_JOB_ID)?.to_string())?,
+        step: Name::new(kind.name())?,
+    };
+    let grant = grant::of_step(spank, kind)?;
+    let host = Host::read(&config)?;
+    let hierarchies = host.hierarchies(&fence::controllers(&config))?;
+    fence::refuse_slurms_own(hierarchies.into_iter(), &Membership::read(&host.proc, "self")?)?;
+
+    let (plan, mut errors) = policy::plan(&config, &grant);
+    let mut fence = Fence::open(&host, &config, &key)?;
+    if config.mode == Mode::Enforce {
+        errors.extend(fence.limit(&plan));
+    } else {
+        log::info!("{key}: Mode=observe: would limit {plan}");
+    }
+    for (limit, error) in errors {
+        if config.on_error.for_limit(limit) == OnError::Warn || config.mode == Mode::Observe {
+            log::error!("{key} runs without its {limit} limit (OnError=warn): {error}");
+            continue;
+        }
+        let _ = fence.close(Instant::now() + CLEANUP_TIMEOUT);
+        return Err(error);
+    }
+    tell_job(spank, &config, &fence, &plan)?;
+    let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
+    Ok(Fenced { fence, host, config, kernel_log: kernel_log.ok(), told_kills: 0, last_attached: None })
+}
+
+/// Where several slurmd share this host, each has its own branch of the tree: slurmstepd has the node's name in its
+/// environment, and it is the host's own where there is only one.
+fn node_level() -> Result<Option<Name>> {
+    let Ok(node) = std::env::var("SLURMD_NODENAME") else { return Ok(None) };
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let host = host.to_string_lossy();
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    if short(&host) == short(&node) { Ok(None) } else { Name::new(node).map(Some) }
+}
+
+/// What the job can know of its fence.
+fn tell_job(spank: &Spank, config: &Config, fence: &Fence, plan: &Plan) -> Result<()> {
+    spank.setenv(c"JOBFENCE_CGROUP", fence.path())?;
+    if config.mode == Mode::Enforce {
+        if let Some(cpu) = plan.step.cpu {
+            spank.setenv(c"JOBFENCE_CPUS", &cpu.cpus().to_string())?;
+        }
+        if let Some(ram) = plan.step.ram {
+            spank.setenv(c"JOBFENCE_MEMORY_BYTES", &ram.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// In a task's own process, before it becomes the user's.
+pub fn admit(spank: &Spank) -> Verdict {
+    let unfinished = "jobfence did not finish its preparation; see slurmd's log";
+    let (reason, daemon) = match step().as_deref() {
+        Some(Step::Fenced(_) | Step::Unfenced) => return Verdict::Good,
+        Some(Step::Refused { reason, daemon }) => (reason.clone(), Some(*daemon)),
+        Some(Step::New | Step::Ended) | None => (unfinished.to_owned(), None),
+    };
+    // Once, not for each of the tasks.
+    if spank.int(spank_item::S_TASK_ID).unwrap_or(0) == 0 {
+        tell_user(&format!("this job was not started, since it cannot be fenced: {reason}"));
+    }
+    if daemon.is_some_and(|daemon| daemon != Pid::this()) {
+        // Listed as `optional`, Slurm would ignore our answer and run the task without a fence. This process is the task,
+        // forked a moment ago, and ends as Slurm ends it when a `required` plugin refuses.
+        // SAFETY: ends this process at once; nothing of it is used afterwards.
+        unsafe { libc::_exit(1) };
+    }
+    Verdict::Bad
+}
+
+/// In the step daemon, with the task waiting before its exec.
+pub fn attach(spank: &Spank) {
+    // The extern step calls this without a task.
+    let Ok(pid) = spank.int(spank_item::S_TASK_PID) else { return };
+    if pid <= 1 {
+        return;
+    }
+    let mut step = step();
+    let failure = match step.as_deref_mut() {
+        Some(Step::Unfenced | Step::Refused { .. }) => return,
+        Some(Step::Fenced(fenced)) if fenced.last_attached == Some(pid) => return,
+        Some(Step::Fenced(fenced)) => {
+            fenced.last_attached = Some(pid);
+            match fenced.fence.attach(&fenced.host, pid) {
+                Ok(()) => return,
+                Err(error) if fenced.config.on_error.general() == OnError::Warn => {
+                    log::error!("task {pid} runs WITHOUT a fence (OnError=warn): {error}");
+                    return;
+                }
+                Err(error) => error.to_string(),
+            }
+        }
+        Some(Step::New | Step::Ended) | None => "jobfence did not finish its preparation".to_owned(),
+    };
+    // Ended before it is anybody else's: it is our caller's child and not waited for yet, so the pid is still its own.
+    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
+    tell_user(&format!("this task was not started, since it cannot be fenced: {failure}"));
+}
+
+/// In the step daemon, while the user's stderr is open: if a process was killed for want of memory, say so.
+pub fn task_ended() {
+    let mut step = step();
+    let Some(Step::Fenced(fenced)) = step.as_deref_mut() else { return };
+    let kills = fenced.fence.oom_kills();
+    if kills <= fenced.told_kills {
+        return;
+    }
+    let unnamed = kills - fenced.told_kills;
+    fenced.told_kills = kills;
+    let levels = fenced.fence.memory_levels();
+    let ours = |place: &str| levels.first().is_some_and(|step| place == step.path);
+    let logged = fenced.kernel_log.iter().flat_map(KernelLog::oom_kills);
+    let named: Vec<_> = logged.filter(|kill| ours(&kill.task_in)).collect();
+    // Many processes may have been killed for the same reason: the last one is an example.
+    let sentence = report::out_of_memory(fenced.fence.key(), named.last(), &levels);
+    let others = match unnamed {
+        1 => String::new(),
+        more => format!(" ({} more of its processes were killed before.)", more - 1),
+    };
+    tell_user(&format!("{sentence}{others}"));
+}
+
+/// In the step daemon, when every task has ended: what was used, and then nothing is left.
+pub fn end() {
+    let Some(mut step) = step() else { return };
+    let Step::Fenced(mut fenced) = std::mem::replace(&mut *step, Step::Ended) else { return };
+    log::info!("{}", report::ended(fenced.fence.key(), &fenced.fence.usage()));
+    if let Err(error) = fenced.fence.close(Instant::now() + CLEANUP_TIMEOUT) {
+        log::error!("{}: its directories remain for now: {error}", fenced.fence.key());
+    }
+}

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The one life cycle of a fence: open, limit, attach, usage, close.
+//!
+//! It knows no scheduler. Every operation may be repeated, and the last step out takes the job's and the user's directories
+//! along; nothing is locked for that: making a directory starts again when a parent has vanished, and removing one that is
+//! in use fails without harm.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::cgroup::dir::Dir;
+use crate::cgroup::kill::{self, Members};
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::limits;
+use crate::cgroup::place::{Membership, is_slurms_own};
+use crate::cgroup::usage::{Usage, oom_kills};
+use crate::config::{Config, Limit};
+use crate::error::{Error, Result};
+use crate::host::{self, Host};
+use crate::janitor;
+use crate::job::JobKey;
+use crate::policy::{Limits, Plan};
+use crate::record::{Owner, Record, Records};
+
+/// How long removing a step may take before it is left to the janitor.
+pub const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One step's directories in one hierarchy.
+#[derive(Debug)]
+struct Tree {
+    hierarchy: Hierarchy,
+    /// Ours, then its descendants: [node,] user, job, step.
+    dirs: Vec<Dir>,
+}
+
+impl Tree {
+    fn step(&self) -> Option<&Dir> {
+        self.dirs.last()
+    }
+
+    fn job(&self) -> Option<&Dir> {
+        self.dirs.iter().rev().nth(1)
+    }
+}
+
+/// A fenced step.
+#[derive(Debug)]
+pub struct Fence {
+    key: JobKey,
+    /// In the order in which processes are attached.
+    trees: Vec<Tree>,
+    /// The path of the step below the root of every hierarchy, as `/proc/PID/cgroup` shows it.
+    path: String,
+    levels: Vec<String>,
+    records: Records,
+    closed: bool,
+}
+
+/// A limit that could not be set, and why.
+pub type LimitError = (Limit, Error);
+
+impl Fence {
+    /// Makes the step's directories in every hierarchy that is used, under a name that nobody else has.
+    pub fn open(host: &Host, config: &Config, key: &JobKey) -> Result<Self> {
+        let wanted = controllers(config);
+        let hierarchies = host.hierarchies(&wanted)?;
+        let records = Records::open(&config.run_dir)?;
+        let owner = Owner::this()?;
+        let boot_id = host::boot_id(&host.proc)?;
+        let mut levels = key.parents();
+        let mut again = 1;
+        loop {
+            levels.truncate(key.parents().len());
+            levels.push(key.step_dir(again));
+            let record = Record { boot_id: boot_id.clone(), owner, base: host.base.clone(), levels: levels.clone() };
+            if !records.claim(&record)? {
+                // Somebody's: a dead owner's is taken away, a living one's (a requeued job overlaps its own end) stays.
+                match janitor::reap_one(host, &records, &levels)? {
+                    janitor::Outcome::Removed => continue,
+                    janitor::Outcome::Alive | janitor::Outcome::Busy => again += 1,
+                }
+            } else {
+                let fence = Self {
+                    key: key.clone(),
+                    trees: Vec::with_capacity(hierarchies.len()),
+                    path: format!("/{}/{}", host.base, levels.join("/")),
+                    levels: levels.clone(),
+                    records,
+                    closed: false,
+                };
+                return fence.make(host, &hierarchies, &wanted);
+            }
+            if again > 100 {
+                return Err(Error::new("a hundred steps with this name are alive or cannot be removed")
+                    .value(key)
+                    .hint("see 'jobfence reap'"));
+            }
+        }
+    }
+
+    fn make(mut self, host: &Host, hierarchies: &[&Hierarchy], wanted: &[&'static str]) -> Result<Self> {
+        for hierarchy in hierarchies {
+            match make_tree(host, hierarchy, wanted, &self.levels) {
+                Ok(tree) => self.trees.push(tree),
+                Err(error) => {
+                    // What was made goes away again: by close, as after a step that ran.
+                    let _ = self.close(Instant::now() + CLEANUP_TIMEOUT);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// Whose step this is.
+    pub fn key(&self) -> &JobKey {
+        &self.key
+    }
+
+    /// The step's path in every hierarchy, as `/proc/PID/cgroup` shows it where the hierarchy's root is mounted.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Writes the job's limits and then the step's, and reads them back. Returns those that could not be set.
+    pub fn limit(&self, plan: &Plan) -> Vec<LimitError> {
+        let mut errors = Vec::new();
+        for tree in &self.trees {
+            let (Some(job), Some(step)) = (tree.job(), tree.step()) else { continue };
+            for (dir, limits, is_job) in [(job, &plan.job, true), (step, &plan.step, false)] {
+                if tree.hierarchy.has("cpu")
+                    && let Some(quota) = limits.cpu
+                {
+                    let set = if is_job {
+                        let steps = dir.list(true).unwrap_or_default();
+                        limits::lower_cpu_quota(dir, tree.hierarchy.version, quota, &steps)
+                    } else {
+                        limit_step_cpu(job, dir, tree.hierarchy.version, quota)
+                    };
+                    errors.extend(set.err().map(|error| (Limit::Cpu, error)));
+                }
+                if tree.hierarchy.has("memory") {
+                    limit_memory(dir, tree.hierarchy.version, limits, &mut errors);
+                }
+            }
+        }
+        errors
+    }
+
+    /// Moves a process into the step: one write to `cgroup.procs` in each hierarchy, and a look whether it is there.
+    ///
+    /// A process that the scheduler itself tracks by cgroup is left where it is, and that is an error here: taking it out
+    /// would break the scheduler's signals and accounting.
+    pub fn attach(&self, host: &Host, pid: i32) -> Result<()> {
+        let before = Membership::read(&host.proc, &pid.to_string())?;
+        self.refuse_slurms_own(&before)?;
+        for tree in &self.trees {
+            let Some(step) = tree.step() else { continue };
+            step.write("cgroup.procs", &pid.to_string()).map_err(|error| match error.kernel_errno() {
+                Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
+                _ => error,
+            })?;
+        }
+        let after = Membership::read(&host.proc, &pid.to_string())?;
+        for tree in &self.trees {
+            let expected = in_mount(&tree.hierarchy, &self.path);
+            if after.path_in(&tree.hierarchy) != Some(expected.as_str()) {
+                return Err(Error::new(format!("process {pid} was attached, but the kernel shows it elsewhere in"))
+                    .at(&tree.hierarchy.mount)
+                    .value(after.path_in(&tree.hierarchy).unwrap_or("nowhere")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which hierarchy belongs to Slurm's own cgroup plugins for a process with this membership.
+    pub fn refuse_slurms_own(&self, membership: &Membership) -> Result<()> {
+        refuse_slurms_own(self.trees.iter().map(|tree| &tree.hierarchy), membership)
+    }
+
+    /// What the step has used so far.
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for tree in &self.trees {
+            if let Some(step) = tree.step() {
+                usage.add(&tree.hierarchy, step);
+            }
+        }
+        usage
+    }
+
+    /// How many of the step's processes were killed for want of memory.
+    pub fn oom_kills(&self) -> u64 {
+        let count = |tree: &Tree| oom_kills(&tree.hierarchy, tree.step()?);
+        self.trees.iter().filter(|tree| tree.hierarchy.has("memory")).find_map(count).unwrap_or(0)
+    }
+
+    /// The cgroups at which this step's memory may be limited, innermost first: path as the kernel's log has it, whether it
+    /// is the job's, its limit and the most it held, in bytes.
+    pub fn memory_levels(&self) -> Vec<MemoryLevel> {
+        let Some(tree) = self.trees.iter().find(|tree| tree.hierarchy.has("memory")) else { return Vec::new() };
+        let (limit_file, peak_file) = match tree.hierarchy.version {
+            Version::V2 => ("memory.max", "memory.peak"),
+            Version::V1 => ("memory.limit_in_bytes", "memory.max_usage_in_bytes"),
+        };
+        let step = in_mount(&tree.hierarchy, &self.path);
+        let job = step.rsplit_once('/').map(|(job, _)| job.to_owned()).unwrap_or_default();
+        let level = |path: String, is_job: bool, dir: Option<&Dir>| MemoryLevel {
+            path,
+            is_job,
+            limit: dir.and_then(|dir| limits::memory_limit(dir, limit_file).ok()).flatten(),
+            peak: dir.and_then(|dir| dir.read(peak_file).ok()).and_then(|text| text.trim().parse().ok()),
+        };
+        vec![level(step, false, tree.step()), level(job, true, tree.job())]
+    }
+
+    /// Kills what is left of the step and removes its directories and its record. May be repeated.
+    pub fn close(&mut self, deadline: Instant) -> Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        remove(&self.trees, &self.levels, deadline)?;
+        self.records.forget(&self.levels)?;
+        self.closed = true;
+        Ok(())
+    }
+}
+
+/// Where memory is limited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryLevel {
+    /// As `/proc/PID/cgroup` and the kernel's log write it.
+    pub path: String,
+    /// The job's directory; otherwise the step's.
+    pub is_job: bool,
+    /// In bytes; `None` when unlimited.
+    pub limit: Option<u64>,
+    /// In bytes; `None` on kernels that do not keep it.
+    pub peak: Option<u64>,
+}
+
+/// The controllers whose files the configured limits are written to.
+pub fn controllers(config: &Config) -> Vec<&'static str> {
+    let mut controllers = Vec::new();
+    if config.constrain_cpu_quota {
+        controllers.push("cpu");
+    }
+    // Memory is accounted for, and an OOM kill explained, whether or not it is limited; but only limits demand it.
+    if config.constrain_ram_space || config.constrain_swap_space {
+        controllers.push("memory");
+    }
+    controllers
+}
+
+/// See [`Fence::refuse_slurms_own`].
+pub fn refuse_slurms_own<'a>(hierarchies: impl Iterator<Item = &'a Hierarchy>, membership: &Membership) -> Result<()> {
+    for hierarchy in hierarchies {
+        if let Some(path) = membership.path_in(hierarchy).filter(|path| is_slurms_own(path)) {
+            return Err(Error::new("Slurm's own cgroup plugin tracks this job in")
+                .at(&hierarchy.mount)
+                .value(path)
+                .hint(
+                    "jobfence does not take processes out of it: set ProctrackType=proctrack/linuxproc and \
+                     TaskPlugin without task/cgroup in slurm.conf, or Mode=off in jobfence.conf",
+                ));
+        }
+    }
+    Ok(())
+}
+
+/// Makes the directories of a step; the innermost must not exist, unless nobody has recorded it.
+fn make_tree(host: &Host, hierarchy: &Hierarchy, wanted: &[&'static str], levels: &[String]) -> Result<Tree> {
+    const TRIES: usize = 20;
+    let mut last = None;
+    for _ in 0..TRIES {
+        match try_tree(host, hierarchy, wanted, levels) {
+            Ok(tree) => return Ok(tree),
+            // A parent that was empty a moment ago went away with the step that ended there.
+            Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENODEV)) => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| Error::new("make the directories of the step")))
+}
+
+fn try_tree(host: &Host, hierarchy: &Hierarchy, wanted: &[&'static str], levels: &[String]) -> Result<Tree> {
+    let mut dirs = vec![host.open_base(hierarchy, wanted)?];
+    let last = levels.len().saturating_sub(1);
+    for (depth, name) in levels.iter().enumerate() {
+        let Some(parent) = dirs.last() else { break };
+        let child = if depth < last {
+            parent.ensure(name)?
+        } else {
+            match parent.make(name) {
+                // Its record is ours, so nobody else uses this directory: it was left by a step whose record is lost. A
+                // cgroup that was ever killed is not used again (kernels before 7.3 kill what is born in it).
+                Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
+                    remove_step(parent, name, hierarchy, Instant::now() + CLEANUP_TIMEOUT)?;
+                    parent.make(name)?;
+                }
+                other => other?,
+            }
+            parent.child(name)?
+        };
+        dirs.push(child);
+    }
+    // From the top down, and after the step exists: from now on its parents cannot vanish.
+    for dir in dirs.iter().skip(1).take(last) {
+        host::enable(dir, hierarchy, wanted)?;
+    }
+    Ok(Tree { hierarchy: hierarchy.clone(), dirs })
+}
+
+/// v1 refuses a step's quota above the job's, which may be lower than planned when an earlier step was told less.
+fn limit_step_cpu(job: &Dir, step: &Dir, version: Version, quota: limits::CpuQuota) -> Result<()> {
+    let job = limits::cpu_quota(job, version)?;
+    let quota = job.map_or(quota, |job| quota.at_most(job));
+    limits::set_cpu_quota(step, version, quota)
+}
+
+fn limit_memory(dir: &Dir, version: Version, limits: &Limits, errors: &mut Vec<LimitError>) {
+    if let Some(ram) = limits.ram {
+        errors.extend(limits::set_ram(dir, version, ram).err().map(|error| (Limit::Ram, error)));
+    }
+    if let Some(swap) = limits.swap {
+        match limits::set_swap(dir, version, swap, limits.ram.is_some()) {
+            Ok(true) => {}
+            Ok(false) if !has_swap() => {}
+            Ok(false) => errors.push((
+                Limit::Swap,
+                Error::new("this host has swap, but its kernel does not count whose it is; no limit of swap in")
+                    .at(dir.path())
+                    .hint("boot with swapaccount=1, or set ConstrainSwapSpace=no"),
+            )),
+            Err(error) => errors.push((Limit::Swap, error)),
+        }
+    }
+}
+
+/// Whether any swap is in use: `/proc/swaps` has a line for each device, after its heading.
+fn has_swap() -> bool {
+    let swaps = Dir::open("/proc").and_then(|proc| proc.read("swaps"));
+    // A file that cannot be read says nothing good: assume that there is swap to limit.
+    swaps.map_or(true, |text| text.lines().count() > 1)
+}
+
+/// The path below a hierarchy's root as processes see it where another cgroup than the root is mounted (containers).
+fn in_mount(hierarchy: &Hierarchy, path: &str) -> String {
+    format!("{}{path}", hierarchy.root.trim_end_matches('/'))
+}
+
+/// Opens the directories of a recorded step as far as they exist; for the janitor.
+pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Leftovers> {
+    let mut trees = Vec::new();
+    for hierarchy in &host.layout.hierarchies {
+        let mut dirs = vec![hierarchy.open()?];
+        let path: Vec<&str> = base.split('/').chain(levels.iter().map(String::as_str)).collect();
+        for name in &path {
+            let Some(parent) = dirs.last() else { break };
+            match parent.child(name) {
+                Ok(dir) => dirs.push(dir),
+                Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        // Only what lies below our own directory is of interest: [base, …levels].
+        let above = base.split('/').count();
+        if dirs.len() > above + 1 {
+            trees.push(Tree { hierarchy: hierarchy.clone(), dirs: dirs.split_off(above) });
+        }
+    }
+    Ok(Leftovers { trees, levels: levels.to_vec() })
+}
+
+/// What is left of a step.
+pub struct Leftovers {
+    trees: Vec<Tree>,
+    levels: Vec<String>,
+}
+
+impl Leftovers {
+    /// Kills and removes it.
+    pub fn remove(&self, deadline: Instant) -> Result<()> {
+        remove(&self.trees, &self.levels, deadline)
+    }
+}
+
+/// Kills a step's processes and removes its directories, and those of the job and the user that are empty then.
+fn remove(trees: &[Tree], levels: &[String], deadline: Instant) -> Result<()> {
+    let whole: Vec<&Tree> = trees.iter().filter(|tree| tree.dirs.len() == levels.len() + 1).collect();
+    kill_members(&whole, deadline)?;
+    for tree in trees {
+        for (depth, name) in levels.iter().enumerate().rev() {
+            let Some(parent) = tree.dirs.get(depth) else { continue };
+            if depth + 1 == levels.len() {
+                remove_step(parent, name, &tree.hierarchy, deadline)?;
+            } else if parent.remove(name).is_err() {
+                // Another step or job still lives there.
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn kill_members(trees: &[&Tree], deadline: Instant) -> Result<()> {
+    let step_in = |test: fn(&Hierarchy) -> bool| trees.iter().find(|tree| test(&tree.hierarchy)).and_then(|t| t.step());
+    let Some(any) = trees.first().and_then(|tree| tree.step()) else { return Ok(()) };
+    let unified = step_in(|h| h.version == Version::V2);
+    kill::kill_all(Members { unified, freezer: step_in(|h| h.has("freezer")), any }, deadline)?;
+    // A process can be in one hierarchy's directory and not in another's, when attaching failed between the two.
+    for tree in trees.iter().skip(usize::from(unified.is_some())) {
+        if let Some(dir) = tree.step() {
+            kill::kill_all(Members { unified: None, freezer: None, any: dir }, deadline)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a step's directory and whatever is below it. The kernel says EBUSY until the last member has left entirely.
+fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instant) -> Result<()> {
+    loop {
+        let Err(error) = remove_below(parent, name, 0) else { return Ok(()) };
+        let busy = matches!(error.kernel_errno(), Some(Errno::EBUSY | Errno::ENOTEMPTY));
+        if !busy || Instant::now() >= deadline {
+            return Err(error.hint("it is tried again at the next launch on this node, or by 'jobfence reap'"));
+        }
+        let Ok(dir) = parent.child(name) else { continue };
+        let unified = (hierarchy.version == Version::V2).then_some(&dir);
+        kill::kill_all(Members { unified, freezer: None, any: &dir }, deadline)?;
+        // Nobody is a member any more, and still it is busy: a moment inside the kernel, for which there is no event.
+        std::thread::yield_now();
+    }
+}
+
+fn remove_below(parent: &Dir, name: &str, depth: u32) -> Result<()> {
+    const DEEPEST: u32 = 32;
+    match parent.remove(name) {
+        Err(error) if error.kernel_errno() == Some(Errno::EBUSY) && depth < DEEPEST => {}
+        other => return other.map(|_| ()),
+    }
+    let dir = match parent.child(name) {
+        Ok(dir) => dir,
+        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for child in dir.list(true)? {
+        remove_below(&dir, &child, depth + 1)?;
+    }
+    parent.remove(name).map(|_| ())
+}

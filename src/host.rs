@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! This host as a fence needs to know it: which hierarchies to use, and below which directory.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use crate::cgroup::dir::Dir;
+use crate::cgroup::layout::{Hierarchy, Kind, Layout, Version};
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+/// Our directory where systemd does not rule.
+const PLAIN_BASE: &str = "jobfence";
+/// Our directory under systemd: the delegated scope that jobfence.service makes at boot.
+const SYSTEMD_BASE: &str = "jobfence.slice/jobfence.scope";
+
+/// What was found, and what will be used of it.
+#[derive(Debug)]
+pub struct Host {
+    /// Every hierarchy below `CgroupMountpoint`.
+    pub layout: Layout,
+    /// Whether systemd is the service manager: sd_booted(3).
+    pub systemd: bool,
+    /// Our directory in each hierarchy, relative to its root.
+    pub base: String,
+    /// Opened while `/proc` is the host's: Slurm's `contain_spank` runs callbacks where it may be another.
+    pub proc: Dir,
+}
+
+impl Host {
+    /// Reads the host.
+    pub fn read(config: &Config) -> Result<Self> {
+        let layout = Layout::read(&config.cgroup_mountpoint)?;
+        let systemd = Path::new("/run/systemd/system").is_dir();
+        let default = if systemd { SYSTEMD_BASE } else { PLAIN_BASE };
+        let base = config.cgroup_base.clone().unwrap_or_else(|| default.to_owned());
+        Ok(Self { layout, systemd, base, proc: Dir::open("/proc")? })
+    }
+
+    /// The hierarchies in which every step gets a directory: those of the CPU and memory controllers, the one that counts
+    /// CPU time, and the one through which processes are killed.
+    ///
+    /// An error names what is missing; `wanted` are the controllers that limits will be written to.
+    pub fn hierarchies(&self, wanted: &[&'static str]) -> Result<Vec<&Hierarchy>> {
+        let mut used: Vec<&Hierarchy> = Vec::new();
+        let mut add = |hierarchy| {
+            if !used.contains(&hierarchy) {
+                used.push(hierarchy);
+            }
+        };
+        // cgroup2 first: attaching there makes a process killable, before it is limited elsewhere.
+        match (self.layout.unified(), self.layout.kind()) {
+            (Some(unified), _) => add(unified),
+            (None, _) => {
+                for controller in ["freezer", "cpuacct"] {
+                    self.layout.with_controller(controller).into_iter().for_each(&mut add);
+                }
+            }
+        }
+        for controller in wanted {
+            match self.layout.with_controller(controller) {
+                Some(hierarchy) => add(hierarchy),
+                None => return Err(self.no_controller(controller)),
+            }
+        }
+        if used.is_empty() {
+            return Err(Error::new(
+                "no cgroup hierarchy can hold a job: neither cgroup2 nor the v1 freezer is mounted",
+            ));
+        }
+        Ok(used)
+    }
+
+    fn no_controller(&self, controller: &str) -> Error {
+        let error = Error::new(format!("the {controller} controller is in no cgroup hierarchy of this host"));
+        match self.layout.kind() {
+            Kind::Unified => error.hint(format!(
+                "it is missing from cgroup.controllers at the root: remove cgroup_disable={controller} from the kernel's \
+                 command line, or switch the limit off in jobfence.conf"
+            )),
+            Kind::Hybrid | Kind::Legacy => {
+                error.hint(format!("mount it (mount -t cgroup -o {controller} …), or switch the limit off in jobfence.conf"))
+            }
+        }
+    }
+
+    /// Opens our directory in a hierarchy, making it where that is ours to do, with the controllers enabled for what is below.
+    pub fn open_base(&self, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<Dir> {
+        let mut dir = hierarchy.open()?;
+        // systemd owns cgroup2: only the directory that it delegated to us is ours (CGROUP_DELEGATION.md).
+        let delegated = self.systemd && hierarchy.version == Version::V2;
+        for name in self.base.split('/') {
+            if !delegated {
+                enable(&dir, hierarchy, wanted)?;
+                let made = dir.make(name).is_ok();
+                dir = dir.child(name)?;
+                if made {
+                    count_children(&dir, hierarchy)?;
+                }
+                continue;
+            }
+            dir = dir.child(name).map_err(|error| match error.kernel_errno() {
+                Some(Errno::ENOENT) => {
+                    error.hint("jobfence.scope does not exist: 'systemctl enable --now jobfence.service' makes it")
+                }
+                _ => error,
+            })?;
+        }
+        if delegated && is_delegated(&dir) == Some(false) {
+            return Err(Error::new("systemd has not delegated the directory")
+                .at(dir.path())
+                .hint("'systemctl enable --now jobfence.service' makes one that is"));
+        }
+        enable(&dir, hierarchy, wanted)?;
+        Ok(dir)
+    }
+}
+
+/// Whether systemd says that a directory is delegated; `None` where it cannot say so (a file system without xattrs).
+pub fn is_delegated(dir: &Dir) -> Option<bool> {
+    let path = dir.handle_path();
+    let path = std::ffi::CString::new(path.into_os_string().into_encoded_bytes()).ok()?;
+    let mut unsupported = false;
+    for name in [c"trusted.delegate", c"user.delegate"] {
+        let mut value = [0u8; 8];
+        // SAFETY: both names are NUL-terminated, and the kernel writes at most the length given into the buffer.
+        let n = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+        if n == 1 && value.first() == Some(&b'1') {
+            return Some(true);
+        }
+        unsupported |= n < 0 && matches!(Errno::last(), Errno::EOPNOTSUPP | Errno::EPERM);
+    }
+    if unsupported { None } else { Some(false) }
+}
+
+/// Lets the children of a cgroup2 directory have these controllers. Nothing to do on v1.
+///
+/// One by one, only what is missing, memory before the others: while a process sits in the directory itself, enabling memory
+/// is refused, but enabling a threaded controller (cpu, pids) would turn the directory into a `domain threaded` one, in
+/// which nothing can be fenced any more. Then it is read what is really on.
+pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<()> {
+    const FILE: &str = "cgroup.subtree_control";
+    if hierarchy.version == Version::V1 {
+        return Ok(());
+    }
+    let mut wanted: Vec<&str> = wanted.iter().copied().filter(|c| hierarchy.has(c)).collect();
+    wanted.sort_by_key(|controller| *controller != "memory");
+    let is_on = |text: &str, controller: &str| text.split_whitespace().any(|on| on == controller);
+    let on = dir.read(FILE)?;
+    wanted.retain(|controller| !is_on(&on, controller));
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    if dir.read_if_there("cgroup.type")?.is_some_and(|kind| kind.trim() != "domain") {
+        return Err(Error::new("the cgroup is threaded, so no job can be fenced below it:")
+            .at(dir.path())
+            .hint("a process sat directly in it when a controller was enabled; remove the cgroup (restart its unit)"));
+    }
+    for controller in &wanted {
+        dir.write(FILE, &format!("+{controller}")).map_err(|error| match error.kernel_errno() {
+            Some(Errno::EBUSY) => {
+                error.hint("a process sits directly in this cgroup; only its sub-cgroups may have some")
+            }
+            Some(Errno::ENOENT) => error.hint(format!("the cgroup above does not give it the {controller} controller")),
+            _ => error,
+        })?;
+    }
+    let on = dir.read(FILE)?;
+    match wanted.iter().find(|controller| !is_on(&on, controller)) {
+        None => Ok(()),
+        Some(controller) => Err(Error::new(format!("the {controller} controller was enabled, but is not on in"))
+            .at(dir.path().join(FILE))
+            .value(on.trim())),
+    }
+}
+
+/// Makes a v1 memory directory count what its children use, which kernels before 5.11 do only when told to.
+fn count_children(dir: &Dir, hierarchy: &Hierarchy) -> Result<()> {
+    const FILE: &str = "memory.use_hierarchy";
+    if hierarchy.version == Version::V1 && dir.read_if_there(FILE)?.is_some_and(|text| text.trim() == "0") {
+        dir.write(FILE, "1")?;
+    }
+    Ok(())
+}
+
+/// The id of this boot, from `/proc/sys/kernel/random/boot_id`.
+pub fn boot_id(proc: &Dir) -> Result<String> {
+    Ok(proc.child("sys")?.child("kernel")?.child("random")?.read("boot_id")?.trim().to_owned())
+}
+
+/// Hardware threads of one core, as the first CPU has them; 1 where the kernel does not say.
+pub fn threads_per_core() -> u32 {
+    let siblings = Dir::open("/sys/devices/system/cpu/cpu0/topology").and_then(|dir| dir.read("thread_siblings_list"));
+    siblings.ok().and_then(|list| crate::job::count_listed(&list)).unwrap_or(1).max(1)
+}

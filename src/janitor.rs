@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Removes what dead owners left. It acts on a complete record of an owner that is certainly dead, and on nothing else.
+
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::fence;
+use crate::host::{self, Host};
+use crate::record::{Record, Records};
+
+/// What became of one recorded step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its owner lives.
+    Alive,
+    /// Its owner was dead, or there was no record any more; nothing is left now.
+    Removed,
+    /// Another janitor is at work, or a process of the step does not die yet.
+    Busy,
+}
+
+/// How long one step's leavings may hold up whoever found them.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a janitor did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Steps that were removed, by their directories.
+    pub removed: Vec<String>,
+    /// Steps whose owner is alive.
+    pub alive: usize,
+    /// Steps that could not be removed, and why.
+    pub failed: Vec<String>,
+}
+
+/// Looks at every record and removes the steps of dead owners.
+pub fn reap(host: &Host, config: &Config) -> Result<Reaped> {
+    let records = Records::open(&config.run_dir)?;
+    let mut reaped = Reaped::default();
+    for levels in records.list()? {
+        let name = levels.join("/");
+        match reap_one(host, &records, &levels) {
+            Ok(Outcome::Alive) => reaped.alive += 1,
+            Ok(Outcome::Removed) => reaped.removed.push(name),
+            Ok(Outcome::Busy) => reaped.failed.push(format!("{name}: another janitor is at work on it")),
+            Err(error) => reaped.failed.push(format!("{name}: {error}")),
+        }
+    }
+    Ok(reaped)
+}
+
+/// Looks at one record and removes its step if the owner is dead.
+pub fn reap_one(host: &Host, records: &Records, levels: &[String]) -> Result<Outcome> {
+    let boot_id = host::boot_id(&host.proc)?;
+    let is_dead = |record: &Record| Ok(record.boot_id != boot_id || !record.owner.is_alive()?);
+    match records.read(levels)? {
+        None => return Ok(Outcome::Removed),
+        Some(record) if !is_dead(&record)? => return Ok(Outcome::Alive),
+        Some(_) => {}
+    }
+    let Some(_lock) = records.lock()? else { return Ok(Outcome::Busy) };
+    // Once more under the lock: the record of a dead owner is removed only by a janitor, so this one is still the same.
+    let Some(record) = records.read(levels)? else { return Ok(Outcome::Removed) };
+    if !is_dead(&record)? {
+        return Ok(Outcome::Alive);
+    }
+    if record.boot_id == boot_id {
+        fence::open_existing(host, &record.base, levels)?.remove(Instant::now() + PATIENCE)?;
+    }
+    records.forget(levels)?;
+    Ok(Outcome::Removed)
+}

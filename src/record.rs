@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Who owns which directories: one small root-owned file for each step below `RunDir`.
+//!
+//! The record is written before the directories are made and removed after them, so whatever exists has a record. Making it
+//! is also what decides which of two step daemons has a name: `link` of a finished file succeeds for one of them.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat};
+use nix::sys::stat::{Mode, SFlag};
+use nix::unistd::{Pid, UnlinkatFlags, linkat, unlinkat};
+use procfs::process::Process;
+
+use crate::cgroup::dir::Dir;
+use crate::error::{Error, Result};
+
+/// First line of a record; another number is another release's, and not ours to understand.
+const VERSION: &str = "jobfence-record 1";
+
+/// A process that cannot be mistaken for another: a pid is used again, its start time is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// The process.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat` (proc_pid_stat(5)).
+    pub start: u64,
+}
+
+impl Owner {
+    /// This process.
+    pub fn this() -> Result<Self> {
+        let pid = Pid::this().as_raw();
+        start_of(pid)?.map(|start| Self { pid, start }).ok_or_else(|| Error::new("this process is not in /proc"))
+    }
+
+    /// Whether it still runs. A zombie does not: nothing of ours will be done by it any more.
+    pub fn is_alive(self) -> Result<bool> {
+        Ok(start_of(self.pid)? == Some(self.start))
+    }
+}
+
+fn start_of(pid: i32) -> Result<Option<u64>> {
+    let stat = Process::new(pid).and_then(|process| process.stat());
+    match stat {
+        Ok(stat) if stat.state == 'Z' || stat.state == 'X' => Ok(None),
+        Ok(stat) => Ok(Some(stat.starttime)),
+        Err(procfs::ProcError::NotFound(_)) => Ok(None),
+        // Not knowing is not the same as dead: the janitor must not act on it.
+        Err(error) => Err(Error::new(format!("read the state of process {pid}: {error}"))),
+    }
+}
+
+/// What a record says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// `/proc/sys/kernel/random/boot_id`: what another boot left has no processes and no directories.
+    pub boot_id: String,
+    /// Who made the directories and will remove them.
+    pub owner: Owner,
+    /// Our directory in each hierarchy, below which the others are.
+    pub base: String,
+    /// The directories below it, outermost first; the last is the step's.
+    pub levels: Vec<String>,
+}
+
+impl Record {
+    /// Understands a record. An incomplete one is an error, never a guess.
+    pub fn parse(text: &str) -> Result<Self> {
+        let bad = || Error::new("not a record of this release");
+        let mut lines = text.lines();
+        if lines.next() != Some(VERSION) || lines.next_back() != Some("end") {
+            return Err(bad());
+        }
+        let mut field = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
+        let boot_id = field("boot_id").ok_or_else(bad)?;
+        let pid = field("owner_pid").and_then(|pid| pid.parse().ok()).filter(|&pid| pid > 0).ok_or_else(bad)?;
+        let start = field("owner_start").and_then(|start| start.parse().ok()).ok_or_else(bad)?;
+        let base = field("base").filter(|base| is_relative(base)).ok_or_else(bad)?;
+        let path = field("path").filter(|path| is_relative(path)).ok_or_else(bad)?;
+        let levels: Vec<String> = path.split('/').map(str::to_owned).collect();
+        if levels.len() < 3 || levels.len() > 4 || !levels.last().is_some_and(|step| step.starts_with("step_")) {
+            return Err(bad());
+        }
+        Ok(Self { boot_id, owner: Owner { pid, start }, base, levels })
+    }
+}
+
+/// One or more plain names: nothing that could lead out of the tree.
+fn is_relative(path: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
+    path.split('/').all(|name| !name.is_empty() && !name.starts_with('.') && name.chars().all(plain))
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{VERSION}\nboot_id={}", self.boot_id)?;
+        writeln!(f, "owner_pid={}\nowner_start={}", self.owner.pid, self.owner.start)?;
+        writeln!(f, "base={}\npath={}\nend", self.base, self.levels.join("/"))
+    }
+}
+
+/// The directory of records.
+#[derive(Debug)]
+pub struct Records {
+    dir: Dir,
+}
+
+/// The right to remove what dead owners left; released when dropped, or when this process dies.
+pub struct JanitorsLock(#[allow(dead_code)] Flock<std::os::fd::OwnedFd>);
+
+impl Records {
+    /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can write.
+    pub fn open(path: &Path) -> Result<Self> {
+        let dir = match Dir::open(path) {
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
+                let name = path.file_name().and_then(|name| name.to_str());
+                let (Some(parent), Some(name)) = (path.parent(), name) else { return Err(error) };
+                Dir::open(parent)?.ensure(name)?
+            }
+            other => other?,
+        };
+        let stat = dir.stat()?;
+        let writable = SFlag::from_bits_truncate(stat.st_mode) == SFlag::S_IFDIR && stat.st_mode & 0o022 != 0;
+        if stat.st_uid != nix::unistd::geteuid().as_raw() || writable {
+            return Err(Error::new("RunDir must belong to root and be writable by nobody else:")
+                .at(path)
+                .hint("remove it, or set RunDir in jobfence.conf"));
+        }
+        Ok(Self { dir })
+    }
+
+    /// Records a step under the name of its directories. `Ok(false)`: somebody else has the name.
+    ///
+    /// The file gets its name when it is complete, and a process that dies before leaves none.
+    pub fn claim(&self, record: &Record) -> Result<bool> {
+        let name = file_name(&record.levels);
+        let failed = |errno| Error::os("write the record", self.dir.path().join(&name), errno);
+        let flags = OFlag::O_WRONLY | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
+        let file = openat(&self.dir, ".", flags, Mode::from_bits_truncate(0o600)).map_err(failed)?;
+        let text = record.to_string();
+        match nix::unistd::write(&file, text.as_bytes()) {
+            Ok(n) if n == text.len() => {}
+            Ok(_) => return Err(failed(Errno::ENOSPC)),
+            Err(errno) => return Err(failed(errno)),
+        }
+        match linkat(&file, "", &self.dir, name.as_str(), AtFlags::AT_EMPTY_PATH) {
+            Ok(()) => Ok(true),
+            Err(Errno::EEXIST) => Ok(false),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// What the record of these directories says; `None` when there is none.
+    pub fn read(&self, levels: &[String]) -> Result<Option<Record>> {
+        let name = file_name(levels);
+        match self.dir.read_if_there(&name)? {
+            None => Ok(None),
+            Some(text) => match Record::parse(&text) {
+                Ok(record) if record.levels == levels => Ok(Some(record)),
+                _ => Err(Error::new("not a record of this release:").at(self.dir.path().join(name))),
+            },
+        }
+    }
+
+    /// Forgets the step with these directories. No error when it was forgotten before.
+    pub fn forget(&self, levels: &[String]) -> Result<()> {
+        self.unlink(&file_name(levels))
+    }
+
+    fn unlink(&self, name: &str) -> Result<()> {
+        match unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(Error::os("remove the record", self.dir.path().join(name), errno)),
+        }
+    }
+
+    /// The directories of every recorded step, unordered.
+    pub fn list(&self) -> Result<Vec<Vec<String>>> {
+        let names = self.dir.list(false)?;
+        Ok(names.iter().map(|name| name.split(',').map(str::to_owned).collect()).collect())
+    }
+
+    /// Asks for the right to be the one janitor. `None`: another one is at work, and will do the same.
+    pub fn lock(&self) -> Result<Option<JanitorsLock>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let fd = openat(self.dir.as_fd(), ".", flags, Mode::empty())
+            .map_err(|errno| Error::os("open", self.dir.path(), errno))?;
+        match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(JanitorsLock(lock))),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(Error::os("lock", self.dir.path(), errno)),
+        }
+    }
+}
+
+/// `uid_1001,job_5,step_0`: a comma is in no name.
+fn file_name(levels: &[String]) -> String {
+    levels.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(owner: Owner) -> Record {
+        let levels = ["uid_1", "job_2", "step_0"].map(str::to_owned).to_vec();
+        Record { boot_id: "b".into(), owner, base: "jobfence".into(), levels }
+    }
+
+    #[test]
+    fn what_is_written_is_understood_again() {
+        let record = record(Owner { pid: 7, start: 9 });
+        assert_eq!(Record::parse(&record.to_string()).unwrap(), record);
+    }
+
+    #[test]
+    fn an_incomplete_or_forged_record_is_refused() {
+        let text = record(Owner { pid: 7, start: 9 }).to_string();
+        for end in 0..text.len() - 1 {
+            assert!(Record::parse(&text[..end]).is_err(), "{end}");
+        }
+        for (from, to) in [("uid_1", ".."), ("uid_1", ""), ("jobfence", "/"), ("=7", "=0"), ("record 1", "record 2")] {
+            assert!(Record::parse(&text.replace(from, to)).is_err(), "{to}");
+        }
+    }
+
+    #[test]
+    fn one_claims_the_other_does_not() {
+        let temp = tempfile::tempdir().unwrap();
+        let records = Records::open(&temp.path().join("run")).unwrap();
+        let record = record(Owner::this().unwrap());
+        assert!(records.claim(&record).unwrap());
+        assert!(!records.claim(&record).unwrap());
+        assert_eq!(records.list().unwrap(), [record.levels.clone()]);
+        assert_eq!(records.read(&record.levels).unwrap(), Some(record.clone()));
+        records.forget(&record.levels).unwrap();
+        records.forget(&record.levels).unwrap();
+        assert!(records.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_pid_used_again_is_not_the_owner() {
+        let this = Owner::this().unwrap();
+        assert!(this.is_alive().unwrap());
+        assert!(!Owner { start: this.start + 1, ..this }.is_alive().unwrap());
+        assert!(!Owner { pid: i32::MAX, start: 1 }.is_alive().unwrap());
+    }
+
+    #[test]
+    fn one_janitor_at_a_time() {
+        let temp = tempfile::tempdir().unwrap();
+        let records = Records::open(temp.path()).unwrap();
+        let lock = records.lock().unwrap();
+        assert!(lock.is_some());
+        assert!(records.lock().unwrap().is_none());
+        drop(lock);
+        assert!(records.lock().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_directory_others_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(Records::open(temp.path()).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "(jobfence-record 1\n)?(boot_id=.*\n)?(owner_pid=[0-9-]*\n)?(.*\n)*end") {
+            let _ = Record::parse(&text);
+        }
+    }
+}

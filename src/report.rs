@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The words at the end of a step: what it used, and why it was killed.
+
+use std::fmt::Write;
+
+use crate::cgroup::events::OomKill;
+use crate::cgroup::usage::Usage;
+use crate::fence::MemoryLevel;
+use crate::job::JobKey;
+
+/// One line for the scheduler's log. A figure that the kernel does not keep is left out.
+pub fn ended(key: &JobKey, usage: &Usage) -> String {
+    let mut line = format!("{key} ended:");
+    let mut separator = " ";
+    let mut add = |text: String| {
+        let _ = write!(line, "{separator}{text}");
+        separator = ", ";
+    };
+    if let Some(cpu) = usage.cpu {
+        add(format!("cpu {:.3} s", cpu.as_secs_f64()));
+    }
+    if let Some(throttled) = usage.throttled {
+        add(format!("throttled {:.3} s", throttled.as_secs_f64()));
+    }
+    if let Some(peak) = usage.memory_peak {
+        add(format!("peak memory {}", mebibytes(peak)));
+    }
+    if let Some(kills) = usage.oom_kills {
+        add(format!("OOM kills {kills}"));
+    }
+    line
+}
+
+/// One sentence for the user: which process was killed, at which limit, and how much was in use at the most.
+///
+/// `kill` is what the kernel's log says; without it (a log that cannot be read, kernels before 5.0) the process is unknown.
+pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel]) -> String {
+    let victim = match kill {
+        Some(kill) => format!("process {} ({})", kill.pid, kill.name),
+        None => "a process".to_owned(),
+    };
+    let level = match kill {
+        // Without the kernel's word: the innermost limit that was reached.
+        None => levels.iter().find(|level| level.peak >= level.limit).or(levels.first()),
+        Some(kill) => levels.iter().find(|level| kill.limit_at.as_deref() == Some(level.path.as_str())),
+    };
+    let Some(level) = level else {
+        return format!(
+            "{key}: {victim} was killed: the node ran out of memory outside of this job. Tell your administrator."
+        );
+    };
+    let whose = if level.is_job { "job" } else { "step" };
+    let limit = level.limit.map_or_else(String::new, |limit| format!(" of {}", mebibytes(limit)));
+    let peak = level.peak.map_or_else(String::new, |peak| format!(" (peak use {})", mebibytes(peak)));
+    format!(
+        "{key}: {victim} was killed: the {whose} reached its memory limit{limit}{peak}. Ask for more memory (--mem) or use \
+         less."
+    )
+}
+
+/// Bytes as people ask for them.
+pub fn mebibytes(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10) / (1 << 20);
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Name;
+    use std::time::Duration;
+
+    fn key() -> JobKey {
+        JobKey { node: None, uid: 1, job: Name::new("5").unwrap(), step: Name::new("batch").unwrap() }
+    }
+
+    fn levels() -> Vec<MemoryLevel> {
+        let level = |path: &str, is_job, limit, peak| MemoryLevel { path: path.into(), is_job, limit, peak };
+        vec![
+            level("/jobfence/uid_1/job_5/step_batch", false, Some(200 << 20), Some(150 << 20)),
+            level("/jobfence/uid_1/job_5", true, Some(200 << 20), Some(200 << 20)),
+        ]
+    }
+
+    #[test]
+    fn the_line_at_the_end() {
+        let usage = Usage {
+            cpu: Some(Duration::from_millis(12_340)),
+            throttled: Some(Duration::from_millis(3_200)),
+            memory_peak: Some(200 << 20),
+            oom_kills: Some(1),
+        };
+        let line = "job 5 step batch ended: cpu 12.340 s, throttled 3.200 s, peak memory 200.0 MiB, OOM kills 1";
+        assert_eq!(ended(&key(), &usage), line);
+        let usage = Usage { memory_peak: None, ..usage };
+        assert!(!ended(&key(), &usage).contains("peak"));
+    }
+
+    #[test]
+    fn the_sentence_names_the_limit_that_was_reached() {
+        let kill = OomKill {
+            limit_at: Some("/jobfence/uid_1/job_5".into()),
+            task_in: String::new(),
+            name: "python3".into(),
+            pid: 77,
+        };
+        let sentence = "job 5 step batch: process 77 (python3) was killed: the job reached its memory limit of 200.0 MiB \
+                        (peak use 200.0 MiB). Ask for more memory (--mem) or use less.";
+        assert_eq!(out_of_memory(&key(), Some(&kill), &levels()), sentence);
+        let unknown = out_of_memory(&key(), None, &levels());
+        assert!(unknown.contains("a process was killed: the job reached"), "{unknown}");
+        let outside = OomKill { limit_at: None, ..kill };
+        assert!(out_of_memory(&key(), Some(&outside), &levels()).contains("the node ran out of memory"));
+    }
+}
