@@ -76,7 +76,7 @@ impl Fence {
             let record = Record { boot_id: boot_id.clone(), owner, base: host.base.clone(), levels: levels.clone() };
             if !records.claim(&record)? {
                 // Somebody's: a dead owner's is taken away, a living one's (a requeued job overlaps its own end) stays.
-                match janitor::reap_one(host, &records, &levels)? {
+                match janitor::reap_one(host, &records, &levels, Instant::now() + janitor::PATIENCE_AT_LAUNCH)? {
                     janitor::Outcome::Removed => continue,
                     janitor::Outcome::Alive | janitor::Outcome::Busy => again += 1,
                 }
@@ -153,7 +153,7 @@ impl Fence {
     /// A process that the scheduler itself tracks by cgroup is left where it is, and that is an error here: taking it out
     /// would break the scheduler's signals and accounting.
     pub fn attach(&self, host: &Host, pid: i32) -> Result<()> {
-        let before = Membership::read(&host.proc, &pid.to_string())?;
+        let before = Membership::read(&host.proc, pid)?;
         self.refuse_slurms_own(&before)?;
         for tree in &self.trees {
             let Some(step) = tree.step() else { continue };
@@ -162,7 +162,7 @@ impl Fence {
                 _ => error,
             })?;
         }
-        let after = Membership::read(&host.proc, &pid.to_string())?;
+        let after = Membership::read(&host.proc, pid)?;
         for tree in &self.trees {
             let expected = in_mount(&tree.hierarchy, &self.path);
             if after.path_in(&tree.hierarchy) != Some(expected.as_str()) {

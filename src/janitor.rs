@@ -20,8 +20,11 @@ pub enum Outcome {
     Busy,
 }
 
-/// How long one step's leavings may hold up whoever found them.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long whoever is not in a hurry gives all of it to end.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a launch may be held up by what others left.
+pub const PATIENCE_AT_LAUNCH: Duration = Duration::from_millis(200);
 
 /// What a janitor did.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -34,13 +37,25 @@ pub struct Reaped {
     pub failed: Vec<String>,
 }
 
-/// Looks at every record and removes the steps of dead owners.
-pub fn reap(host: &Host, config: &Config) -> Result<Reaped> {
+impl Reaped {
+    /// Says in the log what was done; nothing if nothing was.
+    pub fn log(&self) {
+        for step in &self.removed {
+            log::info!("removed {step}, which a dead step daemon left");
+        }
+        for failure in &self.failed {
+            log::error!("cannot remove what a dead step daemon left: {failure}");
+        }
+    }
+}
+
+/// Looks at every record and removes the steps of dead owners, until the deadline.
+pub fn reap(host: &Host, config: &Config, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
     let mut reaped = Reaped::default();
     for levels in records.list()? {
         let name = levels.join("/");
-        match reap_one(host, &records, &levels) {
+        match reap_one(host, &records, &levels, deadline) {
             Ok(Outcome::Alive) => reaped.alive += 1,
             Ok(Outcome::Removed) => reaped.removed.push(name),
             Ok(Outcome::Busy) => reaped.failed.push(format!("{name}: another janitor is at work on it")),
@@ -51,7 +66,7 @@ pub fn reap(host: &Host, config: &Config) -> Result<Reaped> {
 }
 
 /// Looks at one record and removes its step if the owner is dead.
-pub fn reap_one(host: &Host, records: &Records, levels: &[String]) -> Result<Outcome> {
+pub fn reap_one(host: &Host, records: &Records, levels: &[String], deadline: Instant) -> Result<Outcome> {
     let boot_id = host::boot_id(&host.proc)?;
     let is_dead = |record: &Record| Ok(record.boot_id != boot_id || !record.owner.is_alive()?);
     match records.read(levels)? {
@@ -66,7 +81,7 @@ pub fn reap_one(host: &Host, records: &Records, levels: &[String]) -> Result<Out
         return Ok(Outcome::Alive);
     }
     if record.boot_id == boot_id {
-        fence::open_existing(host, &record.base, levels)?.remove(Instant::now() + PATIENCE)?;
+        fence::open_existing(host, &record.base, levels)?.remove(deadline)?;
     }
     records.forget(levels)?;
     Ok(Outcome::Removed)

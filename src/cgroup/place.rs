@@ -20,9 +20,9 @@ struct Entry {
 }
 
 impl Membership {
-    /// Of the process `pid` (or `self`), through a handle of `/proc`.
-    pub fn read(proc: &Dir, pid: &str) -> Result<Self> {
-        Ok(Self::parse(&proc.child(pid)?.read("cgroup")?))
+    /// Of a process, through a handle of `/proc`.
+    pub fn read(proc: &Dir, pid: i32) -> Result<Self> {
+        Ok(Self::parse(&proc.child(&pid.to_string())?.read("cgroup")?))
     }
 
     /// Lines `ID:CONTROLLERS:PATH`; others are skipped.

@@ -2,6 +2,7 @@
 //! `jobfence reap`: the janitor, by hand.
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use jobfence::host::Host;
 use jobfence::janitor;
@@ -12,7 +13,7 @@ use crate::{Configured, Failure, require_root};
 pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     require_root("'jobfence reap'")?;
     let config = configured.load()?.config;
-    let reaped = janitor::reap(&Host::read(&config)?, &config)?;
+    let reaped = janitor::reap(&Host::read(&config)?, &config, Instant::now() + janitor::PATIENCE)?;
     for step in &reaped.removed {
         println!("removed {step}");
     }

@@ -11,7 +11,14 @@ use super::Context;
 use crate::error::{Error, Result};
 
 /// The generated declarations.
-#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, dead_code, clippy::all)]
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_upper_case_globals,
+    dead_code,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks
+)]
 pub mod bindings {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }

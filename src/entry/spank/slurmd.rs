@@ -3,6 +3,8 @@
 //!
 //! Nothing here can keep slurmd from starting.
 
+use std::time::Instant;
+
 use crate::config;
 use crate::host::Host;
 use crate::janitor;
@@ -19,17 +21,9 @@ pub fn start(arguments: &[&[u8]]) {
     if config.mode == config::Mode::Off {
         return;
     }
-    let reaped = match Host::read(&config).and_then(|host| janitor::reap(&host, &config)) {
-        Ok(reaped) => reaped,
-        Err(error) => {
-            log::error!("cannot look for what dead step daemons left: {error}");
-            return;
-        }
-    };
-    for step in &reaped.removed {
-        log::info!("removed {step}, which a dead step daemon left");
-    }
-    for failure in &reaped.failed {
-        log::error!("cannot remove what a dead step daemon left: {failure}");
+    let deadline = Instant::now() + janitor::PATIENCE;
+    match Host::read(&config).and_then(|host| janitor::reap(&host, &config, deadline)) {
+        Ok(reaped) => reaped.log(),
+        Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }
 }

@@ -21,6 +21,7 @@ use crate::config::{self, Config, Mode, OnError};
 use crate::error::{Error, Result};
 use crate::fence::{self, CLEANUP_TIMEOUT, Fence};
 use crate::host::Host;
+use crate::janitor;
 use crate::job::{JobKey, Name};
 use crate::policy::{self, Plan};
 use crate::report;
@@ -108,8 +109,13 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced> {
     let grant = grant::of_step(spank, kind)?;
     let host = Host::read(&config)?;
     let hierarchies = host.hierarchies(&fence::controllers(&config))?;
-    fence::refuse_slurms_own(hierarchies.into_iter(), &Membership::read(&host.proc, "self")?)?;
+    fence::refuse_slurms_own(hierarchies.into_iter(), &Membership::read(&host.proc, Pid::this().as_raw())?)?;
 
+    // What dead step daemons left is nobody's but ours to remove, and this is the next chance.
+    match janitor::reap(&host, &config, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
+        Ok(reaped) => reaped.log(),
+        Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
+    }
     let (plan, mut errors) = policy::plan(&config, &grant);
     let mut fence = Fence::open(&host, &config, &key)?;
     if config.mode == Mode::Enforce {
