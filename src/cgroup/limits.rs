@@ -222,15 +222,14 @@ fn signed(dir: &Dir, file: &str, bytes: u64) -> Result<i64> {
     i64::try_from(bytes).map_err(|_| Error::new("the limit is too large for").at(dir.path().join(file)).value(bytes))
 }
 
-/// The largest number of whole pages in so many bytes, in bytes; at least one page.
+/// The largest number of whole pages in so many bytes, in bytes.
 fn whole_pages(bytes: u64) -> u64 {
-    // 4096 is right on x86; on machines with larger pages the kernel rounds further down, and `seen` must know that.
     static PAGE: once_cell::sync::OnceCell<u64> = once_cell::sync::OnceCell::new();
     let page = *PAGE.get_or_init(|| {
         let size = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
         size.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0).unwrap_or(4096)
     });
-    (bytes / page).max(1) * page
+    bytes / page * page
 }
 
 fn read_control(dir: &Dir, file: &str, controller: &'static str) -> Result<String> {

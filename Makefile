@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+# make            build                          make demo    see it work, in a private Slurm
+# make check      every test                     make bench   the numbers, with their floor
+# make install    DESTDIR= PREFIX=               make vm      one virtual machine test: CELL=debian12-v2-own
+
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+BINDIR ?= $(PREFIX)/sbin
+LIBDIR ?= $(PREFIX)/lib/slurm
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+MANDIR ?= $(PREFIX)/share/man
+DOCDIR ?= $(PREFIX)/share/doc/jobfence
+CARGO ?= cargo
+CELL ?= debian12-v2-own
+
+SO = target/release/libjobfence.so
+BIN = target/release/jobfence
+PLACE = sed -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@BINDIR@|$(BINDIR)|g'
+
+.PHONY: all demo check bench vm install uninstall bindings clean
+
+all:
+	$(CARGO) build --release --locked
+
+demo:
+	tests/need build slurm
+	$(MAKE) all
+	python3 tests/demo.py --so $(SO) --bin $(BIN)
+
+check:
+	tests/need build slurm vm
+	python3 tests/check.py
+
+bench:
+	tests/need build slurm bench
+	$(MAKE) all
+	$(CARGO) bench --locked --bench setup
+	python3 benches/launch.py --so $(SO) --bin $(BIN)
+
+vm: all
+	tests/need vm
+	python3 tests/vm/cell.py $(CELL)
+
+# Renews the committed bindings; needs slurm/spank.h and libclang.
+bindings:
+	rm -f target/debug/build/jobfence-*/out/bindings.rs
+	touch build.rs
+	$(CARGO) build --locked
+	cp $$(ls -t target/debug/build/jobfence-*/out/bindings.rs | head -n 1) src/entry/spank/bindings.rs
+
+# An administrator's own jobfence.conf is never written over.
+install: $(SO) $(BIN)
+	install -D -m 0644 $(SO) $(DESTDIR)$(LIBDIR)/.libjobfence.so.new
+	mv -f $(DESTDIR)$(LIBDIR)/.libjobfence.so.new $(DESTDIR)$(LIBDIR)/libjobfence.so
+	install -D -m 0755 $(BIN) $(DESTDIR)$(BINDIR)/jobfence
+	test -e $(DESTDIR)$(SYSCONFDIR)/slurm/jobfence.conf || \
+	    install -D -m 0644 plugstack/jobfence.conf $(DESTDIR)$(SYSCONFDIR)/slurm/jobfence.conf
+	install -d $(DESTDIR)$(SYSCONFDIR)/slurm/plugstack.conf.d $(DESTDIR)$(UNITDIR)/slurmd.service.d
+	$(PLACE) plugstack/plugstack.conf.d/jobfence.conf.in > $(DESTDIR)$(SYSCONFDIR)/slurm/plugstack.conf.d/jobfence.conf
+	$(PLACE) plugstack/systemd/jobfence.service.in > $(DESTDIR)$(UNITDIR)/jobfence.service
+	install -m 0644 plugstack/systemd/jobfence.slice $(DESTDIR)$(UNITDIR)/jobfence.slice
+	install -m 0644 plugstack/systemd/slurmd.service.d/jobfence.conf $(DESTDIR)$(UNITDIR)/slurmd.service.d/jobfence.conf
+	install -D -m 0644 docs/man/jobfence.8 $(DESTDIR)$(MANDIR)/man8/jobfence.8
+	install -D -m 0644 docs/man/jobfence.conf.5 $(DESTDIR)$(MANDIR)/man5/jobfence.conf.5
+	install -D -m 0644 README.md $(DESTDIR)$(DOCDIR)/README.md
+
+$(SO) $(BIN):
+	$(MAKE) all
+
+# Leaves jobfence.conf if it was changed.
+uninstall:
+	rm -f $(DESTDIR)$(SYSCONFDIR)/slurm/plugstack.conf.d/jobfence.conf
+	rm -f $(DESTDIR)$(LIBDIR)/libjobfence.so $(DESTDIR)$(BINDIR)/jobfence
+	rm -f $(DESTDIR)$(UNITDIR)/jobfence.service $(DESTDIR)$(UNITDIR)/jobfence.slice
+	rm -f $(DESTDIR)$(UNITDIR)/slurmd.service.d/jobfence.conf
+	rm -f $(DESTDIR)$(MANDIR)/man8/jobfence.8 $(DESTDIR)$(MANDIR)/man5/jobfence.conf.5
+	rm -f $(DESTDIR)$(DOCDIR)/README.md
+	-rmdir $(DESTDIR)$(DOCDIR) $(DESTDIR)$(UNITDIR)/slurmd.service.d $(DESTDIR)$(LIBDIR) 2>/dev/null
+	if cmp -s plugstack/jobfence.conf $(DESTDIR)$(SYSCONFDIR)/slurm/jobfence.conf; then \
+	    rm -f $(DESTDIR)$(SYSCONFDIR)/slurm/jobfence.conf; fi
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""jobfence at work, in a private Slurm on this machine: what `make demo` runs.
+
+    python3 demo.py --so target/release/libjobfence.so --bin target/release/jobfence
+
+Needs root, Slurm and munge installed (none of it running), and touches none of their
+configuration. Every claim is read from the kernel's files and checked: the exit status is
+not 0 if one of them is not so.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from slurm import kernel  # noqa: E402
+from slurm.sites import PrivateSite, SiteError, die_properly, until  # noqa: E402
+
+MIB = 1 << 20
+USER = "nobody"
+SPIN = "for i in 1 2 3 4; do while :; do :; done & done; wait"
+EAT = "/usr/bin/python3 -S -c 'b = [bytes([i + 1]) * (8 << 20) for i in range(100)]'"
+
+
+class Demo:
+    def __init__(self, site):
+        self.site = site
+        self.untrue = 0
+
+    def head(self, text):
+        print(f"\n== {text}", flush=True)
+
+    def check(self, true, claim):
+        self.untrue += not true
+        print(f"   {'[yes]' if true else '[NO] '} {claim}", flush=True)
+
+    def submit(self, script, *args):
+        shown = script if len(script) < 70 else script[:67] + "…"
+        print(f"   $ sbatch {' '.join(args)} --wrap \"{shown}\"     (as {USER})")
+        return self.site.submit(USER, script, *args)
+
+    def show(self, path):
+        print(f"   {path}: {kernel.read(path)}")
+
+    def step(self, jobid):
+        """The group in which the kernel holds the job's batch step."""
+        def found():
+            groups = map(kernel.Group.of, self.site.job_pids(jobid))
+            return next((g for g in groups if g and g.name == "step_batch"), None)
+        return until(found, 10, f"job {jobid} in a cgroup of its own")
+
+    # -- the acts -------------------------------------------------------------------------
+
+    def limits(self):
+        self.head("A job that was granted one CPU and 200 MiB")
+        jobid = self.submit("sleep 300", "-c1", "--mem=200")
+        step = self.step(jobid)
+        pid = until(lambda: self.site.job_pids(jobid, "sleep"), 10, "its process")[0]
+        print(f"   /proc/{pid}/cgroup of its process says {step.path}")
+        for group in (step.parent, step):
+            if kernel.has_v2_controllers():
+                names = (("cpu", "cpu.max"), ("memory", "memory.max"))
+            else:
+                names = (("cpu", "cpu.cfs_quota_us"), ("memory", "memory.limit_in_bytes"))
+            for controller, name in names:
+                self.show(group.limits_directory(controller) / name)
+            self.check(group.cpu_limit() == 1.0 and group.memory_limit() == 200 * MIB,
+                       f"{group.name} may use one CPU and 200 MiB")
+        self.site.scancel(jobid)
+        self.site.wait(jobid)
+
+    def quota(self):
+        self.head("Four spinning processes in a job that was granted one CPU")
+        jobid = self.submit(SPIN, "-c1", "--mem=200")
+        job = self.step(jobid).parent
+        until(lambda: len(job.members(below=True)) >= 5, 10, "the spinners")
+        with self.site.favoured():
+            start, used = time.monotonic(), job.cpu_seconds()
+            time.sleep(5)
+            wall = time.monotonic() - start
+            used = job.cpu_seconds() - used
+        print(f"   the kernel charged {job.path} {used:.2f} s of CPU time in {wall:.2f} s")
+        self.check(0.95 <= used / wall <= 1.05,
+                   f"they used {used / wall:.2f} CPUs, of {os.cpu_count()} that are there")
+        self.site.scancel(jobid)
+        self.site.wait(jobid)
+
+    def memory(self):
+        self.head("A job that takes more memory than it asked for")
+        jobid = self.submit(EAT, "-c1", "--mem=200")
+        state = self.site.wait(jobid)
+        until(lambda: not self.site.step_daemons(jobid), 5, "the end of the step")
+        said = self.site.output(jobid)
+        print(f"   its output file, {jobid}.out:")
+        for line in said.splitlines():
+            print(f"   | {line}")
+        self.check(state in ("FAILED", "OUT_OF_MEMORY"), f"Slurm calls it {state}")
+        self.check("(python3) was killed: the " in said
+                   and "reached its memory limit of 200.0 MiB" in said,
+                   "its owner is told why")
+
+    def emptiness(self):
+        self.head("Afterwards")
+        until(self.site.idle_again, 20, "the end of every job")
+        deadline = time.monotonic() + 5
+        while (left := self.site.leftovers()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for directory in kernel.Group("/" + self.site.name).directories():
+            below = sorted(p.name for p in directory.iterdir() if p.is_dir())
+            print(f"   directories in {directory}: {' '.join(below) or 'none'}")
+        for one in left:
+            print(f"   left: {one}")
+        self.check(not left, "no directory, process or record of a job is left")
+        self.check(self.site.node_state() == "IDLE", "the node is idle")
+
+    def log(self):
+        self.head("What slurmd's log says of it")
+        lines = [line for line in self.site.slurmd_log_since(0).splitlines()
+                 if "jobfence:" in line and " ended:" in line]
+        for line in lines:
+            print("   " + line[line.index("jobfence:"):])
+        self.check(len(lines) == 3, "one line for each step")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--so", required=True, help="the plugin")
+    parser.add_argument("--bin", help="the jobfence command")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("the demo starts a Slurm of its own and needs to be root for it")
+    if not Path(options.so).is_file():
+        sys.exit(f"there is no {options.so}: build it first")
+    die_properly()
+    print(f"Starting a private Slurm ({kernel.layout()}, {os.cpu_count()} CPUs)…", flush=True)
+    try:
+        with PrivateSite(options.so) as site:
+            demo = Demo(site)
+            for act in (demo.limits, demo.quota, demo.memory, demo.emptiness, demo.log):
+                act()
+    except (AssertionError, SiteError) as error:
+        print(f"\nThe demo cannot go on: {error}")
+        return 1
+    print("\nAll of it is so, and the private Slurm has gone." if not demo.untrue
+          else f"\n{demo.untrue} of it is not so.")
+    return 1 if demo.untrue else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

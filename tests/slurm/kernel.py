@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the kernel itself says about a job's cgroups.
+
+Nothing here asks jobfence: the tests compare its words with these. A path is
+always one as in /proc/PID/cgroup; a `Group` is one such path seen in every
+hierarchy that has it.
+"""
+
+import os
+import re
+from pathlib import Path
+
+# v1 says "no limit" with the greatest multiple of a page that fits in 63 bits.
+V1_UNLIMITED = 1 << 62
+
+OURS = re.compile(r"/uid_\d+/job_\d+/step_[^/]+$")
+
+
+class Hierarchy:
+    """One mounted cgroup hierarchy; `names` are its v1 controllers, empty for cgroup2."""
+
+    def __init__(self, mount_point, root, names):
+        self.mount_point = Path(mount_point)
+        self.root = root
+        self.names = names
+
+    def directory(self, path):
+        """Where a path as in /proc/PID/cgroup is found in the file system."""
+        inside = os.path.relpath(path, self.root)
+        return self.mount_point / inside if inside != "." else self.mount_point
+
+
+def hierarchies():
+    """Every hierarchy of this host, by controller name; "" is cgroup2."""
+    found = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, after = line.split(" - ")
+        root, mount_point = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        if kind == "cgroup2":
+            found.setdefault("", Hierarchy(mount_point, root, ()))
+        elif kind == "cgroup":
+            names = tuple(o for o in options.split(",") if o in V1_CONTROLLERS)
+            for name in names:
+                found.setdefault(name, Hierarchy(mount_point, root, names))
+    return found
+
+
+V1_CONTROLLERS = {
+    "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids",
+    "net_cls", "net_prio", "perf_event", "hugetlb", "rdma", "misc",
+}
+
+
+def has_v2_controllers():
+    """True where the limits are set on cgroup2: on hybrid hosts it has no controllers."""
+    unified = hierarchies().get("")
+    if unified is None:
+        return False
+    return "memory" in read(unified.mount_point / "cgroup.controllers").split()
+
+
+def layout():
+    if has_v2_controllers():
+        return "cgroup v2"
+    return "hybrid" if "" in hierarchies() else "cgroup v1"
+
+
+def expected_hierarchies():
+    """The controllers by whose hierarchies a fenced process must be held."""
+    return {
+        "cgroup v2": {""},
+        "hybrid": {"", "cpu", "memory"},
+        "cgroup v1": {"cpu", "memory", "freezer"},
+    }[layout()]
+
+
+def read(path):
+    """The file's text, or "" where there is no such file."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def cgroups_of(pid):
+    """The process's cgroup by controller name ("" is cgroup2), empty if it has gone."""
+    found = {}
+    for line in read(f"/proc/{pid}/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            found[name] = path
+    return found
+
+
+class Group:
+    """One directory of the tree, in whichever hierarchies it exists."""
+
+    def __init__(self, path):
+        self.path = path
+
+    @classmethod
+    def of(cls, pid):
+        """The step's group in which the kernel holds this process, or None."""
+        for path in cgroups_of(pid).values():
+            if OURS.search(path):
+                return cls(path)
+        return None
+
+    def __eq__(self, other):
+        return isinstance(other, Group) and self.path == other.path
+
+    def __hash__(self):
+        return hash(self.path)
+
+    def __repr__(self):
+        return f"Group({self.path!r})"
+
+    @property
+    def name(self):
+        return self.path.rsplit("/", 1)[1]
+
+    @property
+    def parent(self):
+        return Group(self.path.rsplit("/", 1)[0])
+
+    def directory(self, controller):
+        """The directory in that controller's hierarchy, or None if there is none."""
+        hierarchy = hierarchies().get(controller)
+        if hierarchy is None:
+            return None
+        directory = hierarchy.directory(self.path)
+        return directory if directory.is_dir() else None
+
+    def directories(self):
+        """Each directory of this path once, in every hierarchy that has it."""
+        found = []
+        for controller in hierarchies():
+            directory = self.directory(controller)
+            if directory and directory not in found:
+                found.append(directory)
+        return found
+
+    def exists(self):
+        return bool(self.directories())
+
+    def limits_directory(self, controller):
+        return self.directory("" if has_v2_controllers() else controller)
+
+    def cpu_limit(self):
+        """CPUs as a number, or None when there is no limit."""
+        directory = self.limits_directory("cpu")
+        if directory is None:
+            return None
+        if has_v2_controllers():
+            quota, period = (read(directory / "cpu.max") or "max 100000").split()
+        else:
+            quota = read(directory / "cpu.cfs_quota_us") or "-1"
+            period = read(directory / "cpu.cfs_period_us") or "100000"
+        return None if quota in ("max", "-1") else int(quota) / int(period)
+
+    def memory_limit(self):
+        """Bytes, or None when there is no limit."""
+        return self._bytes("memory.max", "memory.limit_in_bytes")
+
+    def swap_limit(self):
+        """Bytes of swap, or None when there is no limit (or no account of swap)."""
+        if has_v2_controllers():
+            return self._bytes("memory.swap.max", None)
+        both = self._bytes(None, "memory.memsw.limit_in_bytes")
+        memory = self.memory_limit()
+        return None if both is None or memory is None else both - memory
+
+    def swap_is_accounted(self):
+        directory = self.limits_directory("memory")
+        name = "memory.swap.max" if has_v2_controllers() else "memory.memsw.limit_in_bytes"
+        return directory is not None and (directory / name).exists()
+
+    def _bytes(self, v2_name, v1_name):
+        directory = self.limits_directory("memory")
+        name = v2_name if has_v2_controllers() else v1_name
+        text = read(directory / name) if directory and name else ""
+        if text in ("", "max") or int(text) >= V1_UNLIMITED:
+            return None
+        return int(text)
+
+    def cpu_seconds(self):
+        """CPU time used so far by everything in and below this group."""
+        unified = self.directory("")
+        if unified and (text := read(unified / "cpu.stat")):
+            return int(keyed(text)["usage_usec"]) / 1e6
+        cpuacct = self.directory("cpuacct")
+        if cpuacct and (text := read(cpuacct / "cpuacct.usage")):
+            return int(text) / 1e9
+        # A host with a cpuacct hierarchy of its own and no cgroup2: ask the processes.
+        return sum(process_seconds(pid) for pid in self.members(below=True))
+
+    def members(self, below=False):
+        """The pids in this group, in any hierarchy."""
+        pids = set()
+        for top in self.directories():
+            places = [top, *(p for p in top.rglob("*") if p.is_dir())] if below else [top]
+            for place in places:
+                pids.update(int(pid) for pid in read(place / "cgroup.procs").split())
+        return pids
+
+
+def keyed(text):
+    return dict(line.split(None, 1) for line in text.splitlines())
+
+
+def stat_fields(pid):
+    """/proc/PID/stat from the third field on: the second may hold blanks and brackets."""
+    return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def process_seconds(pid):
+    fields = stat_fields(pid)
+    if not fields:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def is_alive(pid):
+    """A zombie counts as dead: it only waits for its parent to look."""
+    fields = stat_fields(pid)
+    return bool(fields) and fields[0] not in "ZX"
+
+
+def identity(pid):
+    """Tells a process from a later one with the same pid; None if it has gone."""
+    fields = stat_fields(pid)
+    return (pid, fields[19]) if fields and is_alive(pid) else None
+
+
+def all_pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def descendants(root):
+    """Every process below `root`, however often it forked."""
+    children = {}
+    for pid in all_pids():
+        fields = stat_fields(pid)
+        if fields:
+            children.setdefault(int(fields[1]), []).append(pid)
+    found, todo = [], [root]
+    while todo:
+        for pid in children.get(todo.pop(), ()):
+            found.append(pid)
+            todo.append(pid)
+    return found
+
+
+def environment(pid):
+    """The environment with which the process was started."""
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.partition(b"=") for item in data.split(b"\0") if item)
+    return {k.decode(errors="replace"): v.decode(errors="replace") for k, _, v in pairs}
+
+
+def command_line(pid):
+    return read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+
+
+def idle_seconds():
+    """Time for which this host's CPUs had nothing to do since it started."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()
+    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+
+
+def swap_total():
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("SwapTotal:"):
+            return int(line.split()[1]) * 1024
+    return 0

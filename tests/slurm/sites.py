@@ -1,0 +1,779 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A Slurm to test with: a private one made for the purpose, or an installed one.
+
+(This module is not called `site`, since Python has one of that name.)
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import pwd
+import random
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import kernel
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED"}
+POLL = 0.05
+# Every time limit of a test is multiplied by this: an emulated processor is slow.
+PATIENCE = 1.0
+
+
+class SiteError(Exception):
+    """The site itself does not work; this says nothing about jobfence."""
+
+
+def until(condition, timeout, what):
+    """Poll until `condition()` is true and return its value."""
+    timeout *= PATIENCE
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout:g} s in vain for {what}")
+        time.sleep(POLL)
+
+
+def write_atomically(path, text):
+    """Nobody ever reads half of it."""
+    data = text if isinstance(text, bytes) else text.encode()
+    beside = path.with_name(path.name + ".new")
+    beside.write_bytes(data)
+    beside.chmod(0o644)
+    beside.rename(path)
+
+
+def end_by_exception(*_):
+    """SIGTERM and SIGHUP then take the way through every `finally`, as SIGINT does."""
+    raise SystemExit(1)
+
+
+def die_properly():
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end_by_exception)
+
+
+@contextlib.contextmanager
+def undisturbed():
+    """A signal that comes meanwhile is taken afterwards."""
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def die_with_parent(number=signal.SIGKILL):
+    """Called in a new child: it does not outlive the process that made it."""
+    ctypes.CDLL(None, use_errno=True).prctl(1, int(number), 0, 0, 0)
+
+
+# ----------------------------------------------------------------------------------------
+# What both sites can do
+
+
+class Site:
+    users = ()
+    partition_wait = 30
+
+    def __init__(self):
+        self.submitted = []
+        self.environment = {"PATH": PATH, "LANG": "C.UTF-8"}
+        self.home = None
+        self.config = None
+        self.slurmd_log = None
+
+    # -- commands ---------------------------------------------------------------------
+
+    def command(self, *args, timeout=30):
+        """An administrator's command."""
+        return subprocess.run(
+            args, env=self.environment, capture_output=True, text=True,
+            timeout=timeout, stdin=subprocess.DEVNULL, check=False,
+        )
+
+    def as_user(self, user, args, text=True, env=None, stdin=None, start=False):
+        """A user's command, in the user's own directory."""
+        account = pwd.getpwnam(user)
+        options = dict(
+            user=account.pw_uid, group=account.pw_gid, extra_groups=[],
+            cwd=self.directory(user),
+            env={**self.environment, "USER": user, "LOGNAME": user,
+                 "HOME": str(self.directory(user)), **(env or {})},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=text,
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+        )
+        if start:
+            return subprocess.Popen(args, stdin=subprocess.DEVNULL, **options)
+        if stdin is None:
+            options["stdin"] = subprocess.DEVNULL
+        return subprocess.run(args, input=stdin, timeout=120, check=False, **options)
+
+    def directory(self, user):
+        """A directory in which this user can write; jobs start there."""
+        path = self.home / user
+        if not path.exists():
+            path.mkdir()
+            os.chown(path, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
+        return path
+
+    # -- jobs -------------------------------------------------------------------------
+
+    def submit(self, user, script, *args, env=None):
+        """Submit a batch script (without its first line) and return the job's number."""
+        options = [] if any(a.startswith("--output") for a in args) else ["--output=%j.out"]
+        done = self.as_user(
+            user, ["sbatch", "--parsable", *options, *args],
+            stdin="#!/bin/bash\n" + script.strip("\n") + "\n", env=env,
+        )
+        if done.returncode != 0:
+            raise AssertionError(f"sbatch failed: {done.stderr.strip()}")
+        jobid = int(done.stdout.strip().split(";")[0])
+        self.submitted.append((user, jobid))
+        return jobid
+
+    def srun(self, user, *args, text=True, env=None):
+        return self.as_user(user, ["srun", *args], text=text, env=env)
+
+    def jobs(self, jobid):
+        """What the controller knows, one dictionary for each job (an array has many)."""
+        shown = self.command("scontrol", "show", "job", "-o", str(jobid)).stdout
+        return [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in shown.splitlines()
+                if line.startswith("JobId=")]
+
+    def job(self, jobid):
+        found = self.jobs(jobid)
+        return found[0] if found else {}
+
+    def wait(self, jobid, timeout=60):
+        """Wait until the job (or all of an array) is over; its state, or their states."""
+        def ended():
+            found = self.jobs(jobid)
+            states = [one.get("JobState", "PENDING") for one in found]
+            return states if states and not UNFINISHED & set(states) else None
+        states = until(ended, timeout, f"the end of job {jobid}")
+        return states[0] if len(set(states)) == 1 else ",".join(sorted(states))
+
+    def wait_running(self, jobid, timeout=30):
+        def running():
+            state = self.job(jobid).get("JobState")
+            if state not in UNFINISHED:
+                raise AssertionError(f"job {jobid} is {state} and should run:\n"
+                                     + self.output(jobid))
+            return state == "RUNNING"
+        until(running, timeout, f"the start of job {jobid}")
+
+    def scancel(self, *args):
+        return self.command("scancel", *(str(a) for a in args))
+
+    def output(self, jobid):
+        """The batch output file of a job."""
+        for path in self.home.glob(f"*/{jobid}.out"):
+            return path.read_text(errors="replace")
+        return ""
+
+    def job_pids(self, jobid, program=None):
+        """The user's processes of a job, found by the environment Slurm gave them.
+
+        The directory it was submitted from tells the jobs of this site from those of
+        another with the same number.
+        """
+        found = []
+        for pid in kernel.all_pids():
+            environment = kernel.environment(pid)
+            if (environment.get("SLURM_JOB_ID") == str(jobid)
+                    and environment.get("SLURM_SUBMIT_DIR", "").startswith(str(self.home))
+                    and kernel.is_alive(pid)
+                    and (program is None or program in kernel.command_line(pid))):
+                found.append(pid)
+        return found
+
+    def step_daemons(self, jobid):
+        """The pids of slurmstepd for this job."""
+        return [pid for pid in self.our_processes()
+                if kernel.command_line(pid).startswith(f"slurmstepd: [{jobid}.")]
+
+    def our_processes(self):
+        return kernel.all_pids()
+
+    def idle_again(self):
+        """No job left in the queue."""
+        return not self.command("squeue", "-h").stdout.strip()
+
+    # -- the node and its daemon --------------------------------------------------------
+
+    @property
+    def node(self):
+        return os.uname().nodename.split(".")[0]
+
+    def node_state(self):
+        shown = self.command("scontrol", "show", "node", "-o", self.node).stdout
+        found = re.search(r"\bState=(\S+)", shown)
+        return found.group(1) if found else "UNKNOWN"
+
+    def resume(self):
+        self.command("scontrol", "update", f"nodename={self.node}", "state=resume")
+
+    def log_mark(self):
+        try:
+            return self.slurmd_log.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def slurmd_log_since(self, mark):
+        try:
+            with open(self.slurmd_log, "rb") as log:
+                log.seek(mark)
+                return log.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def slurmd_pid(self):
+        """The running node daemon."""
+        raise NotImplementedError
+
+    def restart_slurmd(self):
+        raise NotImplementedError
+
+    # -- jobfence -----------------------------------------------------------------------
+
+    def own_keys(self):
+        """What every configuration of this site says first."""
+        return {}
+
+    def configure(self, **keys):
+        self.configure_raw("".join(f"{k}={v}\n" for k, v in keys.items()))
+
+    def configure_raw(self, text):
+        """`text` follows the lines of the site; returns how many lines those are."""
+        first = "".join(f"{k}={v}\n" for k, v in self.own_keys().items())
+        data = text if isinstance(text, bytes) else text.encode()
+        write_atomically(self.config, first.encode() + data)
+        return first.count("\n")
+
+    def bases(self):
+        """The names under which the tree can be, in each hierarchy."""
+        raise NotImplementedError
+
+    def run_directory(self):
+        raise NotImplementedError
+
+    def leftovers(self):
+        """Directories, processes and records of jobs. The base itself may stay."""
+        found = []
+        for base in self.bases():
+            for top in kernel.Group("/" + base).directories():
+                for pattern in ("uid_*", "*/uid_*"):
+                    for user in sorted(top.glob(pattern)):
+                        # Another step may go while we look: no error, just less to say.
+                        below = sorted(str(p) for p in user.rglob("*") if p.is_dir())
+                        found += below or [str(user)]
+            tree = re.compile(rf"/{re.escape(base)}/(?:[^/]+/)?uid_\d+(?:/|$)")
+            for pid in kernel.all_pids():
+                paths = kernel.cgroups_of(pid).values()
+                if kernel.is_alive(pid) and any(tree.search(p) for p in paths):
+                    found.append(f"process {pid} ({kernel.command_line(pid)[:60]})")
+        records = self.run_directory()
+        if records.is_dir():
+            found += sorted(str(p) for p in records.rglob("*") if not p.is_dir())
+        return found
+
+    def favoured(self):
+        """A context in which measurements are not disturbed by the machine's other work."""
+        return contextlib.nullcontext()
+
+    def plugstack_files(self):
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def listed_twice(self):
+        """For the time being, plugstack.conf names the plugin twice."""
+        for path in self.plugstack_files():
+            text = path.read_text()
+            line = next((l for l in text.splitlines()
+                         if "libjobfence" in l and not l.lstrip().startswith("#")), None)
+            if line:
+                break
+        else:
+            raise AssertionError("no plugstack file names the plugin")
+        write_atomically(path, text.rstrip("\n") + "\n" + line + "\n")
+        try:
+            yield
+        finally:
+            write_atomically(path, text)
+
+
+# ----------------------------------------------------------------------------------------
+# A private Slurm
+
+
+class PrivateSite(Site):
+    """A Slurm of one node in a directory of its own, gone without a trace afterwards.
+
+    The daemons are children of a *keeper*, a child of ours which is the subreaper of
+    everything below it. However this process ends, even by SIGKILL, the keeper sees its
+    socket close and ends whatever is still there: it finds each process as its own
+    descendant, so it needs no list and touches nobody else's.
+    """
+
+    def __init__(self, so=None, users=("nobody", "games")):
+        super().__init__()
+        self.so = Path(so) if so else None
+        self.users = users
+        self.name = f"jobfence-{os.getpid()}"
+        self.keeper = None
+
+    def __enter__(self):
+        with undisturbed():
+            # No directory without a keeper that will remove it.
+            self.top = Path(tempfile.mkdtemp(prefix="jobfence-site-"))
+            self.environment["SLURM_CONF"] = str(self.top / "slurm.conf")
+            self.keeper = Keeper(self.top, self.environment, self.name)
+        try:
+            self.top.chmod(0o755)
+            self.home = self.top / "home"
+            self.config = self.top / "jobfence.conf"
+            self.slurmd_log = self.top / "slurmd.log"
+            self._write_files()
+            self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_):
+        # A second ctrl-C does not stop the clean-up: the keeper has its own session.
+        before = {n: signal.signal(n, signal.SIG_IGN)
+                  for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            self.keeper.finish()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return False
+
+    def _write_files(self):
+        for name in ("home", "munge", "state", "spool", "run"):
+            (self.top / name).mkdir(mode=0o755)
+        (self.top / "munge/key").write_bytes(os.urandom(128))
+        (self.top / "munge/key").chmod(0o600)
+        for user in self.users:
+            self.directory(user)
+        self.configure()
+        line = ""
+        if self.so:
+            # A copy: the one that is being built again meanwhile is none of our business,
+            # and a user must be able to read it.
+            copy = self.top / "libjobfence.so"
+            shutil.copyfile(self.so, copy)
+            copy.chmod(0o755)
+            line = f"required {copy} config={self.config}\n"
+        (self.top / "plugstack.conf").write_text(line)
+        (self.top / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        controller, node = free_ports(2)
+        (self.top / "slurm.conf").write_text(self._slurm_conf(controller, node))
+
+    def _slurm_conf(self, controller_port, node_port):
+        cpus = os.cpu_count()
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+        return f"""\
+ClusterName={self.name}
+SlurmctldHost={self.node}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={self.top}/munge/socket
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+StateSaveLocation={self.top}/state
+SlurmdSpoolDir={self.top}/spool
+SlurmctldPidFile={self.top}/slurmctld.pid
+SlurmdPidFile={self.top}/slurmd.pid
+SlurmctldLogFile={self.top}/slurmctld.log
+SlurmdLogFile={self.slurmd_log}
+SlurmctldDebug=info
+SlurmdDebug=info
+PlugStackConfig={self.top}/plugstack.conf
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerCPU=100
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_interval=5
+KillWait=2
+MinJobAge=3600
+InactiveLimit=0
+NodeName={self.node} NodeAddr=127.0.0.1 CPUs={cpus} Sockets=1 CoresPerSocket={cpus} \
+ThreadsPerCore=1 RealMemory={memory * 9 // 10}
+PartitionName=all Nodes={self.node} Default=YES MaxTime=60 OverSubscribe=NO State=UP
+"""
+
+    def _start(self):
+        munge = self.top / "munge"
+        self.keeper.start("munged", [
+            "munged", "--foreground", "--force", f"--socket={munge}/socket",
+            f"--key-file={munge}/key", f"--pid-file={munge}/pid", f"--seed-file={munge}/seed",
+            f"--log-file={munge}/log",
+        ])
+        self._until_ready((munge / "socket").exists, "munged")
+        self.keeper.start("slurmctld", ["slurmctld", "-c", "-D"])
+        self.keeper.start("slurmd", ["slurmd", "-D"])
+        self._until_ready(lambda: self.node_state() == "IDLE", "the idle node")
+
+    def _until_ready(self, condition, what):
+        try:
+            until(condition, self.partition_wait, what)
+        except AssertionError as error:
+            logs = "".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
+                           for path in sorted(self.top.glob("*.log")))
+            raise SiteError(f"{error}\n{logs}") from None
+
+    def our_processes(self):
+        return kernel.descendants(self.keeper.pid)
+
+    def slurmd_pid(self):
+        return self.keeper.pids["slurmd"]
+
+    def restart_slurmd(self):
+        self.keeper.stop("slurmd")
+        self.keeper.start("slurmd", ["slurmd", "-D"])
+        # The controller goes on calling it idle for a while: ask slurmd itself.
+        until(lambda: self.command("scontrol", "show", "slurmd").returncode == 0,
+              self.partition_wait, "the new slurmd")
+
+    def own_keys(self):
+        return {"CgroupBase": self.name, "RunDir": self.run_directory()}
+
+    def bases(self):
+        return [self.name]
+
+    def run_directory(self):
+        return self.top / "run"
+
+    @contextlib.contextmanager
+    def favoured(self):
+        """Its jobs win over whatever else this machine does: only their quota holds them.
+
+        The weight is that of our own base directory, among all others of the machine.
+        """
+        directory = kernel.Group("/" + self.name).limits_directory("cpu")
+        name, most = (("cpu.weight", "10000") if kernel.has_v2_controllers()
+                      else ("cpu.shares", "262144"))
+        if directory is None or not (directory / name).exists():
+            yield
+            return
+        before = kernel.read(directory / name)
+        (directory / name).write_text(most)
+        try:
+            yield
+        finally:
+            (directory / name).write_text(before)
+
+    def plugstack_files(self):
+        return [self.top / "plugstack.conf"]
+
+
+def free_ports(count):
+    """Loopback ports below the range from which the kernel gives out its own."""
+    sockets = []
+    try:
+        while len(sockets) < count:
+            trial = socket.socket()
+            sockets.append(trial)
+            try:
+                trial.bind(("127.0.0.1", random.randrange(20000, 32000)))
+            except OSError:
+                sockets.remove(trial)
+                trial.close()
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+# ----------------------------------------------------------------------------------------
+# The keeper
+
+
+class Keeper:
+    """Starts and stops daemons on request, and ends them all when nobody asks any more."""
+
+    def __init__(self, top, environment, base):
+        self.top, self.environment, self.base = top, environment, base
+        self.pids = {}
+        ours, theirs = socket.socketpair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ours.close()
+            status = 1
+            try:
+                status = self._keep(theirs)
+            finally:
+                os._exit(status)
+        theirs.close()
+        self.socket = ours
+        self.answers = ours.makefile("r")
+
+    # -- in the process that wants daemons ------------------------------------------------
+
+    def start(self, name, argv):
+        self.pids[name] = self._ask(start=name, argv=argv)
+
+    def stop(self, name):
+        self._ask(stop=name)
+        self.pids.pop(name, None)
+
+    def finish(self):
+        if self.pid is None:
+            return
+        # The end of this socket is what the keeper waits for.
+        self.answers.close()
+        self.socket.close()
+        os.waitpid(self.pid, 0)
+        self.pid = None
+
+    def _ask(self, **request):
+        self.socket.sendall(json.dumps(request).encode() + b"\n")
+        answer = self.answers.readline()
+        if not answer:
+            raise SiteError("the keeper of the daemons has gone")
+        return json.loads(answer)
+
+    # -- in the keeper ----------------------------------------------------------------------
+
+    def _keep(self, requests):
+        os.setsid()
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        woken, wake = os.pipe()
+        for end in (woken, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+        stream = requests.makefile("r")
+        while True:
+            ready, _, _ = select.select([requests, woken], [], [])
+            if woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(woken, 4096)
+                self._reap()
+            if requests in ready:
+                # One request at a time: the other side waits for each answer.
+                line = stream.readline()
+                if not line:
+                    break
+                requests.sendall(json.dumps(self._serve(json.loads(line))).encode() + b"\n")
+        signal.set_wakeup_fd(-1)
+        self._end_everything()
+        return 0
+
+    def _serve(self, request):
+        if "start" in request:
+            pid = self._spawn(request["start"], request["argv"])
+            self.pids[request["start"]] = pid
+            return pid
+        return self._end([self.pids.pop(request["stop"])], patience=10)
+
+    def _spawn(self, name, argv):
+        keeper = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            die_with_parent()
+            if os.getppid() != keeper:
+                os._exit(1)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE,
+                           signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
+            os.chdir(self.top)
+            said = os.open(self.top / f"{name}.stdio.log",
+                           os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            nothing = os.open("/dev/null", os.O_RDONLY)
+            for number, file in enumerate((nothing, said, said)):
+                os.dup2(file, number)
+            os.execvpe(argv[0], argv, self.environment)
+        finally:
+            os._exit(127)
+
+    def _reap(self):
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def _end(self, pids, patience):
+        """SIGTERM, and SIGKILL for those which do not listen; all of them our descendants."""
+        # One that has died already may have left its number to somebody else.
+        pids = [pid for pid in pids if pid in kernel.descendants(os.getpid())]
+        for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5)):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            if self._poll(lambda: not any(map(kernel.is_alive, pids)), seconds):
+                return True
+        return False
+
+    def _poll(self, condition, seconds):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._reap()
+            if condition():
+                return True
+            time.sleep(POLL)
+        return False
+
+    def _command(self, *argv):
+        try:
+            return subprocess.run(argv, env=self.environment, capture_output=True, text=True,
+                                  stdin=subprocess.DEVNULL, timeout=10, check=False).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+
+    def _step_processes(self):
+        """What belongs to jobs: every descendant but the daemons and their own helpers."""
+        daemons = set(self.pids.values())
+        for name in ("slurmctld", "munged"):
+            if name in self.pids:
+                daemons.update(kernel.descendants(self.pids[name]))
+        return [pid for pid in kernel.descendants(os.getpid())
+                if pid not in daemons and kernel.is_alive(pid)]
+
+    def _end_everything(self):
+        try:
+            if "slurmd" in self.pids:
+                jobs = self._command("squeue", "-h", "-r", "-o", "%A").split()
+                if jobs:
+                    self._command("scancel", *jobs)
+                    self._poll(lambda: not self._step_processes(), 8)
+            self._end([self.pids[n] for n in ("slurmd", "slurmctld") if n in self.pids], 5)
+            self._end([self.pids[n] for n in ("munged",) if n in self.pids], 5)
+            # What has outlived all that was a job's: kill until there is nothing to kill.
+            for _ in range(20):
+                left = [p for p in kernel.descendants(os.getpid()) if kernel.is_alive(p)]
+                if not left:
+                    break
+                self._end(left, 0)
+        finally:
+            self._remove_cgroups()
+            shutil.rmtree(self.top, ignore_errors=True)
+
+    def _remove_cgroups(self):
+        """Only what is empty, from the leaf up: rmdir refuses the rest by itself."""
+        def remove():
+            for top in kernel.Group("/" + self.base).directories():
+                places = sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True)
+                for place in [*places, top]:
+                    with contextlib.suppress(OSError):
+                        place.rmdir()
+            return not kernel.Group("/" + self.base).exists()
+        if not self._poll(remove, 3):
+            print(f"cgroups below {self.base} could not be removed", file=sys.stderr)
+
+
+# ----------------------------------------------------------------------------------------
+# An installed Slurm
+
+
+class InstalledSite(Site):
+    """The Slurm of this machine, its services running and its node idle."""
+
+    users = ("alice", "bob")
+
+    def __init__(self):
+        super().__init__()
+        self.config = Path("/etc/slurm/jobfence.conf")
+        self.slurmd_log = Path("/var/log/slurm/slurmd.log")
+
+    def __enter__(self):
+        self.saved = self.config.read_bytes() if self.config.exists() else None
+        self.home = Path(tempfile.mkdtemp(prefix="jobfence-site-"))
+        self.home.chmod(0o755)
+        try:
+            for user in self.users:
+                self.directory(user)
+            until(lambda: self.node_state() == "IDLE", self.partition_wait, "the idle node")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_):
+        # Only our own jobs: this Slurm may have others.
+        jobs = [str(jobid) for _, jobid in self.submitted]
+        if jobs:
+            self.scancel(*jobs)
+        if self.saved is None:
+            self.config.unlink(missing_ok=True)
+        else:
+            write_atomically(self.config, self.saved)
+        shutil.rmtree(self.home, ignore_errors=True)
+        return False
+
+    @property
+    def node(self):
+        shown = self.command("scontrol", "show", "hostnames", self._node_names()).stdout.split()
+        return shown[0] if shown else super().node
+
+    def _node_names(self):
+        return self.command("sinfo", "-h", "-o", "%N").stdout.split("\n")[0] or "localhost"
+
+    def slurmd_pid(self):
+        for name in ("/run/slurmd.pid", "/run/slurm/slurmd.pid", "/var/run/slurmd.pid"):
+            if text := kernel.read(name):
+                return int(text)
+        found = [p for p in kernel.all_pids() if kernel.read(f"/proc/{p}/comm") == "slurmd"]
+        return min(found) if found else None
+
+    def restart_slurmd(self):
+        done = self.command("systemctl", "restart", "slurmd", timeout=120)
+        if done.returncode != 0:
+            raise AssertionError(f"slurmd does not start: {done.stderr}")
+        until(lambda: self.command("scontrol", "show", "slurmd").returncode == 0,
+              self.partition_wait, "the new slurmd")
+
+    def own_keys(self):
+        """Where things are stays as the administrator has said."""
+        keys = {}
+        for line in (self.saved or b"").decode(errors="replace").splitlines():
+            name, equals, value = line.partition("=")
+            if equals and name.strip().lower() in ("cgroupbase", "rundir"):
+                keys[name.strip()] = value.strip()
+        return keys
+
+    def bases(self):
+        configured = {k.lower(): v for k, v in self.own_keys().items()}.get("cgroupbase")
+        return [configured.strip("/")] if configured else [
+            "jobfence", "jobfence.slice/jobfence.scope"]
+
+    def run_directory(self):
+        configured = {k.lower(): v for k, v in self.own_keys().items()}.get("rundir")
+        return Path(configured or "/run/jobfence")
+
+    def plugstack_files(self):
+        return [Path("/etc/slurm/plugstack.conf"),
+                *sorted(Path("/etc/slurm/plugstack.conf.d").glob("*.conf"))]

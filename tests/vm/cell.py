@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Runs the Slurm cases in one virtual machine cell: cell.py CELL [CASE...]. What is installed is what 'make install' installs."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+
+TOP = Path(__file__).resolve().parents[2]
+TESTS = "opt/jobfence-tests"
+
+# As an administrator would after 'make install', from the README.
+IN_GUEST = f"""
+systemctl daemon-reload
+systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
+/opt/guest/start-slurm || exit 1
+jobfence check || exit 1
+exec python3 -B /{TESTS}/slurm/cases.py --site installed "$@"
+"""
+
+
+def payload(directory):
+    subprocess.run(
+        ["make", "--no-print-directory", "--silent", "install", f"DESTDIR={directory}", "PREFIX=/usr"],
+        cwd=TOP, check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    tests = Path(directory) / TESTS / "slurm"
+    tests.mkdir(parents=True)
+    for source in (TOP / "tests/slurm").glob("*.py"):
+        shutil.copy(source, tests)
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    cell, *cases = sys.argv[1:]
+    only = ["--only", *cases] if cases else []
+    results = TOP / "target/vm/results" / cell
+    shutil.rmtree(results, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
+        payload(directory)
+        status = subprocess.call(
+            [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
+             os.environ.get("JOBFENCE_VM_TIMEOUT", "900"), "--", "sh", "-c", IN_GUEST, "sh", *only],
+        )  # fmt: skip
+    if status not in (0, 77):
+        print(f"logs of this cell: {results.relative_to(TOP)}")
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

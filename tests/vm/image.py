@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Builds guest images: a Debian tree by mmdebstrap, put on an ext4 file system without a loop device or a mount."""
+
+import contextlib
+import ctypes
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from cells import IMAGES
+
+HERE = Path(__file__).resolve().parent
+GUEST = HERE / "guest"
+CACHE = HERE.parents[1] / "target" / "vm"
+
+IMAGE_SIZE = "3500M"
+SWAP_BYTES = 256 << 20
+
+# Nothing a test reads; leaving them out halves the time dpkg and mkfs need.
+UNWANTED = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*")
+
+TOOLS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "mmdebstrap": "mmdebstrap",
+    "mkfs.ext4": "e2fsprogs",
+    "mkswap": "util-linux",
+    "unshare": "util-linux",
+}
+
+
+class Skip(Exception):
+    """This machine cannot run the tests: exit status 77."""
+
+
+def need(*tools):
+    for tool in tools:
+        if not shutil.which(tool):
+            raise Skip(f"{tool} is missing: install the Debian package {TOOLS[tool]}")
+
+
+def die_with_parent():
+    """Run in the child: covers the one end that no handler of ours sees, a SIGKILL."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def child(argv, **options):
+    """A process in a group of its own, which is gone when the block is left, however it is left."""
+    process = subprocess.Popen(argv, start_new_session=True, preexec_fn=die_with_parent, **options)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def call(*argv):
+    with child(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr) as process:
+        if process.wait() != 0:
+            sys.exit(f"vm: failed with status {process.returncode}: {shlex.join(argv)}")
+
+
+def remove(path):
+    # A build killed at a bad moment could have left a mount of the host's /dev in the tree.
+    subprocess.run(["rm", "-rf", "--one-file-system", path], check=True)
+
+
+def pack(tree, archive, plain_modes=False):
+    """Adds `tree` to the open tar `archive`, owned by root; plain_modes hides the umask of the checkout."""
+
+    def owned_by_root(member):
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        if plain_modes:
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+        return member
+
+    for path in sorted(tree.iterdir()):
+        archive.add(path, arcname=path.name, filter=owned_by_root)
+
+
+def apt_entries():
+    """(URIs, suites, components) of every binary source the machine's own apt knows."""
+    directory = Path("/etc/apt/sources.list.d")
+    for path in sorted(directory.glob("*.sources")):
+        for stanza in re.split(r"\n\s*\n", path.read_text()):
+            lines = "\n".join(line for line in stanza.splitlines() if not line.startswith("#"))
+            fields = {
+                key.lower(): value.split() for key, value in re.findall(r"^(\S+):((?:.*)(?:\n[ \t].*)*)", lines, re.M)
+            }
+            if "deb" in fields.get("types", ()) and fields.get("enabled") != ["no"]:
+                yield fields.get("uris", []), fields.get("suites", []), fields.get("components", [])
+    for path in [Path("/etc/apt/sources.list"), *sorted(directory.glob("*.list"))]:
+        if path.exists():
+            for uri, suite, components in re.findall(
+                r"^[ \t]*deb[ \t]+(?:\[[^]]*\][ \t]+)?(\S+)[ \t]+(\S+)[ \t]+([^#\n]*)", path.read_text(), re.M
+            ):
+                yield [uri], [suite], components.split()
+
+
+def mirror():
+    """The Debian mirror of this machine. It serves every release, so it need not be of the image's."""
+    release = dict(
+        line.split("=", 1) for line in Path("/etc/os-release").read_text().replace('"', "").splitlines() if "=" in line
+    )
+    names = {release.get("VERSION_CODENAME"), "stable", "testing", "unstable", "sid"}
+    for uris, suites, components in apt_entries():
+        # Others name their suites after Debian's too; only Debian's own archive is called debian.
+        debian = [uri for uri in uris if re.search(r"/debian\b(?!-)", uri)]
+        if debian and names & set(suites) and "main" in components:
+            return debian[0]
+    raise Skip("no Debian mirror in /etc/apt/sources.list or /etc/apt/sources.list.d to build the guest from")
+
+
+def key(image):
+    """Names the image after everything it is made from, this program included."""
+    digest = hashlib.sha256(json.dumps(dataclasses.asdict(image), sort_keys=True).encode())
+    digest.update(Path(__file__).read_bytes())
+    for path in sorted(path for path in GUEST.rglob("*") if path.is_file()):
+        executable = os.access(path, os.X_OK)
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(GUEST)} {executable} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:32]
+
+
+def build(image, name, new):
+    tree = new / "tree"
+    with tarfile.open(new / "guest.tar", "w") as archive:
+        pack(GUEST, archive, plain_modes=True)
+    call(
+        # mmdebstrap forks; a namespace is the one thing that ends all of it when this program is killed.
+        "unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
+        "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase",
+        "--include=" + ",".join(image.packages),
+        *(f"--dpkgopt=path-exclude={path}" for path in UNWANTED),
+        *(f"--aptopt={option}" for option in image.apt_options),
+        # Before the kernel is installed, so that its initrd is made once and small.
+        f"--essential-hook=tar-in {shlex.quote(str(new / 'guest.tar'))} /",
+        '--customize-hook=chroot "$1" /opt/guest/setup',
+        image.suite, str(tree), mirror(),
+    )  # fmt: skip
+    # mmdebstrap leaves the host's name and an empty machine-id. With the latter the first boot, and every boot of a
+    # snapshot is the first, would enable all services that Debian enables by default.
+    (tree / "etc/hostname").write_text("node1\n")
+    (tree / "etc/machine-id").write_text(name + "\n")
+    for file, kept in ("vmlinuz", "kernel"), ("initrd.img", "initrd"):
+        (found,) = (tree / "boot").glob(file + "-*")
+        shutil.copy(found, new / kept)
+    # The journal would double the writes, for a file system that is thrown away.
+    call("mkfs.ext4", "-q", "-O", "^has_journal", "-L", "guest", "-d", str(tree), str(new / "root"), IMAGE_SIZE)
+    # Swap is a drive of its own: mkfs -d makes holes of zeroes, and swapon refuses a file with holes.
+    with open(new / "swap", "wb") as swap:
+        swap.truncate(SWAP_BYTES)
+    call("mkswap", "--quiet", str(new / "swap"))
+    remove(tree)
+    remove(new / "guest.tar")
+
+
+def ensure(name):
+    """The directory of the image `name` (kernel, initrd, root, swap), built if its inputs changed."""
+    image = IMAGES[name]
+    directory = CACHE / name
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted = directory / key(image)
+        if not wanted.is_dir():
+            need("mmdebstrap", "mkfs.ext4", "mkswap", "unshare")
+            if os.geteuid() != 0:
+                raise Skip("building a guest image needs root")
+            print(f"vm: building the image {name}", file=sys.stderr)
+            # Under the lock whatever else lies here is an older image or what an interrupted build left.
+            for other in directory.iterdir():
+                if other.is_dir():
+                    remove(other)
+            new = directory / "new"
+            new.mkdir()
+            build(image, wanted.name, new)
+            new.rename(wanted)
+    return wanted

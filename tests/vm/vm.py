@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Runs a command in a virtual machine with systemd, a cgroup layout of choice and Slurm. See README.md."""
+
+import argparse
+import os
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path, PurePosixPath
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+
+import image
+from cells import CELLS, IMAGES
+
+TIMED_OUT = 124
+NEVER_REPORTED = 125
+SKIPPED = 77
+
+RESULTS_BYTES = 256 << 20
+CONSOLE_LINES = 60
+
+# Errors still show; the rest only costs time on an emulated processor and console.
+CMDLINE = (
+    "console=ttyS0 quiet loglevel=4 systemd.show_status=error panic=-1 root=LABEL=guest rw fsck.mode=skip"
+    " mitigations=off"
+)
+
+
+class Ended(Exception):
+    """A signal asked us to stop."""
+
+
+def on_signal(number, _frame):
+    raise Ended(number)
+
+
+def write_payload(path, payload, cell, command):
+    """The tar which the guest unpacks at /: the payload, and what this run asks for."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as directory, tarfile.open(path, "w") as archive:
+        image.pack(payload, archive)
+        run = Path(directory) / "opt/guest/run"
+        run.mkdir(parents=True)
+        (run / "command").write_text(f"exec {shlex.join(command)}\n")
+        for name, settings in ("slurm.conf", cell.slurm), ("cgroup.conf", cell.cgroup):
+            (run / name).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        image.pack(Path(directory), archive, plain_modes=True)
+
+
+def qemu(files, work, cell, with_results):
+    drives = [
+        ("root", files / "root", "snapshot=on"),
+        ("swap", files / "swap", "snapshot=on"),
+        ("payload", work / "payload", "readonly=on"),
+    ]
+    if with_results:
+        with open(work / "results", "wb") as results:
+            results.truncate(RESULTS_BYTES)
+        drives.append(("results", work / "results", "readonly=off"))
+    argv = [
+        "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot",
+        "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2048", "-smp", "2",
+        "-kernel", str(files / "kernel"), "-initrd", str(files / "initrd"),
+        "-append", f"{CMDLINE} {cell.cmdline}".strip(),
+        # Three ports: the console, the command's output, its exit status. Getty and the kernel fight over the first.
+        "-serial", f"file:{work / 'console'}", "-serial", "stdio", "-serial", f"file:{work / 'status'}",
+    ]  # fmt: skip
+    for name, path, option in drives:
+        # The guest finds its drives by serial number: their letters depend on the order they are probed in.
+        # A comma ends a value for qemu unless it is doubled.
+        file = str(path).replace(",", ",,")
+        argv += ["-drive", f"if=none,id={name},format=raw,cache=unsafe,{option},file={file}"]
+        argv += ["-device", f"virtio-blk-pci,drive={name},serial={name}"]
+    return argv
+
+
+def stream(process, deadline):
+    """Copies the guest's output to ours until qemu ends; False when the deadline came first."""
+    while True:
+        ready, _, _ = select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))
+        if not ready:
+            return False
+        data = os.read(process.stdout.fileno(), 65536)
+        if not data:
+            return True
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def extract(archive, target):
+    """Unpacks regular files only, below `target` only, and no more than the drive could hold."""
+    room = RESULTS_BYTES
+    while member := archive.next():
+        path = PurePosixPath(member.name)
+        room -= member.size
+        if not member.isreg() or member.issparse() or path.is_absolute() or ".." in path.parts or room < 0:
+            continue
+        file = target / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(archive.extractfile(member).read())
+
+
+def take_results(work, target):
+    target.mkdir(parents=True, exist_ok=True)
+    if (work / "console").exists():
+        (target / "console.log").write_bytes((work / "console").read_bytes())
+    try:
+        with tarfile.open(work / "results", "r:") as archive:
+            extract(archive, target)
+    except tarfile.TarError as error:
+        print(f"vm: the guest handed back no results: {error}", file=sys.stderr)
+
+
+def show_console(console):
+    lines = console.read_text(errors="replace").splitlines() if console.exists() else []
+    print(f"vm: the last lines of the guest's console ({len(lines)} in all):", file=sys.stderr)
+    for line in lines[-CONSOLE_LINES:]:
+        print(f"  {line}", file=sys.stderr)
+
+
+def run(arguments):
+    cell = CELLS[arguments.cell]
+    image.need("qemu-system-x86_64")
+    if not arguments.payload.is_dir():
+        sys.exit(f"vm: the payload is not a directory: {arguments.payload}")
+    files = image.ensure(cell.image)
+    with tempfile.TemporaryDirectory(dir=image.CACHE, prefix="run-") as directory:
+        work = Path(directory)
+        write_payload(work / "payload", arguments.payload, cell, arguments.command)
+        # qemu keeps the changes of a snapshot in TMPDIR.
+        with image.child(
+            qemu(files, work, cell, arguments.results is not None),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TMPDIR": str(work)},
+        ) as process:
+            in_time = stream(process, time.monotonic() + arguments.timeout)
+        if arguments.results:
+            take_results(work, arguments.results)
+        if not in_time:
+            print(f"vm: {arguments.cell}: not finished after {arguments.timeout:g} s", file=sys.stderr)
+            show_console(work / "console")
+            return TIMED_OUT
+        status = (work / "status").read_text(errors="replace").strip() if (work / "status").exists() else ""
+        if not status.isdecimal():
+            print(f"vm: {arguments.cell}: the guest ended without reporting an exit status", file=sys.stderr)
+            show_console(work / "console")
+            return NEVER_REPORTED
+        return int(status)
+
+
+def build(arguments):
+    print(image.ensure(arguments.cell))
+    return 0
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="vm.py", description=__doc__)
+    actions = parser.add_subparsers(required=True, metavar="image|run")
+    action = actions.add_parser("image", help="build a guest image, if its inputs changed")
+    action.add_argument("--cell", choices=IMAGES, default="debian12")
+    action.set_defaults(action=build)
+    action = actions.add_parser("run", help="boot a cell and run a command in it")
+    action.add_argument("--cell", choices=CELLS, required=True)
+    action.add_argument("--payload", type=Path, required=True, help="a tree to unpack at / of the guest")
+    action.add_argument("--timeout", type=float, default=900, help="seconds, boot included (default: %(default)s)")
+    action.add_argument("--results", type=Path, help="where to put what the command left in /var/tmp/results")
+    action.add_argument("command", nargs="+", help="after --: the command and its arguments")
+    action.set_defaults(action=run)
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse()
+    for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+        signal.signal(number, on_signal)
+    try:
+        return arguments.action(arguments)
+    except Ended as ended:
+        return 128 + ended.args[0]
+    except image.Skip as reason:
+        print(f"vm: {reason}", file=sys.stderr)
+        return SKIPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
