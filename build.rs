@@ -9,6 +9,8 @@ use std::{env, fs, panic};
 const COMMITTED: &str = "src/entry/spank/bindings.rs";
 
 fn main() {
+    // The file's own symbols are its own: plugin_version is in every plugin, and ours is written to when it is loaded.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=include/wrapper.h");
     println!("cargo::rerun-if-changed={COMMITTED}");
@@ -35,7 +37,7 @@ fn generate(include: Option<&Path>) -> Option<String> {
         let mut builder = bindgen::Builder::default()
             .header("include/wrapper.h")
             // Only what is used, so that a newer header gives the same file; nothing newer than Slurm 22.05.
-            .allowlist_function("spank_(context|get_item|setenv)|slurm_(error|info|verbose|debug|spank_log)")
+            .allowlist_function("spank_(context|get_item|setenv|unsetenv)|slurm_(error|info|verbose|debug|spank_log)")
             .allowlist_type("spank_(item|context)")
             .allowlist_var("SLURM_VERSION_NUMBER")
             // Every release adds error numbers; 0 is success in all of them.

@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::{PollTimeout, poll};
 
 use crate::cgroup::dir::Dir;
 use crate::cgroup::kill::{self, Members};
@@ -19,12 +20,15 @@ use crate::config::{Config, Limit};
 use crate::error::{Error, Result};
 use crate::host::{self, Host};
 use crate::janitor;
-use crate::job::JobKey;
+use crate::job::{Cpus, JobKey};
 use crate::policy::{Limits, Plan};
 use crate::record::{Owner, Record, Records};
 
 /// How long removing a step may take before it is left to the janitor.
 pub const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long another step may keep us from setting limits.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One step's directories in one hierarchy.
 #[derive(Debug)]
@@ -53,6 +57,8 @@ pub struct Fence {
     /// The path of the step below the root of every hierarchy, as `/proc/PID/cgroup` shows it.
     path: String,
     levels: Vec<String>,
+    /// Controllers that limits were to be written to, and that are nowhere.
+    missing: Vec<(&'static str, Error)>,
     records: Records,
     closed: bool,
 }
@@ -68,17 +74,29 @@ impl Fence {
         let records = Records::open(&config.run_dir)?;
         let owner = Owner::this()?;
         let boot_id = host::boot_id(&host.proc)?;
+        let pid_namespace = host::pid_namespace()?;
         let mut levels = key.parents();
         let mut again = 1;
         loop {
             levels.truncate(key.parents().len());
             levels.push(key.step_dir(again));
-            let record = Record { boot_id: boot_id.clone(), owner, base: host.base.clone(), levels: levels.clone() };
+            let record = Record {
+                boot_id: boot_id.clone(),
+                pid_namespace: pid_namespace.clone(),
+                owner,
+                base: host.base.clone(),
+                levels: levels.clone(),
+            };
             if !records.claim(&record)? {
                 // Somebody's: a dead owner's is taken away, a living one's (a requeued job overlaps its own end) stays.
-                match janitor::reap_one(host, &records, &levels, Instant::now() + janitor::PATIENCE_AT_LAUNCH)? {
-                    janitor::Outcome::Removed => continue,
-                    janitor::Outcome::Alive | janitor::Outcome::Busy => again += 1,
+                match janitor::reap_one(host, &records, &levels, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
+                    Ok(janitor::Outcome::Removed) => continue,
+                    Ok(janitor::Outcome::Alive | janitor::Outcome::Busy) => again += 1,
+                    // A process of it that does not die, or a record that is not understood, is no reason to refuse this job.
+                    Err(error) => {
+                        log::warn!("cannot remove {}: {error}", levels.join("/"));
+                        again += 1;
+                    }
                 }
             } else {
                 let fence = Self {
@@ -86,6 +104,7 @@ impl Fence {
                     trees: Vec::with_capacity(hierarchies.len()),
                     path: format!("/{}/{}", host.base, levels.join("/")),
                     levels: levels.clone(),
+                    missing: wanted.iter().filter_map(|c| Some((*c, host.missing(c)?))).collect(),
                     records,
                     closed: false,
                 };
@@ -126,6 +145,21 @@ impl Fence {
     /// Writes the job's limits and then the step's, and reads them back. Returns those that could not be set.
     pub fn limit(&self, plan: &Plan) -> Vec<LimitError> {
         let mut errors = Vec::new();
+        for (controller, error) in &self.missing {
+            let limits = [
+                (Limit::Cpu, plan.step.cpu.is_some()),
+                (Limit::Ram, plan.step.ram.is_some()),
+                (Limit::Swap, plan.step.swap.is_some()),
+            ];
+            let theirs = limits
+                .into_iter()
+                .filter(|(limit, wanted)| *wanted && (*limit == Limit::Cpu) == (*controller == "cpu"));
+            errors.extend(theirs.map(|(limit, _)| (limit, error.clone())));
+        }
+        let _lock = match self.records.lock_limits(Instant::now() + LOCK_TIMEOUT) {
+            Ok(lock) => lock,
+            Err(error) => return [Limit::Cpu, Limit::Ram, Limit::Swap].map(|limit| (limit, error.clone())).into(),
+        };
         for tree in &self.trees {
             let (Some(job), Some(step)) = (tree.job(), tree.step()) else { continue };
             for (dir, limits, is_job) in [(job, &plan.job, true), (step, &plan.step, false)] {
@@ -190,6 +224,12 @@ impl Fence {
         usage
     }
 
+    /// The CPUs that the step's quota allows, as the kernel has it; `None` when unlimited.
+    pub fn cpus(&self) -> Option<Cpus> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy.has("cpu"))?;
+        limits::cpu_quota(tree.step()?, tree.hierarchy.version).ok().flatten().map(limits::CpuQuota::cpus)
+    }
+
     /// How many of the step's processes were killed for want of memory.
     pub fn oom_kills(&self) -> u64 {
         let count = |tree: &Tree| oom_kills(&tree.hierarchy, tree.step()?);
@@ -240,13 +280,19 @@ pub struct MemoryLevel {
     pub peak: Option<u64>,
 }
 
+impl MemoryLevel {
+    /// Whether the most that was held is as much as was allowed.
+    pub fn is_reached(&self) -> bool {
+        matches!((self.peak, self.limit), (Some(peak), Some(limit)) if peak >= limit)
+    }
+}
+
 /// The controllers whose files the configured limits are written to.
 pub fn controllers(config: &Config) -> Vec<&'static str> {
     let mut controllers = Vec::new();
     if config.constrain_cpu_quota {
         controllers.push("cpu");
     }
-    // Memory is accounted for, and an OOM kill explained, whether or not it is limited; but only limits demand it.
     if config.constrain_ram_space || config.constrain_swap_space {
         controllers.push("memory");
     }
@@ -370,18 +416,26 @@ pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Lefto
             trees.push(Tree { hierarchy: hierarchy.clone(), dirs: dirs.split_off(above) });
         }
     }
-    Ok(Leftovers { trees, levels: levels.to_vec() })
+    Ok(Leftovers { trees, base: base.to_owned(), levels: levels.to_vec() })
 }
 
 /// What is left of a step.
 pub struct Leftovers {
     trees: Vec<Tree>,
+    base: String,
     levels: Vec<String>,
 }
 
 impl Leftovers {
-    /// Kills and removes it.
-    pub fn remove(&self, deadline: Instant) -> Result<()> {
+    /// Kills and removes it; refuses to where this process itself is in it.
+    pub fn remove(&self, host: &Host, deadline: Instant) -> Result<()> {
+        let us = Membership::read(&host.proc, nix::unistd::getpid().as_raw())?;
+        for tree in self.trees.iter().filter(|tree| tree.dirs.len() > self.levels.len()) {
+            let step = in_mount(&tree.hierarchy, &format!("/{}/{}", self.base, self.levels.join("/")));
+            if us.path_in(&tree.hierarchy).is_some_and(|path| path == step || path.starts_with(&format!("{step}/"))) {
+                return Err(Error::new("this process is itself in the step that is to be removed:").value(step));
+            }
+        }
         remove(&self.trees, &self.levels, deadline)
     }
 }
@@ -410,7 +464,7 @@ fn kill_members(trees: &[&Tree], deadline: Instant) -> Result<()> {
     let unified = step_in(|h| h.version == Version::V2);
     kill::kill_all(Members { unified, freezer: step_in(|h| h.has("freezer")), any }, deadline)?;
     // A process can be in one hierarchy's directory and not in another's, when attaching failed between the two.
-    for tree in trees.iter().skip(usize::from(unified.is_some())) {
+    for tree in trees.iter().filter(|tree| tree.hierarchy.version == Version::V1) {
         if let Some(dir) = tree.step() {
             kill::kill_all(Members { unified: None, freezer: None, any: dir }, deadline)?;
         }
@@ -420,6 +474,7 @@ fn kill_members(trees: &[&Tree], deadline: Instant) -> Result<()> {
 
 /// Removes a step's directory and whatever is below it. The kernel says EBUSY until the last member has left entirely.
 fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instant) -> Result<()> {
+    let mut tries = 0u32;
     loop {
         let Err(error) = remove_below(parent, name, 0) else { return Ok(()) };
         let busy = matches!(error.kernel_errno(), Some(Errno::EBUSY | Errno::ENOTEMPTY));
@@ -429,8 +484,14 @@ fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instan
         let Ok(dir) = parent.child(name) else { continue };
         let unified = (hierarchy.version == Version::V2).then_some(&dir);
         kill::kill_all(Members { unified, freezer: None, any: &dir }, deadline)?;
-        // Nobody is a member any more, and still it is busy: a moment inside the kernel, for which there is no event.
-        std::thread::yield_now();
+        // Nobody is a member any more, and still it is busy: a moment inside the kernel, for which there is no event. If it
+        // is more than a moment (a member that we cannot see, of another pid namespace), do not burn a CPU until the deadline.
+        tries += 1;
+        if tries < 100 {
+            std::thread::yield_now();
+        } else {
+            let _ = poll(&mut [], PollTimeout::from(1u8));
+        }
     }
 }
 

@@ -41,7 +41,7 @@ impl Host {
     /// The hierarchies in which every step gets a directory: those of the CPU and memory controllers, the one that counts
     /// CPU time, and the one through which processes are killed.
     ///
-    /// An error names what is missing; `wanted` are the controllers that limits will be written to.
+    /// `wanted` are the controllers that limits will be written to; one that is nowhere is left out, see `missing`.
     pub fn hierarchies(&self, wanted: &[&'static str]) -> Result<Vec<&Hierarchy>> {
         let mut used: Vec<&Hierarchy> = Vec::new();
         let mut add = |hierarchy| {
@@ -59,10 +59,7 @@ impl Host {
             }
         }
         for controller in wanted {
-            match self.layout.with_controller(controller) {
-                Some(hierarchy) => add(hierarchy),
-                None => return Err(self.no_controller(controller)),
-            }
+            self.layout.with_controller(controller).into_iter().for_each(&mut add);
         }
         if used.is_empty() {
             return Err(Error::new(
@@ -72,9 +69,13 @@ impl Host {
         Ok(used)
     }
 
-    fn no_controller(&self, controller: &str) -> Error {
+    /// Why limits of this controller cannot be set, if it is in no hierarchy.
+    pub fn missing(&self, controller: &str) -> Option<Error> {
+        if self.layout.with_controller(controller).is_some() {
+            return None;
+        }
         let error = Error::new(format!("the {controller} controller is in no cgroup hierarchy of this host"));
-        match self.layout.kind() {
+        Some(match self.layout.kind() {
             Kind::Unified => error.hint(format!(
                 "it is missing from cgroup.controllers at the root: remove cgroup_disable={controller} from the kernel's \
                  command line, or switch the limit off in jobfence.conf"
@@ -82,7 +83,7 @@ impl Host {
             Kind::Hybrid | Kind::Legacy => {
                 error.hint(format!("mount it (mount -t cgroup -o {controller} …), or switch the limit off in jobfence.conf"))
             }
-        }
+        })
     }
 
     /// Opens our directory in a hierarchy, making it where that is ours to do, with the controllers enabled for what is below.
@@ -93,11 +94,8 @@ impl Host {
         for name in self.base.split('/') {
             if !delegated {
                 enable(&dir, hierarchy, wanted)?;
-                let made = dir.make(name).is_ok();
-                dir = dir.child(name)?;
-                if made {
-                    count_children(&dir, hierarchy)?;
-                }
+                dir = dir.ensure(name)?;
+                count_children(&dir, hierarchy)?;
                 continue;
             }
             dir = dir.child(name).map_err(|error| match error.kernel_errno() {
@@ -157,6 +155,13 @@ pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Resu
             .at(dir.path())
             .hint("a process sat directly in it when a controller was enabled; remove the cgroup (restart its unit)"));
     }
+    if !dir.read("cgroup.procs")?.is_empty() && dir.path() != hierarchy.mount {
+        return Err(Error::new(
+            "processes sit directly in the cgroup, so it cannot give controllers to those below it:",
+        )
+        .at(dir.path())
+        .hint("only its sub-cgroups may have processes; if jobfence.service is just starting, try again"));
+    }
     for controller in &wanted {
         dir.write(FILE, &format!("+{controller}")).map_err(|error| match error.kernel_errno() {
             Some(Errno::EBUSY) => {
@@ -187,6 +192,13 @@ fn count_children(dir: &Dir, hierarchy: &Hierarchy) -> Result<()> {
 /// The id of this boot, from `/proc/sys/kernel/random/boot_id`.
 pub fn boot_id(proc: &Dir) -> Result<String> {
     Ok(proc.child("sys")?.child("kernel")?.child("random")?.read("boot_id")?.trim().to_owned())
+}
+
+/// The pid namespace of this process, from `/proc/self/ns/pid`.
+pub fn pid_namespace() -> Result<String> {
+    nix::fcntl::readlink("/proc/self/ns/pid")
+        .map(|name| name.to_string_lossy().into_owned())
+        .map_err(|errno| Error::os("read", "/proc/self/ns/pid", errno))
 }
 
 /// Hardware threads of one core, as the first CPU has them; 1 where the kernel does not say.

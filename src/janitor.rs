@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fence;
 use crate::host::{self, Host};
 use crate::record::{Record, Records};
@@ -16,7 +16,7 @@ pub enum Outcome {
     Alive,
     /// Its owner was dead, or there was no record any more; nothing is left now.
     Removed,
-    /// Another janitor is at work, or a process of the step does not die yet.
+    /// Another janitor is at work.
     Busy,
 }
 
@@ -33,6 +33,8 @@ pub struct Reaped {
     pub removed: Vec<String>,
     /// Steps whose owner is alive.
     pub alive: usize,
+    /// Steps at which another janitor is at work.
+    pub busy: usize,
     /// Steps that could not be removed, and why.
     pub failed: Vec<String>,
 }
@@ -54,11 +56,14 @@ pub fn reap(host: &Host, config: &Config, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
     let mut reaped = Reaped::default();
     for levels in records.list()? {
+        if Instant::now() >= deadline {
+            break;
+        }
         let name = levels.join("/");
         match reap_one(host, &records, &levels, deadline) {
             Ok(Outcome::Alive) => reaped.alive += 1,
             Ok(Outcome::Removed) => reaped.removed.push(name),
-            Ok(Outcome::Busy) => reaped.failed.push(format!("{name}: another janitor is at work on it")),
+            Ok(Outcome::Busy) => reaped.busy += 1,
             Err(error) => reaped.failed.push(format!("{name}: {error}")),
         }
     }
@@ -68,20 +73,27 @@ pub fn reap(host: &Host, config: &Config, deadline: Instant) -> Result<Reaped> {
 /// Looks at one record and removes its step if the owner is dead.
 pub fn reap_one(host: &Host, records: &Records, levels: &[String], deadline: Instant) -> Result<Outcome> {
     let boot_id = host::boot_id(&host.proc)?;
-    let is_dead = |record: &Record| Ok(record.boot_id != boot_id || !record.owner.is_alive()?);
+    let pid_namespace = host::pid_namespace()?;
+    let is_dead = |record: &Record| {
+        if record.boot_id != boot_id {
+            return Ok(true);
+        }
+        // A pid of another namespace (a slurmd in a container) says nothing here: it is its own janitor's.
+        Ok::<_, Error>(record.pid_namespace == pid_namespace && !record.owner.is_alive()?)
+    };
     match records.read(levels)? {
         None => return Ok(Outcome::Removed),
         Some(record) if !is_dead(&record)? => return Ok(Outcome::Alive),
         Some(_) => {}
     }
-    let Some(_lock) = records.lock()? else { return Ok(Outcome::Busy) };
+    let Some(_lock) = records.lock_janitor()? else { return Ok(Outcome::Busy) };
     // Once more under the lock: the record of a dead owner is removed only by a janitor, so this one is still the same.
     let Some(record) = records.read(levels)? else { return Ok(Outcome::Removed) };
     if !is_dead(&record)? {
         return Ok(Outcome::Alive);
     }
     if record.boot_id == boot_id {
-        fence::open_existing(host, &record.base, levels)?.remove(deadline)?;
+        fence::open_existing(host, &record.base, levels)?.remove(host, deadline)?;
     }
     records.forget(levels)?;
     Ok(Outcome::Removed)

@@ -5,12 +5,14 @@
 //! is also what decides which of two step daemons has a name: `link` of a finished file succeeds for one of them.
 
 use std::fmt;
-use std::os::fd::AsFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat};
-use nix::sys::stat::{Mode, SFlag};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, openat};
+use nix::poll::{PollTimeout, poll};
+use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{Pid, UnlinkatFlags, linkat, unlinkat};
 use procfs::process::Process;
 
@@ -58,6 +60,8 @@ fn start_of(pid: i32) -> Result<Option<u64>> {
 pub struct Record {
     /// `/proc/sys/kernel/random/boot_id`: what another boot left has no processes and no directories.
     pub boot_id: String,
+    /// The pid namespace in which the owner's pid means something, as `/proc/self/ns/pid` names it.
+    pub pid_namespace: String,
     /// Who made the directories and will remove them.
     pub owner: Owner,
     /// Our directory in each hierarchy, below which the others are.
@@ -76,6 +80,7 @@ impl Record {
         }
         let mut field = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
         let boot_id = field("boot_id").ok_or_else(bad)?;
+        let pid_namespace = field("pid_namespace").ok_or_else(bad)?;
         let pid = field("owner_pid").and_then(|pid| pid.parse().ok()).filter(|&pid| pid > 0).ok_or_else(bad)?;
         let start = field("owner_start").and_then(|start| start.parse().ok()).ok_or_else(bad)?;
         let base = field("base").filter(|base| is_relative(base)).ok_or_else(bad)?;
@@ -84,7 +89,7 @@ impl Record {
         if levels.len() < 3 || levels.len() > 4 || !levels.last().is_some_and(|step| step.starts_with("step_")) {
             return Err(bad());
         }
-        Ok(Self { boot_id, owner: Owner { pid, start }, base, levels })
+        Ok(Self { boot_id, pid_namespace, owner: Owner { pid, start }, base, levels })
     }
 }
 
@@ -96,7 +101,7 @@ fn is_relative(path: &str) -> bool {
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{VERSION}\nboot_id={}", self.boot_id)?;
+        writeln!(f, "{VERSION}\nboot_id={}\npid_namespace={}", self.boot_id, self.pid_namespace)?;
         writeln!(f, "owner_pid={}\nowner_start={}", self.owner.pid, self.owner.start)?;
         writeln!(f, "base={}\npath={}\nend", self.base, self.levels.join("/"))
     }
@@ -108,8 +113,9 @@ pub struct Records {
     dir: Dir,
 }
 
-/// The right to remove what dead owners left; released when dropped, or when this process dies.
-pub struct JanitorsLock(#[allow(dead_code)] Flock<std::os::fd::OwnedFd>);
+/// A right that one process has at a time; released when dropped, or when that process dies.
+#[must_use]
+pub struct Lock(#[allow(dead_code)] Flock<OwnedFd>);
 
 impl Records {
     /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can write.
@@ -118,14 +124,18 @@ impl Records {
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
                 let name = path.file_name().and_then(|name| name.to_str());
                 let (Some(parent), Some(name)) = (path.parent(), name) else { return Err(error) };
-                Dir::open(parent)?.ensure(name)?
+                let parent = Dir::open(parent)?;
+                match mkdirat(&parent, name, Mode::from_bits_truncate(0o700)) {
+                    Ok(()) | Err(Errno::EEXIST) => parent.child(name)?,
+                    Err(errno) => return Err(Error::os("make the directory", path, errno)),
+                }
             }
             other => other?,
         };
         let stat = dir.stat()?;
-        let writable = SFlag::from_bits_truncate(stat.st_mode) == SFlag::S_IFDIR && stat.st_mode & 0o022 != 0;
-        if stat.st_uid != nix::unistd::geteuid().as_raw() || writable {
-            return Err(Error::new("RunDir must belong to root and be writable by nobody else:")
+        // Not even readable: who can open it could take the locks on it, and hold up every job.
+        if stat.st_uid != nix::unistd::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+            return Err(Error::new("RunDir must belong to root and have mode 0700:")
                 .at(path)
                 .hint("remove it, or set RunDir in jobfence.conf"));
         }
@@ -146,7 +156,15 @@ impl Records {
             Ok(_) => return Err(failed(Errno::ENOSPC)),
             Err(errno) => return Err(failed(errno)),
         }
-        match linkat(&file, "", &self.dir, name.as_str(), AtFlags::AT_EMPTY_PATH) {
+        let linked = match linkat(&file, "", &self.dir, name.as_str(), AtFlags::AT_EMPTY_PATH) {
+            // Without CAP_DAC_READ_SEARCH (containers) the kernel does not give an empty path a name.
+            Err(Errno::ENOENT) => {
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                linkat(AT_FDCWD, path.as_str(), &self.dir, name.as_str(), AtFlags::AT_SYMLINK_FOLLOW)
+            }
+            linked => linked,
+        };
+        match linked {
             Ok(()) => Ok(true),
             Err(Errno::EEXIST) => Ok(false),
             Err(errno) => Err(failed(errno)),
@@ -184,15 +202,36 @@ impl Records {
     }
 
     /// Asks for the right to be the one janitor. `None`: another one is at work, and will do the same.
-    pub fn lock(&self) -> Result<Option<JanitorsLock>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let fd = openat(self.dir.as_fd(), ".", flags, Mode::empty())
-            .map_err(|errno| Error::os("open", self.dir.path(), errno))?;
-        match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(JanitorsLock(lock))),
-            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(Error::os("lock", self.dir.path(), errno)),
+    pub fn lock_janitor(&self) -> Result<Option<Lock>> {
+        try_lock(&self.dir)
+    }
+
+    /// Waits for the right to change the limits of jobs: a quota is read and then lowered, and between the two nobody else
+    /// may write. It is held for well under a millisecond.
+    pub fn lock_limits(&self, deadline: Instant) -> Result<Lock> {
+        // A directory of its own, since the janitor holds the lock on RunDir for longer.
+        let dir = self.dir.ensure("limits.lock")?;
+        loop {
+            if let Some(lock) = try_lock(&dir)? {
+                return Ok(lock);
+            }
+            if Instant::now() >= deadline {
+                return Err(
+                    Error::new("another step has been changing limits for too long; its lock is on").at(dir.path())
+                );
+            }
+            let _ = poll(&mut [], PollTimeout::from(1u8));
         }
+    }
+}
+
+fn try_lock(dir: &Dir) -> Result<Option<Lock>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let fd = openat(dir, ".", flags, Mode::empty()).map_err(|errno| Error::os("open", dir.path(), errno))?;
+    match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(Lock(lock))),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, errno)) => Err(Error::os("lock", dir.path(), errno)),
     }
 }
 
@@ -207,7 +246,7 @@ mod tests {
 
     fn record(owner: Owner) -> Record {
         let levels = ["uid_1", "job_2", "step_0"].map(str::to_owned).to_vec();
-        Record { boot_id: "b".into(), owner, base: "jobfence".into(), levels }
+        Record { boot_id: "b".into(), pid_namespace: "p".into(), owner, base: "jobfence".into(), levels }
     }
 
     #[test]
@@ -252,19 +291,19 @@ mod tests {
     #[test]
     fn one_janitor_at_a_time() {
         let temp = tempfile::tempdir().unwrap();
-        let records = Records::open(temp.path()).unwrap();
-        let lock = records.lock().unwrap();
+        let records = Records::open(&temp.path().join("run")).unwrap();
+        let lock = records.lock_janitor().unwrap();
         assert!(lock.is_some());
-        assert!(records.lock().unwrap().is_none());
+        assert!(records.lock_janitor().unwrap().is_none());
         drop(lock);
-        assert!(records.lock().unwrap().is_some());
+        assert!(records.lock_janitor().unwrap().is_some());
     }
 
     #[test]
-    fn a_directory_others_can_write_is_refused() {
+    fn a_directory_others_can_open_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let temp = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         assert!(Records::open(temp.path()).is_err());
     }
 

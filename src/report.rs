@@ -41,7 +41,7 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
     };
     let level = match kill {
         // Without the kernel's word: the innermost limit that was reached.
-        None => levels.iter().find(|level| level.peak >= level.limit).or(levels.first()),
+        None => levels.iter().find(|level| level.is_reached()).or(levels.first()),
         Some(kill) => levels.iter().find(|level| kill.limit_at.as_deref() == Some(level.path.as_str())),
     };
     let Some(level) = level else {

@@ -14,6 +14,8 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill as signal};
 use nix::unistd::{Pid, Whence, lseek, read};
+use procfs::ProcError;
+use procfs::process::Process;
 
 use super::dir::Dir;
 use crate::error::{Error, Result};
@@ -162,7 +164,10 @@ impl Victim {
                 },
                 // Without pidfds there is nothing to wait on but time itself.
                 None => {
-                    if signal(self.pid, None).is_err() {
+                    // A zombie can still be signalled, but it has left the cgroup.
+                    let state =
+                        Process::new(self.pid.as_raw()).and_then(|process| process.stat()).map(|stat| stat.state);
+                    if matches!(state, Err(ProcError::NotFound(_)) | Ok('Z' | 'X')) {
                         return true;
                     }
                     let _ = poll(&mut [], PollTimeout::from(1u8));
@@ -183,7 +188,7 @@ fn open_members(dir: &Dir) -> Result<Vec<Victim>> {
     }
     let pids = pids(dir)?;
     for &pid in pids.iter().take(AT_ONCE.saturating_sub(victims.len())) {
-        victims.extend(pidfd_open(pid).map(|pidfd| Victim { pid, pidfd }));
+        victims.extend(pidfd_open(pid)?.map(|pidfd| Victim { pid, pidfd }));
     }
     let still = self::pids(dir)?;
     victims.retain(|victim| !pids.contains(&victim.pid) || still.contains(&victim.pid));
@@ -202,15 +207,18 @@ fn pids(dir: &Dir) -> Result<BTreeSet<Pid>> {
     Ok(pids.filter(|&pid| pid > 1).map(Pid::from_raw).filter(|&pid| pid != Pid::this()).collect())
 }
 
-/// `None`: the process is gone. `Some(None)`: this kernel has no pidfds.
+/// `None`: the process is gone. `Some(None)`: there are no pidfds here, by the kernel's age or a filter.
 #[allow(clippy::option_option)]
-fn pidfd_open(pid: Pid) -> Option<Option<OwnedFd>> {
+fn pidfd_open(pid: Pid) -> Result<Option<Option<OwnedFd>>> {
     // SAFETY: pidfd_open takes a pid and no flags, and returns a new descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
     match i32::try_from(fd) {
         // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
-        Ok(fd) if fd >= 0 => Some(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
-        _ if Errno::last() == Errno::ENOSYS => Some(None),
-        _ => None,
+        Ok(fd) if fd >= 0 => Ok(Some(Some(unsafe { OwnedFd::from_raw_fd(fd) }))),
+        _ => match Errno::last() {
+            Errno::ESRCH => Ok(None),
+            Errno::ENOSYS | Errno::EPERM | Errno::EINVAL => Ok(Some(None)),
+            errno => Err(Error::new(format!("open a handle of process {pid}")).errno(errno)),
+        },
     }
 }

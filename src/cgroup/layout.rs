@@ -176,8 +176,8 @@ fn parse_mount(line: &str) -> Option<Hierarchy> {
 }
 
 /// Mount options of a v1 hierarchy that are not controllers (kernel/cgroup/cgroup-v1.c).
-const V1_MOUNT_FLAGS: [&str; 8] =
-    ["rw", "ro", "none", "xattr", "noprefix", "clone_children", "cpuset_v2_mode", "favordynmods"];
+const V1_MOUNT_FLAGS: [&str; 9] =
+    ["rw", "ro", "none", "seclabel", "xattr", "noprefix", "clone_children", "cpuset_v2_mode", "favordynmods"];
 
 /// mountinfo writes blank, tab, newline and backslash as three octal digits.
 fn unescape(field: &str) -> String {
@@ -207,7 +207,7 @@ mod tests {
 25 1 0:22 / /sys rw - sysfs sysfs rw
 30 25 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755
 31 30 0:27 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate
-32 30 0:28 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+32 30 0:28 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,seclabel,xattr,name=systemd
 33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw shared:10 master:3 - cgroup cgroup rw,cpu,cpuacct
 34 30 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
 35 1 0:30 / /mnt/else rw - cgroup cgroup rw,memory
@@ -225,6 +225,7 @@ mod tests {
         assert_eq!(layout.with_controller("cpu"), layout.with_controller("cpuacct"));
         assert_eq!(layout.with_controller("memory").unwrap().mount, Path::new("/sys/fs/cgroup/memory"));
         assert_eq!(layout.with_controller("systemd"), None);
+        assert_eq!(layout.with_controller("seclabel"), None);
     }
 
     #[test]

@@ -6,10 +6,12 @@
 
 use std::error::Error as _;
 use std::io;
+use std::time::{Duration, Instant};
 
 use cgroups_rs::fs::cpu::CpuController;
 use cgroups_rs::fs::memory::MemController;
 use nix::errno::Errno;
+use nix::poll::{PollTimeout, poll};
 
 use super::dir::Dir;
 use super::layout::Version;
@@ -98,8 +100,12 @@ pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> 
         Version::V1 => {
             // The period first: while there is no quota any period is allowed, and a quota in the wrong period could be
             // above the parent's, which v1 refuses.
-            cpu.set_cfs_period(want.period_us)
-                .map_err(|e| refused(dir, "cpu.cfs_period_us", "cpu", want.period_us.to_string(), &e))?;
+            // And only when it is another, since the kernel writes the quota back along with it.
+            let period = read_control(dir, "cpu.cfs_period_us", "cpu")?;
+            if period.trim() != want.period_us.to_string() {
+                cpu.set_cfs_period(want.period_us)
+                    .map_err(|e| refused(dir, "cpu.cfs_period_us", "cpu", want.period_us.to_string(), &e))?;
+            }
             cpu.set_cfs_quota(quota)
                 .map_err(|e| refused(dir, "cpu.cfs_quota_us", "cpu", want.quota_us.to_string(), &e))?;
         }
@@ -126,12 +132,28 @@ pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota, below: &[Str
             // A step that is ending takes its directory away meanwhile.
             let Ok(child) = dir.child(name) else { continue };
             let Ok(Some(theirs)) = cpu_quota(&child, version) else { continue };
-            if theirs.is_above(want) {
-                set_cpu_quota(&child, version, want.in_period(theirs.period_us))?;
+            if theirs.is_above(want)
+                && let Err(error) = set_cpu_quota(&child, version, want.in_period(theirs.period_us))
+                && child.has("cgroup.procs")
+            {
+                return Err(error);
             }
         }
     }
-    set_cpu_quota(dir, version, want)
+    // A step that has been removed still counts until the kernel has let go of it, some milliseconds later.
+    let deadline = Instant::now() + Duration::from_millis(500);
+    loop {
+        match set_cpu_quota(dir, version, want) {
+            Err(error)
+                if version == Version::V1
+                    && error.kernel_errno() == Some(Errno::EINVAL)
+                    && Instant::now() < deadline =>
+            {
+                let _ = poll(&mut [], PollTimeout::from(1u8));
+            }
+            other => return other,
+        }
+    }
 }
 
 /// Limits RAM. Rounded down to whole pages, as the kernel would.

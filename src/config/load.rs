@@ -348,7 +348,7 @@ mod tests {
         let words = (
             prop::sample::select(vec![Mode::Enforce, Mode::Observe, Mode::Off]),
             (fails(), fails(), fails(), fails()),
-            (path(), prop::option::of("[A-Za-z0-9_-]{1,9}(/[A-Za-z0-9_.-]{3,9}x){0,3}"), path()),
+            (path(), prop::option::of("[A-Za-z0-9_-]{1,9}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,9}){0,3}"), path()),
             any::<[bool; 3]>(),
         );
         let numbers = (

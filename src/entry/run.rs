@@ -3,7 +3,8 @@
 //!
 //! Exit status, signals and terminal are as with sudo(8): the command is in our process group, so the terminal's signals
 //! reach it without us; those that somebody sends to us alone are passed on; when it stops we stop, and when it dies of a
-//! signal so do we.
+//! signal so do we. Another user's command has a session of its own, without the terminal as its controlling one, and a
+//! clean environment.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::OwnedFd;
@@ -14,11 +15,12 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, sigaction};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid, setuid};
+use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid, setsid, setuid};
 
+use crate::cgroup::dir::Dir;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::usage::Usage;
-use crate::config::{Config, Percent};
+use crate::config::{Config, OnError, Percent};
 use crate::error::{Error, Result};
 use crate::fence::{CLEANUP_TIMEOUT, Fence};
 use crate::host::Host;
@@ -82,7 +84,12 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
     let mut fence = Fence::open(&host, config, &key)?;
     errors.extend(fence.limit(&plan));
     let kernel_log = KernelLog::open().ok();
-    let how = match errors.into_iter().next() {
+    let (fatal, bearable): (Vec<_>, Vec<_>) =
+        errors.into_iter().partition(|(limit, _)| config.on_error.for_limit(*limit) == OnError::Fail);
+    for (limit, error) in bearable {
+        log::warn!("{key} runs without its {limit} limit (OnError=warn): {error}");
+    }
+    let how = match fatal.into_iter().next() {
         Some((limit, error)) => Err(Error::new(format!("the {limit} limit cannot be set: {error}"))),
         None => spawn(&host, &fence, request, &command),
     };
@@ -105,7 +112,7 @@ fn exactly(config: &Config, request: &Request) -> Config {
         constrain_ram_space: request.memory.is_some(),
         allowed_ram_space: Percent::HUNDRED,
         min_ram_space: 0,
-        constrain_swap_space: request.memory.is_some(),
+        constrain_swap_space: config.constrain_swap_space && request.memory.is_some(),
         allowed_swap_space: Percent::ZERO,
         ..config.clone()
     }
@@ -161,6 +168,10 @@ fn spawn(host: &Host, fence: &Fence, request: &Request, command: &[CString]) -> 
     WATCHED.iter().for_each(|signal| watched.add(*signal));
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&watched), Some(&mut before)).map_err(os("block signals"))?;
+    // Inherited as ignored, SIGCHLD would never come, and the kernel would wait for the child in our place.
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action is no code of ours.
+    unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(os("watch for the end of the command"))?;
     // SAFETY: this process has one thread, so the child may do what it likes until its exec.
     match unsafe { fork() }.map_err(os("fork"))? {
         ForkResult::Child => {
@@ -183,7 +194,7 @@ fn spawn(host: &Host, fence: &Fence, request: &Request, command: &[CString]) -> 
             }
             let _ = nix::unistd::write(&go, b"!");
             drop(go);
-            let how = watch(child, &watched)?;
+            let how = watch(child, &watched, request.user.is_some())?;
             let mut errno = [0u8; 4];
             if matches!(nix::unistd::read(&failure, &mut errno), Ok(4)) {
                 let program = request.command.first().map(|word| word.display().to_string()).unwrap_or_default();
@@ -193,6 +204,9 @@ fn spawn(host: &Host, fence: &Fence, request: &Request, command: &[CString]) -> 
         }
     }
 }
+
+/// What another user's command keeps of root's environment, as sudo's env_reset does.
+const KEPT: [&str; 8] = ["PATH", "TERM", "COLORTERM", "LANG", "LANGUAGE", "LC_ALL", "TZ", "DISPLAY"];
 
 /// In the child: waits until it is attached, becomes the user and then the command.
 fn become_command(
@@ -206,13 +220,26 @@ fn become_command(
     if nix::unistd::read(wait, &mut word)? != 1 {
         return Err(Errno::ECANCELED);
     }
+    // What the caller has open is not the command's: a file that only root may read, say.
+    let open = Dir::open("/proc/self/fd").and_then(|dir| dir.list(false)).map_err(|_| Errno::EBADF)?;
+    for fd in open.iter().filter_map(|fd| fd.parse::<i32>().ok()).filter(|fd| *fd > 2) {
+        // SAFETY: fcntl takes a number, whether or not it is a descriptor, and closes nothing now.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
     if let Some(user) = user {
+        // Without a controlling terminal, it cannot type into root's (TIOCSTI).
+        setsid()?;
         let name = CString::new(user.name.as_str()).map_err(|_| Errno::EINVAL)?;
         initgroups(&name, user.gid)?;
         setgid(user.gid)?;
         setuid(user.uid)?;
         // SAFETY: one thread.
         unsafe {
+            for (variable, _) in std::env::vars_os() {
+                if !KEPT.iter().any(|kept| variable == *kept) {
+                    std::env::remove_var(variable);
+                }
+            }
             std::env::set_var("HOME", &user.dir);
             std::env::set_var("SHELL", &user.shell);
             std::env::set_var("USER", &user.name);
@@ -225,16 +252,19 @@ fn become_command(
 }
 
 /// Waits for the child's end, and passes on the signals that it did not get itself.
-fn watch(child: Pid, watched: &SigSet) -> Result<How> {
+fn watch(child: Pid, watched: &SigSet, own_session: bool) -> Result<How> {
     loop {
         let info = wait_signal(watched)?;
         let Ok(signal) = Signal::try_from(info.si_signo) else { continue };
         if signal != Signal::SIGCHLD {
-            // From the terminal the whole process group has it. From the child itself it is not for the child.
-            // SAFETY: si_pid is valid for the signals of kill and sigqueue, whose codes are not positive.
-            let sender = (info.si_code <= 0).then(|| unsafe { info.si_pid() });
-            if sender.is_some_and(|sender| sender != child.as_raw()) || signal == Signal::SIGCONT {
-                let _ = kill(child, signal);
+            // From the terminal the whole process group has it, the child too unless it has a session of its own. From the
+            // child itself it is not for the child.
+            let from_person = matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
+            // SAFETY: with these codes the kernel has filled in si_pid (sigaction(2)).
+            let from_child = from_person && unsafe { info.si_pid() } == child.as_raw();
+            if (from_person && !from_child) || own_session || signal == Signal::SIGCONT {
+                // A process group that nobody in its session looks after does not stop for SIGTSTP.
+                let _ = kill(child, if own_session && signal == Signal::SIGTSTP { Signal::SIGSTOP } else { signal });
             }
             continue;
         }

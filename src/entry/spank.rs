@@ -5,7 +5,7 @@
 //! slurmd, so nothing here prints. See spank(8).
 
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicI32, AtomicU32};
 
 pub mod api;
 mod grant;
@@ -41,7 +41,7 @@ pub static spank_plugin_version: u32 = 1;
 /// `ESPANK_JOB_FAILURE` of Slurm 25.05 and later: should init fail, the job does and not the node. Ignored before.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
-pub static slurm_spank_init_failure_mode: c_int = 3012;
+pub static slurm_spank_init_failure_mode: AtomicI32 = AtomicI32::new(3012);
 
 /// When a program has loaded the plugin. Only slurmd has work for us here.
 ///
@@ -49,13 +49,14 @@ pub static slurm_spank_init_failure_mode: c_int = 3012;
 /// For Slurm only: `av` must have `ac` strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_init(_spank: api::Handle, ac: c_int, av: *mut *mut c_char) -> c_int {
-    callback("slurm_spank_init", || {
+    let _ = callback("slurm_spank_init", || {
         if api::context() == Context::Slurmd {
             // SAFETY: as this function's own contract.
             slurmd::start(&unsafe { api::arguments(ac, av) });
         }
         Verdict::Good
-    })
+    });
+    answer(Verdict::Good)
 }
 
 /// When options have been read; in slurmstepd the step is known, and nothing of the user's runs yet.
@@ -64,15 +65,17 @@ pub unsafe extern "C" fn slurm_spank_init(_spank: api::Handle, ac: c_int, av: *m
 /// For Slurm only: `spank` must be the handle of this call, and `av` have `ac` strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: api::Handle, ac: c_int, av: *mut *mut c_char) -> c_int {
-    callback("slurm_spank_init_post_opt", || {
+    let _ = callback("slurm_spank_init_post_opt", || {
         if api::context() == Context::Step {
             // SAFETY: as this function's own contract.
             let arguments = unsafe { api::arguments(ac, av) };
             step::begin(&Spank::new(spank), &arguments);
         }
-        // Never a failure from here: it would drain the node, and up to 24.11 report the job as completed.
         Verdict::Good
-    })
+    });
+    // Never a failure from here: it would drain the node, and up to 24.11 report the job as completed. A begin that did not
+    // finish has left a state in which every task is refused.
+    answer(Verdict::Good)
 }
 
 /// In each task's process, as root, before it becomes the user's. The only place where failing fails just the job.
@@ -85,10 +88,11 @@ pub unsafe extern "C" fn slurm_spank_task_init_privileged(
     _ac: c_int,
     _av: *mut *mut c_char,
 ) -> c_int {
-    callback("slurm_spank_task_init_privileged", || match api::context() {
+    let verdict = callback("slurm_spank_task_init_privileged", || match api::context() {
         Context::Step => step::admit(&Spank::new(spank)),
         _ => Verdict::Good,
-    })
+    });
+    answer(verdict.unwrap_or(Verdict::Bad))
 }
 
 /// In the step daemon, with the task waiting before its exec, in its final place as far as Slurm is concerned.
@@ -97,13 +101,18 @@ pub unsafe extern "C" fn slurm_spank_task_init_privileged(
 /// For Slurm only: `spank` must be the handle of this call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_task_post_fork(spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
-    callback("slurm_spank_task_post_fork", || {
+    let verdict = callback("slurm_spank_task_post_fork", || {
         if api::context() == Context::Step {
             step::attach(&Spank::new(spank));
         }
-        // Never a failure from here: see begin.
         Verdict::Good
-    })
+    });
+    if verdict.is_none() {
+        // No later callback could refuse the task.
+        let _ = guard("end the task", || step::end_task(&Spank::new(spank)));
+    }
+    // Never a failure from here: it would drain the node, as from init_post_opt.
+    answer(Verdict::Good)
 }
 
 /// In the step daemon when a task has ended, and the user's stderr is still open.
@@ -112,12 +121,13 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(spank: api::Handle, _ac: c_i
 /// For Slurm only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_task_exit(_spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
-    callback("slurm_spank_task_exit", || {
+    let _ = callback("slurm_spank_task_exit", || {
         if api::context() == Context::Step {
             step::task_ended();
         }
         Verdict::Good
-    })
+    });
+    answer(Verdict::Good)
 }
 
 /// In the step daemon when every task has ended.
@@ -126,12 +136,13 @@ pub unsafe extern "C" fn slurm_spank_task_exit(_spank: api::Handle, _ac: c_int, 
 /// For Slurm only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_exit(_spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
-    callback("slurm_spank_exit", || {
+    let _ = callback("slurm_spank_exit", || {
         if api::context() == Context::Step {
             step::end();
         }
         Verdict::Good
-    })
+    });
+    answer(Verdict::Good)
 }
 
 /// The programs that load SPANK plugins, as far as they differ for us.
@@ -154,12 +165,15 @@ enum Verdict {
     Bad,
 }
 
-fn callback(name: &'static str, body: impl FnOnce() -> Verdict) -> c_int {
+/// `None`: the callback did not finish, which has been logged.
+fn callback(name: &'static str, body: impl FnOnce() -> Verdict) -> Option<Verdict> {
     log::install();
-    match guard(name, body) {
-        Some(Verdict::Good) => 0,
-        Some(Verdict::Bad) => -1,
-        // What a callback that did not finish has left undone, the next one sees and refuses the task for.
-        None => 0,
+    guard(name, body)
+}
+
+fn answer(verdict: Verdict) -> c_int {
+    match verdict {
+        Verdict::Good => 0,
+        Verdict::Bad => -1,
     }
 }

@@ -20,6 +20,11 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     for failure in &reaped.failed {
         eprintln!("jobfence: {failure}");
     }
-    println!("{} removed, {} alive, {} could not be removed", reaped.removed.len(), reaped.alive, reaped.failed.len());
+    println!(
+        "{} removed, {} alive, {} could not be removed",
+        reaped.removed.len(),
+        reaped.alive + reaped.busy,
+        reaped.failed.len()
+    );
     Ok(if reaped.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -127,6 +127,14 @@ impl Spank {
         }
     }
 
+    /// Takes a variable out of the environment of the step's tasks, if it is there.
+    pub fn unsetenv(&self, name: &CStr) {
+        if let Ok(unsetenv) = functions().and_then(|api| api.spank_unsetenv.as_ref().map_err(missing)) {
+            // SAFETY: a handle of this callback and a NUL-terminated string.
+            let _ = unsafe { unsetenv(self.0, name.as_ptr()) };
+        }
+    }
+
     /// Sets a variable in the environment of the step's tasks.
     pub fn setenv(&self, name: &CStr, value: &str) -> Result<()> {
         let setenv = functions()?.spank_setenv.as_ref().map_err(missing)?;

@@ -81,6 +81,13 @@ pub struct SpankApi {
         ) -> spank_err_t,
         ::libloading::Error,
     >,
+    pub spank_unsetenv: Result<
+        unsafe extern "C" fn(
+            spank: spank_t,
+            var: *const ::core::ffi::c_char,
+        ) -> spank_err_t,
+        ::libloading::Error,
+    >,
     pub slurm_info: Result<
         unsafe extern "C" fn(format: *const ::core::ffi::c_char, ...),
         ::libloading::Error,
@@ -120,6 +127,8 @@ impl SpankApi {
         let spank_get_item = unsafe { __library.get(b"spank_get_item\0") }
             .map(|sym| *sym);
         let spank_setenv = unsafe { __library.get(b"spank_setenv\0") }.map(|sym| *sym);
+        let spank_unsetenv = unsafe { __library.get(b"spank_unsetenv\0") }
+            .map(|sym| *sym);
         let slurm_info = unsafe { __library.get(b"slurm_info\0") }.map(|sym| *sym);
         let slurm_error = unsafe { __library.get(b"slurm_error\0") }.map(|sym| *sym);
         let slurm_verbose = unsafe { __library.get(b"slurm_verbose\0") }.map(|sym| *sym);
@@ -131,6 +140,7 @@ impl SpankApi {
             spank_context,
             spank_get_item,
             spank_setenv,
+            spank_unsetenv,
             slurm_info,
             slurm_error,
             slurm_verbose,
@@ -155,6 +165,18 @@ impl SpankApi {
                 .spank_setenv
                 .as_ref()
                 .expect("Expected function, got error."))(spank, var, val, overwrite)
+        }
+    }
+    pub unsafe fn spank_unsetenv(
+        &self,
+        spank: spank_t,
+        var: *const ::core::ffi::c_char,
+    ) -> spank_err_t {
+        unsafe {
+            (self
+                .spank_unsetenv
+                .as_ref()
+                .expect("Expected function, got error."))(spank, var)
         }
     }
 }

@@ -93,9 +93,11 @@ fn grant(items: Items, threads_per_core: impl FnOnce() -> u32) -> Result<Grant> 
             // Threads per core as Slurm counts them on this node: a node may be configured with fewer than it has.
             let per_core = items.ncpus.checked_div(items.step_cores).unwrap_or(1).max(1);
             let job = items.job_cores.saturating_mul(per_core).max(items.ncpus);
+            // Without --exact a step is granted every CPU of the allocation, whatever its tasks ask for. Where it asked for
+            // less than a core less than it has, the difference is the other thread of a core that it did not want.
             let asked = items.cpus_per_task.saturating_mul(items.local_tasks);
-            let interactive = items.kind == Kind::Interactive;
-            (job, if interactive || asked == 0 { items.ncpus } else { asked.min(items.ncpus) })
+            let rounded_up = items.ncpus.checked_sub(asked).is_some_and(|more| asked > 0 && more < per_core);
+            (job, if rounded_up { asked } else { items.ncpus })
         }
         _ => return Err(Error::new("Slurm does not say how many CPUs it granted to the step")),
     };
@@ -140,7 +142,8 @@ mod tests {
             ("CR_Core -c1", 2, 2, 1, 1, (2, 1)),
             ("CR_Core -c3", 4, 4, 3, 2, (4, 3)),
             ("CR_Core --threads-per-core=1 -c1", 1, 2, 1, 1, (2, 1)),
-            ("CR_Core --hint=nomultithread -c2", 2, 4, 2, 2, (4, 2)),
+            // Two threads less than two cores have: the batch step's job limit is what makes it 2.
+            ("CR_Core --hint=nomultithread -c2", 2, 4, 2, 2, (4, 4)),
             ("CR_CPU -c1", 1, 2, 1, 1, (2, 1)),
             ("CR_CPU -c3", 3, 4, 3, 2, (4, 3)),
         ] {
@@ -169,6 +172,13 @@ mod tests {
         assert_eq!(cpus(Items { cpus_per_task: 64, local_tasks: 64, ..SRUN }), (1, 1));
         assert_eq!(cpus(Items { cpus_per_task: u32::MAX, local_tasks: u32::MAX, ..SRUN }), (1, 1));
         assert_eq!(cpus(Items { cpus_per_task: 0, ncpus: 2, ..SRUN }), (2, 2));
+    }
+
+    #[test]
+    fn a_step_without_exact_may_use_the_whole_allocation() {
+        // srun -n1 ./threaded in sbatch -n8: the credential grants all 8.
+        assert_eq!(cpus(Items { ncpus: 8, job_cores: 8, step_cores: 8, ..SRUN }), (8, 8));
+        assert_eq!(cpus(Items { ncpus: 8, job_cores: 4, step_cores: 4, ..SRUN }), (8, 8));
     }
 
     #[test]

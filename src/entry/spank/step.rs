@@ -17,13 +17,13 @@ use super::grant::{self, Kind};
 use super::log::tell_user;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
-use crate::config::{self, Config, Mode, OnError};
+use crate::config::{self, Config, Mode, OnError, OnErrors};
 use crate::error::{Error, Result};
 use crate::fence::{self, CLEANUP_TIMEOUT, Fence};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{JobKey, Name};
-use crate::policy::{self, Plan};
+use crate::policy;
 use crate::report;
 
 /// What became of this process's step.
@@ -43,6 +43,7 @@ enum Step {
 }
 
 struct Fenced {
+    kind: Kind,
     fence: Fence,
     host: Host,
     config: Config,
@@ -78,7 +79,13 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
             *step = Step::Unfenced;
             return;
         }
-        Ok(loaded) => (loaded.config.on_error.general(), build(spank, loaded.config)),
+        Ok(mut loaded) => {
+            // Who only observes wants no job to fail for it.
+            if loaded.config.mode == Mode::Observe {
+                loaded.config.on_error = OnErrors::all(OnError::Warn);
+            }
+            (loaded.config.on_error.general(), build(spank, loaded.config))
+        }
         Err(errors) if errors.mode == Mode::Off => {
             *step = Step::Unfenced;
             return;
@@ -88,7 +95,7 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     *step = match result {
         Ok(fenced) => Step::Fenced(Box::new(fenced)),
         Err(error) if on_error == OnError::Warn => {
-            log::error!("this step runs WITHOUT a fence (OnError=warn): {error}");
+            log::error!("this step runs WITHOUT a fence, as OnError=warn and Mode=observe have it: {error}");
             Step::Unfenced
         }
         Err(error) => {
@@ -124,16 +131,19 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced> {
         log::info!("{key}: Mode=observe: would limit {plan}");
     }
     for (limit, error) in errors {
-        if config.on_error.for_limit(limit) == OnError::Warn || config.mode == Mode::Observe {
-            log::error!("{key} runs without its {limit} limit (OnError=warn): {error}");
+        if config.on_error.for_limit(limit) == OnError::Warn {
+            log::error!("{key} runs without its {limit} limit, as OnError=warn and Mode=observe have it: {error}");
             continue;
         }
         let _ = fence.close(Instant::now() + CLEANUP_TIMEOUT);
         return Err(error);
     }
-    tell_job(spank, &config, &fence, &plan)?;
+    if let Err(error) = tell_job(spank, &config, &fence) {
+        let _ = fence.close(Instant::now() + CLEANUP_TIMEOUT);
+        return Err(error);
+    }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
-    Ok(Fenced { fence, host, config, kernel_log: kernel_log.ok(), told_kills: 0, last_attached: None })
+    Ok(Fenced { kind, fence, host, config, kernel_log: kernel_log.ok(), told_kills: 0, last_attached: None })
 }
 
 /// Where several slurmd share this host, each has its own branch of the tree: slurmstepd has the node's name in its
@@ -146,18 +156,23 @@ fn node_level() -> Result<Option<Name>> {
     if short(&host) == short(&node) { Ok(None) } else { Name::new(node).map(Some) }
 }
 
-/// What the job can know of its fence.
-fn tell_job(spank: &Spank, config: &Config, fence: &Fence, plan: &Plan) -> Result<()> {
+/// What the job can know of its fence, from the kernel's files. What is not limited is not set, even if the user has set it
+/// or inherited it from the step that called srun.
+fn tell_job(spank: &Spank, config: &Config, fence: &Fence) -> Result<()> {
     spank.setenv(c"JOBFENCE_CGROUP", fence.path())?;
-    if config.mode == Mode::Enforce {
-        if let Some(cpu) = plan.step.cpu {
-            spank.setenv(c"JOBFENCE_CPUS", &cpu.cpus().to_string())?;
-        }
-        if let Some(ram) = plan.step.ram {
-            spank.setenv(c"JOBFENCE_MEMORY_BYTES", &ram.to_string())?;
+    let enforced = config.mode == Mode::Enforce;
+    match fence.cpus().filter(|_| enforced) {
+        Some(cpus) => spank.setenv(c"JOBFENCE_CPUS", &cpus.to_string())?,
+        None => spank.unsetenv(c"JOBFENCE_CPUS"),
+    }
+    let memory = fence.memory_levels().iter().filter_map(|level| level.limit).min();
+    match memory.filter(|_| enforced) {
+        Some(bytes) => spank.setenv(c"JOBFENCE_MEMORY_BYTES", &bytes.to_string()),
+        None => {
+            spank.unsetenv(c"JOBFENCE_MEMORY_BYTES");
+            Ok(())
         }
     }
-    Ok(())
 }
 
 /// In a task's own process, before it becomes the user's.
@@ -183,32 +198,44 @@ pub fn admit(spank: &Spank) -> Verdict {
 
 /// In the step daemon, with the task waiting before its exec.
 pub fn attach(spank: &Spank) {
-    // The extern step calls this without a task.
-    let Ok(pid) = spank.int(spank_item::S_TASK_PID) else { return };
-    if pid <= 1 {
-        return;
-    }
     let mut step = step();
+    let pid = match spank.int(spank_item::S_TASK_PID) {
+        Ok(pid) if pid > 1 => pid,
+        answer => {
+            // The extern step calls this without a task; with any other, not knowing the pid means that it cannot be fenced.
+            if !matches!(step.as_deref(), Some(Step::Fenced(fenced)) if fenced.kind == Kind::Extern) {
+                log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer:?})");
+            }
+            return;
+        }
+    };
     let failure = match step.as_deref_mut() {
         Some(Step::Unfenced | Step::Refused { .. }) => return,
         Some(Step::Fenced(fenced)) if fenced.last_attached == Some(pid) => return,
-        Some(Step::Fenced(fenced)) => {
-            fenced.last_attached = Some(pid);
-            match fenced.fence.attach(&fenced.host, pid) {
-                Ok(()) => return,
-                Err(error) if fenced.config.on_error.general() == OnError::Warn => {
-                    log::error!("task {pid} runs WITHOUT a fence (OnError=warn): {error}");
-                    return;
-                }
-                Err(error) => error.to_string(),
+        Some(Step::Fenced(fenced)) => match fenced.fence.attach(&fenced.host, pid) {
+            Ok(()) => {
+                fenced.last_attached = Some(pid);
+                return;
             }
-        }
+            Err(error) if fenced.config.on_error.general() == OnError::Warn => {
+                log::error!("task {pid} runs WITHOUT a fence, as OnError=warn and Mode=observe have it: {error}");
+                return;
+            }
+            Err(error) => error.to_string(),
+        },
         Some(Step::New | Step::Ended) | None => "jobfence did not finish its preparation".to_owned(),
     };
-    // Ended before it is anybody else's: it is our caller's child and not waited for yet, so the pid is still its own.
-    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-    log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
+    end_task(spank);
     tell_user(&format!("this task was not started, since it cannot be fenced: {failure}"));
+}
+
+/// Ends the task that waits before its exec. It is our caller's child and not waited for yet, so the pid is still its own.
+pub fn end_task(spank: &Spank) {
+    if let Ok(pid) = spank.int(spank_item::S_TASK_PID)
+        && pid > 1
+    {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
 }
 
 /// In the step daemon, while the user's stderr is open: if a process was killed for want of memory, say so.

@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 
 use super::plugin_version;
 
-/// What `slurm_api_version() >> 16` answers (`META`'s `API_CURRENT`), and the release.
+/// What `slurm_api_version() >> 16` answers (`META`'s `API_CURRENT`), and the release. The last one was still being
+/// developed when its header was compared (August 2026).
 const RELEASES: [(c_long, u32); 9] = [
     (38, 0x16_05_00), // 22.05
     (39, 0x17_02_00), // 23.02

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! How much the fence of one step costs beside the least that the kernel asks for it, and how soon it is gone again.
+//!
+//! `cargo bench --bench setup`, as root. The executable that `cargo bench --no-run` leaves runs by itself on any host.
+
+mod floor;
+mod place;
+mod removal;
+mod stats;
+mod trace;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use floor::Floor;
+use jobfence::cgroup::layout::Kind;
+use jobfence::cgroup::place::Membership;
+use jobfence::{fence, janitor};
+use nix::unistd::Pid;
+use place::{Place, Split, soon};
+use removal::{End, Step};
+use stats::{Goals, Sample, heading, micros, row};
+use trace::between_marks;
+
+/// Anything that ends the benchmark with one line on stderr.
+type Failure = Box<dyn std::error::Error>;
+
+/// The set-up may take at most so many times as long as the floor.
+const SET_UP_GOAL: f64 = 1.5;
+
+/// Measures the set-up and the removal of a step's fence beside bare system calls.
+#[derive(Parser)]
+#[command(name = "setup")]
+struct Options {
+    /// Set-ups of each kind
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Fail when a goal is missed
+    #[arg(long)]
+    strict: bool,
+    /// Do one thing once, print the nanoseconds that it took, and end
+    #[arg(long)]
+    once: Option<What>,
+    /// Work below this directory of each hierarchy, which exists already
+    #[arg(long)]
+    base: Option<String>,
+    /// Keep records in this directory, which exists already
+    #[arg(long)]
+    run_dir: Option<PathBuf>,
+    /// Given by cargo
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// What can be done once, for strace and for fresh processes.
+#[derive(Clone, Copy, ValueEnum)]
+enum What {
+    /// Set up a step with jobfence
+    Ours,
+    /// Set up a step with bare system calls
+    Floor,
+    /// Close a fence whose last process has exited
+    Exited,
+    /// Close a fence whose last process has to be killed
+    Straggler,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(&options) {
+        Ok(met) if met || !options.strict => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether every goal was met.
+fn run(options: &Options) -> Result<bool, Failure> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err("this needs root".into());
+    }
+    let place = Place::make(options.base.clone(), options.run_dir.clone())?;
+    if let Some(what) = options.once {
+        println!("{}", once(&place, what)?.as_nanos());
+        return Ok(true);
+    }
+    let mut goals = Goals::default();
+    let floor = Floor::of(&place)?;
+    describe(&place, &floor)?;
+    same_result(&place, &floor)?;
+    set_up(&place, &floor, options.rounds, &mut goals)?;
+    in_fresh_processes(&place, options.rounds.div_ceil(4))?;
+    beside(&place, options.rounds)?;
+    for (end, name) in [(End::Exited, "exit of the last process"), (End::Straggler, "call that kills the straggler")] {
+        removal(&place, &floor, end, name, options.rounds.div_ceil(2))?;
+    }
+    system_calls(&place, &mut goals);
+    Ok(goals.print())
+}
+
+fn describe(place: &Place, floor: &Floor) -> Result<(), Failure> {
+    let kind = match place.host.layout.kind() {
+        Kind::Unified => "cgroup v2",
+        Kind::Hybrid => "hybrid (limits on v1, processes held on cgroup2 too)",
+        Kind::Legacy => "cgroup v1",
+    };
+    let kernel = nix::sys::utsname::uname()?;
+    let systemd = if place.host.systemd { "with" } else { "without" };
+    println!("{kind}, Linux {}, {systemd} systemd, below {}:", kernel.release().to_string_lossy(), place.host.base);
+    for hierarchy in place.host.hierarchies(&fence::controllers(&place.config))? {
+        println!("  {hierarchy}");
+    }
+    println!("one step: {} directories, {} files of limits", floor.directories().len(), floor.files());
+    Ok(())
+}
+
+/// A floor that does something else would be no floor: says in which files the two differ.
+fn same_result(place: &Place, floor: &Floor) -> Result<(), Failure> {
+    let (mut fence, _) = place.set_up()?;
+    let ours = floor.state()?;
+    fence.close(soon())?;
+    floor.set_up()?;
+    let bare = floor.state()?;
+    floor.remove()?;
+    for (ours, bare) in ours.iter().zip(&bare).filter(|(ours, bare)| ours != bare) {
+        println!("NOT THE SAME: jobfence leaves {ours}, the floor {bare}");
+    }
+    Ok(())
+}
+
+fn set_up(place: &Place, floor: &Floor, rounds: u32, goals: &mut Goals) -> Result<(), Failure> {
+    const WARM_UP: u32 = 20;
+    let (mut splits, mut bare) = (Vec::new(), Vec::new());
+    for round in 0..WARM_UP + rounds {
+        let split = one_of_ours(place)?;
+        let least = one_floor(floor)?;
+        if round >= WARM_UP {
+            splits.push(split);
+            bare.push(least);
+        }
+    }
+    let part = |part: fn(Split) -> Duration| Sample::new(splits.iter().copied().map(part).collect());
+    let (ours, bare) = (part(Split::whole), Sample::new(bare));
+    heading(&format!("set-up of a step, {rounds} in turn"));
+    row("bare system calls (the floor)", &bare);
+    row("jobfence", &ours);
+    row("  looking at the host", &part(|split| split.host));
+    row("  record and directories", &part(|split| split.open));
+    row("  limits", &part(|split| split.limit));
+    let ratio = micros(ours.median()) / micros(bare.median());
+    let wanted = format!("<= {SET_UP_GOAL}");
+    goals.add("set-up, times the floor (medians)", &format!("{ratio:.2}"), &wanted, ratio <= SET_UP_GOAL);
+    Ok(())
+}
+
+fn one_of_ours(place: &Place) -> Result<Split, Failure> {
+    let (mut fence, split) = place.set_up()?;
+    fence.close(soon())?;
+    Ok(split)
+}
+
+fn one_floor(floor: &Floor) -> Result<Duration, Failure> {
+    let start = Instant::now();
+    floor.set_up()?;
+    let took = start.elapsed();
+    floor.remove()?;
+    Ok(took)
+}
+
+/// A step daemon sets up one step in its life, with cold caches.
+fn in_fresh_processes(place: &Place, rounds: u32) -> Result<(), Failure> {
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        ours.push(in_fresh_process(place, "ours")?);
+        bare.push(in_fresh_process(place, "floor")?);
+    }
+    let (ours, bare) = (Sample::new(ours), Sample::new(bare));
+    heading(&format!("the same in {rounds} fresh processes each"));
+    row("bare system calls", &bare);
+    row("jobfence", &ours);
+    println!("  times the floor (medians): {:.2}", micros(ours.median()) / micros(bare.median()));
+    Ok(())
+}
+
+fn in_fresh_process(place: &Place, what: &str) -> Result<Duration, Failure> {
+    let run = Command::new(std::env::current_exe()?).args(["--once", what]).args(place.options()).output()?;
+    if !run.status.success() {
+        return Err(String::from_utf8_lossy(&run.stderr).trim_end().into());
+    }
+    Ok(Duration::from_nanos(String::from_utf8_lossy(&run.stdout).trim().parse()?))
+}
+
+/// What a launch does beside the set-up.
+fn beside(place: &Place, rounds: u32) -> Result<(), Failure> {
+    let (mut membership, mut janitor) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let start = Instant::now();
+        Membership::read(&place.host.proc, Pid::this().as_raw())?;
+        let read = Instant::now();
+        janitor::reap(&place.host, &place.config, soon())?;
+        membership.push(read - start);
+        janitor.push(read.elapsed());
+    }
+    heading("beside it, at each launch");
+    row("whose cgroup the step daemon is in", &Sample::new(membership));
+    row("whether a dead step daemon left anything", &Sample::new(janitor));
+    Ok(())
+}
+
+fn removal(place: &Place, floor: &Floor, end: End, name: &str, rounds: u32) -> Result<(), Failure> {
+    let mut durations = Vec::new();
+    for _ in 0..rounds {
+        durations.push(Step::start(place, end)?.close()?);
+        if let Some(left) = floor.directories().iter().find(|directory| directory.exists()) {
+            return Err(format!("{} was left", left.display()).into());
+        }
+    }
+    let sample = Sample::new(durations);
+    heading(&format!("removal, {rounds} times"));
+    row(&format!("from the {name}"), &sample);
+    print!("{}", sample.histogram());
+    Ok(())
+}
+
+fn system_calls(place: &Place, goals: &mut Goals) {
+    println!("\nsystem calls, one time each");
+    let mut sleeps = None;
+    for (what, name) in [
+        ("floor", "bare set-up"),
+        ("ours", "jobfence's set-up"),
+        ("exited", "close, nobody left"),
+        ("straggler", "close, with a straggler"),
+    ] {
+        let Some(calls) = trace::calls(place, what) else {
+            println!("  strace is missing or may not trace: not counted");
+            break;
+        };
+        println!("  {name}: {} ({calls})", calls.count());
+        if matches!(what, "exited" | "straggler") {
+            sleeps = Some(sleeps.unwrap_or(0) + calls.sleeps());
+        }
+    }
+    if let Some(sleeps) = sleeps {
+        goals.add("removal, calls that only let time pass", &sleeps.to_string(), "0", sleeps == 0);
+    }
+}
+
+fn once(place: &Place, what: What) -> Result<Duration, Failure> {
+    match what {
+        What::Ours => {
+            let (mut fence, split) = between_marks(|| place.set_up())?;
+            fence.close(soon())?;
+            Ok(split.whole())
+        }
+        What::Floor => {
+            let floor = Floor::of(place)?;
+            let start = Instant::now();
+            between_marks(|| floor.set_up())?;
+            let took = start.elapsed();
+            floor.remove()?;
+            Ok(took)
+        }
+        What::Exited => Step::start(place, End::Exited)?.close(),
+        What::Straggler => Step::start(place, End::Straggler)?.close(),
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Where the benchmark works: a directory of its own in each hierarchy, and records of its own.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use jobfence::cgroup::dir::Dir;
+use jobfence::config::Config;
+use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
+use jobfence::host::Host;
+use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::policy::{self, Plan};
+use tempfile::TempDir;
+
+use crate::Failure;
+
+/// Where to work, and as whose job. What was made for it is removed with it.
+pub struct Place {
+    pub config: Config,
+    pub host: Host,
+    pub key: JobKey,
+    /// The directory of records, when it is ours.
+    records: Option<TempDir>,
+    /// Whether our directory in each hierarchy is ours to remove.
+    owns_base: bool,
+}
+
+/// How long each part of one set-up took.
+#[derive(Clone, Copy)]
+pub struct Split {
+    pub host: Duration,
+    pub open: Duration,
+    pub limit: Duration,
+}
+
+impl Split {
+    /// All parts.
+    pub fn whole(self) -> Duration {
+        self.host + self.open + self.limit
+    }
+}
+
+impl Place {
+    /// Takes over what another process of this benchmark has made (`base` and `run_dir`), or makes it.
+    pub fn make(base: Option<String>, run_dir: Option<PathBuf>) -> Result<Self, Failure> {
+        let pid = std::process::id();
+        // Beside the real records: the kind of file system counts.
+        let records = match &run_dir {
+            None => Some(tempfile::Builder::new().prefix("jobfence-bench-").tempdir_in("/run")?),
+            Some(_) => None,
+        };
+        let mut config = Config::default();
+        config.run_dir = run_dir.or_else(|| records.as_ref().map(|dir| dir.path().into())).unwrap_or(config.run_dir);
+        // systemd's cgroup2 is systemd's: there, only the delegated scope can be used. No job of a real user is met in
+        // it, by our choice of a uid.
+        let systemd = Host::read(&config)?.systemd;
+        let owns_base = base.is_none() && !systemd;
+        config.cgroup_base = base.or_else(|| owns_base.then(|| format!("jobfence-bench-{pid}")));
+        let place = Self {
+            host: Host::read(&config)?,
+            config,
+            key: JobKey { node: None, uid: 4_000_000_000 + pid, job: Name::new("1")?, step: Name::new("0")? },
+            records,
+            owns_base,
+        };
+        let wanted = fence::controllers(&place.config);
+        for hierarchy in place.host.hierarchies(&wanted)? {
+            place.host.open_base(hierarchy, &wanted)?;
+        }
+        Ok(place)
+    }
+
+    /// What a job of one CPU and 256 MiB is limited to.
+    pub fn plan(&self) -> Plan {
+        let (cpus, memory) = (Some(Cpus::whole(1)), Some(256 << 20));
+        let grant = Grant { job_cpus: cpus, step_cpus: cpus, job_memory: memory, step_memory: memory };
+        policy::plan(&self.config, &grant).0
+    }
+
+    /// What the product does before a job's first process: look at the host, make the tree and its record, limit it.
+    pub fn set_up(&self) -> Result<(Fence, Split), Failure> {
+        let start = Instant::now();
+        let host = Host::read(&self.config)?;
+        let read = Instant::now();
+        let fence = Fence::open(&host, &self.config, &self.key)?;
+        let open = Instant::now();
+        let errors = fence.limit(&self.plan());
+        let split = Split { host: read - start, open: open - read, limit: open.elapsed() };
+        match errors.into_iter().next() {
+            None => Ok((fence, split)),
+            Some((limit, error)) => Err(format!("the {limit} limit: {error}").into()),
+        }
+    }
+
+    /// The options with which another process takes this place over.
+    pub fn options(&self) -> [std::ffi::OsString; 4] {
+        ["--base".into(), self.host.base.clone().into(), "--run-dir".into(), self.config.run_dir.clone().into()]
+    }
+}
+
+/// A moment by which removing is over, or has failed.
+pub fn soon() -> Instant {
+    Instant::now() + CLEANUP_TIMEOUT
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.owns_base {
+            return;
+        }
+        for hierarchy in &self.host.layout.hierarchies {
+            let removed = Dir::open(&hierarchy.mount).and_then(|top| top.remove(&self.host.base));
+            if let Err(error) = removed {
+                eprintln!("{error}");
+            }
+        }
+        drop(self.records.take());
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The `jobfence` command as its users meet it: words, exit statuses, signals, terminal.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use jobfence::config::KEYS;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The command, with directories of its own when it makes any.
+struct Site {
+    run: tempfile::TempDir,
+    base: String,
+}
+
+impl Site {
+    fn new(test: &str) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
+        Self { run: tempfile::tempdir().unwrap(), base: format!("jobfence-cli-{}-{test}", std::process::id()) }
+    }
+
+    fn command(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        let run_dir = self.run.path().join("run");
+        command.arg(subcommand).arg("-o").arg(format!("CgroupBase={}", self.base));
+        command.arg("-o").arg(format!("RunDir={}", run_dir.display())).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command("run").args(args).output().unwrap()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        for mount in mounts.lines().filter(|line| line.contains(" - cgroup")) {
+            let _ = fs::remove_dir(format!("{}/{}", mount.split(' ').nth(4).unwrap(), self.base));
+        }
+    }
+}
+
+fn jobfence(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_jobfence")).args(args).output().unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn help_and_mistakes() {
+    let help = jobfence(&["--help"]);
+    assert!(help.status.success());
+    for subcommand in ["check", "run", "reap", "hold"] {
+        assert!(out(&help).contains(subcommand), "{}", out(&help));
+        assert!(jobfence(&[subcommand, "--help"]).status.success());
+    }
+    assert_eq!(jobfence(&["--version"]).status.code(), Some(0));
+    assert_eq!(jobfence(&["chekc"]).status.code(), Some(2));
+    let wrong = jobfence(&["run", "--cpus", "many", "--", "true"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(err(&wrong).contains("expected a number of CPUs"), "{}", err(&wrong));
+}
+
+#[test]
+fn check_says_what_is_wrong_and_where() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("jobfence.conf");
+    fs::write(&file, "# fine\nConstrianRAMSpace=yes\nCPUQuotaPercent=0\n").unwrap();
+    let file = file.to_str().unwrap();
+    let check = jobfence(&["check", "--config", file]);
+    assert_eq!(check.status.code(), Some(1));
+    let said = err(&check);
+    assert!(said.contains(&format!("{file}:2:1: found \"ConstrianRAMSpace\"")), "{said}");
+    assert!(said.contains("did you mean ConstrainRAMSpace"), "{said}");
+    assert!(said.contains(&format!("{file}:3:")), "{said}");
+}
+
+#[test]
+fn check_tries_it_out() {
+    let site = Site::new("check");
+    let check = site.command("check").output().unwrap();
+    assert!(check.status.success(), "{}{}", out(&check), err(&check));
+    assert!(out(&check).contains("a step with 1 CPU and 64 MiB was made"), "{}", out(&check));
+    let off = jobfence(&["check", "-o", "Mode=off"]);
+    assert!(off.status.success());
+    assert!(out(&off).contains("no job is fenced here"));
+}
+
+#[test]
+fn the_example_file_is_the_defaults() {
+    let example = fs::read_to_string("plugstack/jobfence.conf").unwrap();
+    let keys = out(&jobfence(&["check", "--keys", "-o", "Mode=off"]));
+    let commented: Vec<&str> =
+        example.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' ')).collect();
+    for key in KEYS.iter().filter(|key| key.name != "Mode" && key.name != "CgroupBase") {
+        let line = keys.lines().find(|line| line.starts_with(&format!("{}=", key.name))).unwrap();
+        let shown = commented.iter().find(|line| line.starts_with(&format!("{}=", key.name)));
+        let shown = shown.unwrap_or_else(|| panic!("{} is not in the example file", key.name));
+        let same = |text: &str| jobfence::config::parse("test", format!("{text}\n").as_bytes()).unwrap();
+        assert_eq!(same(shown), same(line), "{}", key.name);
+    }
+}
+
+#[test]
+fn every_key_is_in_the_man_page() {
+    let page = fs::read_to_string("docs/man/jobfence.conf.5").unwrap();
+    for key in KEYS {
+        assert!(page.lines().any(|line| line.starts_with(&format!(".B {}", key.name))), "{} is missing", key.name);
+    }
+}
+
+#[test]
+fn run_ends_as_the_command_ends() {
+    let site = Site::new("ends");
+    assert_eq!(site.run(&["--", "sh", "-c", "exit 3"]).status.code(), Some(3));
+    assert_eq!(site.run(&["--", "sh", "-c", "kill -TERM $$"]).status.signal(), Some(libc::SIGTERM));
+    let missing = site.run(&["--", "/nonexistent"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(err(&missing).contains("cannot run /nonexistent: No such file or directory"), "{}", err(&missing));
+    assert_eq!(out(&site.run(&["--", "echo", "fine"])), "fine\n");
+}
+
+#[test]
+fn run_limits_cpu_time() {
+    let site = Site::new("cpu");
+    let spin = "import time, os\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\n\
+                t = os.times()\nprint((t.user + t.system) / 2)";
+    let output = site.run(&["--cpus", "0.25", "--", "/usr/bin/python3", "-S", "-c", spin]);
+    let cpus: f64 = out(&output).trim().parse().unwrap();
+    // Above it only by what a short run keeps of its first period; below it as far as the machine is busy.
+    assert!((0.05..0.32).contains(&cpus), "{cpus}");
+}
+
+#[test]
+fn run_explains_a_kill_for_want_of_memory() {
+    let site = Site::new("memory");
+    let output = site.run(&["--mem", "40M", "--", "/usr/bin/python3", "-S", "-c", "b = bytearray(80 << 20)"]);
+    assert_eq!(output.status.signal(), Some(libc::SIGKILL));
+    let said = err(&output);
+    assert!(said.contains("(python3) was killed") && said.contains("memory limit of 40.0 MiB"), "{said}");
+}
+
+#[test]
+fn run_as_another_user_takes_nothing_of_roots_along() {
+    let site = Site::new("user");
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    let look =
+        "id -un; env | grep -c SECRET; ls /proc/self/fd | wc -l; ps -o sid= -p $$ | tr -d ' '; echo $$; echo $HOME";
+    let output = site
+        .command("run")
+        .args(["--user", "nobody", "--", "sh", "-c", look])
+        .env("SECRET", "yes")
+        .env("LANG", "C")
+        .stdin(fs::File::open(secret.path()).unwrap())
+        .output()
+        .unwrap();
+    let said = out(&output);
+    let lines: Vec<&str> = said.lines().collect();
+    // 0, 1, 2 and the directory that ls itself has open.
+    assert_eq!(lines.get(..3), Some(&["nobody", "0", "4"][..]), "{said}{}", err(&output));
+    assert_eq!(lines.get(3), lines.get(4), "a session of its own: {said}");
+    assert_eq!(lines.get(5), Some(&"/nonexistent"));
+    assert!(err(&site.run(&["--user", "no-such-user", "--", "true"])).contains("unknown user"));
+}
+
+#[test]
+fn run_kills_what_the_command_leaves_behind() {
+    let site = Site::new("stragglers");
+    let output = site.run(&["--", "sh", "-c", "setsid sleep 987 >/dev/null 2>&1 & echo $!"]);
+    let pid = out(&output).trim().to_owned();
+    assert!(!fs::exists(format!("/proc/{pid}")).unwrap(), "process {pid} lives");
+}
+
+#[test]
+fn run_passes_signals_on() {
+    let site = Site::new("signals");
+    let script = "trap 'echo usr1; exit 5' USR1; echo ready; while :; do sleep 0.05; done";
+    let mut child = site.command("run").args(["--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut ready = [0u8; 6];
+    std::io::Read::read_exact(&mut stdout, &mut ready).unwrap();
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGUSR1).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+    assert_eq!(std::io::read_to_string(stdout).unwrap(), "usr1\n");
+}
+
+#[test]
+fn run_stops_and_continues_with_the_command() {
+    let site = Site::new("stop");
+    let script = "echo ready; kill -STOP $$; echo on";
+    let mut child = site.command("run").args(["--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    while !state().contains(") T ") {
+        assert!(Instant::now() < deadline, "not stopped: {}", state());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill(pid, Signal::SIGCONT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(std::io::read_to_string(child.stdout.take().unwrap()).unwrap(), "ready\non\n");
+}
+
+#[test]
+fn run_works_where_sigchld_was_ignored() {
+    let site = Site::new("sigchld");
+    let jobfence = site.command("run");
+    let mut words: Vec<String> = vec![jobfence.get_program().to_string_lossy().into_owned()];
+    words.extend(jobfence.get_args().map(|word| word.to_string_lossy().into_owned()));
+    let program =
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
+    let status = Command::new("timeout")
+        .args(["10", "/usr/bin/python3", "-S", "-c", program])
+        .args(words)
+        .args(["--", "sh", "-c", "exit 4"])
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(4));
+}
+
+#[test]
+fn reap_kills_nobody_whose_owner_lives_elsewhere() {
+    let site = Site::new("namespace");
+    let mut sleeper = site.command("run").args(["--", "sleep", "60"]).spawn().unwrap();
+    let record =
+        || fs::read_dir(site.run.path().join("run")).into_iter().flatten().flatten().find(|e| e.path().is_file());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while record().is_none() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // A janitor in a pid namespace of its own does not see the owner, and must not take that for dead.
+    let reap = site.command("reap");
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(reap.get_program())
+        .args(reap.get_args())
+        .output()
+        .unwrap();
+    assert!(out(&output).contains("0 removed, 1 alive"), "{}{}", out(&output), err(&output));
+    assert!(sleeper.try_wait().unwrap().is_none(), "the step was ended");
+    kill(Pid::from_raw(sleeper.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert_eq!(sleeper.wait().unwrap().signal(), Some(libc::SIGTERM));
+}

@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The fence on this host's real cgroups, with no scheduler: as root, below a directory of its own in each hierarchy.
+//!
+//! What another process must do (own a step and die, fight over a directory) is done by this same test program, run again
+//! with `JOBFENCE_TEST_CHILD` set.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use jobfence::cgroup::dir::Dir;
+use jobfence::cgroup::kill::{Members, kill_all};
+use jobfence::cgroup::layout::Version;
+use jobfence::cgroup::limits::{self, CpuQuota};
+use jobfence::config::{Config, Limit};
+use jobfence::fence::Fence;
+use jobfence::host::Host;
+use jobfence::janitor;
+use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::policy;
+
+/// A configuration with directories of its own, that must be empty again in the end.
+struct Site {
+    config: Config,
+    _run: tempfile::TempDir,
+    owned: bool,
+}
+
+impl Site {
+    fn new(test: &str) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
+        let run = tempfile::tempdir().unwrap();
+        let base = format!("jobfence-test-{}-{test}", std::process::id());
+        Self {
+            config: Config { cgroup_base: Some(base), run_dir: run.path().join("run"), ..Config::default() },
+            _run: run,
+            owned: true,
+        }
+    }
+
+    /// The same site seen from a child.
+    fn inherited() -> Self {
+        let base = std::env::var("JOBFENCE_TEST_BASE").unwrap();
+        let run_dir = PathBuf::from(std::env::var("JOBFENCE_TEST_RUN").unwrap());
+        let config = Config { cgroup_base: Some(base), run_dir, ..Config::default() };
+        Self { config, _run: tempfile::tempdir().unwrap(), owned: false }
+    }
+
+    fn base(&self) -> &str {
+        self.config.cgroup_base.as_deref().unwrap()
+    }
+
+    fn host(&self) -> Host {
+        Host::read(&self.config).unwrap()
+    }
+
+    fn child(&self, role: &str) -> Child {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture"])
+            .env("JOBFENCE_TEST_CHILD", role)
+            .env("JOBFENCE_TEST_BASE", self.base())
+            .env("JOBFENCE_TEST_RUN", &self.config.run_dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Our directories that exist, below the base, in every hierarchy.
+    fn left(&self) -> Vec<PathBuf> {
+        let mut left = Vec::new();
+        for hierarchy in &self.host().layout.hierarchies {
+            walk(&hierarchy.mount.join(self.base()), &mut left);
+        }
+        if let Ok(records) = fs::read_dir(&self.config.run_dir) {
+            left.extend(records.map(|record| record.unwrap().path()).filter(|path| !path.is_dir()));
+        }
+        left
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if self.owned {
+            for hierarchy in &Host::read(&self.config).unwrap().layout.hierarchies {
+                let _ = fs::remove_dir(hierarchy.mount.join(self.base()));
+            }
+        }
+    }
+}
+
+fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            walk(&entry.path(), found);
+            found.push(entry.path());
+        }
+    }
+}
+
+fn key(step: &str) -> JobKey {
+    JobKey { node: None, uid: 65_534, job: Name::new("1").unwrap(), step: Name::new(step).unwrap() }
+}
+
+fn grant(cpus: u32, mib: u64) -> Grant {
+    let (cpus, memory) = (Some(Cpus::whole(cpus)), Some(mib << 20));
+    Grant { job_cpus: cpus, step_cpus: cpus, job_memory: memory, step_memory: memory }
+}
+
+fn open(site: &Site, step: &str, grant: &Grant) -> Fence {
+    let fence = Fence::open(&site.host(), &site.config, &key(step)).unwrap();
+    let (plan, errors) = policy::plan(&site.config, grant);
+    assert!(errors.is_empty(), "{errors:?}");
+    let errors = fence.limit(&plan);
+    assert!(errors.is_empty(), "{errors:?}");
+    fence
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(10)
+}
+
+/// The directory of a step, or of its job, in the hierarchy of a controller.
+fn dir_of(site: &Site, fence: &Fence, controller: &str, job: bool) -> (Dir, Version) {
+    let host = site.host();
+    let hierarchy = host.layout.with_controller(controller).unwrap();
+    let path = Path::new(fence.path().trim_start_matches('/'));
+    let path = if job { path.parent().unwrap() } else { path };
+    (Dir::open(hierarchy.mount.join(path)).unwrap(), hierarchy.version)
+}
+
+fn quota(site: &Site, fence: &Fence, job: bool) -> CpuQuota {
+    let (dir, version) = dir_of(site, fence, "cpu", job);
+    limits::cpu_quota(&dir, version).unwrap().unwrap()
+}
+
+/// A process that does nothing, and one more that it started, in a session of its own.
+fn stragglers() -> Child {
+    Command::new("sh").args(["-c", "setsid sleep 1000 & exec sleep 1000"]).stdin(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn from_beginning_to_end() {
+    let site = Site::new("life");
+    let mut fence = open(&site, "0", &grant(2, 200));
+    assert_eq!(quota(&site, &fence, true), CpuQuota { quota_us: 200_000, period_us: 100_000 });
+    assert_eq!(quota(&site, &fence, false), CpuQuota { quota_us: 200_000, period_us: 100_000 });
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+    let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
+    assert!(cgroups.matches(fence.path()).count() >= 1, "{cgroups}");
+    assert!(fence.usage().cpu.is_some());
+    fence.close(soon()).unwrap();
+    fence.close(soon()).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_second_step_with_the_same_name_has_its_own_directories() {
+    let site = Site::new("twice");
+    let mut first = open(&site, "0", &grant(1, 100));
+    let mut second = open(&site, "0", &grant(1, 100));
+    assert!(first.path().ends_with("/step_0"), "{}", first.path());
+    assert!(second.path().ends_with("/step_0.2"), "{}", second.path());
+    first.close(soon()).unwrap();
+    assert!(site.left().iter().any(|path| path.ends_with("job_1/step_0.2")));
+    second.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_later_step_never_raises_the_jobs_cpus_and_may_lower_them() {
+    let site = Site::new("never");
+    // The extern step, told nothing but cores, comes first; then the batch step; then srun, who counts whole cores.
+    let mut first = open(&site, "extern", &grant(4, 100));
+    let mut batch = open(&site, "batch", &grant(1, 100));
+    assert_eq!(quota(&site, &batch, true).quota_us, 100_000);
+    assert!(quota(&site, &first, false).quota_us >= 100_000);
+    let mut srun = open(&site, "0", &grant(2, 100));
+    assert_eq!(quota(&site, &srun, true).quota_us, 100_000);
+    for fence in [&mut first, &mut batch, &mut srun] {
+        fence.close(soon()).unwrap();
+    }
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_job_whose_memory_grows_and_shrinks_is_limited_anew() {
+    let site = Site::new("memory");
+    for mib in [100, 400, 50] {
+        let mut fence = open(&site, "0", &grant(1, mib));
+        let mut again = open(&site, "1", &grant(1, mib * 2));
+        assert_eq!(again.memory_levels()[1].limit, Some((mib * 2) << 20));
+        again.close(soon()).unwrap();
+        fence.close(soon()).unwrap();
+    }
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn what_a_dead_owner_left_is_removed_and_what_a_living_one_has_is_not() {
+    let site = Site::new("dead");
+    let mut mine = open(&site, "0", &grant(1, 100));
+    let mut owner = site.child("own a step with a straggler and say so");
+    let straggler = read_line(&mut owner);
+    assert!(site.left().iter().any(|path| path.ends_with("job_1/step_7")), "{:?}", site.left());
+    assert_eq!(janitor::reap(&site.host(), &site.config, soon()).unwrap().removed, Vec::<String>::new());
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, soon()).unwrap();
+    assert_eq!(reaped.removed, ["uid_65534/job_1/step_7"]);
+    assert_eq!((reaped.alive, reaped.failed), (1, Vec::new()));
+    assert!(!is_running(&straggler), "{straggler} lives");
+    assert!(site.left().iter().any(|path| path.ends_with("job_1/step_0")));
+    mine.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_name_of_a_dead_owner_is_free_again() {
+    let site = Site::new("free");
+    let mut owner = site.child("own a step with a straggler and say so");
+    read_line(&mut owner);
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    let mut fence = open(&site, "7", &grant(1, 100));
+    assert!(fence.path().ends_with("/step_7"), "{}", fence.path());
+    fence.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_record_of_another_boot_is_forgotten_and_kills_nobody() {
+    let site = Site::new("boot");
+    let fence = open(&site, "0", &grant(1, 100));
+    let record = site.config.run_dir.join("uid_65534,job_1,step_0");
+    let text = fs::read_to_string(&record).unwrap();
+    let other: String = text
+        .lines()
+        .map(|line| if line.starts_with("boot_id=") { "boot_id=other\n".to_owned() } else { format!("{line}\n") })
+        .collect();
+    fs::write(&record, other).unwrap();
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, soon()).unwrap();
+    assert_eq!(reaped.removed.len(), 1);
+    assert!(child.try_wait().unwrap().is_none(), "the child was killed");
+    let mut fence = fence;
+    fence.close(soon()).unwrap();
+    child.wait().unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_record_that_is_not_understood_is_left_alone() {
+    let site = Site::new("strange");
+    let mut fence = open(&site, "0", &grant(1, 100));
+    let record = site.config.run_dir.join("uid_65534,job_1,step_5");
+    fs::write(&record, "jobfence-record 9\n").unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, soon()).unwrap();
+    assert_eq!((reaped.removed.len(), reaped.alive, reaped.failed.len()), (0, 1, 1));
+    fs::remove_file(record).unwrap();
+    fence.close(soon()).unwrap();
+}
+
+#[test]
+fn steps_that_begin_and_end_at_once_do_not_disturb_each_other() {
+    let site = Site::new("race");
+    let mut children: Vec<Child> = (0..4).map(|_| site.child("begin and end steps")).collect();
+    for child in &mut children {
+        let status = child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_fork_storm_is_ended_with_and_without_cgroup_kill() {
+    for long_way in [false, true] {
+        let site = Site::new(if long_way { "storm" } else { "storm2" });
+        let mut fence = open(&site, "0", &grant(1, 100));
+        let storm = "import os\nfor _ in range(20):\n if os.fork() == 0:\n  while True:\n   if os.fork(): os._exit(0)\n\
+                     while True: pass";
+        let mut child = Command::new("sh")
+            .args(["-c", "read go; exec python3 -S -c \"$0\"", storm])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        if long_way {
+            let (dir, _) = dir_of(&site, &fence, "memory", false);
+            kill_all(Members { unified: None, freezer: None, any: &dir }, soon()).unwrap();
+        }
+        fence.close(soon()).unwrap();
+        child.wait().unwrap();
+        assert_eq!(site.left(), Vec::<PathBuf>::new());
+    }
+}
+
+#[test]
+fn directories_made_inside_a_step_go_with_it() {
+    let site = Site::new("inside");
+    let mut fence = open(&site, "0", &grant(1, 100));
+    let (dir, _) = dir_of(&site, &fence, "memory", false);
+    fs::create_dir_all(dir.path().join("a/b")).unwrap();
+    let mut child = stragglers();
+    fs::write(dir.path().join("a/b/cgroup.procs"), child.id().to_string()).unwrap();
+    fence.close(soon()).unwrap();
+    child.wait().unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_missing_controller_is_named() {
+    let site = Site::new("missing");
+    let mut host = site.host();
+    for hierarchy in &mut host.layout.hierarchies {
+        hierarchy.controllers.remove("memory");
+    }
+    let mut fence = Fence::open(&host, &site.config, &key("0")).unwrap();
+    let (plan, _) = policy::plan(&site.config, &grant(1, 100));
+    let errors = fence.limit(&plan);
+    let limits: Vec<Limit> = errors.iter().map(|(limit, _)| *limit).collect();
+    assert_eq!(limits, [Limit::Ram, Limit::Swap]);
+    let error = errors[0].1.to_string();
+    fence.close(soon()).unwrap();
+    assert!(error.contains("the memory controller is in no cgroup hierarchy of this host"), "{error}");
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn nothing_is_left_when_a_step_cannot_be_made() {
+    let site = Site::new("half");
+    let mut host = site.host();
+    // The last hierarchy is not where it is said to be, when the others have been made already.
+    let memory = host.layout.hierarchies.iter_mut().find(|h| h.has("memory")).unwrap();
+    memory.mount = PathBuf::from("/proc");
+    let error = Fence::open(&host, &site.config, &key("0")).unwrap_err().to_string();
+    assert!(error.contains("not a cgroup file system"), "{error}");
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn no_descriptor_is_left_over() {
+    let site = Site::new("fds");
+    let mut child = site.child("count descriptors over 200 steps");
+    let said = read_line(&mut child);
+    assert_eq!(said, "same", "descriptors before and after");
+    child.wait().unwrap();
+}
+
+fn read_line(child: &mut Child) -> String {
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    // The test harness of the child says a few words of its own.
+    lines.find_map(|line| line.ok()?.strip_prefix("SAYS ").map(str::to_owned)).unwrap()
+}
+
+fn is_running(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+/// Not a test: what the children of the tests above do.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var("JOBFENCE_TEST_CHILD") else { return };
+    let site = Site::inherited();
+    match role.as_str() {
+        "own a step with a straggler and say so" => {
+            let fence = open(&site, "7", &grant(1, 100));
+            let straggler = Command::new("setsid").args(["sleep", "1000"]).stdout(Stdio::null()).spawn().unwrap();
+            fence.attach(&site.host(), straggler.id().cast_signed()).unwrap();
+            println!("\nSAYS {}", straggler.id());
+            loop {
+                std::thread::park();
+            }
+        }
+        "begin and end steps" => {
+            for round in 0..100 {
+                let mut fence = open(&site, &(round % 3).to_string(), &grant(1 + round % 2, 100));
+                fence.close(soon()).unwrap();
+            }
+        }
+        "count descriptors over 200 steps" => {
+            let count = || fs::read_dir("/proc/self/fd").unwrap().count();
+            open(&site, "9", &grant(1, 100)).close(soon()).unwrap();
+            let before = count();
+            for _ in 0..200 {
+                open(&site, "9", &grant(1, 100)).close(soon()).unwrap();
+            }
+            println!("\nSAYS {}", if count() == before { "same" } else { "different" });
+        }
+        other => panic!("unknown role {other}"),
+    }
+}

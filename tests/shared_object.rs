@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The file that Slurm loads: what it exports, where it can be loaded, and what it does not do there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Beside the test programs: cargo builds the cdylib for them too.
+fn shared_object() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let file = test.parent().unwrap().join("libjobfence.so");
+    assert!(file.exists(), "{} is missing", file.display());
+    file
+}
+
+fn output(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn exports_what_slurm_asks_for_and_nothing_else() {
+    let symbols = output("nm", &["-D", "--defined-only", shared_object().to_str().unwrap()]);
+    let exported: BTreeSet<&str> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    let expected = [
+        "plugin_name",
+        "plugin_type",
+        "plugin_version",
+        "slurm_spank_exit",
+        "slurm_spank_init",
+        "slurm_spank_init_failure_mode",
+        "slurm_spank_init_post_opt",
+        "slurm_spank_task_exit",
+        "slurm_spank_task_init_privileged",
+        "slurm_spank_task_post_fork",
+        "spank_plugin_version",
+    ];
+    assert_eq!(exported, BTreeSet::from(expected));
+}
+
+#[test]
+fn plugin_version_is_writable_and_nobody_elses() {
+    let so = shared_object();
+    let symbols = output("nm", &["-D", so.to_str().unwrap()]);
+    assert!(symbols.lines().any(|line| line.ends_with(" D plugin_version")), "{symbols}");
+    // The constructor must write into this file's own variable, though every plugin has one of this name.
+    let relocations = output("readelf", &["-r", "-W", so.to_str().unwrap()]);
+    assert!(!relocations.contains("plugin_version"), "{relocations}");
+}
+
+#[test]
+fn needs_no_library_of_slurms() {
+    let needed = output("readelf", &["-d", "-W", shared_object().to_str().unwrap()]);
+    let needed: Vec<&str> = needed.lines().filter(|line| line.contains("(NEEDED)")).collect();
+    assert!(needed.iter().all(|line| !line.contains("slurm")), "{needed:?}");
+}
+
+/// Python loads with RTLD_NOW, and has no symbol of Slurm's: every callback must answer all the same.
+#[test]
+fn loads_and_unloads_outside_of_slurm_and_leaves_nothing() {
+    let program = r#"
+import ctypes, os, sys
+def threads(): return len(os.listdir("/proc/self/task"))
+def descriptors(): return len(os.listdir("/proc/self/fd"))
+before = threads(), descriptors()
+for _ in range(3):
+    so = ctypes.CDLL(sys.argv[1])
+    for name in ("init", "init_post_opt", "task_init_privileged", "task_post_fork", "task_exit", "exit"):
+        assert getattr(so, "slurm_spank_" + name)(None, 0, None) == 0, name
+    libdl = ctypes.CDLL(None)
+    libdl.dlclose.argtypes = [ctypes.c_void_p]
+    libdl.dlclose(so._handle)
+    assert sys.argv[1] not in open("/proc/self/maps").read(), "still mapped"
+assert (threads(), descriptors()) == before, (threads(), descriptors(), before)
+print("fine")
+"#;
+    let so = shared_object();
+    assert_eq!(output("/usr/bin/python3", &["-S", "-c", program, so.to_str().unwrap()]), "fine\n");
+}
+
+/// `make bindings` renews the committed file.
+#[test]
+fn the_committed_bindings_are_fresh() {
+    assert_eq!(
+        env!("JOBFENCE_BINDINGS"),
+        "generated",
+        "slurm/spank.h or libclang is missing: install libslurm-dev and libclang-dev"
+    );
+    let fresh = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+    let committed = fs::read_to_string("src/entry/spank/bindings.rs").unwrap();
+    // The number of the header's release is the only thing that may differ.
+    let without_release = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| !line.contains("SLURM_VERSION_NUMBER")).map(str::to_owned).collect()
+    };
+    assert_eq!(without_release(fresh), without_release(&committed));
+}
