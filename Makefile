@@ -25,21 +25,21 @@ all:
 demo:
 	tests/need build slurm
 	$(MAKE) all
-	python3 tests/demo.py --so $(SO) --bin $(BIN)
+	python3 -B tests/demo.py --so $(SO) --bin $(BIN)
 
 check:
 	tests/need build slurm vm
-	python3 tests/check.py
+	python3 -B tests/check.py
 
 bench:
 	tests/need build slurm bench
 	$(MAKE) all
 	$(CARGO) bench --locked --bench setup
-	python3 benches/launch.py --so $(SO) --bin $(BIN)
+	python3 -B benches/launch.py --so $(SO) --bin $(BIN)
 
 vm: all
 	tests/need vm
-	python3 tests/vm/cell.py $(CELL)
+	python3 -B tests/vm/cell.py $(CELL)
 
 # Renews the committed bindings; needs slurm/spank.h and libclang.
 bindings:

@@ -162,19 +162,11 @@ impl Fence {
         };
         for tree in &self.trees {
             let (Some(job), Some(step)) = (tree.job(), tree.step()) else { continue };
-            for (dir, limits, is_job) in [(job, &plan.job, true), (step, &plan.step, false)] {
-                if tree.hierarchy.has("cpu")
-                    && let Some(quota) = limits.cpu
-                {
-                    let set = if is_job {
-                        let steps = dir.list(true).unwrap_or_default();
-                        limits::lower_cpu_quota(dir, tree.hierarchy.version, quota, &steps)
-                    } else {
-                        limit_step_cpu(job, dir, tree.hierarchy.version, quota)
-                    };
-                    errors.extend(set.err().map(|error| (Limit::Cpu, error)));
-                }
-                if tree.hierarchy.has("memory") {
+            if tree.hierarchy.has("cpu") {
+                errors.extend(limit_cpu(tree, plan).err().map(|error| (Limit::Cpu, error)));
+            }
+            if tree.hierarchy.has("memory") {
+                for (dir, limits) in [(job, &plan.job), (step, &plan.step)] {
                     limit_memory(dir, tree.hierarchy.version, limits, &mut errors);
                 }
             }
@@ -332,11 +324,14 @@ fn make_tree(host: &Host, hierarchy: &Hierarchy, wanted: &[&'static str], levels
 
 fn try_tree(host: &Host, hierarchy: &Hierarchy, wanted: &[&'static str], levels: &[String]) -> Result<Tree> {
     let mut dirs = vec![host.open_base(hierarchy, wanted)?];
+    let mut made = Vec::new();
     let last = levels.len().saturating_sub(1);
     for (depth, name) in levels.iter().enumerate() {
         let Some(parent) = dirs.last() else { break };
         let child = if depth < last {
-            parent.ensure(name)?
+            let (child, new) = parent.ensure_new(name)?;
+            made.push(new);
+            child
         } else {
             match parent.make(name) {
                 // Its record is ours, so nobody else uses this directory: it was left by a step whose record is lost. A
@@ -352,17 +347,25 @@ fn try_tree(host: &Host, hierarchy: &Hierarchy, wanted: &[&'static str], levels:
         dirs.push(child);
     }
     // From the top down, and after the step exists: from now on its parents cannot vanish.
-    for dir in dirs.iter().skip(1).take(last) {
-        host::enable(dir, hierarchy, wanted)?;
+    for (dir, new) in dirs.iter().skip(1).zip(made) {
+        host::enable(dir, hierarchy, wanted, new)?;
     }
     Ok(Tree { hierarchy: hierarchy.clone(), dirs })
 }
 
-/// v1 refuses a step's quota above the job's, which may be lower than planned when an earlier step was told less.
-fn limit_step_cpu(job: &Dir, step: &Dir, version: Version, quota: limits::CpuQuota) -> Result<()> {
-    let job = limits::cpu_quota(job, version)?;
-    let quota = job.map_or(quota, |job| quota.at_most(job));
-    limits::set_cpu_quota(step, version, quota)
+/// The step's quota is never above the job's, which may be lower than planned when an earlier step was told less; v1 would
+/// refuse it.
+fn limit_cpu(tree: &Tree, plan: &Plan) -> Result<()> {
+    let (Some(job), Some(step)) = (tree.job(), tree.step()) else { return Ok(()) };
+    let version = tree.hierarchy.version;
+    let above = match plan.job.cpu {
+        Some(quota) => Some(limits::lower_cpu_quota(job, version, quota)?),
+        None => limits::cpu_quota(job, version)?,
+    };
+    match plan.step.cpu {
+        Some(quota) => limits::set_cpu_quota(step, version, above.map_or(quota, |above| quota.at_most(above))),
+        None => Ok(()),
+    }
 }
 
 fn limit_memory(dir: &Dir, version: Version, limits: &Limits, errors: &mut Vec<LimitError>) {

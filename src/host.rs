@@ -31,11 +31,12 @@ pub struct Host {
 impl Host {
     /// Reads the host.
     pub fn read(config: &Config) -> Result<Self> {
-        let layout = Layout::read(&config.cgroup_mountpoint)?;
+        let proc = Dir::open("/proc")?;
+        let layout = Layout::read(&proc, &config.cgroup_mountpoint)?;
         let systemd = Path::new("/run/systemd/system").is_dir();
         let default = if systemd { SYSTEMD_BASE } else { PLAIN_BASE };
         let base = config.cgroup_base.clone().unwrap_or_else(|| default.to_owned());
-        Ok(Self { layout, systemd, base, proc: Dir::open("/proc")? })
+        Ok(Self { layout, systemd, base, proc })
     }
 
     /// The hierarchies in which every step gets a directory: those of the CPU and memory controllers, the one that counts
@@ -93,9 +94,17 @@ impl Host {
         let delegated = self.systemd && hierarchy.version == Version::V2;
         for name in self.base.split('/') {
             if !delegated {
-                enable(&dir, hierarchy, wanted)?;
-                dir = dir.ensure(name)?;
-                count_children(&dir, hierarchy)?;
+                enable(&dir, hierarchy, wanted, false)?;
+                dir = match dir.child(name) {
+                    // Only a first launch after boot finds none. Of two at once each sees to use_hierarchy before it makes
+                    // anything below.
+                    Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
+                        let dir = dir.ensure(name)?;
+                        count_children(&dir, hierarchy)?;
+                        dir
+                    }
+                    other => other?,
+                };
                 continue;
             }
             dir = dir.child(name).map_err(|error| match error.kernel_errno() {
@@ -110,7 +119,7 @@ impl Host {
                 .at(dir.path())
                 .hint("'systemctl enable --now jobfence.service' makes one that is"));
         }
-        enable(&dir, hierarchy, wanted)?;
+        enable(&dir, hierarchy, wanted, false)?;
         Ok(dir)
     }
 }
@@ -137,7 +146,9 @@ pub fn is_delegated(dir: &Dir) -> Option<bool> {
 /// One by one, only what is missing, memory before the others: while a process sits in the directory itself, enabling memory
 /// is refused, but enabling a threaded controller (cpu, pids) would turn the directory into a `domain threaded` one, in
 /// which nothing can be fenced any more. Then it is read what is really on.
-pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<()> {
+///
+/// A directory that was made a moment ago (`new`) has no process in it and no controller on, so all go on at once.
+pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str], new: bool) -> Result<()> {
     const FILE: &str = "cgroup.subtree_control";
     if hierarchy.version == Version::V1 {
         return Ok(());
@@ -145,7 +156,18 @@ pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Resu
     let mut wanted: Vec<&str> = wanted.iter().copied().filter(|c| hierarchy.has(c)).collect();
     wanted.sort_by_key(|controller| *controller != "memory");
     let is_on = |text: &str, controller: &str| text.split_whitespace().any(|on| on == controller);
-    let on = dir.read(FILE)?;
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    if new {
+        let all: Vec<String> = wanted.iter().map(|controller| format!("+{controller}")).collect();
+        match dir.write_and_read(FILE, &all.join(" ")) {
+            Ok(on) if wanted.iter().all(|controller| is_on(&on, controller)) => return Ok(()),
+            // One by one, to say which.
+            _ => {}
+        }
+    }
+    let on = dir.read_value(FILE)?;
     wanted.retain(|controller| !is_on(&on, controller));
     if wanted.is_empty() {
         return Ok(());
@@ -171,7 +193,7 @@ pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Resu
             _ => error,
         })?;
     }
-    let on = dir.read(FILE)?;
+    let on = dir.read_value(FILE)?;
     match wanted.iter().find(|controller| !is_on(&on, controller)) {
         None => Ok(()),
         Some(controller) => Err(Error::new(format!("the {controller} controller was enabled, but is not on in"))
@@ -183,7 +205,10 @@ pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Resu
 /// Makes a v1 memory directory count what its children use, which kernels before 5.11 do only when told to.
 fn count_children(dir: &Dir, hierarchy: &Hierarchy) -> Result<()> {
     const FILE: &str = "memory.use_hierarchy";
-    if hierarchy.version == Version::V1 && dir.read_if_there(FILE)?.is_some_and(|text| text.trim() == "0") {
+    if hierarchy.version == Version::V1
+        && hierarchy.has("memory")
+        && dir.read_if_there(FILE)?.is_some_and(|text| text.trim() == "0")
+    {
         dir.write(FILE, "1")?;
     }
     Ok(())
@@ -191,7 +216,7 @@ fn count_children(dir: &Dir, hierarchy: &Hierarchy) -> Result<()> {
 
 /// The id of this boot, from `/proc/sys/kernel/random/boot_id`.
 pub fn boot_id(proc: &Dir) -> Result<String> {
-    Ok(proc.child("sys")?.child("kernel")?.child("random")?.read("boot_id")?.trim().to_owned())
+    Ok(proc.read_value("sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 /// The pid namespace of this process, from `/proc/self/ns/pid`.

@@ -14,7 +14,8 @@ use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, openat};
 use nix::poll::{PollTimeout, poll};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{Pid, UnlinkatFlags, linkat, unlinkat};
-use procfs::process::Process;
+use procfs::FromRead;
+use procfs::process::Stat;
 
 use crate::cgroup::dir::Dir;
 use crate::error::{Error, Result};
@@ -45,11 +46,15 @@ impl Owner {
 }
 
 fn start_of(pid: i32) -> Result<Option<u64>> {
-    let stat = Process::new(pid).and_then(|process| process.stat());
-    match stat {
+    // The parser alone: procfs's own handle of a process also looks which kernel this is.
+    let text = match Dir::open("/proc").and_then(|proc| proc.read(&format!("{pid}/stat"))) {
+        Ok(text) => text,
+        Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ESRCH)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match Stat::from_read(text.as_bytes()) {
         Ok(stat) if stat.state == 'Z' || stat.state == 'X' => Ok(None),
         Ok(stat) => Ok(Some(stat.starttime)),
-        Err(procfs::ProcError::NotFound(_)) => Ok(None),
         // Not knowing is not the same as dead: the janitor must not act on it.
         Err(error) => Err(Error::new(format!("read the state of process {pid}: {error}"))),
     }
@@ -203,35 +208,39 @@ impl Records {
 
     /// Asks for the right to be the one janitor. `None`: another one is at work, and will do the same.
     pub fn lock_janitor(&self) -> Result<Option<Lock>> {
-        try_lock(&self.dir)
+        try_lock(&self.dir, ".")
     }
 
     /// Waits for the right to change the limits of jobs: a quota is read and then lowered, and between the two nobody else
     /// may write. It is held for well under a millisecond.
     pub fn lock_limits(&self, deadline: Instant) -> Result<Lock> {
         // A directory of its own, since the janitor holds the lock on RunDir for longer.
-        let dir = self.dir.ensure("limits.lock")?;
+        const NAME: &str = "limits.lock";
+        let mut lock = try_lock(&self.dir, NAME);
+        if matches!(&lock, Err(error) if error.kernel_errno() == Some(Errno::ENOENT)) {
+            self.dir.ensure(NAME)?;
+            lock = try_lock(&self.dir, NAME);
+        }
         loop {
-            if let Some(lock) = try_lock(&dir)? {
+            if let Some(lock) = lock? {
                 return Ok(lock);
             }
             if Instant::now() >= deadline {
-                return Err(
-                    Error::new("another step has been changing limits for too long; its lock is on").at(dir.path())
-                );
+                return Err(Error::new("another step has been changing limits for too long; its lock is on")
+                    .at(self.dir.path().join(NAME)));
             }
             let _ = poll(&mut [], PollTimeout::from(1u8));
+            lock = try_lock(&self.dir, NAME);
         }
     }
 }
 
-fn try_lock(dir: &Dir) -> Result<Option<Lock>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let fd = openat(dir, ".", flags, Mode::empty()).map_err(|errno| Error::os("open", dir.path(), errno))?;
+fn try_lock(dir: &Dir, name: &str) -> Result<Option<Lock>> {
+    let fd = dir.open_file(name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
     match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(Lock(lock))),
         Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-        Err((_, errno)) => Err(Error::os("lock", dir.path(), errno)),
+        Err((_, errno)) => Err(Error::os("lock", dir.path().join(name), errno)),
     }
 }
 
@@ -273,7 +282,7 @@ mod tests {
         let record = record(Owner::this().unwrap());
         assert!(records.claim(&record).unwrap());
         assert!(!records.claim(&record).unwrap());
-        assert_eq!(records.list().unwrap(), [record.levels.clone()]);
+        assert_eq!(records.list().unwrap(), std::slice::from_ref(&record.levels));
         assert_eq!(records.read(&record.levels).unwrap(), Some(record.clone()));
         records.forget(&record.levels).unwrap();
         records.forget(&record.levels).unwrap();

@@ -375,6 +375,8 @@ fn child() {
     match role.as_str() {
         "own a step with a straggler and say so" => {
             let fence = open(&site, "7", &grant(1, 100));
+            // Never waited for: this process is killed.
+            #[allow(clippy::zombie_processes)]
             let straggler = Command::new("setsid").args(["sleep", "1000"]).stdout(Stdio::null()).spawn().unwrap();
             fence.attach(&site.host(), straggler.id().cast_signed()).unwrap();
             println!("\nSAYS {}", straggler.id());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Where the benchmark works: a directory of its own in each hierarchy, and records of its own.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -10,6 +12,7 @@ use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Plan};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use tempfile::TempDir;
 
 use crate::Failure;
@@ -44,9 +47,14 @@ impl Place {
     /// Takes over what another process of this benchmark has made (`base` and `run_dir`), or makes it.
     pub fn make(base: Option<String>, run_dir: Option<PathBuf>) -> Result<Self, Failure> {
         let pid = std::process::id();
-        // Beside the real records: the kind of file system counts.
+        // The kind of file system counts: /run is a tmpfs wherever systemd boots, and where it is not another one is taken.
+        let is_tmpfs = |path: &&str| statfs(*path).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC);
+        let beside = ["/run", "/dev/shm"].into_iter().find(is_tmpfs).unwrap_or("/run");
         let records = match &run_dir {
-            None => Some(tempfile::Builder::new().prefix("jobfence-bench-").tempdir_in("/run")?),
+            None => {
+                let private = Permissions::from_mode(0o700);
+                Some(tempfile::Builder::new().prefix("jobfence-bench-").permissions(private).tempdir_in(beside)?)
+            }
             Some(_) => None,
         };
         let mut config = Config::default();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
+use nix::sys::uio::pread;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::error::{Error, Result};
@@ -64,9 +65,15 @@ impl Dir {
 
     /// Makes a directory in this one unless it exists, and opens it.
     pub fn ensure(&self, name: &str) -> Result<Self> {
+        self.ensure_new(name).map(|(dir, _)| dir)
+    }
+
+    /// As `ensure`, and says whether it made the directory.
+    pub fn ensure_new(&self, name: &str) -> Result<(Self, bool)> {
         match self.make(name) {
-            Err(error) if error.kernel_errno() != Some(Errno::EEXIST) => Err(error),
-            _ => self.child(name),
+            Ok(()) => Ok((self.child(name)?, true)),
+            Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => Ok((self.child(name)?, false)),
+            Err(error) => Err(error),
         }
     }
 
@@ -90,7 +97,7 @@ impl Dir {
     pub fn read(&self, name: &str) -> Result<String> {
         let fd = self.open_file(name, OFlag::O_RDONLY)?;
         let mut text = Vec::with_capacity(512);
-        let mut chunk = [0u8; 4096];
+        let mut chunk = [0u8; 8192];
         loop {
             match nix::unistd::read(&fd, &mut chunk) {
                 Ok(0) => break,
@@ -105,9 +112,49 @@ impl Dir {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// Reads a file of a few words, which the kernel gives in one piece; one that is longer is read in whole all the same.
+    pub fn read_value(&self, name: &str) -> Result<String> {
+        let fd = self.open_file(name, OFlag::O_RDONLY)?;
+        match self.piece(&fd, name)? {
+            Some(text) => Ok(text),
+            None => self.read(name),
+        }
+    }
+
+    /// Writes a value and reads back, through the same descriptor, what the kernel made of it.
+    pub fn write_and_read(&self, name: &str, value: &str) -> Result<String> {
+        let fd = self.open_file(name, OFlag::O_RDWR).map_err(|error| error.value(value))?;
+        self.put(&fd, name, value)?;
+        match self.piece(&fd, name)? {
+            Some(text) => Ok(text),
+            None => self.read(name),
+        }
+    }
+
+    /// The beginning of a file; `None` if that is not all of it.
+    fn piece(&self, fd: &OwnedFd, name: &str) -> Result<Option<String>> {
+        let mut text = [0u8; 256];
+        loop {
+            match pread(fd, &mut text, 0) {
+                Ok(n) if n == text.len() => return Ok(None),
+                Ok(n) => return Ok(Some(String::from_utf8_lossy(text.get(..n).unwrap_or_default()).into_owned())),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Error::os("read", self.path.join(name), errno)),
+            }
+        }
+    }
+
+    fn put(&self, fd: &OwnedFd, name: &str, value: &str) -> Result<()> {
+        match nix::unistd::write(fd, value.as_bytes()) {
+            Ok(n) if n == value.len() => Ok(()),
+            Ok(_) => Err(Error::new("write: the kernel took only a part").at(self.path.join(name)).value(value)),
+            Err(errno) => Err(Error::os("write", self.path.join(name), errno).value(value)),
+        }
+    }
+
     /// Reads a whole file; `None` where this kernel or this hierarchy has no such file.
     pub fn read_if_there(&self, name: &str) -> Result<Option<String>> {
-        match self.read(name) {
+        match self.read_value(name) {
             Ok(text) => Ok(Some(text)),
             Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENODEV | Errno::EOPNOTSUPP)) => {
                 Ok(None)
@@ -119,11 +166,7 @@ impl Dir {
     /// Writes a value into a control file with one `write`, as the kernel wants it.
     pub fn write(&self, name: &str, value: &str) -> Result<()> {
         let fd = self.open_file(name, OFlag::O_WRONLY).map_err(|error| error.value(value))?;
-        match nix::unistd::write(&fd, value.as_bytes()) {
-            Ok(n) if n == value.len() => Ok(()),
-            Ok(_) => Err(Error::new("write: the kernel took only a part").at(self.path.join(name)).value(value)),
-            Err(errno) => Err(Error::os("write", self.path.join(name), errno).value(value)),
-        }
+        self.put(&fd, name, value)
     }
 
     /// Whether a file or directory of this name exists.

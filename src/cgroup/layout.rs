@@ -91,8 +91,8 @@ pub struct Layout {
 
 impl Layout {
     /// Reads this process's mounts at or below `mountpoint` (`CgroupMountpoint`, usually `/sys/fs/cgroup`).
-    pub fn read(mountpoint: &Path) -> Result<Self> {
-        let text = Dir::open("/proc/self")?.read("mountinfo")?;
+    pub fn read(proc: &Dir, mountpoint: &Path) -> Result<Self> {
+        let text = proc.read("self/mountinfo")?;
         let mut layout = Self::parse(&text, mountpoint);
         if layout.hierarchies.is_empty() {
             return Err(Error::new("no cgroup file system is mounted at or below")
@@ -100,7 +100,8 @@ impl Layout {
                 .hint("mount one there, or set CgroupMountpoint in jobfence.conf"));
         }
         for hierarchy in layout.hierarchies.iter_mut().filter(|h| h.version == Version::V2) {
-            let controllers = hierarchy.open()?.read("cgroup.controllers")?;
+            // By its path: what is mounted there is looked at when the hierarchy is opened for use.
+            let controllers = proc.read_value(&hierarchy.mount.join("cgroup.controllers").to_string_lossy())?;
             hierarchy.controllers = controllers.split_whitespace().map(str::to_owned).collect();
         }
         Ok(layout)

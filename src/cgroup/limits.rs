@@ -67,37 +67,44 @@ pub struct SwapLimit {
 
 /// Reads a directory's quota; `None` means unlimited.
 pub fn cpu_quota(dir: &Dir, version: Version) -> Result<Option<CpuQuota>> {
-    let (quota, period, file) = match version {
-        Version::V2 => {
-            let text = read_control(dir, "cpu.max", "cpu")?;
-            let mut fields = text.split_whitespace().map(str::to_owned);
-            (fields.next().unwrap_or_default(), fields.next().unwrap_or_default(), "cpu.max")
+    match version {
+        Version::V2 => parse_quota(dir, &read_control(dir, CPU_MAX, "cpu")?),
+        Version::V1 => {
+            let quota = read_control(dir, "cpu.cfs_quota_us", "cpu")?;
+            if quota.trim() == "-1" {
+                return Ok(None);
+            }
+            parse_quota(dir, &format!("{} {}", quota.trim(), read_control(dir, "cpu.cfs_period_us", "cpu")?))
         }
-        Version::V1 => (
-            read_control(dir, "cpu.cfs_quota_us", "cpu")?.trim().to_owned(),
-            read_control(dir, "cpu.cfs_period_us", "cpu")?.trim().to_owned(),
-            "cpu.cfs_quota_us",
-        ),
-    };
-    if quota == "max" || quota == "-1" {
-        return Ok(None);
-    }
-    match (quota.parse(), period.parse()) {
-        (Ok(quota_us), Ok(period_us)) => Ok(Some(CpuQuota { quota_us, period_us })),
-        _ => Err(Error::new("not a quota and a period:").at(dir.path().join(file)).value(format!("{quota} {period}"))),
     }
 }
 
+/// `QUOTA PERIOD`, as cpu.max has it.
+fn parse_quota(dir: &Dir, text: &str) -> Result<Option<CpuQuota>> {
+    let (quota, period) = text.trim().split_once(' ').unwrap_or_default();
+    if quota == "max" {
+        return Ok(None);
+    }
+    match (quota.parse(), period.trim().parse()) {
+        (Ok(quota_us), Ok(period_us)) => Ok(Some(CpuQuota { quota_us, period_us })),
+        _ => Err(Error::new("not a quota and a period in").at(dir.path()).value(text.trim())),
+    }
+}
+
+const CPU_MAX: &str = "cpu.max";
+
 /// Limits the CPU time of a directory, whose period stays as it is if it has a quota already.
 pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
-    let cpu = CpuController::new(dir.handle_path(), "".into(), version == Version::V2);
     let too_large = || Error::new("the quota is too large for").at(dir.path()).value(want.quota_us);
     let quota = i64::try_from(want.quota_us).map_err(|_| too_large())?;
-    match version {
-        Version::V2 => cpu
-            .set_cfs_quota_and_period(Some(quota), Some(want.period_us))
-            .map_err(|e| refused(dir, "cpu.max", "cpu", format!("{} {}", want.quota_us, want.period_us), &e))?,
+    let found = match version {
+        Version::V2 => {
+            // Own code: cgroups-rs reads the old value first, to merge it with a half that we never leave out.
+            let text = dir.write_and_read(CPU_MAX, &format!("{} {}", want.quota_us, want.period_us));
+            parse_quota(dir, &text.map_err(|error| explain(dir, CPU_MAX, "cpu", error))?)?
+        }
         Version::V1 => {
+            let cpu = CpuController::new(dir.handle_path(), "".into(), false);
             // The period first: while there is no quota any period is allowed, and a quota in the wrong period could be
             // above the parent's, which v1 refuses.
             // And only when it is another, since the kernel writes the quota back along with it.
@@ -108,9 +115,10 @@ pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> 
             }
             cpu.set_cfs_quota(quota)
                 .map_err(|e| refused(dir, "cpu.cfs_quota_us", "cpu", want.quota_us.to_string(), &e))?;
+            cpu_quota(dir, version)?
         }
-    }
-    match cpu_quota(dir, version)? {
+    };
+    match found {
         Some(found) if found == want => Ok(()),
         found => Err(Error::new("the CPU quota was written, but the kernel shows another:")
             .at(dir.path())
@@ -118,19 +126,28 @@ pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> 
     }
 }
 
-/// Limits the CPU time of a directory to at most `want`; a lower quota that is there already stays.
+/// Limits the CPU time of a directory to at most `want`, and returns what it is limited to: a lower quota that is there
+/// already stays.
 ///
-/// v1 refuses a quota below that of a child, so children (`below`) that are above are lowered first.
-pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota, below: &[String]) -> Result<()> {
+/// v1 refuses a quota below that of a child; then the children that are above are lowered first.
+pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<CpuQuota> {
     let current = cpu_quota(dir, version)?;
     let want = current.map_or(want, |current| want.in_period(current.period_us));
-    if current.is_some_and(|current| !current.is_above(want)) {
-        return Ok(());
+    if let Some(current) = current.filter(|current| !current.is_above(want)) {
+        return Ok(current);
     }
-    if version == Version::V1 {
-        for name in below {
+    // A step that has been removed still counts until the kernel has let go of it, some milliseconds later.
+    let deadline = Instant::now() + Duration::from_millis(500);
+    loop {
+        match set_cpu_quota(dir, version, want) {
+            Ok(()) => return Ok(want),
+            Err(error) if version == Version::V2 || error.kernel_errno() != Some(Errno::EINVAL) => return Err(error),
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Err(_) => {}
+        }
+        for name in dir.list(true)? {
             // A step that is ending takes its directory away meanwhile.
-            let Ok(child) = dir.child(name) else { continue };
+            let Ok(child) = dir.child(&name) else { continue };
             let Ok(Some(theirs)) = cpu_quota(&child, version) else { continue };
             if theirs.is_above(want)
                 && let Err(error) = set_cpu_quota(&child, version, want.in_period(theirs.period_us))
@@ -139,20 +156,7 @@ pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota, below: &[Str
                 return Err(error);
             }
         }
-    }
-    // A step that has been removed still counts until the kernel has let go of it, some milliseconds later.
-    let deadline = Instant::now() + Duration::from_millis(500);
-    loop {
-        match set_cpu_quota(dir, version, want) {
-            Err(error)
-                if version == Version::V1
-                    && error.kernel_errno() == Some(Errno::EINVAL)
-                    && Instant::now() < deadline =>
-            {
-                let _ = poll(&mut [], PollTimeout::from(1u8));
-            }
-            other => return other,
-        }
+        let _ = poll(&mut [], PollTimeout::from(1u8));
     }
 }
 
@@ -163,20 +167,18 @@ pub fn set_ram(dir: &Dir, version: Version, bytes: u64) -> Result<()> {
         Version::V2 => "memory.max",
         Version::V1 => "memory.limit_in_bytes",
     };
-    if memory_limit(dir, file)? == Some(want) {
-        return Ok(());
-    }
-    if version == Version::V1 {
-        // v1 keeps RAM below RAM plus swap at every moment, so a sum that is in the way goes up first; set_swap follows.
-        let sum = dir.read_if_there(MEMSW)?.and_then(|text| text.trim().parse::<u64>().ok());
-        if sum.is_some_and(|sum| sum < want) {
+    let bytes = signed(dir, file, want)?;
+    let memory = MemController::new(dir.handle_path(), "".into(), version == Version::V2);
+    let set = || memory.set_limit(bytes).map_err(|e| refused(dir, file, "memory", want.to_string(), &e));
+    match set() {
+        Err(error) if version == Version::V1 && error.kernel_errno() == Some(Errno::EINVAL) => {
+            // v1 keeps RAM below RAM plus swap at every moment: the sum that is in the way goes up first; set_swap follows.
             set_sum(dir, want)?;
+            set()?;
         }
+        other => other?,
     }
-    MemController::new(dir.handle_path(), "".into(), version == Version::V2)
-        .set_limit(signed(dir, file, want)?)
-        .map_err(|e| refused(dir, file, "memory", want.to_string(), &e))?;
-    seen(dir, file, want)
+    seen(dir, file, &read_control(dir, file, "memory")?, want)
 }
 
 /// Limits swap. `Ok(false)`: this kernel counts no swap, so there is no file to write.
@@ -184,23 +186,23 @@ pub fn set_swap(dir: &Dir, version: Version, want: SwapLimit, ram_is_limited: bo
     match version {
         Version::V2 => {
             let want = whole_pages(want.swap);
-            if !dir.has(SWAP) {
-                return Ok(false);
-            }
             // Own code: cgroups-rs 0.5.1 writes this file under the name of another limit.
-            dir.write(SWAP, &want.to_string())?;
-            seen(dir, SWAP, want)?;
+            match dir.write_and_read(SWAP, &want.to_string()) {
+                Ok(text) => seen(dir, SWAP, &text, want)?,
+                Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(false),
+                Err(error) => return Err(error),
+            }
         }
         Version::V1 => {
-            if !dir.has(MEMSW) {
-                return Ok(false);
-            }
             let sum = whole_pages(want.ram.saturating_add(want.swap));
-            if !ram_is_limited {
+            if !ram_is_limited && dir.has(MEMSW) {
                 // The sum cannot be below the limit of RAM, which is infinite here.
                 set_ram(dir, version, sum)?;
             }
-            set_sum(dir, sum)?;
+            match set_sum(dir, sum) {
+                Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(false),
+                other => other?,
+            }
         }
     }
     Ok(true)
@@ -208,9 +210,12 @@ pub fn set_swap(dir: &Dir, version: Version, want: SwapLimit, ram_is_limited: bo
 
 /// Reads a memory limit; `None` means unlimited.
 pub fn memory_limit(dir: &Dir, file: &str) -> Result<Option<u64>> {
+    parse_limit(dir, file, &read_control(dir, file, "memory")?)
+}
+
+fn parse_limit(dir: &Dir, file: &str, text: &str) -> Result<Option<u64>> {
     // v1 shows "unlimited" as the largest number of whole pages, which is above any machine's memory and below 2^63.
     const UNLIMITED_V1: u64 = 0x7fff_ffff_ffff_0000;
-    let text = read_control(dir, file, "memory")?;
     match text.trim() {
         "max" => Ok(None),
         text => match text.parse::<u64>() {
@@ -228,11 +233,12 @@ fn set_sum(dir: &Dir, want: u64) -> Result<()> {
     MemController::new(dir.handle_path(), "".into(), false)
         .set_memswap_limit(signed(dir, MEMSW, want)?)
         .map_err(|e| refused(dir, MEMSW, "memory", want.to_string(), &e))?;
-    seen(dir, MEMSW, want)
+    seen(dir, MEMSW, &read_control(dir, MEMSW, "memory")?, want)
 }
 
-fn seen(dir: &Dir, file: &str, want: u64) -> Result<()> {
-    match memory_limit(dir, file)? {
+/// Whether the kernel shows (`text`) what was written.
+fn seen(dir: &Dir, file: &str, text: &str, want: u64) -> Result<()> {
+    match parse_limit(dir, file, text)? {
         Some(found) if found == want => Ok(()),
         found => Err(Error::new("the limit was written, but the kernel shows another:")
             .at(dir.path().join(file))
@@ -264,6 +270,11 @@ fn read_control(dir: &Dir, file: &str, controller: &'static str) -> Result<Strin
 fn missing(dir: &Dir, file: &str, controller: &'static str) -> Error {
     Error::os("open", dir.path().join(file), Errno::ENOENT)
         .hint(format!("the {controller} controller is not available here: see 'jobfence check'"))
+}
+
+/// Says which controller a file that does not exist belongs to.
+fn explain(dir: &Dir, file: &str, controller: &'static str, error: Error) -> Error {
+    if error.kernel_errno() == Some(Errno::ENOENT) { missing(dir, file, controller) } else { error }
 }
 
 /// Explains a write that cgroups-rs reports as failed.
@@ -320,7 +331,7 @@ mod tests {
             [("max 100000", "50000 100000"), ("20000 100000", "20000 100000"), ("90000 100000", "50000 100000")]
         {
             std::fs::write(&file, before).unwrap();
-            lower_cpu_quota(&dir, Version::V2, HALF, &[]).unwrap();
+            lower_cpu_quota(&dir, Version::V2, HALF).unwrap();
             assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), after);
         }
     }

@@ -22,7 +22,7 @@ struct Entry {
 impl Membership {
     /// Of a process, through a handle of `/proc`.
     pub fn read(proc: &Dir, pid: i32) -> Result<Self> {
-        Ok(Self::parse(&proc.child(&pid.to_string())?.read("cgroup")?))
+        Ok(Self::parse(&proc.read(&format!("{pid}/cgroup"))?))
     }
 
     /// Lines `ID:CONTROLLERS:PATH`; others are skipped.

@@ -367,8 +367,9 @@ class PrivateSite(Site):
         return False
 
     def _write_files(self):
-        for name in ("home", "munge", "state", "spool", "run"):
+        for name in ("home", "munge", "state", "spool"):
             (self.top / name).mkdir(mode=0o755)
+        (self.top / "run").mkdir(mode=0o700)  # jobfence takes no other
         (self.top / "munge/key").write_bytes(os.urandom(128))
         (self.top / "munge/key").chmod(0o600)
         for user in self.users:

@@ -32,7 +32,7 @@ pub struct Options {
 /// Does not return before SIGTERM, unless it fails.
 pub fn hold(options: &Options) -> Result<ExitCode, Failure> {
     require_root("'jobfence hold'")?;
-    let layout = Layout::read(&Config::default().cgroup_mountpoint)?;
+    let layout = Layout::read(&Dir::open("/proc")?, &Config::default().cgroup_mountpoint)?;
     let hierarchy = systemds_own(&layout).ok_or("systemd has no cgroup hierarchy here")?;
     let scope = || hierarchy.open().and_then(|root| root.child(SLICE)).and_then(|slice| slice.child(SCOPE));
     match scope() {

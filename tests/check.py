@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every test, in groups: what 'make check' runs. check.py [GROUP...] runs some of them.
+
+A group whose needs this machine does not meet is skipped, with the reason; with CI=true in the environment that is a
+failure. The whole output of each group is in target/check/.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+
+TOP = Path(__file__).resolve().parents[1]
+LOGS = TOP / "target/check"
+TAIL = 80
+CELLS = ("debian12-v2-own", "debian12-hybrid-own", "debian12-v1-own")
+SO, BIN = "target/release/libjobfence.so", "target/release/jobfence"
+RELEASE = ("cargo", "build", "--release", "--locked")
+PRIVATE_SLURM = ("slurmctld", "slurmd", "munged")
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    commands: tuple
+    seconds: int  # more than this is a hang
+    root: bool = False
+    programs: tuple = ()
+    controllers: tuple = ()
+
+
+GROUPS = (
+    Group("format", (("cargo", "fmt", "--check"),), 60),
+    Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), 900),
+    Group("unit", (("cargo", "test", "--locked", "--lib", "--bins"),), 900),
+    Group(
+        "host",
+        (("cargo", "test", "--locked", "--test", "host", "--test", "cli", "--test", "shared_object"),),
+        600,
+        root=True,
+        controllers=("cpu", "memory"),
+    ),
+    Group(
+        "slurm",
+        (RELEASE, ("python3", "-B", "tests/slurm/cases.py", "--so", SO)),
+        900,
+        root=True,
+        programs=PRIVATE_SLURM,
+        controllers=("cpu", "memory"),
+    ),
+    Group(
+        "demo",
+        (RELEASE, ("python3", "-B", "tests/demo.py", "--so", SO, "--bin", BIN)),
+        600,
+        root=True,
+        programs=PRIVATE_SLURM,
+        controllers=("cpu", "memory"),
+    ),
+    *(
+        Group(
+            f"vm {cell}",
+            (RELEASE, ("python3", "-B", "tests/vm/cell.py", cell)),
+            1500,
+            root=True,
+            programs=("qemu-system-x86_64", "mmdebstrap", "mkfs.ext4"),
+        )
+        for cell in CELLS
+    ),
+)
+
+
+def lacking(group):
+    """Why this machine cannot run the group, or nothing."""
+    if group.root and os.geteuid() != 0:
+        return "needs root"
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    for program in group.programs:
+        if not shutil.which(program, path=path):
+            return f"needs {program}"
+    for controller in group.controllers:
+        if not has_controller(controller):
+            return f"needs the {controller} controller"
+    return None
+
+
+def has_controller(controller):
+    unified = Path("/sys/fs/cgroup/cgroup.controllers")
+    if unified.exists() and controller in unified.read_text().split():
+        return True
+    # Fields of /proc/cgroups: name, hierarchy (0 where it is not in a v1 one), number of cgroups, enabled.
+    rows = (line.split() for line in Path("/proc/cgroups").read_text().splitlines())
+    return any(row[0] == controller and row[1] != "0" for row in rows)
+
+
+def run(group, log):
+    """Runs the group's commands; true if all succeed."""
+    for command in group.commands:
+        log.write(f"$ {' '.join(command)}\n")
+        log.flush()
+        child = subprocess.Popen(
+            command, cwd=TOP, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status = child.wait(group.seconds)
+        except subprocess.TimeoutExpired:
+            log.write(f"not finished after {group.seconds} s\n")
+            end(child)
+            return False
+        except BaseException:
+            end(child)
+            raise
+        if status != 0:
+            log.write(f"exit status {status}\n")
+            return False
+    return True
+
+
+def end(child):
+    """Everything that the command started: each tidies up after itself when it is asked to end."""
+    for number, seconds in (signal.SIGTERM, 30), (signal.SIGKILL, 30):
+        try:
+            os.killpg(child.pid, number)
+            child.wait(seconds)
+            return
+        except subprocess.TimeoutExpired:
+            pass
+        except ProcessLookupError:
+            return
+
+
+def counts(text):
+    """Passed, failed and skipped tests in a group's output, in the words of cargo or of our own runners."""
+    total = [0, 0, 0]
+    cargo = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", text, re.M)
+    own = re.findall(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", text, re.M)
+    for found in cargo + own:
+        total = [sum + int(number) for sum, number in zip(total, found)]
+    return total
+
+
+def main():
+    # Ended like an exception, so that what runs is ended too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    wanted = sys.argv[1:]
+    unknown = set(wanted) - {word for group in GROUPS for word in (group.name, group.name.split()[0])}
+    if unknown:
+        sys.exit(f"{__doc__}\nunknown: {', '.join(sorted(unknown))}; there are: {', '.join(g.name for g in GROUPS)}")
+    strict = os.environ.get("CI") == "true"
+    LOGS.mkdir(parents=True, exist_ok=True)
+    rows, total = [], [0, 0, 0]
+    for group in GROUPS:
+        if wanted and not {group.name, group.name.split()[0]} & set(wanted):
+            continue
+        reason = lacking(group)
+        if reason:
+            passed, failed, skipped = (0, 1, 0) if strict else (0, 0, 1)
+            rows.append((group.name, "FAIL" if strict else "skip", "-", reason))
+        else:
+            print(f"{group.name} ...", flush=True)
+            path, start = LOGS / f"{group.name.replace(' ', '-')}.log", time.monotonic()
+            with open(path, "w+", encoding="utf-8", errors="replace") as log:
+                good = run(group, log)
+                log.seek(0)
+                text = log.read()
+            passed, failed, skipped = counts(text)
+            if not good:
+                print("\n".join(text.splitlines()[-TAIL:]))
+                failed = max(failed, 1)
+            elif passed == 0:
+                passed = 1  # format, clippy and the demo are one test each
+            words = f"{passed} passed, {failed} failed, {skipped} skipped"
+            rows.append((group.name, "FAIL" if failed else "pass", f"{time.monotonic() - start:.0f} s", words))
+        total = [sum + number for sum, number in zip(total, (passed, failed, skipped))]
+    print()
+    for name, result, seconds, words in rows:
+        print(f"{name:22} {result:5} {seconds:>6}  {words}")
+    print(f"\n{total[0]} passed, {total[1]} failed, {total[2]} skipped")
+    sys.exit(1 if total[1] else 0)
+
+
+if __name__ == "__main__":
+    main()
