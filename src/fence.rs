@@ -72,17 +72,15 @@ impl Fence {
         let wanted = controllers(config);
         let hierarchies = host.hierarchies(&wanted)?;
         let records = Records::open(&config.run_dir)?;
-        let owner = Owner::this()?;
-        let boot_id = host::boot_id(&host.proc)?;
-        let pid_namespace = host::pid_namespace()?;
+        let owner = Owner::this(&host.proc)?;
         let mut levels = key.parents();
         let mut again = 1;
         loop {
             levels.truncate(key.parents().len());
             levels.push(key.step_dir(again));
             let record = Record {
-                boot_id: boot_id.clone(),
-                pid_namespace: pid_namespace.clone(),
+                boot_id: host.boot_id.clone(),
+                pid_namespace: host.pid_namespace.clone(),
                 owner,
                 base: host.base.clone(),
                 levels: levels.clone(),
@@ -120,13 +118,13 @@ impl Fence {
 
     fn make(mut self, host: &Host, hierarchies: &[&Hierarchy], wanted: &[&'static str]) -> Result<Self> {
         for hierarchy in hierarchies {
-            match make_tree(host, hierarchy, wanted, &self.levels) {
-                Ok(tree) => self.trees.push(tree),
-                Err(error) => {
-                    // What was made goes away again: by close, as after a step that ran.
-                    let _ = self.close(Instant::now() + CLEANUP_TIMEOUT);
-                    return Err(error);
-                }
+            let mut dirs = Vec::new();
+            let made = make_dirs(host, hierarchy, wanted, &self.levels, &mut dirs);
+            self.trees.push(Tree { hierarchy: (*hierarchy).clone(), dirs });
+            if let Err(error) = made {
+                // What was made goes away again, here too, where it may be a part of the way down.
+                let _ = self.close(Instant::now() + CLEANUP_TIMEOUT);
+                return Err(error);
             }
         }
         Ok(self)
@@ -307,23 +305,36 @@ pub fn refuse_slurms_own<'a>(hierarchies: impl Iterator<Item = &'a Hierarchy>, m
     Ok(())
 }
 
-/// Makes the directories of a step; the innermost must not exist, unless nobody has recorded it.
-fn make_tree(host: &Host, hierarchy: &Hierarchy, wanted: &[&'static str], levels: &[String]) -> Result<Tree> {
+/// Makes the directories of a step; the innermost must not exist, unless nobody has recorded it. `dirs` has those that were
+/// opened, whether all of them could be or not.
+fn make_dirs(
+    host: &Host,
+    hierarchy: &Hierarchy,
+    wanted: &[&'static str],
+    levels: &[String],
+    dirs: &mut Vec<Dir>,
+) -> Result<()> {
     const TRIES: usize = 20;
     let mut last = None;
     for _ in 0..TRIES {
-        match try_tree(host, hierarchy, wanted, levels) {
-            Ok(tree) => return Ok(tree),
+        dirs.clear();
+        match try_dirs(host, hierarchy, wanted, levels, dirs) {
             // A parent that was empty a moment ago went away with the step that ended there.
             Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENODEV)) => last = Some(error),
-            Err(error) => return Err(error),
+            other => return other,
         }
     }
     Err(last.unwrap_or_else(|| Error::new("make the directories of the step")))
 }
 
-fn try_tree(host: &Host, hierarchy: &Hierarchy, wanted: &[&'static str], levels: &[String]) -> Result<Tree> {
-    let mut dirs = vec![host.open_base(hierarchy, wanted)?];
+fn try_dirs(
+    host: &Host,
+    hierarchy: &Hierarchy,
+    wanted: &[&'static str],
+    levels: &[String],
+    dirs: &mut Vec<Dir>,
+) -> Result<()> {
+    dirs.push(host.open_base(hierarchy, wanted)?);
     let mut made = Vec::new();
     let last = levels.len().saturating_sub(1);
     for (depth, name) in levels.iter().enumerate() {
@@ -350,7 +361,7 @@ fn try_tree(host: &Host, hierarchy: &Hierarchy, wanted: &[&'static str], levels:
     for (dir, new) in dirs.iter().skip(1).zip(made) {
         host::enable(dir, hierarchy, wanted, new)?;
     }
-    Ok(Tree { hierarchy: hierarchy.clone(), dirs })
+    Ok(())
 }
 
 /// The step's quota is never above the job's, which may be lower than planned when an earlier step was told less; v1 would

@@ -24,6 +24,10 @@ pub struct Host {
     pub systemd: bool,
     /// Our directory in each hierarchy, relative to its root.
     pub base: String,
+    /// The id of this boot.
+    pub boot_id: String,
+    /// The pid namespace of this process, as `/proc/self/ns/pid` names it.
+    pub pid_namespace: String,
     /// Opened while `/proc` is the host's: Slurm's `contain_spank` runs callbacks where it may be another.
     pub proc: Dir,
 }
@@ -36,7 +40,12 @@ impl Host {
         let systemd = Path::new("/run/systemd/system").is_dir();
         let default = if systemd { SYSTEMD_BASE } else { PLAIN_BASE };
         let base = config.cgroup_base.clone().unwrap_or_else(|| default.to_owned());
-        Ok(Self { layout, systemd, base, proc })
+        let boot_id = proc.read_value("sys/kernel/random/boot_id")?.trim().to_owned();
+        let pid_namespace = nix::fcntl::readlinkat(&proc, "self/ns/pid")
+            .map_err(|errno| Error::os("read", "/proc/self/ns/pid", errno))?
+            .to_string_lossy()
+            .into_owned();
+        Ok(Self { layout, systemd, base, boot_id, pid_namespace, proc })
     }
 
     /// The hierarchies in which every step gets a directory: those of the CPU and memory controllers, the one that counts
@@ -212,18 +221,6 @@ fn count_children(dir: &Dir, hierarchy: &Hierarchy) -> Result<()> {
         dir.write(FILE, "1")?;
     }
     Ok(())
-}
-
-/// The id of this boot, from `/proc/sys/kernel/random/boot_id`.
-pub fn boot_id(proc: &Dir) -> Result<String> {
-    Ok(proc.read_value("sys/kernel/random/boot_id")?.trim().to_owned())
-}
-
-/// The pid namespace of this process, from `/proc/self/ns/pid`.
-pub fn pid_namespace() -> Result<String> {
-    nix::fcntl::readlink("/proc/self/ns/pid")
-        .map(|name| name.to_string_lossy().into_owned())
-        .map_err(|errno| Error::os("read", "/proc/self/ns/pid", errno))
 }
 
 /// Hardware threads of one core, as the first CPU has them; 1 where the kernel does not say.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::fence;
-use crate::host::{self, Host};
+use crate::host::Host;
 use crate::record::{Record, Records};
 
 /// What became of one recorded step.
@@ -72,14 +72,12 @@ pub fn reap(host: &Host, config: &Config, deadline: Instant) -> Result<Reaped> {
 
 /// Looks at one record and removes its step if the owner is dead.
 pub fn reap_one(host: &Host, records: &Records, levels: &[String], deadline: Instant) -> Result<Outcome> {
-    let boot_id = host::boot_id(&host.proc)?;
-    let pid_namespace = host::pid_namespace()?;
     let is_dead = |record: &Record| {
-        if record.boot_id != boot_id {
+        if record.boot_id != host.boot_id {
             return Ok(true);
         }
         // A pid of another namespace (a slurmd in a container) says nothing here: it is its own janitor's.
-        Ok::<_, Error>(record.pid_namespace == pid_namespace && !record.owner.is_alive()?)
+        Ok::<_, Error>(record.pid_namespace == host.pid_namespace && !record.owner.is_alive(&host.proc)?)
     };
     match records.read(levels)? {
         None => return Ok(Outcome::Removed),
@@ -92,7 +90,7 @@ pub fn reap_one(host: &Host, records: &Records, levels: &[String], deadline: Ins
     if !is_dead(&record)? {
         return Ok(Outcome::Alive);
     }
-    if record.boot_id == boot_id {
+    if record.boot_id == host.boot_id {
         fence::open_existing(host, &record.base, levels)?.remove(host, deadline)?;
     }
     records.forget(levels)?;

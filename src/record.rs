@@ -34,20 +34,20 @@ pub struct Owner {
 
 impl Owner {
     /// This process.
-    pub fn this() -> Result<Self> {
+    pub fn this(proc: &Dir) -> Result<Self> {
         let pid = Pid::this().as_raw();
-        start_of(pid)?.map(|start| Self { pid, start }).ok_or_else(|| Error::new("this process is not in /proc"))
+        start_of(proc, pid)?.map(|start| Self { pid, start }).ok_or_else(|| Error::new("this process is not in /proc"))
     }
 
     /// Whether it still runs. A zombie does not: nothing of ours will be done by it any more.
-    pub fn is_alive(self) -> Result<bool> {
-        Ok(start_of(self.pid)? == Some(self.start))
+    pub fn is_alive(self, proc: &Dir) -> Result<bool> {
+        Ok(start_of(proc, self.pid)? == Some(self.start))
     }
 }
 
-fn start_of(pid: i32) -> Result<Option<u64>> {
+fn start_of(proc: &Dir, pid: i32) -> Result<Option<u64>> {
     // The parser alone: procfs's own handle of a process also looks which kernel this is.
-    let text = match Dir::open("/proc").and_then(|proc| proc.read(&format!("{pid}/stat"))) {
+    let text = match proc.read(&format!("{pid}/stat")) {
         Ok(text) => text,
         Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ESRCH)) => return Ok(None),
         Err(error) => return Err(error),
@@ -279,7 +279,7 @@ mod tests {
     fn one_claims_the_other_does_not() {
         let temp = tempfile::tempdir().unwrap();
         let records = Records::open(&temp.path().join("run")).unwrap();
-        let record = record(Owner::this().unwrap());
+        let record = record(Owner { pid: 7, start: 9 });
         assert!(records.claim(&record).unwrap());
         assert!(!records.claim(&record).unwrap());
         assert_eq!(records.list().unwrap(), std::slice::from_ref(&record.levels));
@@ -291,10 +291,11 @@ mod tests {
 
     #[test]
     fn a_pid_used_again_is_not_the_owner() {
-        let this = Owner::this().unwrap();
-        assert!(this.is_alive().unwrap());
-        assert!(!Owner { start: this.start + 1, ..this }.is_alive().unwrap());
-        assert!(!Owner { pid: i32::MAX, start: 1 }.is_alive().unwrap());
+        let proc = Dir::open("/proc").unwrap();
+        let this = Owner::this(&proc).unwrap();
+        assert!(this.is_alive(&proc).unwrap());
+        assert!(!Owner { start: this.start + 1, ..this }.is_alive(&proc).unwrap());
+        assert!(!Owner { pid: i32::MAX, start: 1 }.is_alive(&proc).unwrap());
     }
 
     #[test]

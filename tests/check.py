@@ -48,9 +48,18 @@ GROUPS = (
         root=True,
         controllers=("cpu", "memory"),
     ),
+    Group("install", (RELEASE, ("tests/install.sh",)), 900),
     Group(
         "slurm",
         (RELEASE, ("python3", "-B", "tests/slurm/cases.py", "--so", SO)),
+        900,
+        root=True,
+        programs=PRIVATE_SLURM,
+        controllers=("cpu", "memory"),
+    ),
+    Group(
+        "slurm two nodes",
+        (RELEASE, ("python3", "-B", "tests/slurm/cases.py", "--site", "two-nodes", "--so", SO)),
         900,
         root=True,
         programs=PRIVATE_SLURM,

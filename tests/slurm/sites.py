@@ -34,6 +34,10 @@ class SiteError(Exception):
     """The site itself does not work; this says nothing about jobfence."""
 
 
+def hostname():
+    return os.uname().nodename.split(".")[0]
+
+
 def until(condition, timeout, what):
     """Poll until `condition()` is true and return its value."""
     timeout *= PATIENCE
@@ -155,6 +159,17 @@ class Site:
         return [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in shown.splitlines()
                 if line.startswith("JobId=")]
 
+    def granted(self, jobid):
+        """By node, how many CPUs and MiB the controller has granted there."""
+        shown = self.command("scontrol", "show", "job", "-d", "-o", str(jobid)).stdout
+        found = {}
+        for names, ids, mib in re.findall(r"\bNodes=(\S+) CPU_IDs=(\S+) Mem=(\d+)", shown):
+            ends = [part.split("-") for part in ids.split(",")]
+            cpus = sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
+            for node in self.command("scontrol", "show", "hostnames", names).stdout.split():
+                found[node] = (cpus, int(mib))
+        return found
+
     def job(self, jobid):
         found = self.jobs(jobid)
         return found[0] if found else {}
@@ -218,15 +233,20 @@ class Site:
 
     @property
     def node(self):
-        return os.uname().nodename.split(".")[0]
+        return hostname()
+
+    @property
+    def nodes(self):
+        return [self.node]
 
     def node_state(self):
-        shown = self.command("scontrol", "show", "node", "-o", self.node).stdout
-        found = re.search(r"\bState=(\S+)", shown)
-        return found.group(1) if found else "UNKNOWN"
+        """The state of the node, or the states of several that differ."""
+        shown = self.command("scontrol", "show", "node", "-o", ",".join(self.nodes)).stdout
+        states = re.findall(r"\bState=(\S+)", shown)
+        return ",".join(sorted(set(states))) if states else "UNKNOWN"
 
     def resume(self):
-        self.command("scontrol", "update", f"nodename={self.node}", "state=resume")
+        self.command("scontrol", "update", f"nodename={','.join(self.nodes)}", "state=resume")
 
     def log_mark(self):
         try:
@@ -336,6 +356,7 @@ class PrivateSite(Site):
         self.users = users
         self.name = f"jobfence-{os.getpid()}"
         self.keeper = None
+        self.ports = {}
 
     def __enter__(self):
         with undisturbed():
@@ -385,17 +406,15 @@ class PrivateSite(Site):
             line = f"required {copy} config={self.config}\n"
         (self.top / "plugstack.conf").write_text(line)
         (self.top / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        controller, node = free_ports(2)
-        (self.top / "slurm.conf").write_text(self._slurm_conf(controller, node))
+        daemons = ["slurmctld", *self.nodes]
+        self.ports = dict(zip(daemons, free_ports(len(daemons))))
+        (self.top / "slurm.conf").write_text(self._slurm_conf())
 
-    def _slurm_conf(self, controller_port, node_port):
-        cpus = os.cpu_count()
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    def _slurm_conf(self):
         return f"""\
 ClusterName={self.name}
-SlurmctldHost={self.node}(127.0.0.1)
-SlurmctldPort={controller_port}
-SlurmdPort={node_port}
+SlurmctldHost={hostname()}(127.0.0.1)
+SlurmctldPort={self.ports["slurmctld"]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -423,9 +442,15 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=5
 KillWait=2
 MinJobAge=3600
 InactiveLimit=0
-NodeName={self.node} NodeAddr=127.0.0.1 CPUs={cpus} Sockets=1 CoresPerSocket={cpus} \
-ThreadsPerCore=1 RealMemory={memory * 9 // 10}
-PartitionName=all Nodes={self.node} Default=YES MaxTime=60 OverSubscribe=NO State=UP
+PartitionName=all Nodes=ALL Default=YES MaxTime=60 OverSubscribe=NO State=UP
+""" + self._node_lines()
+
+    def _node_lines(self):
+        cpus = os.cpu_count()
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+        return f"""\
+NodeName={self.node} NodeAddr=127.0.0.1 Port={self.ports[self.node]} CPUs={cpus} Sockets=1 \
+CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory * 9 // 10}
 """
 
     def _start(self):
@@ -436,9 +461,18 @@ PartitionName=all Nodes={self.node} Default=YES MaxTime=60 OverSubscribe=NO Stat
             f"--log-file={munge}/log",
         ])
         self._until_ready((munge / "socket").exists, "munged")
-        self.keeper.start("slurmctld", ["slurmctld", "-c", "-D"])
-        self.keeper.start("slurmd", ["slurmd", "-D"])
+        self._start_slurm()
+
+    def _start_slurm(self, controller=("slurmctld", "-c", "-D")):
+        self.keeper.start("slurmctld", controller)
+        self._start_slurmd()
         self._until_ready(lambda: self.node_state() == "IDLE", "the idle node")
+
+    def _start_slurmd(self):
+        self.keeper.start("slurmd", ["slurmd", "-D"])
+
+    def _stop_slurmd(self):
+        self.keeper.stop("slurmd")
 
     def _until_ready(self, condition, what):
         try:
@@ -455,8 +489,8 @@ PartitionName=all Nodes={self.node} Default=YES MaxTime=60 OverSubscribe=NO Stat
         return self.keeper.pids["slurmd"]
 
     def restart_slurmd(self):
-        self.keeper.stop("slurmd")
-        self.keeper.start("slurmd", ["slurmd", "-D"])
+        self._stop_slurmd()
+        self._start_slurmd()
         # The controller goes on calling it idle for a while: ask slurmd itself.
         until(lambda: self.command("scontrol", "show", "slurmd").returncode == 0,
               self.partition_wait, "the new slurmd")
@@ -491,6 +525,97 @@ PartitionName=all Nodes={self.node} Default=YES MaxTime=60 OverSubscribe=NO Stat
 
     def plugstack_files(self):
         return [self.top / "plugstack.conf"]
+
+
+class TwoNodesSite(PrivateSite):
+    """A private Slurm of two nodes on this host, each with a slurmd of its own.
+
+    PrologFlags=Contain makes an extern step on each node of a job. The nodes claim more CPUs
+    than the host has: what is granted counts here, not what a job does with it.
+    """
+
+    nodes = ["n1", "n2"]
+    TOPOLOGY = "CPUs=4 Sockets=1 CoresPerSocket=4 ThreadsPerCore=1"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.topology = self.TOPOLOGY
+        self.changes = {}
+
+    @property
+    def node(self):
+        """The first: the batch script of a job on both nodes runs there."""
+        return self.nodes[0]
+
+    def _slurm_conf(self):
+        lines = super()._slurm_conf()
+        keys = {
+            "SlurmdSpoolDir": f"{self.top}/spool/%n",
+            "SlurmdPidFile": f"{self.top}/slurmd-%n.pid",
+            "SlurmdLogFile": f"{self.top}/slurmd-%n.log",
+            # Shows what Slurm tells jobfence: `granted: Items {…}`.
+            "SlurmdDebug": "debug",
+            "PrologFlags": "Contain",
+            **self.changes,
+        }
+        for key, value in keys.items():
+            lines = re.sub(rf"(?m)^{key}=.*\n", "", lines)
+            lines += f"{key}={value}\n" if value else ""
+        return lines
+
+    def _node_lines(self):
+        host = hostname()
+        return "".join(
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={self.ports[node]} "
+            f"{self.topology} RealMemory=1000\n" for node in self.nodes)
+
+    def _start_slurmd(self):
+        for node in self.nodes:
+            self.keeper.start(f"slurmd-{node}", ["slurmd", "-D", "-N", node])
+
+    def _stop_slurmd(self):
+        for node in self.nodes:
+            self.keeper.stop(f"slurmd-{node}")
+
+    @contextlib.contextmanager
+    def reconfigured(self, topology=TOPOLOGY, **keys):
+        """For the time being, the nodes look like this and slurm.conf says that."""
+        self._restart(topology, keys)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(AssertionError):
+                # The daemons would forget what still runs.
+                self.scancel(*(jobid for _, jobid in self.submitted))
+                until(self.idle_again, 20, "the end of every job")
+            self._restart(self.TOPOLOGY, {})
+
+    def _restart(self, topology, keys):
+        self._stop_slurmd()
+        self.keeper.stop("slurmctld")
+        self.topology, self.changes = topology, keys
+        write_atomically(self.top / "slurm.conf", self._slurm_conf())
+        # With what it has saved, so that no number is given to two jobs.
+        self._start_slurm(("slurmctld", "-D"))
+
+    def slurmd_pid(self, node=None):
+        return self.keeper.pids[f"slurmd-{node or self.node}"]
+
+    def _log(self, node):
+        return self.top / f"slurmd-{node}.log"
+
+    def log_mark(self):
+        return {node: log.stat().st_size if log.exists() else 0
+                for node, log in ((node, self._log(node)) for node in self.nodes)}
+
+    def slurmd_log_since(self, mark, node=None):
+        """Of one node, or of all one after the other."""
+        said = ""
+        for each in [node] if node else self.nodes:
+            with contextlib.suppress(FileNotFoundError), open(self._log(each), "rb") as log:
+                log.seek(mark[each])
+                said += log.read().decode(errors="replace")
+        return said
 
 
 def free_ports(count):
@@ -666,12 +791,13 @@ class Keeper:
 
     def _end_everything(self):
         try:
-            if "slurmd" in self.pids:
+            slurmds = [name for name in self.pids if name.startswith("slurmd")]
+            if slurmds:
                 jobs = self._command("squeue", "-h", "-r", "-o", "%A").split()
                 if jobs:
                     self._command("scancel", *jobs)
                     self._poll(lambda: not self._step_processes(), 8)
-            self._end([self.pids[n] for n in ("slurmd", "slurmctld") if n in self.pids], 5)
+            self._end([self.pids[n] for n in (*slurmds, "slurmctld") if n in self.pids], 5)
             self._end([self.pids[n] for n in ("munged",) if n in self.pids], 5)
             # What has outlived all that was a job's: kill until there is nothing to kill.
             for _ in range(20):

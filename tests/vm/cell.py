@@ -17,6 +17,10 @@ TESTS = "opt/jobfence-tests"
 # As an administrator would after 'make install', from the README.
 IN_GUEST = f"""
 systemctl daemon-reload
+if [ -e /sys/fs/cgroup/cgroup.controllers ] && jobfence check; then
+    echo "jobfence check must fail where systemd has delegated nothing" >&2
+    exit 1
+fi
 systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /opt/guest/start-slurm || exit 1
 jobfence check || exit 1
