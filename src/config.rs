@@ -168,6 +168,15 @@ impl OnErrors {
         self
     }
 
+    /// What holds in this mode: who only observes wants no job to fail for it.
+    #[must_use]
+    pub const fn within(self, mode: Mode) -> Self {
+        match mode {
+            Mode::Observe => Self::all(OnError::Warn),
+            Mode::Enforce | Mode::Off => self,
+        }
+    }
+
     /// For errors that belong to no limit, as an unreadable configuration.
     pub const fn general(self) -> OnError {
         self.general

@@ -312,10 +312,12 @@ mod tests {
         let decided = |args: &[&[u8]]| {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("f"), "Mode=off OnError=warn torn").unwrap();
-            load_or_default(args, &dir.path().join("f")).map_err(|e| (e.mode, e.on_error.general())).unwrap_err()
+            let errors = load_or_default(args, &dir.path().join("f")).unwrap_err();
+            (errors.mode, errors.on_error.within(errors.mode).general())
         };
         assert_eq!(decided(&[]), (Mode::Enforce, OnError::Fail));
-        assert_eq!(decided(&[b"OnError=warn", b"Mode=observe", b"what"]), (Mode::Observe, OnError::Warn));
+        assert_eq!(decided(&[b"OnError=warn", b"Mode=enforce", b"what"]), (Mode::Enforce, OnError::Warn));
+        assert_eq!(decided(&[b"OnError=fail", b"Mode=observe"]), (Mode::Observe, OnError::Warn));
         assert_eq!(decided(&[b"OnError=warn", b"Mode=of", b"OnError=warn"]), (Mode::Enforce, OnError::Fail));
     }
 

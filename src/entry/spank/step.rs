@@ -17,7 +17,7 @@ use super::grant::{self, Kind};
 use super::log::tell_user;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
-use crate::config::{self, Config, Mode, OnError, OnErrors};
+use crate::config::{self, Config, Mode, OnError};
 use crate::error::{Error, Result};
 use crate::fence::{self, CLEANUP_TIMEOUT, Fence};
 use crate::host::Host;
@@ -80,17 +80,14 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
             return;
         }
         Ok(mut loaded) => {
-            // Who only observes wants no job to fail for it.
-            if loaded.config.mode == Mode::Observe {
-                loaded.config.on_error = OnErrors::all(OnError::Warn);
-            }
+            loaded.config.on_error = loaded.config.on_error.within(loaded.config.mode);
             (loaded.config.on_error.general(), build(spank, loaded.config))
         }
         Err(errors) if errors.mode == Mode::Off => {
             *step = Step::Unfenced;
             return;
         }
-        Err(errors) => (errors.on_error.general(), Err(Error::new(errors.to_string()))),
+        Err(errors) => (errors.on_error.within(errors.mode).general(), Err(Error::new(errors.to_string()))),
     };
     *step = match result {
         Ok(fenced) => Step::Fenced(Box::new(fenced)),
