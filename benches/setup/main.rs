@@ -30,6 +30,9 @@ type Failure = Box<dyn std::error::Error>;
 /// The set-up may take at most so many times as long as the floor.
 const SET_UP_GOAL: f64 = 1.5;
 
+/// The kernel goes on for some milliseconds after a directory's removal, with locks that the next set-up wants.
+const QUIET: Duration = Duration::from_millis(20);
+
 /// Measures the set-up and the removal of a step's fence beside bare system calls.
 #[derive(Parser)]
 #[command(name = "setup")]
@@ -158,13 +161,24 @@ fn set_up(place: &Place, floor: &Floor, rounds: u32, goals: &mut Goals) -> Resul
     Ok(())
 }
 
+/// Lets the kernel finish what the last removal began, and then the processor wake up again: neither is the set-up's.
+fn settle() {
+    std::thread::sleep(QUIET);
+    let awake = Instant::now();
+    while awake.elapsed() < Duration::from_millis(1) {
+        std::hint::spin_loop();
+    }
+}
+
 fn one_of_ours(place: &Place) -> Result<Split, Failure> {
+    settle();
     let (mut fence, split) = place.set_up()?;
     fence.close(soon())?;
     Ok(split)
 }
 
 fn one_floor(floor: &Floor) -> Result<Duration, Failure> {
+    settle();
     let start = Instant::now();
     floor.set_up()?;
     let took = start.elapsed();

@@ -152,15 +152,15 @@ impl Layout {
 /// One line: `36 35 0:31 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`.
 fn parse_mount(line: &str) -> Option<Hierarchy> {
     let (mount, fs) = line.split_once(" - ")?;
-    let mut mount = mount.split(' ').skip(3);
-    let root = unescape(mount.next()?);
-    let mount = PathBuf::from(unescape(mount.next()?));
     let mut fs = fs.split(' ');
     let version = match fs.next()? {
         "cgroup" => Version::V1,
         "cgroup2" => Version::V2,
         _ => return None,
     };
+    let mut mount = mount.split(' ').skip(3);
+    let root = unescape(mount.next()?);
+    let mount = PathBuf::from(unescape(mount.next()?));
     let options = fs.nth(1)?;
     let mut controllers = BTreeSet::new();
     let mut name = None;

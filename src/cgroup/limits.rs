@@ -70,11 +70,11 @@ pub fn cpu_quota(dir: &Dir, version: Version) -> Result<Option<CpuQuota>> {
     match version {
         Version::V2 => parse_quota(dir, &read_control(dir, CPU_MAX, "cpu")?),
         Version::V1 => {
-            let quota = read_control(dir, "cpu.cfs_quota_us", "cpu")?;
+            let quota = read_control(dir, QUOTA, "cpu")?;
             if quota.trim() == "-1" {
                 return Ok(None);
             }
-            parse_quota(dir, &format!("{} {}", quota.trim(), read_control(dir, "cpu.cfs_period_us", "cpu")?))
+            parse_quota(dir, &format!("{} {}", quota.trim(), read_control(dir, PERIOD, "cpu")?))
         }
     }
 }
@@ -92,6 +92,8 @@ fn parse_quota(dir: &Dir, text: &str) -> Result<Option<CpuQuota>> {
 }
 
 const CPU_MAX: &str = "cpu.max";
+const QUOTA: &str = "cpu.cfs_quota_us";
+const PERIOD: &str = "cpu.cfs_period_us";
 
 /// Limits the CPU time of a directory, whose period stays as it is if it has a quota already.
 pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
@@ -108,14 +110,14 @@ pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> 
             // The period first: while there is no quota any period is allowed, and a quota in the wrong period could be
             // above the parent's, which v1 refuses.
             // And only when it is another, since the kernel writes the quota back along with it.
-            let period = read_control(dir, "cpu.cfs_period_us", "cpu")?;
+            let mut period = read_control(dir, PERIOD, "cpu")?;
             if period.trim() != want.period_us.to_string() {
                 cpu.set_cfs_period(want.period_us)
-                    .map_err(|e| refused(dir, "cpu.cfs_period_us", "cpu", want.period_us.to_string(), &e))?;
+                    .map_err(|e| refused(dir, PERIOD, "cpu", want.period_us.to_string(), &e))?;
+                period = read_control(dir, PERIOD, "cpu")?;
             }
-            cpu.set_cfs_quota(quota)
-                .map_err(|e| refused(dir, "cpu.cfs_quota_us", "cpu", want.quota_us.to_string(), &e))?;
-            cpu_quota(dir, version)?
+            cpu.set_cfs_quota(quota).map_err(|e| refused(dir, QUOTA, "cpu", want.quota_us.to_string(), &e))?;
+            parse_quota(dir, &format!("{} {period}", read_control(dir, QUOTA, "cpu")?.trim()))?
         }
     };
     match found {
