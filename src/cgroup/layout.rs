@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::readlinkat;
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, fstatfs};
 
 use super::dir::Dir;
@@ -40,16 +41,7 @@ pub struct Hierarchy {
 impl Hierarchy {
     /// Opens the mount point, and makes sure that it is what it seems.
     pub fn open(&self) -> Result<Dir> {
-        let dir = Dir::open(&self.mount)?;
-        let magic = fstatfs(&dir).map_err(|errno| Error::os("statfs", &self.mount, errno))?.filesystem_type();
-        let expected: FsType = match self.version {
-            Version::V1 => CGROUP_SUPER_MAGIC,
-            Version::V2 => CGROUP2_SUPER_MAGIC,
-        };
-        if magic != expected {
-            return Err(Error::new("the mount point is not a cgroup file system:").at(&self.mount));
-        }
-        Ok(dir)
+        open_mount(&self.mount, self.version)
     }
 
     /// Whether this hierarchy has the controller.
@@ -92,6 +84,9 @@ pub struct Layout {
 impl Layout {
     /// Reads this process's mounts at or below `mountpoint` (`CgroupMountpoint`, usually `/sys/fs/cgroup`).
     pub fn read(proc: &Dir, mountpoint: &Path) -> Result<Self> {
+        if let Some(unified) = plainly_unified(proc, mountpoint) {
+            return Ok(Self { hierarchies: vec![unified] });
+        }
         let text = proc.read("self/mountinfo")?;
         let mut layout = Self::parse(&text, mountpoint);
         if layout.hierarchies.is_empty() {
@@ -147,6 +142,43 @@ impl Layout {
     pub fn with_controller(&self, controller: &str) -> Option<&Hierarchy> {
         self.hierarchies.iter().find(|h| h.has(controller))
     }
+}
+
+fn open_mount(mount: &Path, version: Version) -> Result<Dir> {
+    let dir = Dir::open(mount)?;
+    let magic = fstatfs(&dir).map_err(|errno| Error::os("statfs", mount, errno))?.filesystem_type();
+    let expected: FsType = match version {
+        Version::V1 => CGROUP_SUPER_MAGIC,
+        Version::V2 => CGROUP2_SUPER_MAGIC,
+    };
+    if magic != expected {
+        return Err(Error::new("the mount point is not a cgroup file system:").at(mount));
+    }
+    Ok(dir)
+}
+
+/// The usual host of today, known without its list of mounts: with a home directory mounted for each user, the kernel takes
+/// longer to write that list than for all else at a launch. `None`: read it.
+///
+/// The cgroup2 root itself must be mounted there (the root alone has no `cgroup.type`) and have every controller that is
+/// wanted, so that no v1 hierarchy has one of them. And this process must see paths from that root: be in the first cgroup
+/// namespace, whose number is the kernel's `PROC_CGROUP_INIT_INO`.
+fn plainly_unified(proc: &Dir, mountpoint: &Path) -> Option<Hierarchy> {
+    const WANTED: [&str; 2] = ["cpu", "memory"];
+    let dir = open_mount(mountpoint, Version::V2).ok()?;
+    let namespace = readlinkat(proc, "self/ns/cgroup").ok()?;
+    if namespace != "cgroup:[4026531835]" || dir.has("cgroup.type") {
+        return None;
+    }
+    let controllers = dir.read_value("cgroup.controllers").ok()?;
+    let controllers: BTreeSet<String> = controllers.split_whitespace().map(str::to_owned).collect();
+    WANTED.iter().all(|wanted| controllers.contains(*wanted)).then(|| Hierarchy {
+        version: Version::V2,
+        mount: mountpoint.to_owned(),
+        root: "/".to_owned(),
+        controllers,
+        name: None,
+    })
 }
 
 /// One line: `36 35 0:31 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`.
