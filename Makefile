@@ -15,7 +15,12 @@ CELL ?= debian12-v2-own
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
-PLACE = sed -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@BINDIR@|$(BINDIR)|g'
+# Compiled in is /etc/slurm/jobfence.conf; where it is elsewhere, our lines and units say so.
+CONFIG = $(SYSCONFDIR)/slurm/jobfence.conf
+OTHER = $(if $(filter-out /etc,$(SYSCONFDIR)),$(CONFIG))
+PLACE = sed -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@BINDIR@|$(BINDIR)|g' \
+    -e 's|@ARGUMENT@|$(addprefix $() config=,$(OTHER))|g' -e 's|@OPTION@|$(addprefix $() --config=,$(OTHER))|g'
+SOURCES = Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
 .PHONY: all demo check bench vm install uninstall bindings clean
 
@@ -53,8 +58,7 @@ install: $(SO) $(BIN)
 	install -D -m 0644 $(SO) $(DESTDIR)$(LIBDIR)/.libjobfence.so.new
 	mv -f $(DESTDIR)$(LIBDIR)/.libjobfence.so.new $(DESTDIR)$(LIBDIR)/libjobfence.so
 	install -D -m 0755 $(BIN) $(DESTDIR)$(BINDIR)/jobfence
-	test -e $(DESTDIR)$(SYSCONFDIR)/slurm/jobfence.conf || \
-	    install -D -m 0644 plugstack/jobfence.conf $(DESTDIR)$(SYSCONFDIR)/slurm/jobfence.conf
+	test -e $(DESTDIR)$(CONFIG) || install -D -m 0644 plugstack/jobfence.conf $(DESTDIR)$(CONFIG)
 	install -d $(DESTDIR)$(SYSCONFDIR)/slurm/plugstack.conf.d $(DESTDIR)$(UNITDIR)/slurmd.service.d
 	$(PLACE) plugstack/plugstack.conf.d/jobfence.conf.in > $(DESTDIR)$(SYSCONFDIR)/slurm/plugstack.conf.d/jobfence.conf
 	$(PLACE) plugstack/systemd/jobfence.service.in > $(DESTDIR)$(UNITDIR)/jobfence.service
@@ -64,8 +68,9 @@ install: $(SO) $(BIN)
 	install -D -m 0644 docs/man/jobfence.conf.5 $(DESTDIR)$(MANDIR)/man5/jobfence.conf.5
 	install -D -m 0644 README.md $(DESTDIR)$(DOCDIR)/README.md
 
-$(SO) $(BIN):
+$(SO) $(BIN): $(SOURCES)
 	$(MAKE) all
+	touch $(SO) $(BIN)
 
 # Leaves jobfence.conf if it was changed.
 uninstall:
@@ -76,8 +81,7 @@ uninstall:
 	rm -f $(DESTDIR)$(MANDIR)/man8/jobfence.8 $(DESTDIR)$(MANDIR)/man5/jobfence.conf.5
 	rm -f $(DESTDIR)$(DOCDIR)/README.md
 	-rmdir $(DESTDIR)$(DOCDIR) $(DESTDIR)$(UNITDIR)/slurmd.service.d $(DESTDIR)$(LIBDIR) 2>/dev/null
-	if cmp -s plugstack/jobfence.conf $(DESTDIR)$(SYSCONFDIR)/slurm/jobfence.conf; then \
-	    rm -f $(DESTDIR)$(SYSCONFDIR)/slurm/jobfence.conf; fi
+	if cmp -s plugstack/jobfence.conf $(DESTDIR)$(CONFIG); then rm -f $(DESTDIR)$(CONFIG); fi
 
 clean:
 	$(CARGO) clean

@@ -288,7 +288,7 @@ def main():
     goals = Goals()
     print(f"{kernel.layout()}, Linux {os.uname().release}, "
           f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
-    with PrivateSite(options.so) as site:
+    with PrivateSite(options.so, options.bin) as site:
         print(site.command("srun", "--version").stdout.strip())
         plugstack = Plugstack(site)
         check_that_it_fences(site, plugstack)

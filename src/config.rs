@@ -177,6 +177,14 @@ impl OnErrors {
         }
     }
 
+    /// The assignment by which an error is only logged, for the log.
+    pub const fn softened_by(mode: Mode) -> &'static str {
+        match mode {
+            Mode::Observe => "Mode=observe",
+            Mode::Enforce | Mode::Off => "OnError=warn",
+        }
+    }
+
     /// For errors that belong to no limit, as an unreadable configuration.
     pub const fn general(self) -> OnError {
         self.general

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// Our directory where systemd does not rule.
 const PLAIN_BASE: &str = "jobfence";
 /// Our directory under systemd: the delegated scope that jobfence.service makes at boot.
-const SYSTEMD_BASE: &str = "jobfence.slice/jobfence.scope";
+pub const SYSTEMD_BASE: &str = "jobfence.slice/jobfence.scope";
 
 /// What was found, and what will be used of it.
 #[derive(Debug)]
@@ -117,16 +117,17 @@ impl Host {
                 continue;
             }
             dir = dir.child(name).map_err(|error| match error.kernel_errno() {
-                Some(Errno::ENOENT) => {
-                    error.hint("jobfence.scope does not exist: 'systemctl enable --now jobfence.service' makes it")
-                }
+                Some(Errno::ENOENT) => error.hint(
+                    "the delegated scope does not exist: 'systemctl enable --now jobfence.service' makes it \
+                     (without an installation, 'jobfence hold')",
+                ),
                 _ => error,
             })?;
         }
         if delegated && is_delegated(&dir) == Some(false) {
             return Err(Error::new("systemd has not delegated the directory")
                 .at(dir.path())
-                .hint("'systemctl enable --now jobfence.service' makes one that is"));
+                .hint("jobfence.service makes one that is, if this is NAME.slice/NAME.scope: see CgroupBase"));
         }
         enable(&dir, hierarchy, wanted, false)?;
         Ok(dir)

@@ -89,3 +89,102 @@ fn quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
     }
     Ok(CpuQuota { quota_us, period_us: u64::from(period_us) })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::Percent;
+
+    const MIB: u64 = 1 << 20;
+
+    fn granted(cpus: u32, mib: u64) -> Grant {
+        let (cpus, memory) = (Some(Cpus::whole(cpus)), Some(mib * MIB));
+        Grant { job_cpus: cpus, step_cpus: cpus, job_memory: memory, step_memory: memory }
+    }
+
+    fn percent(text: &str) -> Percent {
+        crate::config::parse("test", format!("AllowedRAMSpace={text}\n").as_bytes()).unwrap().allowed_ram_space
+    }
+
+    #[test]
+    fn the_defaults_are_what_was_granted_without_swap() {
+        let (plan, errors) = plan(&Config::default(), &granted(3, 200));
+        assert!(errors.is_empty());
+        let limits = Limits {
+            cpu: Some(CpuQuota { quota_us: 300_000, period_us: 100_000 }),
+            ram: Some(200 * MIB),
+            swap: Some(SwapLimit { swap: 0, ram: 200 * MIB }),
+        };
+        assert_eq!(plan, Plan { job: limits.clone(), step: limits });
+    }
+
+    #[test]
+    fn percentages_and_the_least_amount() {
+        let config = Config {
+            cpu_quota_percent: percent("12.5"),
+            allowed_ram_space: percent("150"),
+            allowed_swap_space: percent("10"),
+            ..Config::default()
+        };
+        let limits = plan(&config, &granted(2, 200)).0.step;
+        assert_eq!(limits.cpu.unwrap().quota_us, 25_000);
+        assert_eq!(limits.ram, Some(300 * MIB));
+        assert_eq!(limits.swap, Some(SwapLimit { swap: 20 * MIB, ram: 300 * MIB }));
+        assert_eq!(plan(&config, &granted(2, 10)).0.step.ram, Some(config.min_ram_space));
+    }
+
+    #[test]
+    fn what_is_not_managed_or_switched_off_is_not_limited() {
+        let unmanaged = Grant { job_memory: None, step_memory: None, ..granted(1, 1) };
+        let limits = plan(&Config::default(), &unmanaged).0.job;
+        assert_eq!((limits.ram, limits.swap, limits.cpu.is_some()), (None, None, true));
+        let off = Config {
+            constrain_cpu_quota: false,
+            constrain_ram_space: false,
+            constrain_swap_space: false,
+            ..Config::default()
+        };
+        assert_eq!(plan(&off, &granted(1, 100)).0, Plan::default());
+    }
+
+    #[test]
+    fn a_quota_below_the_kernels_least_is_an_error_of_that_limit_alone() {
+        let config = Config { cpu_quota_percent: percent("1"), ..Config::default() };
+        let half = Cpus::from_thousandths(500);
+        let grant = Grant { job_cpus: Some(half), step_cpus: Some(half), ..granted(1, 100) };
+        let (plan, errors) = plan(&config, &grant);
+        assert_eq!(errors.iter().map(|(limit, _)| *limit).collect::<Vec<_>>(), [Limit::Cpu, Limit::Cpu]);
+        assert!(errors[0].1.to_string().contains("500 us in a period of 100000 us"), "{}", errors[0].1);
+        assert_eq!((plan.step.cpu, plan.step.ram), (None, Some(100 * MIB)));
+    }
+
+    proptest! {
+        /// Whatever is granted: never more than the site's percentage of it, and a step never more than its job.
+        #[test]
+        fn nothing_exceeds_the_grant(
+            job in 1u64..10_000_000, step in 1u64..10_000_000,
+            job_memory in 1u64..1 << 50, step_memory in 1u64..1 << 50,
+            hundredths in 100u64..=100_000,
+        ) {
+            let share = percent(&format!("{}.{:02}", hundredths / 100, hundredths % 100));
+            let config = Config {
+                cpu_quota_percent: share, allowed_ram_space: share, min_ram_space: 0, ..Config::default()
+            };
+            let cpus = |thousandths| Some(Cpus::from_thousandths(thousandths));
+            let grant = Grant {
+                job_cpus: cpus(job), step_cpus: cpus(step),
+                job_memory: Some(job_memory), step_memory: Some(step_memory),
+            };
+            let plan = plan(&config, &grant).0;
+            if let (Some(whole), Some(part)) = (plan.job.cpu, plan.step.cpu) {
+                prop_assert!(part.quota_us <= whole.quota_us);
+                prop_assert!(u128::from(whole.quota_us) * 10_000_000 <= u128::from(job * hundredths) * 100_000);
+            }
+            let (whole, part) = (plan.job.ram.unwrap(), plan.step.ram.unwrap());
+            prop_assert!(part <= whole);
+            prop_assert!(u128::from(whole) * 10_000 <= u128::from(job_memory) * u128::from(hundredths));
+        }
+    }
+}

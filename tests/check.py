@@ -21,7 +21,9 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 TOP = Path(__file__).resolve().parents[1]
 LOGS = TOP / "target/check"
 TAIL = 80
-CELLS = ("debian12-v2-own", "debian12-hybrid-own", "debian12-v1-own")
+sys.path.insert(0, str(TOP / "tests/vm"))
+from cells import CELLS  # noqa: E402
+
 SO, BIN = "target/release/libjobfence.so", "target/release/jobfence"
 RELEASE = ("cargo", "build", "--release", "--locked")
 PRIVATE_SLURM = ("slurmctld", "slurmd", "munged")
@@ -51,7 +53,7 @@ GROUPS = (
     Group("install", (RELEASE, ("tests/install.sh",)), 900),
     Group(
         "slurm",
-        (RELEASE, ("python3", "-B", "tests/slurm/cases.py", "--so", SO)),
+        (RELEASE, ("python3", "-B", "tests/slurm/cases.py", "--so", SO, "--bin", BIN)),
         900,
         root=True,
         programs=PRIVATE_SLURM,
@@ -59,7 +61,7 @@ GROUPS = (
     ),
     Group(
         "slurm two nodes",
-        (RELEASE, ("python3", "-B", "tests/slurm/cases.py", "--site", "two-nodes", "--so", SO)),
+        (RELEASE, ("python3", "-B", "tests/slurm/cases.py", "--site", "two-nodes", "--so", SO, "--bin", BIN)),
         900,
         root=True,
         programs=PRIVATE_SLURM,
@@ -109,8 +111,11 @@ def has_controller(controller):
     return any(row[0] == controller and row[1] != "0" for row in rows)
 
 
+LACKS = 77  # as automake has it: this machine lacks something, and the output's last line says what
+
+
 def run(group, log):
-    """Runs the group's commands; true if all succeed."""
+    """Runs the group's commands until one fails; its exit status."""
     for command in group.commands:
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
@@ -122,14 +127,14 @@ def run(group, log):
         except subprocess.TimeoutExpired:
             log.write(f"not finished after {group.seconds} s\n")
             end(child)
-            return False
+            return 1
         except BaseException:
             end(child)
             raise
         if status != 0:
-            log.write(f"exit status {status}\n")
-            return False
-    return True
+            log.write(f"exit status {status}\n" if status != LACKS else "")
+            return status
+    return 0
 
 
 def end(child):
@@ -176,11 +181,16 @@ def main():
             print(f"{group.name} ...", flush=True)
             path, start = LOGS / f"{group.name.replace(' ', '-')}.log", time.monotonic()
             with open(path, "w+", encoding="utf-8", errors="replace") as log:
-                good = run(group, log)
+                status = run(group, log)
                 log.seek(0)
                 text = log.read()
             passed, failed, skipped = counts(text)
-            if not good:
+            if status == LACKS and not strict:
+                reason = (text.splitlines() or ["it lacks something"])[-1]
+                rows.append((group.name, "skip", "-", reason))
+                total[2] += 1
+                continue
+            if status:
                 print("\n".join(text.splitlines()[-TAIL:]))
                 failed = max(failed, 1)
             elif passed == 0:

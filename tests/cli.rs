@@ -10,37 +10,30 @@ use jobfence::config::KEYS;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+mod common;
+
 /// The command, with directories of its own when it makes any.
 struct Site {
     run: tempfile::TempDir,
-    base: String,
+    base: common::Base,
 }
 
 impl Site {
     fn new(test: &str) -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
-        Self { run: tempfile::tempdir().unwrap(), base: format!("jobfence-cli-{}-{test}", std::process::id()) }
+        let base = common::Base::new(&format!("jobfence-cli-{}-{test}", std::process::id()));
+        Self { run: tempfile::tempdir().unwrap(), base }
     }
 
     fn command(&self, subcommand: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
         let run_dir = self.run.path().join("run");
-        command.arg(subcommand).arg("-o").arg(format!("CgroupBase={}", self.base));
+        command.arg(subcommand).arg("-o").arg(format!("CgroupBase={}", self.base.name));
         command.arg("-o").arg(format!("RunDir={}", run_dir.display())).stdin(Stdio::null());
         command
     }
 
     fn run(&self, args: &[&str]) -> Output {
         self.command("run").args(args).output().unwrap()
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        for mount in mounts.lines().filter(|line| line.contains(" - cgroup")) {
-            let _ = fs::remove_dir(format!("{}/{}", mount.split(' ').nth(4).unwrap(), self.base));
-        }
     }
 }
 

@@ -5,12 +5,13 @@
     python3 demo.py --so target/release/libjobfence.so --bin target/release/jobfence
 
 Needs root, Slurm and munge installed (none of it running), and touches none of their
-configuration. Every claim is read from the kernel's files and checked: the exit status is
-not 0 if one of them is not so.
+configuration. Every claim is checked, in the kernel's files where it is about processes and
+limits: the exit status is not 0 if one of them is not so.
 """
 
 import argparse
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from slurm.sites import PrivateSite, SiteError, die_properly, until  # noqa: E40
 MIB = 1 << 20
 USER = "nobody"
 SPIN = "for i in 1 2 3 4; do while :; do :; done & done; wait"
-EAT = "/usr/bin/python3 -S -c 'b = [bytes([i + 1]) * (8 << 20) for i in range(100)]'"
+EAT = "/usr/bin/python3 -S -c 'b = [bytes([i + 1]) * (8 << 20) for i in range(100)]'; sleep 300"
 
 
 class Demo:
@@ -92,16 +93,32 @@ class Demo:
     def memory(self):
         self.head("A job that takes more memory than it asked for")
         jobid = self.submit(EAT, "-c1", "--mem=200")
-        state = self.site.wait(jobid)
+        step = self.step(jobid)
+        # The shell outlives the kill, so that its cgroup can still be looked at.
+        until(lambda: self.site.job_pids(jobid, "sleep"), 30, "the end of its python3")
+        directory = step.limits_directory("memory")
+        if kernel.has_v2_controllers():
+            names = ("memory.max", "memory.peak", "memory.events")
+        else:
+            names = ("memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control")
+        for name in names:
+            shown = kernel.read(directory / name).replace("\n", ", ")
+            print(f"   {directory / name}: {shown}")
+        self.check("oom_kill 1" in kernel.read(directory / names[2]), "the kernel has killed one process of it")
+        peak = kernel.read(directory / names[1])
+        # Linux before 5.19 does not keep it in cgroup v2.
+        self.check(not peak or 190 * MIB <= int(peak) <= 200 * MIB,
+                   "when it had all of its memory, and not more")
+        self.site.scancel(jobid)
+        self.site.wait(jobid)
         until(lambda: not self.site.step_daemons(jobid), 5, "the end of the step")
         said = self.site.output(jobid)
         print(f"   its output file, {jobid}.out:")
         for line in said.splitlines():
             print(f"   | {line}")
-        self.check(state in ("FAILED", "OUT_OF_MEMORY"), f"Slurm calls it {state}")
-        self.check("(python3) was killed: the " in said
-                   and "reached its memory limit of 200.0 MiB" in said,
-                   "its owner is told why")
+        sentence = (r"process \d+ \(python3\) was killed: the (job|step) reached its memory limit "
+                    r"of 200\.0 MiB" + (r" \(peak use (19\d|200)\.\d MiB\)" if peak else ""))
+        self.check(re.search(sentence, said), "its owner is told which process, why, and how much")
 
     def emptiness(self):
         self.head("Afterwards")
@@ -109,7 +126,7 @@ class Demo:
         deadline = time.monotonic() + 5
         while (left := self.site.leftovers()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        for directory in kernel.Group("/" + self.site.name).directories():
+        for directory in kernel.Group("/" + self.site.base).directories():
             below = sorted(p.name for p in directory.iterdir() if p.is_dir())
             print(f"   directories in {directory}: {' '.join(below) or 'none'}")
         for one in left:
@@ -129,7 +146,7 @@ class Demo:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--so", required=True, help="the plugin")
-    parser.add_argument("--bin", help="the jobfence command")
+    parser.add_argument("--bin", required=True, help="the jobfence command")
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("the demo starts a Slurm of its own and needs to be root for it")
@@ -138,7 +155,7 @@ def main():
     die_properly()
     print(f"Starting a private Slurm ({kernel.layout()}, {os.cpu_count()} CPUs)…", flush=True)
     try:
-        with PrivateSite(options.so) as site:
+        with PrivateSite(options.so, options.bin) as site:
             demo = Demo(site)
             for act in (demo.limits, demo.quota, demo.memory, demo.emptiness, demo.log):
                 act()

@@ -22,23 +22,22 @@ use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy;
 
+mod common;
+
 /// A configuration with directories of its own, that must be empty again in the end.
 struct Site {
     config: Config,
     _run: tempfile::TempDir,
-    owned: bool,
+    /// `None` in a child, which must leave it alone.
+    _base: Option<common::Base>,
 }
 
 impl Site {
     fn new(test: &str) -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
         let run = tempfile::tempdir().unwrap();
-        let base = format!("jobfence-test-{}-{test}", std::process::id());
-        Self {
-            config: Config { cgroup_base: Some(base), run_dir: run.path().join("run"), ..Config::default() },
-            _run: run,
-            owned: true,
-        }
+        let base = common::Base::new(&format!("jobfence-test-{}-{test}", std::process::id()));
+        let (cgroup_base, run_dir) = (Some(base.name.clone()), run.path().join("run"));
+        Self { config: Config { cgroup_base, run_dir, ..Config::default() }, _run: run, _base: Some(base) }
     }
 
     /// The same site seen from a child.
@@ -46,7 +45,7 @@ impl Site {
         let base = std::env::var("JOBFENCE_TEST_BASE").unwrap();
         let run_dir = PathBuf::from(std::env::var("JOBFENCE_TEST_RUN").unwrap());
         let config = Config { cgroup_base: Some(base), run_dir, ..Config::default() };
-        Self { config, _run: tempfile::tempdir().unwrap(), owned: false }
+        Self { config, _run: tempfile::tempdir().unwrap(), _base: None }
     }
 
     fn base(&self) -> &str {
@@ -75,20 +74,12 @@ impl Site {
         for hierarchy in &self.host().layout.hierarchies {
             walk(&hierarchy.mount.join(self.base()), &mut left);
         }
+        // That is jobfence hold's.
+        left.retain(|path| !path.ends_with("hold"));
         if let Ok(records) = fs::read_dir(&self.config.run_dir) {
             left.extend(records.map(|record| record.unwrap().path()).filter(|path| !path.is_dir()));
         }
         left
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        if self.owned {
-            for hierarchy in &Host::read(&self.config).unwrap().layout.hierarchies {
-                let _ = fs::remove_dir(hierarchy.mount.join(self.base()));
-            }
-        }
     }
 }
 

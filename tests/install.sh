@@ -32,6 +32,17 @@ grep -qx 'required /usr/lib/slurm/libjobfence.so' "$stage/etc/slurm/plugstack.co
 grep -qx 'ExecStart=/usr/sbin/jobfence hold' "$stage/usr/lib/systemd/system/jobfence.service" || fail "ExecStart"
 grep -rq '@[A-Z]*@' "$stage/etc" "$stage/usr/lib/systemd" && fail "a place was not filled in"
 
+quiet install SYSCONFDIR=/opt/slurm/etc
+there=/opt/slurm/etc/slurm
+[ -e "$stage$there/jobfence.conf" ] || fail "no configuration in SYSCONFDIR"
+grep -qx "required /usr/lib/slurm/libjobfence.so config=$there/jobfence.conf" "$stage$there/plugstack.conf.d/jobfence.conf" ||
+    fail "the plugin is not told of SYSCONFDIR"
+grep -qx "ExecStart=/usr/sbin/jobfence hold --config=$there/jobfence.conf" "$stage/usr/lib/systemd/system/jobfence.service" ||
+    fail "jobfence.service is not told of SYSCONFDIR"
+quiet uninstall SYSCONFDIR=/opt/slurm/etc
+rm -r "$stage/opt"
+quiet install
+
 # What the administrator wrote stays, through an upgrade and a removal.
 echo 'Mode=observe' >>"$stage/etc/slurm/jobfence.conf"
 quiet install

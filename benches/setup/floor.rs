@@ -42,8 +42,9 @@ impl Floor {
                 check(unsafe { libc::mkdirat(base.0, directory.as_ptr(), 0o755) }.into())?;
             }
             for (file, value) in &tree.files {
-                Descriptor::open(base.0, file, libc::O_WRONLY)?.write(value)?;
-                Descriptor::open(base.0, file, libc::O_RDONLY)?.read(&mut [0; 256])?;
+                let file = Descriptor::open(base.0, file, libc::O_RDWR)?;
+                file.write(value)?;
+                file.read(&mut [0; 256])?;
             }
         }
         Ok(())
@@ -122,7 +123,7 @@ fn written(hierarchy: &Hierarchy, limits: &Limits) -> Vec<(&'static str, String)
     let swap = limits.swap.filter(|_| hierarchy.has("memory"));
     match hierarchy.version {
         Version::V1 => {
-            files.extend(cpu.map(|cpu| ("cpu.cfs_period_us", cpu.period_us.to_string())));
+            // The period stays as the kernel has it in a new directory.
             files.extend(cpu.map(|cpu| ("cpu.cfs_quota_us", cpu.quota_us.to_string())));
             files.extend(ram.map(|ram| ("memory.limit_in_bytes", ram.to_string())));
             files.extend(swap.map(|both| ("memory.memsw.limit_in_bytes", (both.ram + both.swap).to_string())));
@@ -153,7 +154,7 @@ impl Descriptor {
 
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         // SAFETY: an open descriptor, and a buffer of this length.
-        check(unsafe { libc::read(self.0, buffer.as_mut_ptr().cast(), buffer.len()) } as i64)
+        check(unsafe { libc::pread(self.0, buffer.as_mut_ptr().cast(), buffer.len(), 0) } as i64)
     }
 }
 

@@ -17,6 +17,8 @@ pub fn between_marks<T>(doing: impl FnOnce() -> T) -> T {
     done
 }
 
+const POLL_OF_NOTHING: &str = "poll of nothing";
+
 /// Writing to no file at all is seen by strace, and by nobody else.
 fn mark(word: &str) {
     // SAFETY: a buffer of this length; the descriptor is none.
@@ -53,7 +55,10 @@ impl Calls {
                 call if call.starts_with("write(-1, \"begin\"") => marked = Some(pid),
                 call if call.starts_with("write(-1, \"end\"") => marked = None,
                 call if marked == Some(pid) && !call.starts_with(['<', '+', '-']) => {
-                    let name = call.split('(').next().unwrap_or_default();
+                    let (name, arguments) = call.split_once('(').unwrap_or((call, ""));
+                    // A poll of nothing is a sleep.
+                    let of_nothing = matches!(name, "poll" | "ppoll") && arguments.split(", ").nth(1) == Some("0");
+                    let name = if of_nothing { POLL_OF_NOTHING } else { name };
                     *calls.entry(name.to_owned()).or_default() += 1;
                 }
                 _ => {}
@@ -69,7 +74,7 @@ impl Calls {
 
     /// Those that do nothing but let time pass.
     pub fn sleeps(&self) -> usize {
-        ["nanosleep", "clock_nanosleep", "select", "pselect6", "pause"]
+        [POLL_OF_NOTHING, "nanosleep", "clock_nanosleep", "select", "pselect6", "pause"]
             .iter()
             .filter_map(|name| self.0.get(*name))
             .sum()

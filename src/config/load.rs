@@ -68,11 +68,28 @@ pub fn load(args: &[&[u8]]) -> Result<Loaded, LoadError> {
 /// The configuration that a file of this text, called `source` in errors, would give.
 pub fn parse(source: &str, text: &[u8]) -> Result<Config, Vec<ConfigError>> {
     if text.len() > MAX_FILE {
-        return Err(vec![ConfigError::new(source, "a larger file", format!("at most {MAX_FILE} bytes"))]);
+        return Err(too_large(source, text));
     }
     let mut layer = Layer::default();
     layer.read(parser::file(source, text));
     if layer.errors.is_empty() { Ok(layer.over(Config::default())) } else { Err(layer.errors) }
+}
+
+/// The mistakes in what was read of a file that is too large, so that a line without an end is found in its place.
+fn too_large(source: &str, text: &[u8]) -> Vec<ConfigError> {
+    let cut_line = text.split_inclusive(|&byte| byte == b'\n').next_back().filter(|line| !line.ends_with(b"\n"));
+    let mut text = text.to_vec();
+    match cut_line.map_or(0, <[u8]>::len) {
+        // What is missing of it is no mistake of its own.
+        cut if cut <= parser::MAX_LINE => text.truncate(text.len() - cut),
+        _ => text.push(b'\n'),
+    }
+    let mut layer = Layer::default();
+    layer.read(parser::file(source, &text));
+    let mut errors = layer.errors;
+    errors.truncate(MAX_ERRORS - 1);
+    errors.push(ConfigError::new(source, "a larger file", format!("at most {MAX_FILE} bytes")));
+    errors
 }
 
 fn load_or_default(args: &[&[u8]], default: &Path) -> Result<Loaded, LoadError> {
@@ -332,6 +349,15 @@ mod tests {
         assert_eq!(
             load_file(&[], Some((&(line.repeat(1 << 14) + "\n"), 0o644))).unwrap_err(),
             "FILE: found a larger file, expected at most 1048576 bytes"
+        );
+        let endless = format!("# first\nMode={}", "x".repeat(10_000_000));
+        assert_eq!(
+            load_file(&[], Some((&endless, 0o644))).unwrap_err(),
+            format!(
+                "FILE:2:1: found \"Mode={}...\", expected a line of at most 4096 bytes\n\
+                 FILE: found a larger file, expected at most 1048576 bytes",
+                "x".repeat(55)
+            )
         );
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");

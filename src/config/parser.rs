@@ -5,7 +5,7 @@ use super::error::ConfigError;
 use super::lexer::{Cursor, Position, Source, Token};
 
 /// Longer lines are refused before they are looked at.
-const MAX_LINE: usize = 4096;
+pub(super) const MAX_LINE: usize = 4096;
 
 /// One `Key=Value`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

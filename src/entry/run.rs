@@ -4,7 +4,7 @@
 //! Exit status, signals and terminal are as with sudo(8): the command is in our process group, so the terminal's signals
 //! reach it without us; those that somebody sends to us alone are passed on; when it stops we stop, and when it dies of a
 //! signal so do we. Another user's command has a session of its own, without the terminal as its controlling one, and a
-//! clean environment.
+//! clean environment; the terminal's signals are passed on to all of its process group.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::OwnedFd;
@@ -13,7 +13,9 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, sigaction};
+use nix::sys::signal::{
+    SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, killpg, pthread_sigmask, sigaction,
+};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid, setsid, setuid};
 
@@ -100,7 +102,10 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
         let ours = |place: &str| levels.iter().any(|level| level.path == place);
         report::out_of_memory(&key, kills.iter().rfind(|kill| ours(&kill.task_in)), &levels)
     });
-    fence.close(Instant::now() + CLEANUP_TIMEOUT)?;
+    // The command's end is what the caller asked about.
+    if let Err(error) = fence.close(Instant::now() + CLEANUP_TIMEOUT) {
+        log::error!("{key}: its directories remain for now: {error}");
+    }
     Ok(Ended { how: how?, usage, out_of_memory, key })
 }
 
@@ -147,7 +152,7 @@ fn c_strings(words: &[OsString]) -> Result<Vec<CString>> {
 }
 
 /// The signals that are passed on, or that tell about the child.
-const WATCHED: [Signal; 10] = [
+const WATCHED: [Signal; 11] = [
     Signal::SIGCHLD,
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -156,6 +161,7 @@ const WATCHED: [Signal; 10] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
     Signal::SIGALRM,
+    Signal::SIGWINCH,
     Signal::SIGTSTP,
     Signal::SIGCONT,
 ];
@@ -264,7 +270,12 @@ fn watch(child: Pid, watched: &SigSet, own_session: bool) -> Result<How> {
             let from_child = from_person && unsafe { info.si_pid() } == child.as_raw();
             if (from_person && !from_child) || own_session || signal == Signal::SIGCONT {
                 // A process group that nobody in its session looks after does not stop for SIGTSTP.
-                let _ = kill(child, if own_session && signal == Signal::SIGTSTP { Signal::SIGSTOP } else { signal });
+                let signal = if own_session && signal == Signal::SIGTSTP { Signal::SIGSTOP } else { signal };
+                // Leader of its session, it leads a process group, too. Not waited for yet, it keeps the number.
+                let from_terminal = own_session && !from_person;
+                if !(from_terminal && killpg(child, signal).is_ok()) {
+                    let _ = kill(child, signal);
+                }
             }
             continue;
         }

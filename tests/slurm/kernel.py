@@ -159,6 +159,12 @@ class Group:
             period = read(directory / "cpu.cfs_period_us") or "100000"
         return None if quota in ("max", "-1") else int(quota) / int(period)
 
+    def cpu_period_us(self):
+        directory = self.limits_directory("cpu")
+        if has_v2_controllers():
+            return int(read(directory / "cpu.max").split()[1])
+        return int(read(directory / "cpu.cfs_period_us"))
+
     def memory_limit(self):
         """Bytes, or None when there is no limit."""
         return self._bytes("memory.max", "memory.limit_in_bytes")

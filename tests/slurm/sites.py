@@ -320,8 +320,8 @@ class Site:
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def listed_twice(self):
-        """For the time being, plugstack.conf names the plugin twice."""
+    def plugstack(self, *arguments, kind="required", twice=False):
+        """For the time being, the plugin's line in plugstack.conf is another."""
         for path in self.plugstack_files():
             text = path.read_text()
             line = next((l for l in text.splitlines()
@@ -330,7 +330,8 @@ class Site:
                 break
         else:
             raise AssertionError("no plugstack file names the plugin")
-        write_atomically(path, text.rstrip("\n") + "\n" + line + "\n")
+        changed = " ".join([kind, *line.split()[1:], *arguments])
+        write_atomically(path, text.replace(line, "\n".join([changed] * (1 + twice))))
         try:
             yield
         finally:
@@ -350,11 +351,15 @@ class PrivateSite(Site):
     descendant, so it needs no list and touches nobody else's.
     """
 
-    def __init__(self, so=None, users=("nobody", "games")):
+    def __init__(self, so=None, command=None, users=("nobody", "games")):
         super().__init__()
         self.so = Path(so) if so else None
+        self.jobfence = Path(command).resolve() if command else None
         self.users = users
         self.name = f"jobfence-{os.getpid()}"
+        # systemd owns cgroup2, and delegates a scope that is asked for.
+        self.systemd = Path("/run/systemd/system").is_dir()
+        self.base = f"jobfence.slice/{self.name}.scope" if self.systemd else self.name
         self.keeper = None
         self.ports = {}
 
@@ -363,7 +368,7 @@ class PrivateSite(Site):
             # No directory without a keeper that will remove it.
             self.top = Path(tempfile.mkdtemp(prefix="jobfence-site-"))
             self.environment["SLURM_CONF"] = str(self.top / "slurm.conf")
-            self.keeper = Keeper(self.top, self.environment, self.name)
+            self.keeper = Keeper(self.top, self.environment, self.base)
         try:
             self.top.chmod(0o755)
             self.home = self.top / "home"
@@ -415,6 +420,7 @@ class PrivateSite(Site):
 ClusterName={self.name}
 SlurmctldHost={hostname()}(127.0.0.1)
 SlurmctldPort={self.ports["slurmctld"]}
+SlurmdPort={self.ports[self.node]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -455,6 +461,14 @@ CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory * 9 // 10}
 
     def _start(self):
         munge = self.top / "munge"
+        if self.so and self.systemd:
+            if not self.jobfence:
+                raise SiteError("beside systemd the jobfence command is needed, too")
+            self.keeper.start("hold", [
+                str(self.jobfence), "hold", "-o", f"CgroupBase={self.base}"])
+            place = f"/{self.base}" + ("/hold" if "" in kernel.hierarchies() else "")
+            self._until_ready(lambda: place in kernel.read(
+                f"/proc/{self.keeper.pids['hold']}/cgroup"), "the delegated scope")
         self.keeper.start("munged", [
             "munged", "--foreground", "--force", f"--socket={munge}/socket",
             f"--key-file={munge}/key", f"--pid-file={munge}/pid", f"--seed-file={munge}/seed",
@@ -496,10 +510,10 @@ CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory * 9 // 10}
               self.partition_wait, "the new slurmd")
 
     def own_keys(self):
-        return {"CgroupBase": self.name, "RunDir": self.run_directory()}
+        return {"CgroupBase": self.base, "RunDir": self.run_directory()}
 
     def bases(self):
-        return [self.name]
+        return [self.base]
 
     def run_directory(self):
         return self.top / "run"
@@ -510,7 +524,7 @@ CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory * 9 // 10}
 
         The weight is that of our own base directory, among all others of the machine.
         """
-        directory = kernel.Group("/" + self.name).limits_directory("cpu")
+        directory = kernel.Group("/" + self.base).limits_directory("cpu")
         name, most = (("cpu.weight", "10000") if kernel.has_v2_controllers()
                       else ("cpu.shares", "262144"))
         if directory is None or not (directory / name).exists():
@@ -798,7 +812,7 @@ class Keeper:
                     self._command("scancel", *jobs)
                     self._poll(lambda: not self._step_processes(), 8)
             self._end([self.pids[n] for n in (*slurmds, "slurmctld") if n in self.pids], 5)
-            self._end([self.pids[n] for n in ("munged",) if n in self.pids], 5)
+            self._end([self.pids[n] for n in ("munged", "hold") if n in self.pids], 5)
             # What has outlived all that was a job's: kill until there is nothing to kill.
             for _ in range(20):
                 left = [p for p in kernel.descendants(os.getpid()) if kernel.is_alive(p)]

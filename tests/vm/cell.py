@@ -21,6 +21,10 @@ if [ -e /sys/fs/cgroup/cgroup.controllers ] && jobfence check; then
     echo "jobfence check must fail where systemd has delegated nothing" >&2
     exit 1
 fi
+# 'make demo' needs no installation; it makes a scope of its own.
+if [ $# = 0 ]; then
+    python3 -B /{TESTS}/demo.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence || exit 1
+fi
 systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /opt/guest/start-slurm || exit 1
 jobfence check || exit 1
@@ -33,10 +37,10 @@ def payload(directory):
         ["make", "--no-print-directory", "--silent", "install", f"DESTDIR={directory}", "PREFIX=/usr"],
         cwd=TOP, check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    tests = Path(directory) / TESTS / "slurm"
-    tests.mkdir(parents=True)
-    for source in (TOP / "tests/slurm").glob("*.py"):
-        shutil.copy(source, tests)
+    tests = Path(directory) / TESTS
+    (tests / "slurm").mkdir(parents=True)
+    for source in ("demo.py", *(f"slurm/{file.name}" for file in (TOP / "tests/slurm").glob("*.py"))):
+        shutil.copy(TOP / "tests" / source, tests / source)
 
 
 def main():

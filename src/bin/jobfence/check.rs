@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jobfence::cgroup::layout::{Kind, Version};
-use jobfence::config::{Config, DEFAULT_FILE, Mode};
+use jobfence::config::{Config, DEFAULT_FILE, Mode, OnError, OnErrors};
 use jobfence::entry::run::{self, How, Request};
 use jobfence::fence;
 use jobfence::host::{Host, is_delegated};
@@ -67,7 +67,12 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
         }
         Err(why) => {
             println!("trial          {why}");
-            println!("verdict        NO job would be fenced here as configured");
+            let verdict = match (config.mode, config.on_error.general()) {
+                (Mode::Observe, _) => "NO job would be observed here; jobs run as if there were no jobfence",
+                (_, OnError::Warn) => "NO job would be fenced here as configured; with OnError=warn jobs run without",
+                (_, OnError::Fail) => "NO job would be fenced here as configured",
+            };
+            println!("verdict        {verdict}");
             Ok(ExitCode::FAILURE)
         }
     }
@@ -119,9 +124,12 @@ fn trial(config: &Config) -> Result<String, String> {
     if !nix::unistd::geteuid().is_root() {
         return Err("needs root: run 'jobfence check' as root to see whether it works".to_owned());
     }
+    // Strictly: what OnError would let pass is to be known, too.
+    let config = &Config { on_error: OnErrors::all(OnError::Fail), ..config.clone() };
+    let limited = config.mode == Mode::Enforce;
     let request = Request {
-        cpus: config.constrain_cpu_quota.then(|| Cpus::whole(1)),
-        memory: (config.constrain_ram_space || config.constrain_swap_space).then_some(64 << 20),
+        cpus: (limited && config.constrain_cpu_quota).then(|| Cpus::whole(1)),
+        memory: (limited && (config.constrain_ram_space || config.constrain_swap_space)).then_some(64 << 20),
         user: None,
         command: vec!["true".into()],
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence hold`: makes the delegated jobfence.scope and keeps it alive, for jobfence.service.
+//! `jobfence hold`: makes the delegated scope and keeps it alive, for jobfence.service.
 //!
 //! systemd removes a scope when its last process ends, and refuses to make one that exists. So: where the scope lives (jobs
 //! run in it), go back into it; otherwise have systemd-run make it around this same command. In cgroup2 the process moves
@@ -13,12 +13,11 @@ use clap::Args;
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::Config;
+use jobfence::host::SYSTEMD_BASE;
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::{Failure, require_root};
+use crate::{Configured, Failure, require_root};
 
-const SLICE: &str = "jobfence.slice";
-const SCOPE: &str = "jobfence.scope";
 /// The leaf in which the holder sits; no user's directory is called so.
 const LEAF: &str = "hold";
 
@@ -27,22 +26,64 @@ pub struct Options {
     /// systemd-run has made the scope and put this process into it
     #[arg(long, hide = true)]
     inside: bool,
+    #[command(flatten)]
+    configured: Configured,
+}
+
+/// The units that a base stands for.
+struct Units {
+    slice: String,
+    scope: String,
 }
 
 /// Does not return before SIGTERM, unless it fails.
 pub fn hold(options: &Options) -> Result<ExitCode, Failure> {
     require_root("'jobfence hold'")?;
-    let layout = Layout::read(&Dir::open("/proc")?, &Config::default().cgroup_mountpoint)?;
+    let config = configuration(&options.configured)?;
+    let units = Units::of(config.cgroup_base.as_deref().unwrap_or(SYSTEMD_BASE))?;
+    let layout = Layout::read(&Dir::open("/proc")?, &config.cgroup_mountpoint)?;
     let hierarchy = systemds_own(&layout).ok_or("systemd has no cgroup hierarchy here")?;
-    let scope = || hierarchy.open().and_then(|root| root.child(SLICE)).and_then(|slice| slice.child(SCOPE));
+    let scope = || {
+        let slice = hierarchy.open().and_then(|root| root.child(&units.slice));
+        slice.and_then(|slice| slice.child(&units.scope))
+    };
     match scope() {
         Ok(scope) => enter(&scope, hierarchy)?,
-        Err(_) if !options.inside => return Err(make_scope()),
+        Err(_) if !options.inside => return Err(make_scope(&units)),
         Err(error) => return Err(error.into()),
     }
     ready();
     wait_for_the_end();
     Ok(ExitCode::SUCCESS)
+}
+
+/// A file with mistakes must not keep the scope from being made at boot: jobs are refused until it is mended, and fenced
+/// from then on. It could only have said that the scope is another one.
+fn configuration(configured: &Configured) -> Result<Config, Failure> {
+    match configured.load() {
+        Ok(loaded) => Ok(loaded.config),
+        Err(errors) if configured.is_default() => {
+            log::warn!("{errors}; going on with the default CgroupBase");
+            Ok(Config::default())
+        }
+        Err(errors) => Err(errors.to_string().into()),
+    }
+}
+
+impl Units {
+    /// systemd knows its units by the names of their directories, and nests a slice with a hyphen in others.
+    fn of(base: &str) -> Result<Self, Failure> {
+        let units = base.split_once('/').filter(|(slice, scope)| {
+            slice.ends_with(".slice") && !slice.contains('-') && scope.ends_with(".scope") && !scope.contains('/')
+        });
+        match units {
+            Some((slice, scope)) => Ok(Self { slice: slice.to_owned(), scope: scope.to_owned() }),
+            None => {
+                let form = "CgroupBase=NAME.slice/NAME.scope (no hyphen in the slice)";
+                Err(format!("the directory {base} is not one that systemd can make: expected {form}").into())
+            }
+        }
+    }
 }
 
 /// The hierarchy in which systemd keeps its units: cgroup2 where it is mounted, `name=systemd` on a pure v1 host.
@@ -61,19 +102,21 @@ fn enter(scope: &Dir, hierarchy: &Hierarchy) -> Result<(), Failure> {
 }
 
 /// Becomes systemd-run, which makes the scope, puts this process into it and becomes `jobfence hold` again.
-fn make_scope() -> Failure {
+fn make_scope(units: &Units) -> Failure {
     let this = match std::env::current_exe() {
         Ok(this) => this,
         Err(error) => return format!("find this program: {error}").into(),
     };
     let error = Command::new("systemd-run")
-        .args(["--scope", "--quiet", "--collect", "--slice", SLICE, "--unit", SCOPE])
+        .args(["--scope", "--quiet", "--collect", "--slice", &units.slice, "--unit", &units.scope])
         .arg("--description=Fences of batch jobs")
         // The limits are ours to set; systemd's own default for tasks would be one for all jobs together.
         .args(["-p", "Delegate=yes", "-p", "TasksMax=infinity"])
         .arg("--")
         .arg(this)
         .args(["hold", "--inside"])
+        // The same options again; the first words are this program and its subcommand.
+        .args(std::env::args_os().skip(2))
         .exec();
     format!("run systemd-run: {error}").into()
 }

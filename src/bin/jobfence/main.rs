@@ -30,7 +30,7 @@ enum Command {
     Run(run::Options),
     /// Remove what dead step daemons have left.
     Reap(Configured),
-    /// Keep the delegated jobfence.scope alive; for jobfence.service.
+    /// Make the delegated scope and keep it alive, for jobfence.service.
     Hold(hold::Options),
 }
 
@@ -46,6 +46,11 @@ struct Configured {
 }
 
 impl Configured {
+    /// Whether nothing was said on the command line.
+    fn is_default(&self) -> bool {
+        self.config.is_none() && self.overrides.is_empty()
+    }
+
     fn load(&self) -> Result<Loaded, config::LoadError> {
         let mut arguments: Vec<Vec<u8>> = Vec::new();
         if let Some(file) = &self.config {

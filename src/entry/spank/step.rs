@@ -17,7 +17,7 @@ use super::grant::{self, Kind};
 use super::log::tell_user;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
-use crate::config::{self, Config, Mode, OnError};
+use crate::config::{self, Config, Mode, OnError, OnErrors};
 use crate::error::{Error, Result};
 use crate::fence::{self, CLEANUP_TIMEOUT, Fence};
 use crate::host::Host;
@@ -74,25 +74,29 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
         log::warn!("listed more than once in plugstack.conf; the first entry counts");
         return;
     }
-    let (on_error, result) = match config::load(arguments) {
+    let (on_error, by, result) = match config::load(arguments) {
         Ok(loaded) if loaded.config.mode == Mode::Off => {
             *step = Step::Unfenced;
             return;
         }
         Ok(mut loaded) => {
             loaded.config.on_error = loaded.config.on_error.within(loaded.config.mode);
-            (loaded.config.on_error.general(), build(spank, loaded.config))
+            let by = OnErrors::softened_by(loaded.config.mode);
+            (loaded.config.on_error.general(), by, build(spank, loaded.config))
         }
         Err(errors) if errors.mode == Mode::Off => {
             *step = Step::Unfenced;
             return;
         }
-        Err(errors) => (errors.on_error.within(errors.mode).general(), Err(Error::new(errors.to_string()))),
+        Err(errors) => {
+            let by = OnErrors::softened_by(errors.mode);
+            (errors.on_error.within(errors.mode).general(), by, Err(Error::new(errors.to_string())))
+        }
     };
     *step = match result {
         Ok(fenced) => Step::Fenced(Box::new(fenced)),
         Err(error) if on_error == OnError::Warn => {
-            log::error!("this step runs WITHOUT a fence, as OnError=warn and Mode=observe have it: {error}");
+            log::error!("this step runs WITHOUT a fence ({by}): {error}");
             Step::Unfenced
         }
         Err(error) => {
@@ -129,7 +133,8 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced> {
     }
     for (limit, error) in errors {
         if config.on_error.for_limit(limit) == OnError::Warn {
-            log::error!("{key} runs without its {limit} limit, as OnError=warn and Mode=observe have it: {error}");
+            let by = OnErrors::softened_by(config.mode);
+            log::error!("{key} runs without its {limit} limit ({by}): {error}");
             continue;
         }
         let _ = fence.close(Instant::now() + CLEANUP_TIMEOUT);
@@ -215,7 +220,8 @@ pub fn attach(spank: &Spank) {
                 return;
             }
             Err(error) if fenced.config.on_error.general() == OnError::Warn => {
-                log::error!("task {pid} runs WITHOUT a fence, as OnError=warn and Mode=observe have it: {error}");
+                let by = OnErrors::softened_by(fenced.config.mode);
+                log::error!("task {pid} runs WITHOUT a fence ({by}): {error}");
                 return;
             }
             Err(error) => error.to_string(),
@@ -223,6 +229,7 @@ pub fn attach(spank: &Spank) {
         Some(Step::New | Step::Ended) | None => "jobfence did not finish its preparation".to_owned(),
     };
     end_task(spank);
+    log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
     tell_user(&format!("this task was not started, since it cannot be fenced: {failure}"));
 }
 

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A base directory of its own for each test: beside systemd, in a scope that systemd delegates.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where fences may be made; gone when dropped.
+pub struct Base {
+    /// The value of `CgroupBase`.
+    pub name: String,
+    holder: Option<Child>,
+}
+
+impl Base {
+    pub fn new(name: &str) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
+        if !Path::new("/run/systemd/system").is_dir() {
+            return Self { name: name.to_owned(), holder: None };
+        }
+        let name = format!("jobfence.slice/{name}.scope");
+        let mut hold = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        hold.arg("hold").arg("-o").arg(format!("CgroupBase={name}")).stdin(Stdio::null()).stdout(Stdio::null());
+        let holder = hold.spawn().unwrap();
+        let leaf = if has_cgroup2() { "/hold" } else { "" };
+        let place = format!("/{name}{leaf}\n");
+        let cgroup = format!("/proc/{}/cgroup", holder.id());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !fs::read_to_string(&cgroup).is_ok_and(|text| text.contains(&place)) {
+            assert!(Instant::now() < deadline, "'jobfence hold' did not make {name}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Self { name, holder: Some(holder) }
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        if let Some(holder) = &mut self.holder {
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
+        for mount in cgroup_mounts() {
+            let _ = fs::remove_dir(mount.join(&self.name));
+        }
+    }
+}
+
+fn cgroup_mounts() -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let cgroups = mounts.lines().filter(|line| line.contains(" - cgroup"));
+    cgroups.map(|line| PathBuf::from(line.split(' ').nth(4).unwrap())).collect()
+}
+
+fn has_cgroup2() -> bool {
+    fs::read_to_string("/proc/self/mountinfo").unwrap().contains(" - cgroup2 ")
+}
