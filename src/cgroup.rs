@@ -4,6 +4,7 @@
 //! Nothing here knows a scheduler. Directories are held as handles and every change is made relative to one, so that
 //! nobody who can rename a path can make root write somewhere else.
 
+pub mod affinity;
 pub mod dir;
 pub mod events;
 pub mod kill;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
+use crate::cgroup::affinity::Affinity;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
@@ -71,11 +72,11 @@ impl Fence {
     pub fn open(host: &Host, config: &Config, key: &JobKey) -> Result<Self> {
         let wanted = controllers(config);
         let hierarchies = host.hierarchies(&wanted)?;
-        let records = Records::open(&config.run_dir)?;
         let owner = Owner::this(&host.proc)?;
         let mut levels = key.parents();
         let mut again = 1;
         loop {
+            let records = Records::open(&config.run_dir)?;
             levels.truncate(key.parents().len());
             levels.push(key.step_dir(again));
             let record = Record {
@@ -106,7 +107,13 @@ impl Fence {
                     records,
                     closed: false,
                 };
-                return fence.make(host, &hierarchies, &wanted);
+                match fence.make(host, &hierarchies, &wanted) {
+                    Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
+                        log::warn!("{error}");
+                        again += 1;
+                    }
+                    made => return made,
+                }
             }
             if again > 100 {
                 return Err(Error::new("a hundred steps with this name are alive or cannot be removed")
@@ -120,7 +127,9 @@ impl Fence {
         for hierarchy in hierarchies {
             let mut dirs = Vec::new();
             let made = make_dirs(host, hierarchy, wanted, &self.levels, &mut dirs);
-            self.trees.push(Tree { hierarchy: (*hierarchy).clone(), dirs });
+            if made.as_ref().err().and_then(Error::kernel_errno) != Some(Errno::EEXIST) {
+                self.trees.push(Tree { hierarchy: (*hierarchy).clone(), dirs });
+            }
             if let Err(error) = made {
                 // What was made goes away again, here too, where it may be a part of the way down.
                 let _ = self.close(Instant::now() + CLEANUP_TIMEOUT);
@@ -154,19 +163,19 @@ impl Fence {
                 .filter(|(limit, wanted)| *wanted && (*limit == Limit::Cpu) == (*controller == "cpu"));
             errors.extend(theirs.map(|(limit, _)| (limit, error.clone())));
         }
-        let _lock = match self.records.lock_limits(Instant::now() + LOCK_TIMEOUT) {
-            Ok(lock) => lock,
-            Err(error) => return [Limit::Cpu, Limit::Ram, Limit::Swap].map(|limit| (limit, error.clone())).into(),
-        };
         for tree in &self.trees {
             let (Some(job), Some(step)) = (tree.job(), tree.step()) else { continue };
             if tree.hierarchy.has("cpu") {
-                errors.extend(limit_cpu(tree, plan).err().map(|error| (Limit::Cpu, error)));
+                // Only here: the kernel may take long to lower a memory limit, and nobody must wait for that.
+                let lock = self.records.lock_limits(Instant::now() + LOCK_TIMEOUT);
+                let limited = lock.and_then(|_lock| limit_cpu(tree, plan));
+                errors.extend(limited.err().map(|error| (Limit::Cpu, error)));
             }
             if tree.hierarchy.has("memory") {
-                for (dir, limits) in [(job, &plan.job), (step, &plan.step)] {
-                    limit_memory(dir, tree.hierarchy.version, limits, &mut errors);
+                if !stays_in_memory(job, tree.hierarchy.version, &plan.job) {
+                    limit_memory(job, tree.hierarchy.version, &plan.job, &mut errors);
                 }
+                limit_memory(step, tree.hierarchy.version, &plan.step, &mut errors);
             }
         }
         errors
@@ -179,11 +188,19 @@ impl Fence {
     pub fn attach(&self, host: &Host, pid: i32) -> Result<()> {
         let before = Membership::read(&host.proc, pid)?;
         self.refuse_slurms_own(&before)?;
+        let bound = Affinity::of(pid);
         for tree in &self.trees {
             let Some(step) = tree.step() else { continue };
             step.write("cgroup.procs", &pid.to_string()).map_err(|error| match error.kernel_errno() {
                 Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
                 _ => error,
+            })?;
+        }
+        if let Some(bound) = bound
+            && Affinity::of(pid).is_some_and(|now| now != bound)
+        {
+            bound.set(pid).map_err(|errno| {
+                Error::new(format!("bind process {pid} again to the CPUs that it was bound to")).errno(errno)
             })?;
         }
         let after = Membership::read(&host.proc, pid)?;
@@ -345,10 +362,12 @@ fn try_dirs(
             child
         } else {
             match parent.make(name) {
-                // Its record is ours, so nobody else uses this directory: it was left by a step whose record is lost. A
-                // cgroup that was ever killed is not used again (kernels before 7.3 kill what is born in it).
+                // Its record is ours, so the step that left this directory has lost its own. Whoever is still in it may be
+                // another slurmd's, which keeps its records elsewhere (in a container): it is not for us to kill. A cgroup
+                // that was ever killed is not used again (kernels before 7.3 kill what is born in it).
                 Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
-                    remove_step(parent, name, hierarchy, Instant::now() + CLEANUP_TIMEOUT)?;
+                    remove_below(parent, name, 0)
+                        .map_err(|_| error.hint("processes live there, and no record says whose"))?;
                     parent.make(name)?;
                 }
                 other => other?,
@@ -381,6 +400,21 @@ fn limit_cpu(tree: &Tree, plan: &Plan) -> Result<()> {
         Some(quota) => limits::set_cpu_quota(step, version, above.map_or(quota, |above| quota.at_most(above))),
         None => Ok(()),
     }
+}
+
+/// Whether a job's memory limits are left alone: they are what they should be, or an earlier step has set higher ones and
+/// still runs in them, and lowering them could kill it.
+fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
+    let Some(ram) = limits.ram else { return false };
+    let (file, swap_file) = match version {
+        Version::V2 => ("memory.max", "memory.swap.max"),
+        Version::V1 => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+    };
+    let Ok(Some(current)) = limits::memory_limit(job, file) else { return false };
+    let is_limited = |file| limits::memory_limit(job, file).is_ok_and(|limit| limit.is_some());
+    let others = || job.list(true).is_ok_and(|steps| steps.len() > 1);
+    let right = current == limits::whole_pages(ram) && (limits.swap.is_none() || is_limited(swap_file));
+    right || current > ram && others()
 }
 
 fn limit_memory(dir: &Dir, version: Version, limits: &Limits, errors: &mut Vec<LimitError>) {

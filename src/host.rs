@@ -48,6 +48,12 @@ impl Host {
         Ok(Self { layout, systemd, base, boot_id, pid_namespace, proc })
     }
 
+    /// Whether this process has another pid namespace than the host's first, whose number is the kernel's
+    /// `PROC_PID_INIT_INO`.
+    pub fn is_in_container(&self) -> bool {
+        self.pid_namespace != "pid:[4026531836]"
+    }
+
     /// The hierarchies in which every step gets a directory: those of the CPU and memory controllers, the one that counts
     /// CPU time, and the one through which processes are killed.
     ///
@@ -224,8 +230,14 @@ fn count_children(dir: &Dir, hierarchy: &Hierarchy) -> Result<()> {
     Ok(())
 }
 
-/// Hardware threads of one core, as the first CPU has them; 1 where the kernel does not say.
-pub fn threads_per_core() -> u32 {
-    let siblings = Dir::open("/sys/devices/system/cpu/cpu0/topology").and_then(|dir| dir.read("thread_siblings_list"));
-    siblings.ok().and_then(|list| crate::job::count_listed(&list)).unwrap_or(1).max(1)
+/// Hardware threads of the core that has most of them; `None` where the kernel does not say.
+pub fn threads_per_core() -> Option<u32> {
+    let cpus = Dir::open("/sys/devices/system/cpu").ok()?;
+    let of_cpu = |name: &String| {
+        let siblings =
+            cpus.child(name).and_then(|cpu| cpu.child("topology")).and_then(|t| t.read("thread_siblings_list"));
+        crate::job::count_listed(&siblings.ok()?)
+    };
+    let is_cpu = |name: &String| name.strip_prefix("cpu").is_some_and(|number| number.parse::<u32>().is_ok());
+    cpus.list(true).ok()?.iter().filter(|name| is_cpu(name)).filter_map(of_cpu).max()
 }

@@ -40,6 +40,16 @@ pub struct Reaped {
 }
 
 impl Reaped {
+    fn count(&mut self, levels: &[String], outcome: Result<Outcome>) {
+        let name = levels.join("/");
+        match outcome {
+            Ok(Outcome::Alive) => self.alive += 1,
+            Ok(Outcome::Removed) => self.removed.push(name),
+            Ok(Outcome::Busy) => self.busy += 1,
+            Err(error) => self.failed.push(format!("{name}: {error}")),
+        }
+    }
+
     /// Says in the log what was done; nothing if nothing was.
     pub fn log(&self) {
         for step in &self.removed {
@@ -51,21 +61,24 @@ impl Reaped {
     }
 }
 
-/// Looks at every record and removes the steps of dead owners, until the deadline.
+/// How long a step holds up the others; what does not go by then is looked at again when all have been killed.
+const PATIENCE_EACH: Duration = Duration::from_millis(20);
+
+/// Looks at every record and removes the steps of dead owners, until the deadline. Whatever the deadline, each of them is
+/// killed: a process that does not die must not keep those of other steps alive.
 pub fn reap(host: &Host, config: &Config, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
     let mut reaped = Reaped::default();
+    let mut again = Vec::new();
     for levels in records.list()? {
-        if Instant::now() >= deadline {
-            break;
+        let soon = deadline.min(Instant::now() + PATIENCE_EACH);
+        match reap_one(host, &records, &levels, soon) {
+            Err(_) => again.push(levels),
+            Ok(outcome) => reaped.count(&levels, Ok(outcome)),
         }
-        let name = levels.join("/");
-        match reap_one(host, &records, &levels, deadline) {
-            Ok(Outcome::Alive) => reaped.alive += 1,
-            Ok(Outcome::Removed) => reaped.removed.push(name),
-            Ok(Outcome::Busy) => reaped.busy += 1,
-            Err(error) => reaped.failed.push(format!("{name}: {error}")),
-        }
+    }
+    for levels in again {
+        reaped.count(&levels, reap_one(host, &records, &levels, deadline));
     }
     Ok(reaped)
 }

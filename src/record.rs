@@ -36,7 +36,12 @@ impl Owner {
     /// This process.
     pub fn this(proc: &Dir) -> Result<Self> {
         let pid = Pid::this().as_raw();
-        start_of(proc, pid)?.map(|start| Self { pid, start }).ok_or_else(|| Error::new("this process is not in /proc"))
+        Self::of(proc, pid)?.ok_or_else(|| Error::new("this process is not in /proc"))
+    }
+
+    /// A process, unless it has ended.
+    pub fn of(proc: &Dir, pid: i32) -> Result<Option<Self>> {
+        Ok(start_of(proc, pid)?.map(|start| Self { pid, start }))
     }
 
     /// Whether it still runs. A zombie does not: nothing of ours will be done by it any more.
@@ -123,7 +128,7 @@ pub struct Records {
 pub struct Lock(#[allow(dead_code)] Flock<OwnedFd>);
 
 impl Records {
-    /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can write.
+    /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can open.
     pub fn open(path: &Path) -> Result<Self> {
         let dir = match Dir::open(path) {
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
@@ -212,7 +217,7 @@ impl Records {
     }
 
     /// Waits for the right to change the limits of jobs: a quota is read and then lowered, and between the two nobody else
-    /// may write. It is held for well under a millisecond.
+    /// may write. It is held for less than a millisecond, unless the kernel takes longer for one of the writes.
     pub fn lock_limits(&self, deadline: Instant) -> Result<Lock> {
         // A directory of its own, since the janitor holds the lock on RunDir for longer.
         const NAME: &str = "limits.lock";

@@ -193,6 +193,40 @@ fn a_job_whose_memory_grows_and_shrinks_is_limited_anew() {
 }
 
 #[test]
+fn a_jobs_memory_is_not_lowered_under_its_running_steps() {
+    let site = Site::new("lower");
+    let mut first = open(&site, "0", &grant(1, 400));
+    let mut second = open(&site, "1", &grant(1, 100));
+    let limits: Vec<_> = second.memory_levels().iter().map(|level| level.limit.unwrap() >> 20).collect();
+    assert_eq!(limits, [100, 400]);
+    second.close(soon()).unwrap();
+    first.close(soon()).unwrap();
+}
+
+#[test]
+fn who_lives_in_a_directory_without_a_record_is_not_killed() {
+    let site = Site::new("stranger");
+    let host = site.host();
+    let hierarchy = &host.hierarchies(&["cpu"]).unwrap()[0];
+    let theirs = hierarchy.mount.join(site.base()).join("uid_65534/job_1/step_0");
+    fs::create_dir_all(&theirs).unwrap();
+    let mut stranger = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
+    fs::write(theirs.join("cgroup.procs"), stranger.id().to_string()).unwrap();
+    let mut fence = open(&site, "0", &grant(1, 100));
+    assert!(fence.path().ends_with("/step_0.2"), "{}", fence.path());
+    fence.close(soon()).unwrap();
+    assert!(stranger.try_wait().unwrap().is_none(), "killed");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    // Nobody lives there any more: the name is free.
+    while fs::read_to_string(theirs.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty()) {}
+    let mut fence = open(&site, "0", &grant(1, 100));
+    assert!(fence.path().ends_with("/step_0"), "{}", fence.path());
+    fence.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn what_a_dead_owner_left_is_removed_and_what_a_living_one_has_is_not() {
     let site = Site::new("dead");
     let mut mine = open(&site, "0", &grant(1, 100));

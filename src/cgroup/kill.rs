@@ -62,7 +62,7 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     }
 }
 
-/// Whether nobody is left below a cgroup2 directory. A directory that is gone is empty.
+/// Waits until nobody is left below a cgroup2 directory. A directory that is gone is empty.
 pub fn wait_until_empty(dir: &Dir, deadline: Instant) -> Result<()> {
     let events = match dir.open_file("cgroup.events", OFlag::O_RDONLY) {
         Ok(fd) => fd,

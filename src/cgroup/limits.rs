@@ -253,7 +253,7 @@ fn signed(dir: &Dir, file: &str, bytes: u64) -> Result<i64> {
 }
 
 /// The largest number of whole pages in so many bytes, in bytes.
-fn whole_pages(bytes: u64) -> u64 {
+pub fn whole_pages(bytes: u64) -> u64 {
     static PAGE: once_cell::sync::OnceCell<u64> = once_cell::sync::OnceCell::new();
     let page = *PAGE.get_or_init(|| {
         let size = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();

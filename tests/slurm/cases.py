@@ -529,6 +529,23 @@ def mode_observe(site):
 
 
 @case
+def binding_is_kept(site):
+    """What Slurm has bound a task to, it is bound to in its fence, too."""
+    if os.cpu_count() < 2:
+        raise Skip("one CPU")
+    plugins = site.command("scontrol", "show", "config").stdout
+    if not re.search(r"^TaskPlugin\s*=.*affinity", plugins, re.M):
+        raise Skip("Slurm does not bind tasks here")
+    jobid = site.submit(site.users[0], """
+        srun -n2 --cpu-bind=map_cpu:0,1 \\
+            sh -c 'echo $SLURM_LOCALID bound to $(taskset -pc $$ | sed "s/.*: //")'
+        """, "-n2", "-c1", "--mem=100")
+    site.wait(jobid)
+    for task in (0, 1):
+        expect_in(f"{task} bound to {task}\n", site.output(jobid), "the job's output")
+
+
+@case
 def percentages(site):
     """Each key that changes a number changes it in the kernel's files."""
     site.configure(CPUQuotaPercent="50", CPUQuotaPeriod="20ms", AllowedRAMSpace="90",

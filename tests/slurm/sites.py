@@ -416,16 +416,17 @@ class PrivateSite(Site):
         (self.top / "slurm.conf").write_text(self._slurm_conf())
 
     def _slurm_conf(self):
+        address = own_address()
         return f"""\
 ClusterName={self.name}
-SlurmctldHost={hostname()}(127.0.0.1)
+SlurmctldHost={hostname()}({address or LOOPBACK})
 SlurmctldPort={self.ports["slurmctld"]}
 SlurmdPort={self.ports[self.node]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={self.top}/munge/socket
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+{"CommunicationParameters=NoInAddrAny,NoCtldInAddrAny" if address else ""}
 StateSaveLocation={self.top}/state
 SlurmdSpoolDir={self.top}/spool
 SlurmctldPidFile={self.top}/slurmctld.pid
@@ -455,7 +456,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=60 OverSubscribe=NO State=UP
         cpus = os.cpu_count()
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
         return f"""\
-NodeName={self.node} NodeAddr=127.0.0.1 Port={self.ports[self.node]} CPUs={cpus} Sockets=1 \
+NodeName={self.node} NodeAddr={own_address() or LOOPBACK} Port={self.ports[self.node]} CPUs={cpus} Sockets=1 \
 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory * 9 // 10}
 """
 
@@ -580,7 +581,7 @@ class TwoNodesSite(PrivateSite):
     def _node_lines(self):
         host = hostname()
         return "".join(
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={self.ports[node]} "
+            f"NodeName={node} NodeHostname={host} NodeAddr={own_address() or LOOPBACK} Port={self.ports[node]} "
             f"{self.topology} RealMemory=1000\n" for node in self.nodes)
 
     def _start_slurmd(self):
@@ -632,15 +633,32 @@ class TwoNodesSite(PrivateSite):
         return said
 
 
+LOOPBACK = "127.0.0.1"
+
+
+def own_address():
+    """What this host's name stands for, if that is an address of this host: usually 127.0.1.1.
+
+    Slurm listens there alone when told so, and connects to it from there; otherwise everywhere.
+    """
+    try:
+        address = socket.gethostbyname(os.uname().nodename)
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+        return address
+    except OSError:
+        return None
+
+
 def free_ports(count):
-    """Loopback ports below the range from which the kernel gives out its own."""
+    """Ports below the range from which the kernel gives out its own."""
     sockets = []
     try:
         while len(sockets) < count:
             trial = socket.socket()
             sockets.append(trial)
             try:
-                trial.bind(("127.0.0.1", random.randrange(20000, 32000)))
+                trial.bind(("", random.randrange(20000, 32000)))
             except OSError:
                 sockets.remove(trial)
                 trial.close()

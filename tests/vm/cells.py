@@ -28,10 +28,10 @@ class Cell:
     cgroup: dict = field(default_factory=dict)  # lines of cgroup.conf
 
 
-# Slurm keeps its hands off cgroups: jobfence owns the tree.
+# Slurm keeps its hands off cgroups: jobfence owns the tree. It binds tasks to CPUs by affinity alone.
 OWN = {
     "ProctrackType": "proctrack/linuxproc",
-    "TaskPlugin": "task/none",
+    "TaskPlugin": "task/affinity",
     "JobAcctGatherType": "jobacct_gather/linux",
 }
 

@@ -96,10 +96,6 @@ pub struct SpankApi {
         unsafe extern "C" fn(format: *const ::core::ffi::c_char, ...),
         ::libloading::Error,
     >,
-    pub slurm_verbose: Result<
-        unsafe extern "C" fn(format: *const ::core::ffi::c_char, ...),
-        ::libloading::Error,
-    >,
     pub slurm_debug: Result<
         unsafe extern "C" fn(format: *const ::core::ffi::c_char, ...),
         ::libloading::Error,
@@ -131,7 +127,6 @@ impl SpankApi {
             .map(|sym| *sym);
         let slurm_info = unsafe { __library.get(b"slurm_info\0") }.map(|sym| *sym);
         let slurm_error = unsafe { __library.get(b"slurm_error\0") }.map(|sym| *sym);
-        let slurm_verbose = unsafe { __library.get(b"slurm_verbose\0") }.map(|sym| *sym);
         let slurm_debug = unsafe { __library.get(b"slurm_debug\0") }.map(|sym| *sym);
         let slurm_spank_log = unsafe { __library.get(b"slurm_spank_log\0") }
             .map(|sym| *sym);
@@ -143,7 +138,6 @@ impl SpankApi {
             spank_unsetenv,
             slurm_info,
             slurm_error,
-            slurm_verbose,
             slurm_debug,
             slurm_spank_log,
         })

@@ -81,12 +81,13 @@ pub fn of_step(spank: &Spank, kind: Kind) -> Result<Grant> {
     grant(items, host::threads_per_core)
 }
 
-fn grant(items: Items, threads_per_core: impl FnOnce() -> u32) -> Result<Grant> {
+fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result<Grant> {
     let (job_cpus, step_cpus) = match items.kind {
         Kind::Batch if items.ncpus > 0 => (items.ncpus, items.ncpus),
         // The first step on a node, told nothing but its cores: an upper bound, that later steps lower.
         Kind::Extern => {
-            let threads = items.job_cores.saturating_mul(threads_per_core());
+            // Where the threads cannot be counted it is not limited: too low a bound could not be raised again.
+            let threads = threads_per_core().map_or(0, |threads| items.job_cores.saturating_mul(threads));
             (threads, threads)
         }
         Kind::Interactive | Kind::Regular(_) if items.ncpus > 0 => {
@@ -129,7 +130,7 @@ mod tests {
     const SRUN: Items = Items { kind: Kind::Regular(0), ..BATCH };
 
     fn cpus(items: Items) -> (u64, u64) {
-        let grant = grant(items, || 2).unwrap();
+        let grant = grant(items, || Some(2)).unwrap();
         let whole = |cpus: Option<Cpus>| cpus.map_or(0, |cpus| cpus.thousandths() / 1000);
         (whole(grant.job_cpus), whole(grant.step_cpus))
     }
@@ -186,15 +187,16 @@ mod tests {
         let first = Items { kind: Kind::Extern, ncpus: 0, cpus_per_task: 1, job_cores: 2, step_cores: 2, ..BATCH };
         assert_eq!(cpus(first), (4, 4));
         assert_eq!(cpus(Items { job_cores: 0, ..first }), (0, 0));
+        assert_eq!(grant(first, || None).unwrap().job_cpus, None);
     }
 
     #[test]
     fn no_cpus_is_an_error_and_no_memory_is_unmanaged() {
-        assert!(grant(Items { ncpus: 0, ..BATCH }, || 1).is_err());
-        assert!(grant(Items { ncpus: 0, ..SRUN }, || 1).is_err());
-        let unmanaged = grant(Items { job_mib: 0, step_mib: 0, ..BATCH }, || 1).unwrap();
+        assert!(grant(Items { ncpus: 0, ..BATCH }, || Some(1)).is_err());
+        assert!(grant(Items { ncpus: 0, ..SRUN }, || Some(1)).is_err());
+        let unmanaged = grant(Items { job_mib: 0, step_mib: 0, ..BATCH }, || Some(1)).unwrap();
         assert_eq!((unmanaged.job_memory, unmanaged.step_memory), (None, None));
-        assert_eq!(grant(BATCH, || 1).unwrap().job_memory, Some(200 << 20));
+        assert_eq!(grant(BATCH, || Some(1)).unwrap().job_memory, Some(200 << 20));
     }
 
     #[test]

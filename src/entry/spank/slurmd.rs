@@ -9,7 +9,7 @@ use crate::config;
 use crate::host::Host;
 use crate::janitor;
 
-/// Once for each start of slurmd; a second entry in plugstack.conf has nothing left to do.
+/// Once for each start of slurmd and each entry in plugstack.conf: what has been removed is not there a second time.
 pub fn start(arguments: &[&[u8]]) {
     let config = match config::load(arguments) {
         Ok(loaded) => loaded.config,

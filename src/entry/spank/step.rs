@@ -24,6 +24,7 @@ use crate::host::Host;
 use crate::janitor;
 use crate::job::{JobKey, Name};
 use crate::policy;
+use crate::record::Owner;
 use crate::report;
 
 /// What became of this process's step.
@@ -108,14 +109,14 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
 
 fn build(spank: &Spank, config: Config) -> Result<Fenced> {
     let kind = Kind::of(spank.u32(spank_item::S_JOB_STEPID)?);
+    let host = Host::read(&config)?;
     let key = JobKey {
-        node: node_level()?,
+        node: node_level(&host)?,
         uid: spank.u32(spank_item::S_JOB_UID)?,
         job: Name::new(spank.u32(spank_item::S_JOB_ID)?.to_string())?,
         step: Name::new(kind.name())?,
     };
     let grant = grant::of_step(spank, kind)?;
-    let host = Host::read(&config)?;
     let hierarchies = host.hierarchies(&fence::controllers(&config))?;
     fence::refuse_slurms_own(hierarchies.into_iter(), &Membership::read(&host.proc, Pid::this().as_raw())?)?;
 
@@ -149,13 +150,14 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced> {
 }
 
 /// Where several slurmd share this host, each has its own branch of the tree: slurmstepd has the node's name in its
-/// environment, and it is the host's own where there is only one.
-fn node_level() -> Result<Option<Name>> {
+/// environment, and it is the host's own where there is only one. In a container both names are the container's.
+fn node_level(host: &Host) -> Result<Option<Name>> {
     let Ok(node) = std::env::var("SLURMD_NODENAME") else { return Ok(None) };
-    let host = nix::unistd::gethostname().unwrap_or_default();
-    let host = host.to_string_lossy();
+    let hostname = nix::unistd::gethostname().unwrap_or_default();
+    let hostname = hostname.to_string_lossy();
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    if short(&host) == short(&node) { Ok(None) } else { Name::new(node).map(Some) }
+    let alone = short(&hostname) == short(&node) && !host.is_in_container();
+    if alone { Ok(None) } else { Name::new(node).map(Some) }
 }
 
 /// What the job can know of its fence, from the kernel's files. What is not limited is not set, even if the user has set it
@@ -217,6 +219,11 @@ pub fn attach(spank: &Spank) {
         Some(Step::Fenced(fenced)) => match fenced.fence.attach(&fenced.host, pid) {
             Ok(()) => {
                 fenced.last_attached = Some(pid);
+                return;
+            }
+            // Another plugin has refused it, or somebody has killed it: it needs no fence any more.
+            Err(error) if Owner::of(&fenced.host.proc, pid).is_ok_and(|owner| owner.is_none()) => {
+                log::debug!("task {pid} ended before it could be fenced: {error}");
                 return;
             }
             Err(error) if fenced.config.on_error.general() == OnError::Warn => {
