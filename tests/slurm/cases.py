@@ -43,10 +43,12 @@ class Skip(Exception):
     """The case makes no sense here; the text says why."""
 
 
-def case(function=None, *, on=("private", "installed")):
-    """Declares a case, `@case` or `@case(on=[SITE…])`, and the sites where it makes sense."""
+def case(function=None, *, on=("private", "installed"), layout=True):
+    """Declares a case: `@case`, or with the sites where it makes sense, or that it is the same
+    whatever the cgroup layout is."""
     def declare(function):
         function.sites = on
+        function.layout = layout
         CASES.append(function)
         return function
     return declare(function) if function else declare
@@ -417,7 +419,7 @@ def time_limit(site):
     until(lambda: not group.parent.exists(), 5, "the removal of the job's directories")
 
 
-@case
+@case(layout=False)
 def step_cannot_start(site):
     user = site.users[0]
     done = site.srun(user, "--mem=100", "/nonexistent/program")
@@ -470,7 +472,7 @@ BROKEN = {
 }
 
 
-@case
+@case(layout=False)
 def bad_configuration(site):
     user = site.users[0]
     daemon = site.slurmd_pid()
@@ -493,7 +495,7 @@ def bad_configuration(site):
     fences_well(site, user)
 
 
-@case
+@case(layout=False)
 def cannot_be_fenced(site):
     user = site.users[0]
     site.configure(CgroupMountpoint="/nonexistent")
@@ -585,7 +587,7 @@ def one_limit_off(site):
         site.wait(jobid)
 
 
-@case
+@case(layout=False)
 def too_small_a_quota(site):
     """A number that the kernel refuses is an error of that limit: OnError decides for it alone."""
     user = site.users[0]
@@ -603,7 +605,7 @@ def too_small_a_quota(site):
     site.scancel(jobid)
 
 
-@case
+@case(layout=False)
 def plugstack_decides(site):
     """Arguments in plugstack.conf override the file, and alone soften one with mistakes."""
     user = site.users[0]
@@ -623,7 +625,7 @@ def plugstack_decides(site):
                 logged(site, mark, r"WITHOUT a fence.*%s%n")
 
 
-@case
+@case(layout=False)
 def listed_as_optional(site):
     """Slurm ignores what an optional plugin answers, and the job is refused all the same."""
     with site.plugstack(kind="optional"):
@@ -643,7 +645,7 @@ def submitting_needs_no_configuration(site):
     site.configure()
 
 
-@case
+@case(layout=False)
 def mode_off(site):
     site.configure(Mode="off")
     jobid = site.submit(site.users[0], "env | grep JOBFENCE; sleep 300", "-c1", "--mem=100")
@@ -654,7 +656,7 @@ def mode_off(site):
     site.scancel(jobid)
 
 
-@case
+@case(layout=False)
 def listed_twice(site):
     with site.plugstack(twice=True):
         mark = site.log_mark()
@@ -680,7 +682,7 @@ FORGED = {
 }
 
 
-@case
+@case(layout=False)
 def forged_environment(site):
     forged = " ".join(f"{k}={v}" for k, v in FORGED.items())
     jobid = site.submit(site.users[0], f"""
@@ -696,7 +698,7 @@ def forged_environment(site):
     site.scancel(jobid)
 
 
-@case
+@case(layout=False)
 def export_none(site):
     user = site.users[0]
     # NONE makes Slurm read a log-in environment, which some accounts do not have; NIL not.
@@ -708,7 +710,7 @@ def export_none(site):
         expect_in("cpus=1\n", site.output(jobid), "the job's environment")
 
 
-@case
+@case(layout=False)
 def stderr_clean(site):
     jobid = site.submit(site.users[0], "echo out\necho err >&2", "-c1", "--mem=100")
     expect_equal(site.wait(jobid), "COMPLETED", "state")
@@ -716,7 +718,7 @@ def stderr_clean(site):
     expect_equal(site.output(jobid), "out\nerr\n", "the job's output")
 
 
-@case
+@case(layout=False)
 def stdout_protocol(site):
     program = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 1000)"
     done = site.srun(site.users[0], "--mem=100", PYTHON, "-S", "-c", program, text=False)
@@ -1119,6 +1121,8 @@ def arguments():
     parser.add_argument("--patience", type=float, metavar="FACTOR",
                         help="multiplies every time limit: 1, or 3 for an installed site")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
+    parser.add_argument("--layout", action="store_true",
+                        help="only the cases in which the cgroup layout makes a difference")
     parser.add_argument("--list", action="store_true")
     return parser.parse_args()
 
@@ -1130,6 +1134,7 @@ def main():
     if unknown:
         sys.exit(f"no such case for the {options.site} site: {', '.join(sorted(unknown))}")
     chosen = [f for f in fitting if not options.only or f.__name__ in options.only]
+    chosen = [f for f in chosen if f.layout or not options.layout]
     if options.list:
         print("\n".join(function.__name__ for function in chosen))
         return 0

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Runs the Slurm cases in one virtual machine cell: cell.py CELL [CASE...]. What is installed is what 'make install' installs."""
+"""Runs the Slurm cases in one virtual machine cell: cell.py CELL [--layout | CASE...].
+
+What is installed is what 'make install' installs. --layout: only the cases in which the cgroup layout makes a difference.
+"""
 
 import os
 import shutil
@@ -47,7 +50,7 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     cell, *cases = sys.argv[1:]
-    only = ["--only", *cases] if cases else []
+    only = ["--only", *cases] if cases and cases != ["--layout"] else cases
     results = TOP / "target/vm/results" / cell
     shutil.rmtree(results, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
