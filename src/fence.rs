@@ -127,6 +127,7 @@ impl Fence {
         for hierarchy in hierarchies {
             let mut dirs = Vec::new();
             let made = make_dirs(host, hierarchy, wanted, &self.levels, &mut dirs);
+            // EEXIST: somebody else lives there, and nothing of it is ours to remove.
             if made.as_ref().err().and_then(Error::kernel_errno) != Some(Errno::EEXIST) {
                 self.trees.push(Tree { hierarchy: (*hierarchy).clone(), dirs });
             }
@@ -198,10 +199,11 @@ impl Fence {
         }
         if let Some(bound) = bound
             && Affinity::of(pid).is_some_and(|now| now != bound)
+            && let Err(errno) = bound.set(pid)
         {
-            bound.set(pid).map_err(|errno| {
-                Error::new(format!("bind process {pid} again to the CPUs that it was bound to")).errno(errno)
-            })?;
+            // As where none of those CPUs is in our cgroup's cpuset. It is fenced all the same.
+            let error = Error::new(format!("cannot bind process {pid} again to the CPUs that it was bound to"));
+            log::warn!("{}", error.errno(errno));
         }
         let after = Membership::read(&host.proc, pid)?;
         for tree in &self.trees {
