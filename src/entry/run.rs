@@ -51,6 +51,8 @@ pub struct Ended {
     pub usage: Usage,
     /// Why it was killed, if the kernel killed a process of it for want of memory.
     pub out_of_memory: Option<String>,
+    /// Why its directories remain, if they do.
+    pub left: Option<Error>,
     /// Whose.
     pub key: JobKey,
 }
@@ -102,11 +104,8 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
         let ours = |place: &str| levels.iter().any(|level| level.path == place);
         report::out_of_memory(&key, kills.iter().rfind(|kill| ours(&kill.task_in)), &levels)
     });
-    // The command's end is what the caller asked about.
-    if let Err(error) = fence.close(Instant::now() + CLEANUP_TIMEOUT) {
-        log::error!("{key}: its directories remain for now: {error}");
-    }
-    Ok(Ended { how: how?, usage, out_of_memory, key })
+    let left = fence.close(Instant::now() + CLEANUP_TIMEOUT).err();
+    Ok(Ended { how: how?, usage, out_of_memory, left, key })
 }
 
 /// Somebody who names a number wants that number: no percentages, no least amount, and no limit that was not asked for.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use jobfence::cgroup::layout::{Kind, Version};
 use jobfence::config::{Config, DEFAULT_FILE, Mode, OnError, OnErrors};
-use jobfence::entry::run::{self, How, Request};
+use jobfence::entry::run::{self, Ended, How, Request};
 use jobfence::fence;
 use jobfence::host::{Host, is_delegated};
 use jobfence::job::Cpus;
@@ -140,6 +140,7 @@ fn trial(config: &Config) -> Result<String, String> {
         (None, None) => "no limits",
     };
     match run::run(config, &request) {
+        Ok(Ended { left: Some(error), .. }) => Err(error.to_string()),
         Ok(ended) if ended.how == How::Exited(0) => {
             Ok(format!("a step with {limits} was made, read back, entered by a process, and removed"))
         }

@@ -48,6 +48,10 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     if let Some(sentence) = &ended.out_of_memory {
         eprintln!("jobfence: {sentence}");
     }
+    // The command's end is what the caller asked about: this does not change the exit status.
+    if let Some(error) = &ended.left {
+        eprintln!("jobfence: {}: its directories remain for now: {error}", ended.key);
+    }
     if options.verbose {
         eprintln!("jobfence: {}", report::ended(&ended.key, &ended.usage));
     }
