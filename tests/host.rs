@@ -128,9 +128,10 @@ fn quota(site: &Site, fence: &Fence, job: bool) -> CpuQuota {
     limits::cpu_quota(&dir, version).unwrap().unwrap()
 }
 
-/// A process that does nothing, and one more that it started, in a session of its own.
+/// A process that does nothing, and one more that it starts in a session of its own, when it reads a line.
 fn stragglers() -> Child {
-    Command::new("sh").args(["-c", "setsid sleep 1000 & exec sleep 1000"]).stdin(Stdio::null()).spawn().unwrap()
+    let script = "read line; setsid sleep 1000 & exec sleep 1000";
+    Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap()
 }
 
 #[test]
@@ -336,7 +337,12 @@ fn directories_made_inside_a_step_go_with_it() {
     let (dir, _) = dir_of(&site, &fence, "memory", false);
     fs::create_dir_all(dir.path().join("a/b")).unwrap();
     let mut child = stragglers();
-    fs::write(dir.path().join("a/b/cgroup.procs"), child.id().to_string()).unwrap();
+    let members = dir.path().join("a/b/cgroup.procs");
+    fs::write(&members, child.id().to_string()).unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    while fs::read_to_string(&members).unwrap().lines().count() < 2 {
+        std::thread::yield_now();
+    }
     fence.close(soon()).unwrap();
     child.wait().unwrap();
     assert_eq!(site.left(), Vec::<PathBuf>::new());
