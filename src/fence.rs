@@ -368,8 +368,11 @@ fn try_dirs(
                 // another slurmd's, which keeps its records elsewhere (in a container): it is not for us to kill. A cgroup
                 // that was ever killed is not used again (kernels before 7.3 kill what is born in it).
                 Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
-                    remove_below(parent, name, 0)
-                        .map_err(|_| error.hint("processes live there, and no record says whose"))?;
+                    let stays = || error.clone().hint("processes live there, and no record says whose");
+                    if parent.child(name).is_ok_and(|dir| is_inhabited(&dir, 0)) {
+                        return Err(stays());
+                    }
+                    remove_below(parent, name, 0).map_err(|_| stays())?;
                     parent.make(name)?;
                 }
                 other => other?,
@@ -549,8 +552,18 @@ fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instan
     }
 }
 
+/// Deeper than any step's own directories are.
+const DEEPEST: u32 = 32;
+
+/// Whether a process is in a directory or below it; also where that cannot be seen.
+fn is_inhabited(dir: &Dir, depth: u32) -> bool {
+    let is_below =
+        |name: &String| dir.child(name).is_ok_and(|child| depth >= DEEPEST || is_inhabited(&child, depth + 1));
+    !dir.read("cgroup.procs").is_ok_and(|pids| pids.is_empty())
+        || !dir.list(true).is_ok_and(|names| !names.iter().any(is_below))
+}
+
 fn remove_below(parent: &Dir, name: &str, depth: u32) -> Result<()> {
-    const DEEPEST: u32 = 32;
     match parent.remove(name) {
         Err(error) if error.kernel_errno() == Some(Errno::EBUSY) && depth < DEEPEST => {}
         other => return other.map(|_| ()),

@@ -210,13 +210,14 @@ fn who_lives_in_a_directory_without_a_record_is_not_killed() {
     let host = site.host();
     let hierarchy = &host.hierarchies(&["cpu"]).unwrap()[0];
     let theirs = hierarchy.mount.join(site.base()).join("uid_65534/job_1/step_0");
-    fs::create_dir_all(&theirs).unwrap();
+    fs::create_dir_all(theirs.join("empty")).unwrap();
     let mut stranger = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
     fs::write(theirs.join("cgroup.procs"), stranger.id().to_string()).unwrap();
     let mut fence = open(&site, "0", &grant(1, 100));
     assert!(fence.path().ends_with("/step_0.2"), "{}", fence.path());
     fence.close(soon()).unwrap();
     assert!(stranger.try_wait().unwrap().is_none(), "killed");
+    assert!(theirs.join("empty").is_dir(), "a directory of theirs was removed");
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     // Nobody lives there any more: the name is free.
