@@ -41,9 +41,8 @@ def payload(directory):
         cwd=TOP, check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     tests = Path(directory) / TESTS
-    (tests / "slurm").mkdir(parents=True)
-    for source in ("demo.py", *(f"slurm/{file.name}" for file in (TOP / "tests/slurm").glob("*.py"))):
-        shutil.copy(TOP / "tests" / source, tests / source)
+    shutil.copytree(TOP / "tests/slurm", tests / "slurm", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(TOP / "tests/demo.py", tests)
 
 
 def main():

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the cases are written with: declaring one, waiting, and comparing."""
+
+import contextlib
+import os
+import pwd
+import re
+import signal
+
+from . import kernel
+from .kernel import Group
+from .sites import UNFINISHED, until
+
+MIB = 1 << 20
+PYTHON = "/usr/bin/python3"
+# Fills memory with something, since the kernel counts no page that was never written.
+# Gives up at 800 MiB, in case no limit stops it: it must not take this machine along.
+EAT = f"{PYTHON} -S -c 'b = [bytes([i + 1]) * (8 << 20) for i in range(100)]'"
+CASES = []
+
+
+class Skip(Exception):
+    """The case makes no sense here; the text says why."""
+
+
+def case(function=None, *, on=("private", "installed"), layout=True):
+    """Declares a case: `@case`, or with the sites where it makes sense, or that it is the same
+    whatever the cgroup layout is."""
+    def declare(function):
+        function.sites = on
+        function.layout = layout
+        CASES.append(function)
+        return function
+    return declare(function) if function else declare
+
+
+def expect(true, said):
+    if not true:
+        raise AssertionError(said)
+
+
+def expect_equal(found, wanted, what):
+    expect(found == wanted, f"{what}: {found!r}, and should be {wanted!r}")
+
+
+def expect_in(part, whole, what):
+    expect(part in whole, f"{what} should contain {part!r}, and is:\n{whole}")
+
+
+def expect_match(pattern, whole, what):
+    found = re.search(pattern, whole)
+    expect(found, f"{what} should match {pattern!r}, and is:\n{whole}")
+    return found
+
+
+# ----------------------------------------------------------------------------------------
+# What the cases share
+
+
+def uid(user):
+    return pwd.getpwnam(user).pw_uid
+
+
+def steps_of(site, jobid, node=None):
+    """The step groups in which the kernel holds processes of this job, by name.
+
+    Where several nodes share this host, `node` says which one's.
+    """
+    groups = (Group.of(pid) for pid in site.job_pids(jobid))
+    return {group.name: group for group in groups
+            if group and (node is None or f"/{node}/uid_" in group.path)}
+
+
+def fenced(site, jobid, step="step_batch", timeout=10, node=None):
+    """Wait until the step's processes are in a group of their own, and return that."""
+    def found():
+        group = steps_of(site, jobid, node).get(step)
+        # Its end before that will not turn into a beginning: do not wait for it.
+        state = None if group else site.job(jobid).get("JobState")
+        expect(group or state in UNFINISHED, f"job {jobid} is {state} and should run")
+        return group
+    try:
+        return until(found, timeout, f"{step} of job {jobid}")
+    except AssertionError as error:
+        seen = {pid: kernel.cgroups_of(pid) for pid in site.job_pids(jobid)}
+        raise AssertionError(f"{error}; its processes are in {seen}") from None
+
+
+def fenced_in_all(pid, path):
+    """The process is in that path in every hierarchy that counts."""
+    found = kernel.cgroups_of(pid)
+    for controller in kernel.expected_hierarchies():
+        expect_equal(found.get(controller), path,
+                     f"cgroup of process {pid} in hierarchy {controller or 'cgroup2'}")
+
+
+def expect_limits(group, cpus, mib):
+    expect_equal(group.cpu_limit(), cpus, f"CPU limit of {group.path}")
+    wanted = None if mib is None else mib * MIB
+    expect_equal(group.memory_limit(), wanted, f"memory limit of {group.path}")
+
+
+def ended_line(jobid, step):
+    return rf"jobfence: job {jobid} step {step} ended: cpu [\d.]+ s, throttled [\d.]+ s"
+
+
+def logged(site, mark, pattern, timeout=5):
+    """Wait for a line in slurmd's log."""
+    try:
+        return until(lambda: re.search(pattern, site.slurmd_log_since(mark)), timeout, "it")
+    except AssertionError:
+        raise AssertionError(f"slurmd's log has no line like {pattern!r}") from None
+
+
+def pid_from(path, timeout=10):
+    return int(until(lambda: kernel.read(path), timeout, f"a pid in {path}"))
+
+
+def expect_dead(who, timeout=5):
+    """`who` is what kernel.identity said when it was alive."""
+    until(lambda: kernel.identity(who[0]) != who, timeout, f"the death of process {who[0]}")
+
+
+@contextlib.contextmanager
+def ended_after(who):
+    """Whatever the case finds: a process that it made survives no longer than it."""
+    try:
+        yield
+    finally:
+        if kernel.identity(who[0]) == who:
+            os.kill(who[0], signal.SIGKILL)
+
+
+def fences_well(site, user):
+    """One small job, fenced as it should be."""
+    jobid = site.submit(user, "cat /proc/self/cgroup", "-c1", "--mem=100")
+    expect_equal(site.wait(jobid), "COMPLETED", "state of the job after it")
+    expect_in(f"/uid_{uid(user)}/job_{jobid}/step_batch", site.output(jobid), "its cgroup")
+
+
+NOT_STARTED = "jobfence: this job was not started, since it cannot be fenced: "
+
+
+def expect_not_started(site, user, jobid):
+    state = site.wait(jobid)
+    expect_equal(state, "FAILED", f"state of job {jobid}")
+    expect_in(NOT_STARTED, site.output(jobid), "the job's output")
+    expect(not (site.directory(user) / f"ran.{jobid}").exists(), "the job's script has run")
+
+
+RAN = "touch ran.$SLURM_JOB_ID"

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the administrator says, in jobfence.conf and plugstack.conf."""
+
+import os
+import re
+
+from .. import kernel
+from ..harness import (
+    MIB, NOT_STARTED, RAN, Skip, case, ended_line, expect, expect_equal, expect_in,
+    expect_limits, expect_not_started, fenced, fences_well, logged,
+)
+from ..kernel import Group
+from ..sites import until
+
+
+BROKEN = {
+    "unknown key": ("ConstrainEverything=yes\n", 1),
+    "unknown mode": ("Mode=perhaps\n", 1),
+    "no value": ("# a comment\n\nMode\n", 3),
+    "no number": ("Mode=enforce\nAllowedRAMSpace=plenty\n", 2),
+    "negative number": ("CPUQuotaPercent=-5\n", 1),
+    "not text": (b"Mode=enf\xff\xfe\x00rce\n", 1),
+}
+
+
+@case(layout=False)
+def bad_configuration(site):
+    user = site.users[0]
+    daemon = site.slurmd_pid()
+    for what, (text, line) in BROKEN.items():
+        before = site.configure_raw(text)
+        mark = site.log_mark()
+        jobid = site.submit(user, RAN, "-c1", "--mem=100")
+        try:
+            expect_not_started(site, user, jobid)
+            logged(site, mark, rf"{re.escape(str(site.config))}:{before + line}:\d+")
+        except AssertionError as error:
+            raise AssertionError(f"{what}: {error}") from None
+        expect_equal(site.node_state(), "IDLE", f"{what}: state of the node")
+        expect_equal(site.slurmd_pid(), daemon, f"{what}: pid of slurmd")
+        expect(kernel.is_alive(daemon), f"{what}: slurmd has died")
+    # It must also start with such a file, or a typing error would take the node away.
+    site.restart_slurmd()
+    expect_not_started(site, user, site.submit(user, RAN, "-c1", "--mem=100"))
+    site.configure()
+    fences_well(site, user)
+
+
+@case(layout=False)
+def cannot_be_fenced(site):
+    user = site.users[0]
+    site.configure(CgroupMountpoint="/nonexistent")
+    expect_not_started(site, user, site.submit(user, RAN, "-c1", "--mem=100"))
+    done = site.srun(user, "--mem=100", "touch", "ran.srun")
+    expect(done.returncode != 0, "srun returned 0")
+    expect_in(NOT_STARTED, done.stderr, "srun's stderr")
+    expect(not (site.directory(user) / "ran.srun").exists(), "srun's program has run")
+    expect_equal(site.node_state(), "IDLE", "state of the node")
+
+    site.configure(CgroupMountpoint="/nonexistent", OnError="warn")
+    mark = site.log_mark()
+    jobid = site.submit(user, RAN, "-c1", "--mem=100")
+    expect_equal(site.wait(jobid), "COMPLETED", "state with OnError=warn")
+    expect((site.directory(user) / f"ran.{jobid}").exists(), "the job's script has not run")
+    logged(site, mark, r"jobfence:.*(fence|nonexistent)")
+    site.configure()
+    fences_well(site, user)
+
+
+@case
+def mode_observe(site):
+    site.configure(Mode="observe")
+    mark = site.log_mark()
+    jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
+    group = fenced(site, jobid)
+    expect_limits(group, None, None)
+    expect_limits(group.parent, None, None)
+    logged(site, mark, r"jobfence:.*\bwould\b")
+    site.scancel(jobid)
+    site.wait(jobid)
+    logged(site, mark, ended_line(jobid, "batch"))
+
+
+@case
+def binding_is_kept(site):
+    """What Slurm has bound a task to, it is bound to in its fence, too."""
+    if os.cpu_count() < 2:
+        raise Skip("one CPU")
+    plugins = site.command("scontrol", "show", "config").stdout
+    if not re.search(r"^TaskPlugin\s*=.*affinity", plugins, re.M):
+        raise Skip("Slurm does not bind tasks here")
+    jobid = site.submit(site.users[0], """
+        srun -n2 --cpu-bind=map_cpu:0,1 \\
+            sh -c 'echo $SLURM_LOCALID bound to $(taskset -pc $$ | sed "s/.*: //")'
+        """, "-n2", "-c1", "--mem=100")
+    site.wait(jobid)
+    for task in (0, 1):
+        expect_in(f"{task} bound to {task}\n", site.output(jobid), "the job's output")
+
+
+@case
+def percentages(site):
+    """Each key that changes a number changes it in the kernel's files."""
+    site.configure(CPUQuotaPercent="50", CPUQuotaPeriod="20ms", AllowedRAMSpace="90",
+                   MinRAMSpace="60M", AllowedSwapSpace="10")
+    jobid = site.submit(site.users[0], """
+        srun --mem=40 sleep 300
+        """, "-c1", "--mem=100")
+    step = fenced(site, jobid, "step_0")
+    expect_limits(step, 0.5, 60)
+    expect_limits(step.parent, 0.5, 90)
+    expect_equal(step.cpu_period_us(), 20000, "period")
+    if step.swap_is_accounted():
+        expect_equal(step.parent.swap_limit(), 10 * MIB, "swap of the job")
+    site.scancel(jobid)
+
+
+@case
+def one_limit_off(site):
+    """What is switched off is not limited, and nothing fails for it, whatever the controllers are."""
+    for keys, cpus, mib in (
+        ({"ConstrainCPUQuota": "no"}, None, 100),
+        ({"ConstrainRAMSpace": "no", "ConstrainSwapSpace": "no"}, 1.0, None),
+        ({"ConstrainCPUQuota": "no", "ConstrainRAMSpace": "no", "ConstrainSwapSpace": "no"},
+         None, None),
+    ):
+        site.configure(**keys)
+        jobid = site.submit(site.users[0], """
+            env | grep -o "^JOBFENCE_[CM][PE][UM][^=]*" | sort; echo end; sleep 300
+            """, "-c1", "--mem=100")
+        group = fenced(site, jobid)
+        expect_limits(group, cpus, mib)
+        expect_limits(group.parent, cpus, mib)
+        until(lambda: "end" in site.output(jobid), 5, "the job's output")
+        told = ["JOBFENCE_CPUS"] * (cpus is not None) + ["JOBFENCE_MEMORY_BYTES"] * (mib is not None)
+        expect_equal(site.output(jobid).split(), [*told, "end"], f"{keys}: what the job is told")
+        site.scancel(jobid)
+        site.wait(jobid)
+
+
+@case(layout=False)
+def too_small_a_quota(site):
+    """A number that the kernel refuses is an error of that limit: OnError decides for it alone."""
+    user = site.users[0]
+    tiny = {"CPUQuotaPercent": "1", "CPUQuotaPeriod": "10ms"}
+    site.configure(**tiny)
+    jobid = site.submit(user, RAN, "-c1", "--mem=100")
+    expect_not_started(site, user, jobid)
+    expect_in("the kernel's least is 1000 us", site.output(jobid), "the job's output")
+    site.configure(**tiny, OnError="fail,cpu:warn")
+    mark = site.log_mark()
+    jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
+    group = fenced(site, jobid)
+    expect_limits(group, None, 100)
+    logged(site, mark, "runs without its CPU limit")
+    site.scancel(jobid)
+
+
+@case(layout=False)
+def plugstack_decides(site):
+    """Arguments in plugstack.conf override the file, and alone soften one with mistakes."""
+    user = site.users[0]
+    with site.plugstack("CPUQuotaPercent=50"):
+        site.configure(CPUQuotaPercent="200")
+        jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
+        expect_limits(fenced(site, jobid), 0.5, 100)
+        site.scancel(jobid)
+        site.wait(jobid)
+    for softening in ("OnError=warn", "Mode=observe", "Mode=off"):
+        with site.plugstack(softening):
+            site.configure_raw("Mode=enforce\n%s%n=yes\n")
+            mark = site.log_mark()
+            jobid = site.submit(user, RAN, "-c1", "--mem=100")
+            expect_equal(site.wait(jobid), "COMPLETED", f"{softening}: state of the job")
+            if softening != "Mode=off":
+                logged(site, mark, r"WITHOUT a fence.*%s%n")
+
+
+@case(layout=False)
+def listed_as_optional(site):
+    """Slurm ignores what an optional plugin answers, and the job is refused all the same."""
+    with site.plugstack(kind="optional"):
+        site.configure(CgroupMountpoint="/nonexistent")
+        expect_not_started(site, site.users[0], site.submit(site.users[0], RAN, "-c1", "--mem=100"))
+        site.configure()
+        fences_well(site, site.users[0])
+
+
+@case(on=["private"])
+def submitting_needs_no_configuration(site):
+    """As on a login node: without the file, jobs are taken, and fail where they cannot be fenced."""
+    user = site.users[0]
+    site.config.unlink()
+    jobid = site.submit(user, RAN, "-c1", "--mem=100")
+    expect_not_started(site, user, jobid)
+    site.configure()
+
+
+@case(layout=False)
+def mode_off(site):
+    site.configure(Mode="off")
+    jobid = site.submit(site.users[0], "env | grep JOBFENCE; sleep 300", "-c1", "--mem=100")
+    pid = until(lambda: site.job_pids(jobid, "sleep"), 10, "its process")[0]
+    expect(Group.of(pid) is None, f"the job is in {Group.of(pid)}")
+    expect_equal(site.leftovers(), [], "the tree")
+    expect_equal(site.output(jobid), "", "the job's environment")
+    site.scancel(jobid)
+
+
+@case(layout=False)
+def listed_twice(site):
+    with site.plugstack(twice=True):
+        mark = site.log_mark()
+        jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
+        group = fenced(site, jobid)
+        for top in group.parent.directories():
+            expect_equal([p.name for p in top.iterdir() if p.is_dir()], ["step_batch"],
+                         f"directories in {top}")
+        site.scancel(jobid)
+        site.wait(jobid)
+        until(lambda: not site.step_daemons(jobid), 5, "the end of the step daemon")
+        lines = re.findall(ended_line(jobid, "batch"), site.slurmd_log_since(mark))
+        expect_equal(len(lines), 1, "number of lines about the end of the step")

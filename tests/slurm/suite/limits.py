@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a job may use: limits in the kernel's files, and what becomes of a job that runs into them."""
+
+import os
+import time
+
+from .. import kernel
+from ..harness import (
+    EAT, MIB, Skip, case, ended_line, expect, expect_equal, expect_in, expect_limits,
+    expect_match, fenced, fenced_in_all, logged, uid,
+)
+from ..kernel import Group
+from ..sites import until
+
+
+@case
+def tree_and_limits(site):
+    user = site.users[0]
+    mark = site.log_mark()
+    jobid = site.submit(user, """
+        env | grep ^JOBFENCE_ | sort
+        srun -n1 --mem=100 sleep 300 &
+        sleep 300 &
+        wait
+        """, "-c1", "--mem=200")
+    batch = fenced(site, jobid)
+    tail = f"/uid_{uid(user)}/job_{jobid}/step_batch"
+    expect(batch.path.endswith(tail), f"{batch.path} does not end in {tail}")
+    for pid in until(lambda: site.job_pids(jobid, "sleep"), 10, "its processes"):
+        fenced_in_all(pid, Group.of(pid).path)
+    expect_limits(batch.parent, 1.0, 200)
+    expect_limits(batch, 1.0, 200)
+
+    inner = fenced(site, jobid, "step_0")
+    expect_equal(inner.parent, batch.parent, "job directory of the inner step")
+    expect_limits(inner, 1.0, 100)
+
+    environment = dict(line.split("=", 1) for line in site.output(jobid).splitlines()
+                       if line.startswith("JOBFENCE_"))
+    expect_equal(environment, {
+        "JOBFENCE_CGROUP": batch.path,
+        "JOBFENCE_CPUS": "1",
+        "JOBFENCE_MEMORY_BYTES": str(200 * MIB),
+    }, "the job's environment")
+
+    site.scancel(jobid)
+    site.wait(jobid)
+    logged(site, mark, ended_line(jobid, "batch"))
+    logged(site, mark, ended_line(jobid, "0"))
+
+
+SPIN = "for i in 1 2 3 4; do while :; do :; done & done; wait"
+
+
+def busy_cpus(site, group, seconds=5):
+    """How many CPUs the group used, and how many had nothing to do, over that time."""
+    with site.favoured():
+        start, used, idle = time.monotonic(), group.cpu_seconds(), kernel.idle_seconds()
+        time.sleep(seconds)
+        used, idle = group.cpu_seconds() - used, kernel.idle_seconds() - idle
+        wall = time.monotonic() - start
+    return used / wall, idle / wall
+
+
+@case
+def quota_measured(site):
+    jobid = site.submit(site.users[0], SPIN, "-c1", "--mem=200")
+    group = fenced(site, jobid).parent
+    for _ in range(4):
+        used, idle = busy_cpus(site, group)
+        expect(used <= 1.05, f"four spinners with one CPU granted used {used:.3f} CPUs")
+        if used >= 0.95:
+            break
+        # Less is no fault of the quota as long as others keep the CPUs busy: look again.
+        expect(idle < 0.1, f"only {used:.3f} CPUs used while {idle:.3f} were idle")
+    else:
+        said = f"this machine is too busy to measure one CPU ({used:.3f})"
+        expect(os.environ.get("CI") != "true", said)
+        raise Skip(said)
+    site.scancel(jobid)
+    site.wait(jobid)
+
+    if os.cpu_count() < 2:
+        return
+    jobid = site.submit(site.users[0], SPIN, "-c2", "--mem=200")
+    group = fenced(site, jobid).parent
+    expect_equal(group.cpu_limit(), 2.0, "CPU limit of a job with two CPUs")
+    used, idle = busy_cpus(site, group)
+    expect(used <= 2.1, f"two CPUs granted and {used:.3f} used")
+    expect(used >= 1.9 or idle < 0.1,
+           f"two CPUs granted, {used:.3f} used while {idle:.3f} were idle")
+    site.scancel(jobid)
+
+
+def expect_killed_for_memory(said, jobid, step, limit):
+    # Step and job have the same limit here: either may be the one that the kernel met.
+    found = expect_match(
+        rf"jobfence: job {jobid} step {step}: process \d+ \(python3[^)]*\) was killed: "
+        rf"the (?:step|job) reached its memory limit of {limit}\.0 MiB \(peak use ([\d.]+) MiB\)\. "
+        r"Ask for more memory \(--mem\) or use less\.",
+        said, "what the user is told")
+    peak = float(found.group(1))
+    expect(limit * 0.75 <= peak <= limit * 1.02, f"peak use of {peak} MiB")
+    expect_equal(said.count("was killed:"), 1, "number of sentences")
+
+
+@case
+def memory_oom(site):
+    user = site.users[0]
+    mark = site.log_mark()
+    jobid = site.submit(user, EAT, "-c1", "--mem=200")
+    state = site.wait(jobid)
+    expect(state in ("OUT_OF_MEMORY", "FAILED"), f"state {state}")
+    until(lambda: not site.step_daemons(jobid), 5, "the end of the step daemon")
+    expect_killed_for_memory(site.output(jobid), jobid, "batch", 200)
+    logged(site, mark, ended_line(jobid, "batch") + r", peak memory [\d.]+ MiB, OOM kills [1-9]")
+
+
+@case
+def memory_oom_srun(site):
+    done = site.srun(site.users[0], "--mem=150", "bash", "-c",
+                     f"echo job $SLURM_JOB_ID; {EAT}; exit 9")
+    expect(done.returncode != 0, "srun returned 0")
+    jobid = int(expect_match(r"job (\d+)", done.stdout, "srun's output").group(1))
+    expect_killed_for_memory(done.stderr, jobid, "0", 150)
+
+
+@case
+def swap_limit(site):
+    if not kernel.swap_total():
+        raise Skip("this host has no swap")
+    site.configure(ConstrainSwapSpace="yes", AllowedSwapSpace="0")
+    jobid = site.submit(site.users[0], f"while [ ! -e go ]; do sleep 0.1; done; {EAT}",
+                        "-c1", "--mem=200")
+    group = fenced(site, jobid)
+    if not group.swap_is_accounted():
+        raise Skip("this kernel keeps no account of swap")
+    for one in (group, group.parent):
+        expect_equal(one.swap_limit(), 0, f"swap limit of {one.path}")
+    (site.directory(site.users[0]) / "go").touch()
+    expect(site.wait(jobid) != "COMPLETED", "the job went on in swap")
+
+
+@case
+def two_steps_at_once(site):
+    if os.cpu_count() < 2:
+        raise Skip("this host has one CPU")
+    jobid = site.submit(site.users[0], """
+        srun -n1 --exact --mem=150 sleep 300 &
+        srun -n1 --exact --mem=100 sleep 300 &
+        wait
+        """, "-n2", "-c1", "--mem=400")
+    steps = [fenced(site, jobid, name) for name in ("step_batch", "step_0", "step_1")]
+    expect_equal(len({step.parent for step in steps}), 1, "number of job directories")
+    expect_limits(steps[0].parent, 2.0, 400)
+    expect_equal([step.cpu_limit() for step in steps[1:]], [1.0, 1.0], "CPU limits of the steps")
+    expect_equal(sorted(step.memory_limit() for step in steps[1:]), [100 * MIB, 150 * MIB],
+                 "memory limits of the steps")
+    # The end of one step leaves the others as they are.
+    site.scancel(f"{jobid}.0")
+    until(lambda: not steps[1].exists(), 10, "the end of step 0")
+    expect_limits(steps[0].parent, 2.0, 400)
+    expect(steps[2].members(), "step 1 has lost its processes")
+    site.scancel(jobid)
+
+
+@case
+def two_users(site):
+    if os.cpu_count() < 2:
+        raise Skip("this host has one CPU")
+    jobids = {user: site.submit(user, "sleep 300", "-c1", f"--mem={mib}")
+              for user, mib in zip(site.users, (200, 120))}
+    groups = {user: fenced(site, jobid) for user, jobid in jobids.items()}
+    for (user, group), mib in zip(groups.items(), (200, 120)):
+        expect_in(f"/uid_{uid(user)}/job_{jobids[user]}/", group.path, "the path")
+        expect_limits(group.parent, 1.0, mib)
+    first, second = site.users
+    site.scancel(jobids[first])
+    site.wait(jobids[first])
+    until(lambda: not groups[first].parent.parent.exists(), 5, "the end of the first user's")
+    expect_limits(groups[second].parent, 1.0, 120)
+    site.scancel(jobids[second])
+
+
+@case
+def array_of_20(site):
+    user = site.users[0]
+    jobid = site.submit(user, "echo $JOBFENCE_CGROUP", "--array=1-20", "-c1", "--mem=50")
+    expect_equal(site.wait(jobid, 120), "COMPLETED", "states")
+    tasks = [int(job["JobId"]) for job in site.jobs(jobid)]
+    expect_equal(len(tasks), 20, "number of tasks")
+    for task in tasks:
+        expect_in(f"/uid_{uid(user)}/job_{task}/step_batch\n", site.output(task), "the path")

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Jobs on two nodes."""
+
+from .. import kernel
+from ..harness import (
+    MIB, case, ended_line, expect, expect_equal, expect_in, expect_limits, fenced,
+    fenced_in_all, logged, steps_of, uid,
+)
+from ..kernel import Group
+from ..sites import until
+from .user import FORGED
+
+
+def job_on(site, user, jobid, node):
+    """The job's directory in that node's branch of the tree, whether it exists or not."""
+    return Group(f"/{site.bases()[0]}/{node}/uid_{uid(user)}/job_{jobid}")
+
+
+def extern_of(job):
+    return Group(f"{job.path}/step_extern")
+
+
+def made_at(group):
+    """When a directory without children was made."""
+    return min(top.stat().st_ctime_ns for top in group.directories())
+
+
+# srun -N1 in a job of two nodes, on the one where the batch script does not run.
+ELSEWHERE = "srun -N1 -n1 -w n2"
+
+
+@case(on=["two-nodes"])
+def extern_first(site):
+    """PrologFlags=Contain: a step that nobody starts, on each node, before any other."""
+    user = site.users[0]
+    mark = site.log_mark()
+    jobid = site.submit(user, "sleep 300", "-N2", "-n3", "--mem-per-cpu=100")
+    batch = fenced(site, jobid)
+    jobs = [job_on(site, user, jobid, node) for node in site.nodes]
+    expect_equal(batch.parent, jobs[0], "job directory of the batch step")
+    for job, cpus in zip(jobs, (2, 1)):
+        until(extern_of(job).exists, 5, f"{extern_of(job).path}")
+        expect_limits(job, cpus, cpus * 100)
+        expect_limits(extern_of(job), cpus, cpus * 100)
+    expect_limits(batch, 2.0, 200)
+    expect(made_at(extern_of(jobs[0])) < made_at(batch), "the extern step was not the first")
+    expect_equal(sorted(steps_of(site, jobid)), ["step_batch"], "steps with processes")
+
+    # Slurm's own placeholder is root's, and no plugin is told its pid: it stays outside.
+    for job in jobs:
+        expect_equal(extern_of(job).members(), set(), f"processes in {extern_of(job).path}")
+    site.scancel(jobid)
+    site.wait(jobid)
+    for node, job in zip(site.nodes, jobs):
+        until(lambda: not job.exists(), 5, f"the removal of {job.path}")
+        logged(site, mark, ended_line(jobid, "extern"))
+        said = site.slurmd_log_since(mark, node)
+        expect("WITHOUT a fence" not in said, f"{node} says that something is not fenced")
+    until(lambda: not site.step_daemons(jobid), 5, "the end of the step daemons")
+    expect_equal(site.node_state(), "IDLE", "state of the nodes")
+
+
+def granted_differently(site, granted):
+    """A job with one step on both nodes, and another in a part of the second node."""
+    user = site.users[0]
+    jobid = site.submit(user, f"""
+        srun -n3 sleep 300 &
+        while [ ! -e second ]; do sleep 0.1; done
+        {ELSEWHERE} --overlap --mem=50 sleep 300 &
+        wait
+        """, "-N2", "-n3", "--mem-per-cpu=100")
+    groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
+    expect_equal(site.granted(jobid), granted, "what the controller says")
+    for node, (cpus, mib) in granted.items():
+        job = job_on(site, user, jobid, node)
+        expect_equal(groups[node].parent, job, f"job directory on {node}")
+        expect_limits(job, cpus, mib)
+        expect_limits(groups[node], cpus, mib)
+        until(lambda: len(groups[node].members()) == cpus, 5, f"{cpus} tasks on {node}")
+    second = site.directory(user) / "second"
+    second.touch()
+    try:
+        # Nothing else limits the job here: no batch step has been on this node.
+        cpus, mib = granted["n2"]
+        part = fenced(site, jobid, "step_1", node="n2")
+        expect_limits(part, cpus, 50)
+        expect_limits(part.parent, cpus, mib)
+        expect("step_batch" not in steps_of(site, jobid, "n2"), "a batch step on n2")
+        expect("step_1" not in steps_of(site, jobid, "n1"), "the second step is on n1, too")
+    finally:
+        second.unlink()
+    site.scancel(jobid)
+    site.wait(jobid)
+
+
+@case(on=["two-nodes"])
+def not_the_batch_host(site):
+    granted_differently(site, {"n1": (2, 200), "n2": (1, 100)})
+    # Now less on the batch host than elsewhere: a neighbour leaves one CPU there.
+    neighbour = site.submit(site.users[1], "sleep 300", "-w", "n1", "-c3", "--mem=100")
+    fenced(site, neighbour)
+    granted_differently(site, {"n1": (1, 100), "n2": (2, 200)})
+    site.scancel(neighbour)
+
+
+@case(on=["two-nodes"])
+def first_step_elsewhere(site):
+    """Without Contain, nothing has been on the second node before srun's step."""
+    with site.reconfigured(PrologFlags=None):
+        granted_differently(site, {"n1": (2, 200), "n2": (1, 100)})
+
+
+@case(on=["two-nodes"])
+def forged_elsewhere(site):
+    user = site.users[0]
+    forged = {
+        **FORGED, "SLURMD_NODENAME": "n1", "SLURM_CPUS_PER_TASK": "64", "SLURM_NPROCS": "64",
+        "SLURM_JOB_UID": "0", "SLURM_MEM_PER_NODE": "64", "SLURM_TASKS_PER_NODE": "64",
+    }
+    assignments = " ".join(f"{k}={v}" for k, v in forged.items())
+    # Options win over what srun reads from its environment; the rest it passes on.
+    jobid = site.submit(user, f"""
+        {assignments} {ELSEWHERE} -c1 --mem=100 bash -c \
+            'echo step $SLURM_CPUS_ON_NODE $JOBFENCE_CPUS $JOBFENCE_MEMORY_BYTES $JOBFENCE_CGROUP
+             sleep 300'
+        """, "-N2", "-n2", "-c1", "--mem=100", env=FORGED)
+    step = fenced(site, jobid, "step_0")
+    expect_equal(step.parent, job_on(site, user, jobid, "n2"), "the job's directory")
+    expect_limits(step, 1.0, 100)
+    expect_limits(step.parent, 1.0, 100)
+    until(lambda: "step " in site.output(jobid), 5, "the step's output")
+    expect_equal(site.output(jobid), f"step 1 1 {100 * MIB} {step.path}\n", "the variables")
+    site.scancel(jobid)
+
+
+@case(on=["two-nodes"])
+def node_level(site):
+    user = site.users[0]
+    go = site.directory(user) / "go"
+    jobid = site.submit(user, """
+        srun -n2 bash -c '
+            while [ $SLURMD_NODENAME = n1 ] || [ ! -e go ]; do sleep 0.1; done'
+        """, "-N2", "-n2", "-c1", "--mem=100")
+    # The same step of the same job, once on each node.
+    groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
+    for node, group in groups.items():
+        wanted = Group(f"{job_on(site, user, jobid, node).path}/step_0")
+        expect_equal(group, wanted, f"the step's group on {node}")
+        for pid in (p for p in site.job_pids(jobid, "bash") if Group.of(p) == group):
+            fenced_in_all(pid, group.path)
+    shells = [kernel.identity(pid) for pid in groups["n1"].members()
+              if "bash" in kernel.command_line(pid)]
+    expect(shells, "no shell on n1")
+    go.touch()
+    try:
+        until(lambda: not groups["n2"].exists(), 10, "the end of the step on n2")
+    finally:
+        go.unlink()
+    for who in shells:
+        expect_equal(kernel.identity(who[0]), who, "the step's shell on n1")
+        fenced_in_all(who[0], groups["n1"].path)
+    for group in (groups["n1"], groups["n1"].parent, groups["n2"].parent):
+        expect_limits(group, 1.0, 100)
+    expect_equal(extern_of(groups["n1"].parent).exists(), True, "extern step on n1")
+    expect_equal(extern_of(groups["n2"].parent).exists(), True, "extern step on n2")
+
+    # The end of the whole job on one node: the other user's job there stays.
+    other = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=120")
+    kept = fenced(site, other)
+    expect_in("/n2/uid_", kept.path, "the other user's path")
+    site.scancel(jobid)
+    site.wait(jobid)
+    for group in groups.values():
+        until(lambda: not group.parent.parent.exists(), 5, f"the end of {group.parent.path}")
+    expect_limits(kept, 1.0, 120)
+    expect_limits(kept.parent, 1.0, 120)
+    expect(kept.members(), "the other user's job has lost its processes")
+    site.scancel(other)
+
+
+@case(on=["two-nodes"])
+def memory_not_managed(site):
+    """Where memory is no consumable resource, Slurm grants 0: not managed, not nothing."""
+    with site.reconfigured(SelectTypeParameters="CR_Core", PrologFlags=None):
+        jobid = site.submit(site.users[0], "srun sleep 300", "-N1", "-n1", "-c1")
+        step = fenced(site, jobid, "step_0")
+        expect_limits(step, 1.0, None)
+        expect_limits(step.parent, 1.0, None)
+        site.scancel(jobid)
+        site.wait(jobid)
+
+
+@case(on=["two-nodes"])
+def step_without_exact(site):
+    """Without --exact a step is granted all that the job has, with it what it asks for."""
+    jobid = site.submit(site.users[0], """
+        srun -n1 sleep 300
+        srun -n1 --exact sleep 300
+        """, "-N1", "-n2", "-c1", "--mem=100")
+    for step, cpus in (("step_0", 2), ("step_1", 1)):
+        group = fenced(site, jobid, step)
+        expect_limits(group.parent, 2.0, 100)
+        expect_equal(group.cpu_limit(), cpus, f"CPU limit of {step}")
+        site.scancel(f"{jobid}.{step[-1]}")
+        until(lambda: not group.exists(), 10, f"the end of {step}")
+
+
+TWO_THREADS = "CPUs=4 Sockets=1 CoresPerSocket=2 ThreadsPerCore=2"
+
+
+@case(on=["two-nodes"])
+def two_threads_per_core(site):
+    """The same as the table in src/entry/spank/grant.rs.
+
+    Without Contain: the extern step counts threads as the host has them, and these nodes only
+    claim theirs.
+    """
+    for select, requests in {
+        "CR_Core_Memory": [
+            (["-c1"], 2, 1),
+            (["-c3"], 4, 3),
+            (["--threads-per-core=1", "-c1"], 1, 1),
+            (["--hint=nomultithread", "-c2"], 2, 2),
+        ],
+        "CR_CPU_Memory": [
+            (["-c1"], 1, 1),
+            (["-c3"], 3, 3),
+        ],
+    }.items():
+        with site.reconfigured(TWO_THREADS, SelectTypeParameters=select, PrologFlags=None):
+            for request, job, step in requests:
+                jobid = site.submit(site.users[0], f"srun -n1 {request[-1]} sleep 300",
+                                    "--mem=100", *request)
+                what = f"{select} {' '.join(request)}"
+                inner = fenced(site, jobid, "step_0")
+                batch = fenced(site, jobid)
+                found = [one.cpu_limit() for one in (inner.parent, batch, inner)]
+                expect_equal(found, [job, job, step], f"{what}: CPUs of job, batch step and srun")
+                site.scancel(jobid)
+                site.wait(jobid)
