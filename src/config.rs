@@ -31,6 +31,8 @@ pub use keys::{KEYS, Key};
 pub use load::{DEFAULT_FILE, LoadError, Loaded, load, parse};
 pub use units::{Percent, Period, Wrong};
 
+use crate::job::Cpus;
+
 /// A size as `MinRAMSpace` has it, in bytes, at least 1 MiB: a plain number is MiB, K, M, G and T are powers of 1024.
 pub fn parse_size(text: &str) -> Option<u64> {
     units::size(text).ok()
@@ -55,6 +57,8 @@ pub struct Config {
     pub cpu_quota_percent: Percent,
     /// `CPUQuotaPeriod`: the period in which the quota is counted.
     pub cpu_quota_period: Period,
+    /// `HeadroomCPUs`: CPUs that a job's directory gets beyond the grant where the scheduler's own daemons live in it.
+    pub headroom_cpus: Cpus,
     /// `ConstrainRAMSpace`: whether memory is limited, as in cgroup.conf(5).
     pub constrain_ram_space: bool,
     /// `AllowedRAMSpace`: memory in percent of what was allocated, 1 to 10000, as in cgroup.conf(5).
@@ -78,6 +82,7 @@ impl Default for Config {
             constrain_cpu_quota: true,
             cpu_quota_percent: Percent::HUNDRED,
             cpu_quota_period: Period::DEFAULT,
+            headroom_cpus: Cpus::whole(1),
             constrain_ram_space: true,
             allowed_ram_space: Percent::HUNDRED,
             min_ram_space: 30 << 20,

@@ -5,25 +5,32 @@
 //! along; nothing is locked for that: making a directory starts again when a parent has vanished, and removing one that is
 //! in use fails without harm.
 
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollTimeout, poll};
 
 use crate::cgroup::affinity::Affinity;
 use crate::cgroup::dir::Dir;
-use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
-use crate::cgroup::place::{Membership, is_slurms_own};
+use crate::cgroup::place::{Membership, SlurmsOwn, slurms_own};
 use crate::cgroup::usage::{Usage, oom_kills};
 use crate::config::{Config, Limit};
 use crate::error::{Error, Result};
-use crate::host::{self, Host};
+use crate::host::Host;
 use crate::janitor;
 use crate::job::{Cpus, JobKey};
-use crate::policy::{Limits, Plan};
+use crate::policy::Plan;
 use crate::record::{Owner, Record, Records};
+
+mod limiting;
+mod overlay;
+mod own;
+
+use overlay::Overlay;
+use own::Own;
+pub use own::open_existing;
 
 /// How long removing a step may take before it is left to the janitor.
 pub const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,21 +38,67 @@ pub const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long another step may keep us from setting limits.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One step's directories in one hierarchy.
+/// How long our own directories may take to go where the scheduler has its own: nobody has been in them.
+const YIELD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// One step in one hierarchy: the two placements.
 #[derive(Debug)]
-struct Tree {
-    hierarchy: Hierarchy,
-    /// Ours, then its descendants: [node,] user, job, step.
-    dirs: Vec<Dir>,
+enum Tree {
+    /// In directories of ours.
+    Own(Own),
+    /// In directories that the scheduler made for it.
+    Overlay(Overlay),
 }
 
 impl Tree {
-    fn step(&self) -> Option<&Dir> {
-        self.dirs.last()
+    fn hierarchy(&self) -> &Hierarchy {
+        match self {
+            Self::Own(own) => &own.hierarchy,
+            Self::Overlay(overlay) => &overlay.hierarchy,
+        }
     }
 
-    fn job(&self) -> Option<&Dir> {
-        self.dirs.iter().rev().nth(1)
+    /// The directory that holds the step's processes.
+    fn step(&self) -> Result<Handle<'_>> {
+        match self {
+            Self::Own(own) => own.step().map(Handle::Kept).ok_or_else(|| not_made("step", &own.hierarchy)),
+            Self::Overlay(overlay) => overlay.step().map(Handle::Opened),
+        }
+    }
+
+    fn job(&self) -> Result<Handle<'_>> {
+        match self {
+            Self::Own(own) => own.job().map(Handle::Kept).ok_or_else(|| not_made("job", &own.hierarchy)),
+            Self::Overlay(overlay) => overlay.job().map(Handle::Opened),
+        }
+    }
+
+    fn own(&self) -> Option<&Own> {
+        match self {
+            Self::Own(own) => Some(own),
+            Self::Overlay(_) => None,
+        }
+    }
+}
+
+fn not_made(what: &'static str, hierarchy: &Hierarchy) -> Error {
+    Error::new(format!("the {what} has no directory in")).at(&hierarchy.mount)
+}
+
+/// A directory that is kept open, or that was opened for a moment.
+enum Handle<'a> {
+    Kept(&'a Dir),
+    Opened(Dir),
+}
+
+impl Deref for Handle<'_> {
+    type Target = Dir;
+
+    fn deref(&self) -> &Dir {
+        match self {
+            Self::Kept(dir) => dir,
+            Self::Opened(dir) => dir,
+        }
     }
 }
 
@@ -55,11 +108,19 @@ pub struct Fence {
     key: JobKey,
     /// In the order in which processes are attached.
     trees: Vec<Tree>,
-    /// The path of the step below the root of every hierarchy, as `/proc/PID/cgroup` shows it.
+    /// The path of the step below the root of every hierarchy in which it is in directories of ours.
     path: String,
     levels: Vec<String>,
+    /// What our own directory is called, in names.
+    base_levels: usize,
+    wanted: Vec<&'static str>,
     /// Controllers that limits were to be written to, and that are nowhere.
     missing: Vec<(&'static str, Error)>,
+    /// What was to be limited; for directories that are known only when a task is in them.
+    plan: Option<Plan>,
+    headroom: Cpus,
+    /// Whether the scheduler may have directories of its own, in which limits are set.
+    overlay: bool,
     records: Records,
     closed: bool,
 }
@@ -69,9 +130,25 @@ pub type LimitError = (Limit, Error);
 
 impl Fence {
     /// Makes the step's directories in every hierarchy that is used, under a name that nobody else has.
-    pub fn open(host: &Host, config: &Config, key: &JobKey) -> Result<Self> {
+    ///
+    /// Where the scheduler itself tracks the step by cgroup, as far as can be seen from where its daemon is (`daemon`), nothing
+    /// is made. Without a daemon (`None`) no process is taken out of a scheduler's directory, and that is an error.
+    pub fn open(host: &Host, config: &Config, key: &JobKey, daemon: Option<&Membership>) -> Result<Self> {
         let wanted = controllers(config);
-        let hierarchies = host.hierarchies(&wanted)?;
+        let mut own = Vec::new();
+        let mut overlays = Vec::new();
+        for hierarchy in host.hierarchies(&wanted)? {
+            match daemon.and_then(|daemon| daemon.path_in(hierarchy)).and_then(slurms_own) {
+                None => own.push(hierarchy),
+                Some(found) => {
+                    let mut overlay = Overlay::new(hierarchy.clone(), hierarchy.open()?, 0);
+                    // v1's freezer, in which nothing is limited, shows no step of the daemon.
+                    if overlay.locate(&found) || wanted.iter().any(|controller| hierarchy.has(controller)) {
+                        overlays.push(Tree::Overlay(overlay));
+                    }
+                }
+            }
+        }
         let owner = Owner::this(&host.proc)?;
         let mut levels = key.parents();
         let mut again = 1;
@@ -86,7 +163,8 @@ impl Fence {
                 base: host.base.clone(),
                 levels: levels.clone(),
             };
-            if !records.claim(&record)? {
+            // Where nothing is ours there is nothing to record, and a name for nobody to have.
+            if !own.is_empty() && !records.claim(&record)? {
                 // Somebody's: a dead owner's is taken away, a living one's (a requeued job overlaps its own end) stays.
                 match janitor::reap_one(host, &records, &levels, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
                     Ok(janitor::Outcome::Removed) => continue,
@@ -100,19 +178,29 @@ impl Fence {
             } else {
                 let fence = Self {
                     key: key.clone(),
-                    trees: Vec::with_capacity(hierarchies.len()),
+                    trees: Vec::with_capacity(own.len() + overlays.len()),
                     path: format!("/{}/{}", host.base, levels.join("/")),
                     levels: levels.clone(),
+                    base_levels: host.base.split('/').count(),
+                    wanted: wanted.clone(),
                     missing: wanted.iter().filter_map(|c| Some((*c, host.missing(c)?))).collect(),
+                    plan: None,
+                    headroom: config.headroom_cpus,
+                    overlay: daemon.is_some(),
                     records,
                     closed: false,
                 };
-                match fence.make(host, &hierarchies, &wanted) {
+                match fence.make(host, &own, &wanted) {
                     Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
                         log::warn!("{error}");
                         again += 1;
                     }
-                    made => return made,
+                    made => {
+                        return made.map(|mut fence| {
+                            fence.trees.append(&mut overlays);
+                            fence
+                        });
+                    }
                 }
             }
             if again > 100 {
@@ -126,10 +214,10 @@ impl Fence {
     fn make(mut self, host: &Host, hierarchies: &[&Hierarchy], wanted: &[&'static str]) -> Result<Self> {
         for hierarchy in hierarchies {
             let mut dirs = Vec::new();
-            let made = make_dirs(host, hierarchy, wanted, &self.levels, &mut dirs);
+            let made = own::make_dirs(host, hierarchy, wanted, &self.levels, &mut dirs);
             // EEXIST: somebody else lives there, and nothing of it is ours to remove.
             if made.as_ref().err().and_then(Error::kernel_errno) != Some(Errno::EEXIST) {
-                self.trees.push(Tree { hierarchy: (*hierarchy).clone(), dirs });
+                self.trees.push(Tree::Own(Own { hierarchy: (*hierarchy).clone(), dirs }));
             }
             if let Err(error) = made {
                 // What was made goes away again, here too, where it may be a part of the way down.
@@ -145,13 +233,41 @@ impl Fence {
         &self.key
     }
 
-    /// The step's path in every hierarchy, as `/proc/PID/cgroup` shows it where the hierarchy's root is mounted.
-    pub fn path(&self) -> &str {
-        &self.path
+    /// The path of the directory that holds the step's processes, as `/proc/PID/cgroup` shows it where the hierarchy's root is
+    /// mounted: ours, where one is; otherwise the scheduler's. `None`: it is not known before a task is in it.
+    pub fn path(&self) -> Option<String> {
+        if self.trees.iter().any(|tree| tree.own().is_some()) {
+            return Some(self.path.clone());
+        }
+        self.trees.iter().find_map(|tree| match tree {
+            Tree::Own(_) => None,
+            Tree::Overlay(overlay) => overlay.path(),
+        })
     }
 
-    /// Writes the job's limits and then the step's, and reads them back. Returns those that could not be set.
-    pub fn limit(&self, plan: &Plan) -> Vec<LimitError> {
+    /// In words, where the step is in each hierarchy; for the log.
+    pub fn placement(&self) -> String {
+        let place = |tree: &Tree| {
+            let hierarchy = tree.hierarchy();
+            match tree {
+                Tree::Own(_) => format!("own in {hierarchy}"),
+                Tree::Overlay(overlay) => match overlay.path() {
+                    Some(path) => format!("overlay in {hierarchy}: {path}"),
+                    None => format!("overlay in {hierarchy}"),
+                },
+            }
+        };
+        self.trees.iter().map(place).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether any hierarchy is the scheduler's.
+    pub fn has_overlay(&self) -> bool {
+        self.trees.iter().any(|tree| tree.own().is_none())
+    }
+
+    /// Writes the job's limits and then the step's, and reads them back. Returns those that could not be set. Directories of
+    /// the scheduler's that are not known yet get theirs when they are.
+    pub fn limit(&mut self, plan: &Plan) -> Vec<LimitError> {
         let mut errors = Vec::new();
         for (controller, error) in &self.missing {
             let limits = [
@@ -164,41 +280,86 @@ impl Fence {
                 .filter(|(limit, wanted)| *wanted && (*limit == Limit::Cpu) == (*controller == "cpu"));
             errors.extend(theirs.map(|(limit, _)| (limit, error.clone())));
         }
+        self.plan = Some(plan.clone());
         for tree in &self.trees {
-            let (Some(job), Some(step)) = (tree.job(), tree.step()) else { continue };
-            if tree.hierarchy.has("cpu") {
-                // Only here: the kernel may take long to lower a memory limit, and nobody must wait for that.
-                let lock = self.records.lock_limits(Instant::now() + LOCK_TIMEOUT);
-                let limited = lock.and_then(|_lock| limit_cpu(tree, plan));
-                errors.extend(limited.err().map(|error| (Limit::Cpu, error)));
-            }
-            if tree.hierarchy.has("memory") {
-                if !stays_in_memory(job, tree.hierarchy.version, &plan.job) {
-                    limit_memory(job, tree.hierarchy.version, &plan.job, &mut errors);
-                }
-                limit_memory(step, tree.hierarchy.version, &plan.step, &mut errors);
-            }
+            self.limit_tree(tree, plan, &mut errors);
         }
         errors
     }
 
+    fn limit_tree(&self, tree: &Tree, plan: &Plan, errors: &mut Vec<LimitError>) {
+        let hierarchy = tree.hierarchy();
+        let headroom = match tree {
+            Tree::Own(_) => Cpus::whole(0),
+            Tree::Overlay(overlay) if !overlay.is_located() => return,
+            Tree::Overlay(overlay) => overlay.headroom(self.headroom),
+        };
+        let dirs = tree.job().and_then(|job| Ok((job, tree.step()?)));
+        let (job, step) = match (dirs, tree) {
+            (Ok(dirs), Tree::Own(_)) => dirs,
+            (Ok(dirs), Tree::Overlay(overlay)) => match overlay.enable(&self.wanted, &dirs.1) {
+                Ok(()) => dirs,
+                Err(error) => return errors.extend(limiting::all(plan, hierarchy, &error)),
+            },
+            (Err(error), _) => return errors.extend(limiting::all(plan, hierarchy, &error)),
+        };
+        let version = hierarchy.version;
+        if hierarchy.has("cpu") {
+            // Only here: the kernel may take long to lower a memory limit, and nobody must wait for that.
+            let lock = self.records.lock_limits(Instant::now() + LOCK_TIMEOUT);
+            let limited = lock.and_then(|_lock| limiting::cpu(&job, &step, version, plan, headroom));
+            errors.extend(limited.err().map(|error| (Limit::Cpu, error)));
+        }
+        if hierarchy.has("memory") {
+            match tree {
+                Tree::Own(_) => {
+                    if !limiting::stays_in_memory(&job, version, &plan.job) {
+                        limiting::memory(&job, version, &plan.job, errors);
+                    }
+                    limiting::memory(&step, version, &plan.step, errors);
+                }
+                // Not the job's: its own daemons live there.
+                Tree::Overlay(_) => limiting::memory_beside(&step, version, &plan.step, errors),
+            }
+        }
+    }
+
     /// Moves a process into the step: one write to `cgroup.procs` in each hierarchy, and a look whether it is there.
     ///
-    /// A process that the scheduler itself tracks by cgroup is left where it is, and that is an error here: taking it out
-    /// would break the scheduler's signals and accounting.
-    pub fn attach(&self, host: &Host, pid: i32) -> Result<()> {
+    /// Where the scheduler itself tracks it by cgroup it is left, since taking it out would break the scheduler's signals and
+    /// accounting: the step is limited there in its place. Returns the limits that could not be set then.
+    pub fn attach(&mut self, host: &Host, pid: i32) -> Result<Vec<LimitError>> {
         let before = Membership::read(&host.proc, pid)?;
-        self.refuse_slurms_own(&before)?;
-        let bound = Affinity::of(pid);
+        if !self.overlay {
+            self.refuse_slurms_own(&before)?;
+        }
+        let errors = self.settle(&before)?;
         for tree in &self.trees {
-            let Some(step) = tree.step() else { continue };
+            let Tree::Overlay(overlay) = tree else { continue };
+            let place = before.path_in(&overlay.hierarchy).unwrap_or("nowhere");
+            if !overlay.holds(place) {
+                return Err(Error::new(format!("process {pid} is not where Slurm tracks its step in"))
+                    .at(&overlay.hierarchy.mount)
+                    .value(place)
+                    .hint(format!("expected below {}", overlay.path().as_deref().unwrap_or("a step of Slurm's"))));
+            }
+        }
+        self.attach_own(host, pid)?;
+        Ok(errors)
+    }
+
+    fn attach_own(&self, host: &Host, pid: i32) -> Result<()> {
+        let mut bound = None;
+        for own in self.trees.iter().filter_map(Tree::own) {
+            let Some(step) = own.step() else { continue };
+            bound = bound.or_else(|| Affinity::of(pid));
             step.write("cgroup.procs", &pid.to_string()).map_err(|error| match error.kernel_errno() {
                 Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
                 _ => error,
             })?;
         }
-        if let Some(bound) = bound
-            && Affinity::of(pid).is_some_and(|now| now != bound)
+        let Some(bound) = bound else { return Ok(()) };
+        if Affinity::of(pid).is_some_and(|now| now != bound)
             && let Err(errno) = bound.set(pid)
         {
             // As where none of those CPUs is in our cgroup's cpuset. It is fenced all the same.
@@ -206,62 +367,151 @@ impl Fence {
             log::warn!("{}", error.errno(errno));
         }
         let after = Membership::read(&host.proc, pid)?;
-        for tree in &self.trees {
-            let expected = in_mount(&tree.hierarchy, &self.path);
-            if after.path_in(&tree.hierarchy) != Some(expected.as_str()) {
+        for own in self.trees.iter().filter_map(Tree::own) {
+            let expected = in_mount(&own.hierarchy, &self.path);
+            if after.path_in(&own.hierarchy) != Some(expected.as_str()) {
                 return Err(Error::new(format!("process {pid} was attached, but the kernel shows it elsewhere in"))
-                    .at(&tree.hierarchy.mount)
-                    .value(after.path_in(&tree.hierarchy).unwrap_or("nowhere")));
+                    .at(&own.hierarchy.mount)
+                    .value(after.path_in(&own.hierarchy).unwrap_or("nowhere")));
             }
         }
         Ok(())
     }
 
+    /// Decides between the placements by where a process of the step is: what was ours is removed where the scheduler has
+    /// directories of its own, and those are limited. Returns the limits that could not be set.
+    ///
+    /// Slurm makes some of its directories after `slurm_spank_init`: those of task/cgroup, and on v1 those of
+    /// jobacct_gather/cgroup.
+    pub fn settle(&mut self, member: &Membership) -> Result<Vec<LimitError>> {
+        let mut errors = Vec::new();
+        for index in 0..self.trees.len() {
+            let Some(tree) = self.trees.get_mut(index) else { break };
+            let Some(found) = member.path_in(tree.hierarchy()).and_then(slurms_own) else { continue };
+            match tree {
+                Tree::Overlay(overlay) if overlay.is_located() => continue,
+                // A step daemon in v1 sits beside its steps: their tasks tell more.
+                _ if found.step.is_none() => continue,
+                Tree::Overlay(overlay) => {
+                    overlay.locate(&found);
+                }
+                Tree::Own(_) => self.give_way(index, &found)?,
+            }
+            if let (Some(tree), Some(plan)) = (self.trees.get(index), &self.plan) {
+                self.limit_tree(tree, plan, &mut errors);
+            }
+        }
+        Ok(errors)
+    }
+
+    /// Takes over where a process of the step is, in a process that only looks: nothing is removed and nothing limited.
+    pub fn look_from(&mut self, member: &Membership) {
+        for index in 0..self.trees.len() {
+            let Some(tree) = self.trees.get_mut(index) else { break };
+            let Some(found) = member.path_in(tree.hierarchy()).and_then(slurms_own) else { continue };
+            match tree {
+                Tree::Overlay(overlay) => {
+                    overlay.locate(&found);
+                }
+                Tree::Own(_) if found.step.is_some() => drop(self.exchange(index, &found)),
+                Tree::Own(_) => {}
+            }
+        }
+    }
+
+    /// Takes our own directories away in one hierarchy.
+    fn give_way(&mut self, index: usize, found: &SlurmsOwn) -> Result<()> {
+        let Some(Tree::Own(own)) = self.trees.get(index) else { return Ok(()) };
+        own::remove(&[own], &self.levels, Instant::now() + YIELD_TIMEOUT)?;
+        self.exchange(index, found)
+    }
+
+    /// From now on, the step is in the scheduler's directories in this hierarchy.
+    fn exchange(&mut self, index: usize, found: &SlurmsOwn) -> Result<()> {
+        let Some(Tree::Own(own)) = self.trees.get_mut(index) else { return Ok(()) };
+        if own.dirs.is_empty() {
+            return Err(not_made("step", &own.hierarchy));
+        }
+        let mut overlay = Overlay::new(own.hierarchy.clone(), own.dirs.swap_remove(0), self.base_levels);
+        overlay.locate(found);
+        if let Some(tree) = self.trees.get_mut(index) {
+            *tree = Tree::Overlay(overlay);
+        }
+        Ok(())
+    }
+
     /// Says which hierarchy belongs to Slurm's own cgroup plugins for a process with this membership.
-    pub fn refuse_slurms_own(&self, membership: &Membership) -> Result<()> {
-        refuse_slurms_own(self.trees.iter().map(|tree| &tree.hierarchy), membership)
+    fn refuse_slurms_own(&self, membership: &Membership) -> Result<()> {
+        for hierarchy in self.trees.iter().map(Tree::hierarchy) {
+            if let Some(path) = membership.path_in(hierarchy).filter(|path| slurms_own(path).is_some()) {
+                return Err(Error::new("Slurm's own cgroup plugin tracks this process in")
+                    .at(&hierarchy.mount)
+                    .value(path)
+                    .hint("it is not taken out of there: run this outside of a job"));
+            }
+        }
+        Ok(())
     }
 
     /// What the step has used so far.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         for tree in &self.trees {
-            if let Some(step) = tree.step() {
-                usage.add(&tree.hierarchy, step);
+            match (tree, tree.step()) {
+                (_, Ok(step)) => usage.add(tree.hierarchy(), &step),
+                (Tree::Overlay(overlay), Err(_)) => usage.or(overlay.usage()),
+                (Tree::Own(_), Err(_)) => {}
             }
         }
         usage
     }
 
+    /// Keeps what was used where the scheduler will soon remove its directories: with proctrack/cgroup on v2 it does so after
+    /// the last callback, otherwise before.
+    pub fn take_usage(&mut self) {
+        for tree in &mut self.trees {
+            if let Tree::Overlay(overlay) = tree {
+                overlay.take_usage();
+            }
+        }
+    }
+
     /// The CPUs that the step's quota allows, as the kernel has it; `None` when unlimited.
     pub fn cpus(&self) -> Option<Cpus> {
-        let tree = self.trees.iter().find(|tree| tree.hierarchy.has("cpu"))?;
-        limits::cpu_quota(tree.step()?, tree.hierarchy.version).ok().flatten().map(limits::CpuQuota::cpus)
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("cpu"))?;
+        let quota = limits::cpu_quota(&*tree.step().ok()?, tree.hierarchy().version).ok().flatten();
+        quota.map(limits::CpuQuota::cpus)
     }
 
     /// How many of the step's processes were killed for want of memory.
     pub fn oom_kills(&self) -> u64 {
-        let count = |tree: &Tree| oom_kills(&tree.hierarchy, tree.step()?);
-        self.trees.iter().filter(|tree| tree.hierarchy.has("memory")).find_map(count).unwrap_or(0)
+        let count = |tree: &Tree| oom_kills(tree.hierarchy(), &*tree.step().ok()?);
+        self.trees.iter().filter(|tree| tree.hierarchy().has("memory")).find_map(count).unwrap_or(0)
     }
 
     /// The cgroups at which this step's memory may be limited, innermost first: path as the kernel's log has it, whether it
     /// is the job's, its limit and the most it held, in bytes.
     pub fn memory_levels(&self) -> Vec<MemoryLevel> {
-        let Some(tree) = self.trees.iter().find(|tree| tree.hierarchy.has("memory")) else { return Vec::new() };
-        let (limit_file, peak_file) = match tree.hierarchy.version {
+        let Some(tree) = self.trees.iter().find(|tree| tree.hierarchy().has("memory")) else { return Vec::new() };
+        let (limit_file, peak_file) = match tree.hierarchy().version {
             Version::V2 => ("memory.max", "memory.peak"),
             Version::V1 => ("memory.limit_in_bytes", "memory.max_usage_in_bytes"),
         };
-        let step = in_mount(&tree.hierarchy, &self.path);
-        let job = step.rsplit_once('/').map(|(job, _)| job.to_owned()).unwrap_or_default();
-        let level = |path: String, is_job: bool, dir: Option<&Dir>| MemoryLevel {
-            path,
+        let (step, job) = match tree {
+            Tree::Own(own) => {
+                let step = in_mount(&own.hierarchy, &self.path);
+                let job = step.rsplit_once('/').map(|(job, _)| job.to_owned());
+                (Some(step), job)
+            }
+            Tree::Overlay(overlay) => (overlay.path(), overlay.job_path().map(str::to_owned)),
+        };
+        let level = |path: Option<String>, is_job: bool, dir: Option<&Dir>| MemoryLevel {
+            path: path.unwrap_or_default(),
             is_job,
             limit: dir.and_then(|dir| limits::memory_limit(dir, limit_file).ok()).flatten(),
             peak: dir.and_then(|dir| dir.read(peak_file).ok()).and_then(|text| text.trim().parse().ok()),
         };
-        vec![level(step, false, tree.step()), level(job, true, tree.job())]
+        vec![level(step, false, tree.step().ok().as_deref()), level(job, true, tree.job().ok().as_deref())]
     }
 
     /// Kills what is left of the step and removes its directories and its record. May be repeated.
@@ -269,7 +519,8 @@ impl Fence {
         if self.closed {
             return Ok(());
         }
-        remove(&self.trees, &self.levels, deadline)?;
+        let own: Vec<&Own> = self.trees.iter().filter_map(Tree::own).collect();
+        own::remove(&own, &self.levels, deadline)?;
         self.records.forget(&self.levels)?;
         self.closed = true;
         Ok(())
@@ -290,6 +541,11 @@ pub struct MemoryLevel {
 }
 
 impl MemoryLevel {
+    /// Whether a process in this cgroup is in the level, or below it.
+    pub fn holds(&self, place: &str) -> bool {
+        place.strip_prefix(self.path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
     /// Whether the most that was held is as much as was allowed.
     pub fn is_reached(&self) -> bool {
         matches!((self.peak, self.limit), (Some(peak), Some(limit)) if peak >= limit)
@@ -308,273 +564,7 @@ pub fn controllers(config: &Config) -> Vec<&'static str> {
     controllers
 }
 
-/// See [`Fence::refuse_slurms_own`].
-pub fn refuse_slurms_own<'a>(hierarchies: impl Iterator<Item = &'a Hierarchy>, membership: &Membership) -> Result<()> {
-    for hierarchy in hierarchies {
-        if let Some(path) = membership.path_in(hierarchy).filter(|path| is_slurms_own(path)) {
-            return Err(Error::new("Slurm's own cgroup plugin tracks this job in")
-                .at(&hierarchy.mount)
-                .value(path)
-                .hint(
-                    "jobfence does not take processes out of it: set ProctrackType=proctrack/linuxproc and \
-                     TaskPlugin without task/cgroup in slurm.conf, or Mode=off in jobfence.conf",
-                ));
-        }
-    }
-    Ok(())
-}
-
-/// Makes the directories of a step; the innermost must not exist, unless nobody has recorded it. `dirs` has those that were
-/// opened, whether all of them could be or not.
-fn make_dirs(
-    host: &Host,
-    hierarchy: &Hierarchy,
-    wanted: &[&'static str],
-    levels: &[String],
-    dirs: &mut Vec<Dir>,
-) -> Result<()> {
-    const TRIES: usize = 20;
-    let mut last = None;
-    for _ in 0..TRIES {
-        dirs.clear();
-        match try_dirs(host, hierarchy, wanted, levels, dirs) {
-            // A parent that was empty a moment ago went away with the step that ended there.
-            Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENODEV)) => last = Some(error),
-            other => return other,
-        }
-    }
-    Err(last.unwrap_or_else(|| Error::new("make the directories of the step")))
-}
-
-fn try_dirs(
-    host: &Host,
-    hierarchy: &Hierarchy,
-    wanted: &[&'static str],
-    levels: &[String],
-    dirs: &mut Vec<Dir>,
-) -> Result<()> {
-    dirs.push(host.open_base(hierarchy, wanted)?);
-    let mut made = Vec::new();
-    let last = levels.len().saturating_sub(1);
-    for (depth, name) in levels.iter().enumerate() {
-        let Some(parent) = dirs.last() else { break };
-        let child = if depth < last {
-            let (child, new) = parent.ensure_new(name)?;
-            made.push(new);
-            child
-        } else {
-            match parent.make(name) {
-                // Its record is ours, so the step that left this directory has lost its own. Whoever is still in it may be
-                // another slurmd's, which keeps its records elsewhere (in a container): it is not for us to kill. A cgroup
-                // that was ever killed is not used again (kernels before 7.3 kill what is born in it).
-                Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
-                    let stays = || error.clone().hint("processes live there, and no record says whose");
-                    if parent.child(name).is_ok_and(|dir| is_inhabited(&dir, 0)) {
-                        return Err(stays());
-                    }
-                    remove_below(parent, name, 0).map_err(|_| stays())?;
-                    parent.make(name)?;
-                }
-                other => other?,
-            }
-            parent.child(name)?
-        };
-        dirs.push(child);
-    }
-    // From the top down, and after the step exists: from now on its parents cannot vanish.
-    for (dir, new) in dirs.iter().skip(1).zip(made) {
-        host::enable(dir, hierarchy, wanted, new)?;
-    }
-    Ok(())
-}
-
-/// The step's quota is never above the job's, which may be lower than planned when an earlier step was told less; v1 would
-/// refuse it.
-fn limit_cpu(tree: &Tree, plan: &Plan) -> Result<()> {
-    let (Some(job), Some(step)) = (tree.job(), tree.step()) else { return Ok(()) };
-    // Not limited, the controller may well be off: in cgroup2 there is no file to read then.
-    if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
-        return Ok(());
-    }
-    let version = tree.hierarchy.version;
-    let above = match plan.job.cpu {
-        Some(quota) => Some(limits::lower_cpu_quota(job, version, quota)?),
-        None => limits::cpu_quota(job, version)?,
-    };
-    match plan.step.cpu {
-        Some(quota) => limits::set_cpu_quota(step, version, above.map_or(quota, |above| quota.at_most(above))),
-        None => Ok(()),
-    }
-}
-
-/// Whether a job's memory limits are left alone: they are what they should be, or an earlier step has set higher ones and
-/// still runs in them, and lowering them could kill it.
-fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
-    let Some(ram) = limits.ram else { return false };
-    let (file, swap_file) = match version {
-        Version::V2 => ("memory.max", "memory.swap.max"),
-        Version::V1 => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
-    };
-    let Ok(Some(current)) = limits::memory_limit(job, file) else { return false };
-    let is_limited = |file| limits::memory_limit(job, file).is_ok_and(|limit| limit.is_some());
-    let others = || job.list(true).is_ok_and(|steps| steps.len() > 1);
-    let right = current == limits::whole_pages(ram) && (limits.swap.is_none() || is_limited(swap_file));
-    right || current > ram && others()
-}
-
-fn limit_memory(dir: &Dir, version: Version, limits: &Limits, errors: &mut Vec<LimitError>) {
-    if let Some(ram) = limits.ram {
-        errors.extend(limits::set_ram(dir, version, ram).err().map(|error| (Limit::Ram, error)));
-    }
-    if let Some(swap) = limits.swap {
-        match limits::set_swap(dir, version, swap, limits.ram.is_some()) {
-            Ok(true) => {}
-            Ok(false) if !has_swap() => {}
-            Ok(false) => errors.push((
-                Limit::Swap,
-                Error::new("this host has swap, but its kernel does not count whose it is; no limit of swap in")
-                    .at(dir.path())
-                    .hint("boot with swapaccount=1, or set ConstrainSwapSpace=no"),
-            )),
-            Err(error) => errors.push((Limit::Swap, error)),
-        }
-    }
-}
-
-/// Whether any swap is in use: `/proc/swaps` has a line for each device, after its heading.
-fn has_swap() -> bool {
-    let swaps = Dir::open("/proc").and_then(|proc| proc.read("swaps"));
-    // A file that cannot be read says nothing good: assume that there is swap to limit.
-    swaps.map_or(true, |text| text.lines().count() > 1)
-}
-
 /// The path below a hierarchy's root as processes see it where another cgroup than the root is mounted (containers).
 fn in_mount(hierarchy: &Hierarchy, path: &str) -> String {
     format!("{}{path}", hierarchy.root.trim_end_matches('/'))
-}
-
-/// Opens the directories of a recorded step as far as they exist; for the janitor.
-pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Leftovers> {
-    let mut trees = Vec::new();
-    for hierarchy in &host.layout.hierarchies {
-        let mut dirs = vec![hierarchy.open()?];
-        let path: Vec<&str> = base.split('/').chain(levels.iter().map(String::as_str)).collect();
-        for name in &path {
-            let Some(parent) = dirs.last() else { break };
-            match parent.child(name) {
-                Ok(dir) => dirs.push(dir),
-                Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        // Only what lies below our own directory is of interest: [base, …levels].
-        let above = base.split('/').count();
-        if dirs.len() > above + 1 {
-            trees.push(Tree { hierarchy: hierarchy.clone(), dirs: dirs.split_off(above) });
-        }
-    }
-    Ok(Leftovers { trees, base: base.to_owned(), levels: levels.to_vec() })
-}
-
-/// What is left of a step.
-pub struct Leftovers {
-    trees: Vec<Tree>,
-    base: String,
-    levels: Vec<String>,
-}
-
-impl Leftovers {
-    /// Kills and removes it; refuses to where this process itself is in it.
-    pub fn remove(&self, host: &Host, deadline: Instant) -> Result<()> {
-        let us = Membership::read(&host.proc, nix::unistd::getpid().as_raw())?;
-        for tree in self.trees.iter().filter(|tree| tree.dirs.len() > self.levels.len()) {
-            let step = in_mount(&tree.hierarchy, &format!("/{}/{}", self.base, self.levels.join("/")));
-            if us.path_in(&tree.hierarchy).is_some_and(|path| path == step || path.starts_with(&format!("{step}/"))) {
-                return Err(Error::new("this process is itself in the step that is to be removed:").value(step));
-            }
-        }
-        remove(&self.trees, &self.levels, deadline)
-    }
-}
-
-/// Kills a step's processes and removes its directories, and those of the job and the user that are empty then.
-fn remove(trees: &[Tree], levels: &[String], deadline: Instant) -> Result<()> {
-    let whole: Vec<&Tree> = trees.iter().filter(|tree| tree.dirs.len() == levels.len() + 1).collect();
-    kill_members(&whole, deadline)?;
-    for tree in trees {
-        for (depth, name) in levels.iter().enumerate().rev() {
-            let Some(parent) = tree.dirs.get(depth) else { continue };
-            if depth + 1 == levels.len() {
-                remove_step(parent, name, &tree.hierarchy, deadline)?;
-            } else if parent.remove(name).is_err() {
-                // Another step or job still lives there.
-                break;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn kill_members(trees: &[&Tree], deadline: Instant) -> Result<()> {
-    let step_in = |test: fn(&Hierarchy) -> bool| trees.iter().find(|tree| test(&tree.hierarchy)).and_then(|t| t.step());
-    let Some(any) = trees.first().and_then(|tree| tree.step()) else { return Ok(()) };
-    let unified = step_in(|h| h.version == Version::V2);
-    kill::kill_all(Members { unified, freezer: step_in(|h| h.has("freezer")), any }, deadline)?;
-    // A process can be in one hierarchy's directory and not in another's, when attaching failed between the two.
-    for tree in trees.iter().filter(|tree| tree.hierarchy.version == Version::V1) {
-        if let Some(dir) = tree.step() {
-            kill::kill_all(Members { unified: None, freezer: None, any: dir }, deadline)?;
-        }
-    }
-    Ok(())
-}
-
-/// Removes a step's directory and whatever is below it. The kernel says EBUSY until the last member has left entirely.
-fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instant) -> Result<()> {
-    let mut tries = 0u32;
-    loop {
-        let Err(error) = remove_below(parent, name, 0) else { return Ok(()) };
-        let busy = matches!(error.kernel_errno(), Some(Errno::EBUSY | Errno::ENOTEMPTY));
-        if !busy || Instant::now() >= deadline {
-            return Err(error.hint("it is tried again at the next launch on this node, or by 'jobfence reap'"));
-        }
-        let Ok(dir) = parent.child(name) else { continue };
-        let unified = (hierarchy.version == Version::V2).then_some(&dir);
-        kill::kill_all(Members { unified, freezer: None, any: &dir }, deadline)?;
-        // Nobody is a member any more, and still it is busy: a moment inside the kernel, for which there is no event. If it
-        // is more than a moment (a member that we cannot see, of another pid namespace), do not burn a CPU until the deadline.
-        tries += 1;
-        if tries < 100 {
-            std::thread::yield_now();
-        } else {
-            let _ = poll(&mut [], PollTimeout::from(1u8));
-        }
-    }
-}
-
-/// Deeper than any step's own directories are.
-const DEEPEST: u32 = 32;
-
-/// Whether a process is in a directory or below it; also where that cannot be seen.
-fn is_inhabited(dir: &Dir, depth: u32) -> bool {
-    let is_below =
-        |name: &String| dir.child(name).is_ok_and(|child| depth >= DEEPEST || is_inhabited(&child, depth + 1));
-    !dir.read("cgroup.procs").is_ok_and(|pids| pids.is_empty())
-        || !dir.list(true).is_ok_and(|names| !names.iter().any(is_below))
-}
-
-fn remove_below(parent: &Dir, name: &str, depth: u32) -> Result<()> {
-    match parent.remove(name) {
-        Err(error) if error.kernel_errno() == Some(Errno::EBUSY) && depth < DEEPEST => {}
-        other => return other.map(|_| ()),
-    }
-    let dir = match parent.child(name) {
-        Ok(dir) => dir,
-        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for child in dir.list(true)? {
-        remove_below(&dir, &child, depth + 1)?;
-    }
-    parent.remove(name).map(|_| ())
 }

@@ -92,6 +92,10 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+fn path(fence: &Fence) -> String {
+    fence.path().unwrap()
+}
+
 fn key(step: &str) -> JobKey {
     JobKey { node: None, uid: 65_534, job: Name::new("1").unwrap(), step: Name::new(step).unwrap() }
 }
@@ -102,7 +106,7 @@ fn grant(cpus: u32, mib: u64) -> Grant {
 }
 
 fn open(site: &Site, step: &str, grant: &Grant) -> Fence {
-    let fence = Fence::open(&site.host(), &site.config, &key(step)).unwrap();
+    let mut fence = Fence::open(&site.host(), &site.config, &key(step), None).unwrap();
     let (plan, errors) = policy::plan(&site.config, grant);
     assert!(errors.is_empty(), "{errors:?}");
     let errors = fence.limit(&plan);
@@ -118,7 +122,8 @@ fn soon() -> Instant {
 fn dir_of(site: &Site, fence: &Fence, controller: &str, job: bool) -> (Dir, Version) {
     let host = site.host();
     let hierarchy = host.layout.with_controller(controller).unwrap();
-    let path = Path::new(fence.path().trim_start_matches('/'));
+    let path = path(fence);
+    let path = Path::new(path.trim_start_matches("/"));
     let path = if job { path.parent().unwrap() } else { path };
     (Dir::open(hierarchy.mount.join(path)).unwrap(), hierarchy.version)
 }
@@ -143,7 +148,7 @@ fn from_beginning_to_end() {
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     fence.attach(&site.host(), child.id().cast_signed()).unwrap();
     let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
-    assert!(cgroups.matches(fence.path()).count() >= 1, "{cgroups}");
+    assert!(cgroups.matches(&path(&fence)).count() >= 1, "{cgroups}");
     assert!(fence.usage().cpu.is_some());
     fence.close(soon()).unwrap();
     fence.close(soon()).unwrap();
@@ -156,8 +161,8 @@ fn a_second_step_with_the_same_name_has_its_own_directories() {
     let site = Site::new("twice");
     let mut first = open(&site, "0", &grant(1, 100));
     let mut second = open(&site, "0", &grant(1, 100));
-    assert!(first.path().ends_with("/step_0"), "{}", first.path());
-    assert!(second.path().ends_with("/step_0.2"), "{}", second.path());
+    assert!(path(&first).ends_with("/step_0"), "{:?}", path(&first));
+    assert!(path(&second).ends_with("/step_0.2"), "{}", path(&second));
     first.close(soon()).unwrap();
     assert!(site.left().iter().any(|path| path.ends_with("job_1/step_0.2")));
     second.close(soon()).unwrap();
@@ -214,7 +219,7 @@ fn who_lives_in_a_directory_without_a_record_is_not_killed() {
     let mut stranger = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
     fs::write(theirs.join("cgroup.procs"), stranger.id().to_string()).unwrap();
     let mut fence = open(&site, "0", &grant(1, 100));
-    assert!(fence.path().ends_with("/step_0.2"), "{}", fence.path());
+    assert!(path(&fence).ends_with("/step_0.2"), "{}", path(&fence));
     fence.close(soon()).unwrap();
     assert!(stranger.try_wait().unwrap().is_none(), "killed");
     assert!(theirs.join("empty").is_dir(), "a directory of theirs was removed");
@@ -223,7 +228,7 @@ fn who_lives_in_a_directory_without_a_record_is_not_killed() {
     // Nobody lives there any more: the name is free.
     while fs::read_to_string(theirs.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty()) {}
     let mut fence = open(&site, "0", &grant(1, 100));
-    assert!(fence.path().ends_with("/step_0"), "{}", fence.path());
+    assert!(path(&fence).ends_with("/step_0"), "{}", path(&fence));
     fence.close(soon()).unwrap();
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
@@ -255,7 +260,7 @@ fn the_name_of_a_dead_owner_is_free_again() {
     owner.kill().unwrap();
     owner.wait().unwrap();
     let mut fence = open(&site, "7", &grant(1, 100));
-    assert!(fence.path().ends_with("/step_7"), "{}", fence.path());
+    assert!(path(&fence).ends_with("/step_7"), "{}", path(&fence));
     fence.close(soon()).unwrap();
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
@@ -263,7 +268,7 @@ fn the_name_of_a_dead_owner_is_free_again() {
 #[test]
 fn a_record_of_another_boot_is_forgotten_and_kills_nobody() {
     let site = Site::new("boot");
-    let fence = open(&site, "0", &grant(1, 100));
+    let mut fence = open(&site, "0", &grant(1, 100));
     let record = site.config.run_dir.join("uid_65534,job_1,step_0");
     let text = fs::read_to_string(&record).unwrap();
     let other: String = text
@@ -356,7 +361,7 @@ fn a_missing_controller_is_named() {
     for hierarchy in &mut host.layout.hierarchies {
         hierarchy.controllers.remove("memory");
     }
-    let mut fence = Fence::open(&host, &site.config, &key("0")).unwrap();
+    let mut fence = Fence::open(&host, &site.config, &key("0"), None).unwrap();
     let (plan, _) = policy::plan(&site.config, &grant(1, 100));
     let errors = fence.limit(&plan);
     let limits: Vec<Limit> = errors.iter().map(|(limit, _)| *limit).collect();
@@ -374,7 +379,7 @@ fn nothing_is_left_when_a_step_cannot_be_made() {
     // The last hierarchy is not where it is said to be, when the others have been made already.
     let memory = host.layout.hierarchies.iter_mut().find(|h| h.has("memory")).unwrap();
     memory.mount = PathBuf::from("/proc");
-    let error = Fence::open(&host, &site.config, &key("0")).unwrap_err().to_string();
+    let error = Fence::open(&host, &site.config, &key("0"), None).unwrap_err().to_string();
     assert!(error.contains("not a cgroup file system"), "{error}");
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
@@ -406,7 +411,7 @@ fn child() {
     let site = Site::inherited();
     match role.as_str() {
         "own a step with a straggler and say so" => {
-            let fence = open(&site, "7", &grant(1, 100));
+            let mut fence = open(&site, "7", &grant(1, 100));
             // Never waited for: this process is killed.
             #[allow(clippy::zombie_processes)]
             let straggler = Command::new("setsid").args(["sleep", "1000"]).stdout(Stdio::null()).spawn().unwrap();

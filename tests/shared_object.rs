@@ -33,6 +33,7 @@ fn exports_what_slurm_asks_for_and_nothing_else() {
         "slurm_spank_init_failure_mode",
         "slurm_spank_init_post_opt",
         "slurm_spank_task_exit",
+        "slurm_spank_task_init",
         "slurm_spank_task_init_privileged",
         "slurm_spank_task_post_fork",
         "spank_plugin_version",
@@ -67,7 +68,7 @@ def descriptors(): return len(os.listdir("/proc/self/fd"))
 before = threads(), descriptors()
 for _ in range(3):
     so = ctypes.CDLL(sys.argv[1])
-    for name in ("init", "init_post_opt", "task_init_privileged", "task_post_fork", "task_exit", "exit"):
+    for name in ("init", "init_post_opt", "task_init_privileged", "task_init", "task_post_fork", "task_exit", "exit"):
         assert getattr(so, "slurm_spank_" + name)(None, 0, None) == 0, name
     libdl = ctypes.CDLL(None)
     libdl.dlclose.argtypes = [ctypes.c_void_p]

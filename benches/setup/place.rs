@@ -90,7 +90,7 @@ impl Place {
         let start = Instant::now();
         let host = Host::read(&self.config)?;
         let read = Instant::now();
-        let fence = Fence::open(&host, &self.config, &self.key)?;
+        let mut fence = Fence::open(&host, &self.config, &self.key, None)?;
         let open = Instant::now();
         let errors = fence.limit(&self.plan());
         let split = Split { host: read - start, open: open - read, limit: open.elapsed() };

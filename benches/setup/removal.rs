@@ -38,7 +38,7 @@ pub struct Step {
 impl Step {
     /// Sets up the step and puts a process into it.
     pub fn start(place: &Place, end: End) -> Result<Self, Failure> {
-        let (fence, _) = place.set_up()?;
+        let (mut fence, _) = place.set_up()?;
         let member = Member::start()?;
         fence.attach(&place.host, member.pid.as_raw())?;
         std::thread::sleep(LIFE);

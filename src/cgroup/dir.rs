@@ -47,6 +47,13 @@ impl Dir {
         &self.path
     }
 
+    /// The same directory with another path in its messages.
+    #[must_use]
+    pub fn named(mut self, path: PathBuf) -> Self {
+        self.path = path;
+        self
+    }
+
     /// Opens a directory in this one.
     pub fn child(&self, name: &str) -> Result<Self> {
         let path = self.path.join(name);

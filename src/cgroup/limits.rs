@@ -40,6 +40,23 @@ impl CpuQuota {
         Self { quota_us: u64::try_from(quota).unwrap_or(u64::MAX).max(MIN_QUOTA_US), period_us }
     }
 
+    /// This and so many CPUs more.
+    #[must_use]
+    pub fn and(self, cpus: Cpus) -> Self {
+        Self { quota_us: self.quota_us.saturating_add(self.time_of(cpus)), ..self }
+    }
+
+    /// This without so many CPUs, at least the kernel's minimum.
+    #[must_use]
+    pub fn without(self, cpus: Cpus) -> Self {
+        Self { quota_us: self.quota_us.saturating_sub(self.time_of(cpus)).max(MIN_QUOTA_US), ..self }
+    }
+
+    /// The time of so many CPUs in one period, in microseconds.
+    fn time_of(self, cpus: Cpus) -> u64 {
+        cpus.thousandths().saturating_mul(self.period_us) / 1000
+    }
+
     /// This, or the other where that is lower.
     #[must_use]
     pub fn at_most(self, other: Self) -> Self {

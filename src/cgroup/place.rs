@@ -51,16 +51,47 @@ impl Membership {
     }
 }
 
-/// Whether a path is inside what Slurm's own cgroup plugins made for a job.
+/// What Slurm's own cgroup plugins made for a job in one hierarchy, by its paths as `/proc/PID/cgroup` shows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlurmsOwn {
+    /// The job's directory.
+    pub job: String,
+    /// The step's directory, where the path led that far: on v1 a step daemon itself sits in the job's.
+    pub step: Option<String>,
+}
+
+/// Whether a path is inside what Slurm's own cgroup plugins made for a job, and where that is.
 ///
 /// v2: `…/[NODE_]slurmstepd.scope/JOB/step_S/…`, but not its `system` leaf, where the step daemons sit when Slurm does not
-/// track processes by cgroup. v1: `/slurm[_NODE]/uid_U/…`. Source: src/plugins/cgroup/ of Slurm 22.05 to 26.05.
-pub fn is_slurms_own(path: &str) -> bool {
-    let components: Vec<&str> = path.split('/').filter(|c| !c.is_empty()).collect();
-    components.windows(2).any(|pair| match pair {
-        [scope, next] if *scope == "slurmstepd.scope" || scope.ends_with("_slurmstepd.scope") => *next != "system",
-        [top, next] if *top == "slurm" || top.starts_with("slurm_") => next.starts_with("uid_"),
-        _ => false,
+/// track processes by cgroup. v1: `/slurm[_NODE]/uid_U/job_J[/step_S…]`. Source: src/plugins/cgroup/ of Slurm 22.05 to
+/// 26.05.
+pub fn slurms_own(path: &str) -> Option<SlurmsOwn> {
+    let starts: Vec<usize> = path.match_indices('/').map(|(at, _)| at).collect();
+    // The components, and where each ends.
+    let component = |index: usize| {
+        let start = starts.get(index)? + 1;
+        let end = starts.get(index + 1).copied().unwrap_or(path.len());
+        path.get(start..end).filter(|name| !name.is_empty()).map(|name| (name, end))
+    };
+    (0..starts.len()).find_map(|index| {
+        let (top, _) = component(index)?;
+        let (next, _) = component(index + 1)?;
+        let job = if top == "slurmstepd.scope" || top.ends_with("_slurmstepd.scope") {
+            if next == "system" {
+                return None;
+            }
+            index + 1
+        } else if (top == "slurm" || top.starts_with("slurm_")) && next.starts_with("uid_") {
+            index + 2
+        } else {
+            return None;
+        };
+        let end_of_job = component(job).map_or(path.len(), |(_, end)| end);
+        let step = component(job + 1).filter(|(name, _)| name.starts_with("step_"));
+        Some(SlurmsOwn {
+            job: path.get(..end_of_job)?.to_owned(),
+            step: step.and_then(|(_, end)| path.get(..end)).map(str::to_owned),
+        })
     })
 }
 
@@ -92,22 +123,35 @@ mod tests {
 
     #[test]
     fn tells_slurms_own_places_from_others() {
-        for own in [
-            "/system.slice/slurmstepd.scope/job_1/step_0/user/task_0",
-            "/system.slice/node1_slurmstepd.scope/s2YNM7YN3THN00/step_batch/slurm",
-            "/slurm/uid_0/job_5/step_0",
-            "/slurm_node1/uid_0/job_5",
+        for (path, job, step) in [
+            (
+                "/system.slice/slurmstepd.scope/job_1/step_0/user/task_0",
+                "/system.slice/slurmstepd.scope/job_1",
+                "/step_0",
+            ),
+            (
+                "/system.slice/node1_slurmstepd.scope/s2YNM7YN3THN00/step_batch/slurm",
+                "/system.slice/node1_slurmstepd.scope/s2YNM7YN3THN00",
+                "/step_batch",
+            ),
+            ("/slurm/uid_0/job_5/step_0", "/slurm/uid_0/job_5", "/step_0"),
+            ("/slurm_node1/uid_0/job_5/step_0/task_1", "/slurm_node1/uid_0/job_5", "/step_0"),
+            ("/slurm_node1/uid_0/job_5", "/slurm_node1/uid_0/job_5", ""),
+            ("/slurm_node1/uid_0", "/slurm_node1/uid_0", ""),
         ] {
-            assert!(is_slurms_own(own), "{own}");
+            let step = (!step.is_empty()).then(|| format!("{job}{step}"));
+            assert_eq!(slurms_own(path), Some(SlurmsOwn { job: job.to_owned(), step }), "{path}");
         }
         for other in [
             "/",
+            "",
             "/system.slice/slurmd.service",
+            "/system.slice/node1_slurmstepd.scope",
             "/system.slice/node1_slurmstepd.scope/system",
             "/jobfence.slice/jobfence.scope/uid_1/job_2/step_0",
             "/jobfence/slurm_x/job_2",
         ] {
-            assert!(!is_slurms_own(other), "{other}");
+            assert_eq!(slurms_own(other), None, "{other}");
         }
     }
 }

@@ -50,12 +50,27 @@ impl Usage {
     }
 }
 
+impl Usage {
+    /// Takes what another one knows and this one does not.
+    pub fn or(&mut self, other: Self) {
+        self.cpu = self.cpu.or(other.cpu);
+        self.throttled = self.throttled.or(other.throttled);
+        self.memory_peak = self.memory_peak.or(other.memory_peak);
+        self.oom_kills = self.oom_kills.or(other.oom_kills);
+    }
+}
+
 /// Processes of this directory that were killed for want of memory, at its own limit or an outer one.
 pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     match hierarchy.version {
         Version::V2 => keyed(&read(dir, "memory.events"), "oom_kill"),
-        // Since Linux 4.13.
-        Version::V1 => keyed(&read(dir, "memory.oom_control"), "oom_kill"),
+        // Since Linux 4.13; each directory counts its own processes, and Slurm has one for each task below the step's.
+        Version::V1 => {
+            let own = keyed(&read(dir, "memory.oom_control"), "oom_kill")?;
+            let below = dir.list(true).unwrap_or_default();
+            let of_child = |name: &String| keyed(&read(&dir.child(name).ok()?, "memory.oom_control"), "oom_kill");
+            Some(own + below.iter().filter_map(of_child).sum::<u64>())
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The table of keys: the one place where a key's name, its values and its setting meet.
 
-use super::units::{Wrong, base, path, percent, period, size, size_text, word, word_of};
+use super::units::{Wrong, base, cpus, path, percent, period, size, size_text, word, word_of};
 use super::{Config, Limit, Mode, OnError, OnErrors};
 
 /// One key of jobfence.conf(5).
@@ -80,6 +80,12 @@ pub static KEYS: &[Key] = &[
         expects: "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
         set: |config, text| period(text).map(|period| config.cpu_quota_period = period),
         get: |config| Some(config.cpu_quota_period.to_string()),
+    },
+    Key {
+        name: "HeadroomCPUs",
+        expects: "a number of CPUs from 0 to 1024 with at most three decimals",
+        set: |config, text| cpus(text).map(|cpus| config.headroom_cpus = cpus),
+        get: |config| Some(config.headroom_cpus.to_string()),
     },
     Key {
         name: "ConstrainRAMSpace",

@@ -218,6 +218,7 @@ mod tests {
 
     use super::super::{Limit, OnError, Percent, Period};
     use super::*;
+    use crate::job::Cpus;
 
     fn errors_of(text: &str) -> Vec<String> {
         let errors = parse("/etc/slurm/jobfence.conf", text.as_bytes()).err().unwrap_or_default();
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn every_key_reaches_its_setting() {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
-                    ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms\r\n\
+                    ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10%\n";
         let config = Config {
@@ -256,6 +257,7 @@ mod tests {
             constrain_cpu_quota: false,
             cpu_quota_percent: Percent::from_hundredths(15050),
             cpu_quota_period: Period::from_micros(50_000).unwrap(),
+            headroom_cpus: Cpus::from_thousandths(250),
             constrain_ram_space: false,
             allowed_ram_space: Percent::from_hundredths(9805),
             min_ram_space: 1 << 30,
@@ -383,8 +385,9 @@ mod tests {
             (percent(1, 1000), percent(1, 10_000), percent(0, 10_000)),
             (1_000_u32..=1_000_000).prop_map(|micros| Period::from_micros(micros).unwrap()),
             (1_u64 << 10..1 << 54).prop_map(|kib| kib << 10),
+            (0_u64..=1_024_000).prop_map(Cpus::from_thousandths),
         );
-        (words, numbers).prop_map(|((mode, on, (mount, base, run), yes), (percents, period, min))| Config {
+        (words, numbers).prop_map(|((mode, on, (mount, base, run), yes), (percents, period, min, headroom))| Config {
             mode,
             on_error: OnErrors::all(on.0).with(Limit::Cpu, on.1).with(Limit::Ram, on.2).with(Limit::Swap, on.3),
             cgroup_mountpoint: mount,
@@ -393,6 +396,7 @@ mod tests {
             constrain_cpu_quota: yes[0],
             cpu_quota_percent: percents.0,
             cpu_quota_period: period,
+            headroom_cpus: headroom,
             constrain_ram_space: yes[1],
             allowed_ram_space: percents.1,
             min_ram_space: min,

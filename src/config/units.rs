@@ -5,6 +5,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use crate::job::Cpus;
+
 /// Why a value was refused; what was expected instead is in the table of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
@@ -109,6 +111,18 @@ pub(super) fn period(text: &str) -> Result<Period, Wrong> {
         _ => return Err(Wrong::Form),
     };
     u32::try_from(micros.ok_or(Wrong::Overflow)?).ok().and_then(Period::from_micros).ok_or(Wrong::Range)
+}
+
+/// A number of CPUs up to 1024, with up to three decimals.
+pub(super) fn cpus(text: &str) -> Result<Cpus, Wrong> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    if decimals.is_empty() || decimals.len() > 3 {
+        return Err(Wrong::Form);
+    }
+    let part = number(&format!("{decimals:0<3}"))?;
+    let thousandths =
+        number(whole)?.checked_mul(1000).and_then(|whole| whole.checked_add(part)).ok_or(Wrong::Overflow)?;
+    if thousandths > 1_024_000 { Err(Wrong::Range) } else { Ok(Cpus::from_thousandths(thousandths)) }
 }
 
 /// Bytes: MiB unless a unit follows, as in cgroup.conf(5); units are binary as everywhere in Slurm.

@@ -85,7 +85,7 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
     let config = &exactly(config, request);
     let host = Host::read(config)?;
     let (plan, mut errors) = policy::plan(config, &grant);
-    let mut fence = Fence::open(&host, config, &key)?;
+    let mut fence = Fence::open(&host, config, &key, None)?;
     errors.extend(fence.limit(&plan));
     let kernel_log = KernelLog::open().ok();
     let (fatal, bearable): (Vec<_>, Vec<_>) =
@@ -95,7 +95,7 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
     }
     let how = match fatal.into_iter().next() {
         Some((limit, error)) => Err(Error::new(format!("the {limit} limit cannot be set: {error}"))),
-        None => spawn(&host, &fence, request, &command),
+        None => spawn(&host, &mut fence, request, &command),
     };
     let usage = fence.usage();
     let out_of_memory = (fence.oom_kills() > 0).then(|| {
@@ -165,7 +165,7 @@ const WATCHED: [Signal; 11] = [
     Signal::SIGCONT,
 ];
 
-fn spawn(host: &Host, fence: &Fence, request: &Request, command: &[CString]) -> Result<How> {
+fn spawn(host: &Host, fence: &mut Fence, request: &Request, command: &[CString]) -> Result<How> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
     let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;

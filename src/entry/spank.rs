@@ -95,6 +95,21 @@ pub unsafe extern "C" fn slurm_spank_task_init_privileged(
     answer(verdict.unwrap_or(Verdict::Bad))
 }
 
+/// In each task's process, as the user, just before its exec.
+///
+/// # Safety
+/// For Slurm only: `spank` must be the handle of this call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_init(spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+    let _ = callback("slurm_spank_task_init", || {
+        if api::context() == Context::Step {
+            step::tell_task(&Spank::new(spank));
+        }
+        Verdict::Good
+    });
+    answer(Verdict::Good)
+}
+
 /// In the step daemon, with the task waiting before its exec, in its final place as far as Slurm is concerned.
 ///
 /// # Safety

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm import sites, suite  # noqa: E402, F401
+from slurm import kernel, sites, suite  # noqa: E402, F401
 from slurm.harness import CASES, Skip  # noqa: E402
 from slurm.sites import InstalledSite, PrivateSite, TwoNodesSite, die_properly, until  # noqa: E402
 
@@ -142,6 +142,7 @@ def main():
     die_properly()
     sites.PATIENCE = options.patience or (3 if options.site == "installed" else 1)
     with SITES[options.site](options) as site:
+        kernel.slurm_limits_memory = site.slurm_limits_memory()
         counts = run(site, chosen)
     print(f"{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
     return 1 if counts["FAIL"] else 0

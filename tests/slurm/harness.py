@@ -8,7 +8,7 @@ import re
 import signal
 
 from . import kernel
-from .kernel import Group
+from .kernel import Group, Job
 from .sites import UNFINISHED, until
 
 MIB = 1 << 20
@@ -86,18 +86,39 @@ def fenced(site, jobid, step="step_batch", timeout=10, node=None):
         raise AssertionError(f"{error}; its processes are in {seen}") from None
 
 
-def fenced_in_all(pid, path):
-    """The process is in that path in every hierarchy that counts."""
+def fenced_in_all(pid, group):
+    """The process is where the group is, in every hierarchy that counts."""
     found = kernel.cgroups_of(pid)
     for controller in kernel.expected_hierarchies():
-        expect_equal(found.get(controller), path,
-                     f"cgroup of process {pid} in hierarchy {controller or 'cgroup2'}")
+        wanted, path = group.path_in(controller), found.get(controller, "")
+        # Slurm has a directory for each task below the step's.
+        expect(wanted and (path == wanted or controller in group.slurms
+                           and path.startswith(wanted + "/")),
+               f"process {pid} is in {path!r} of hierarchy {controller or 'cgroup2'}, "
+               f"and should be in {wanted!r}")
 
 
-def expect_limits(group, cpus, mib):
+def expect_limits(group, cpus, mib, granted=None):
+    """`granted`: in MiB, where jobfence.conf makes something else of it. Slurm does not read
+    that, and its own memory limits stay."""
     expect_equal(group.cpu_limit(), cpus, f"CPU limit of {group.path}")
+    if group.memory_is_slurms():
+        if kernel.slurm_limits_memory:
+            mib = mib if granted is None else granted
+        elif isinstance(group, Job):
+            # jobfence writes no memory limit into a directory with Slurm's daemons in it.
+            mib = None
     wanted = None if mib is None else mib * MIB
     expect_equal(group.memory_limit(), wanted, f"memory limit of {group.path}")
+
+
+def expect_unfenced(pid):
+    """The process is where it would be without jobfence."""
+    group = Group.of(pid)
+    if group:
+        expect(not group.own, f"process {pid} is in {group}")
+        found = [one.cpu_limit() for one in (group, group.parent)]
+        expect_equal(found, [None, None], f"CPU limits of {group}")
 
 
 def ended_line(jobid, step):
@@ -133,9 +154,11 @@ def ended_after(who):
 
 def fences_well(site, user):
     """One small job, fenced as it should be."""
-    jobid = site.submit(user, "cat /proc/self/cgroup", "-c1", "--mem=100")
+    jobid = site.submit(user, "cat /proc/self/cgroup; echo cpus=$JOBFENCE_CPUS",
+                        "-c1", "--mem=100")
     expect_equal(site.wait(jobid), "COMPLETED", "state of the job after it")
-    expect_in(f"/uid_{uid(user)}/job_{jobid}/step_batch", site.output(jobid), "its cgroup")
+    expect_in("/step_batch", site.output(jobid), "its cgroup")
+    expect_in("cpus=1\n", site.output(jobid), "its environment")
 
 
 NOT_STARTED = "jobfence: this job was not started, since it cannot be fenced: "

@@ -2,8 +2,8 @@
 """What the kernel itself says about a job's cgroups.
 
 Nothing here asks jobfence: the tests compare its words with these. A path is
-always one as in /proc/PID/cgroup; a `Group` is one such path seen in every
-hierarchy that has it.
+always one as in /proc/PID/cgroup; a `Group` is a step or a job, in each hierarchy
+either in a directory of jobfence's or in Slurm's own.
 """
 
 import os
@@ -14,6 +14,15 @@ from pathlib import Path
 V1_UNLIMITED = 1 << 62
 
 OURS = re.compile(r"/uid_\d+/job_\d+/step_[^/]+$")
+# What Slurm's own plugins make: the step's directory, and on v2 what holds its tasks.
+SLURMS = (
+    re.compile(r"^.*slurmstepd\.scope/(?!system/)[^/]+/step_[^/]+/user(?=/|$)"),
+    re.compile(r"^.*/slurm(_[^/]*)?/uid_\d+/job_[^/]+/step_[^/]+"),
+)
+# On v2 Slurm's step daemons live in the job's directory: what it gets beyond the grant for them.
+HEADROOM_CPUS = 1.0
+# Whether Slurm's task/cgroup limits memory itself; set when the site is known.
+slurm_limits_memory = False
 
 
 class Hierarchy:
@@ -94,43 +103,64 @@ def cgroups_of(pid):
 
 
 class Group:
-    """One directory of the tree, in whichever hierarchies it exists."""
+    """A step or a job: one directory in each hierarchy.
 
-    def __init__(self, path):
-        self.path = path
+    `path` is jobfence's own, the same in every hierarchy; `slurms` has by controller ("" is
+    cgroup2) those in which the processes are in Slurm's own directories instead.
+    """
+
+    def __init__(self, path, slurms=None):
+        self.own = path
+        self.slurms = slurms or {}
 
     @classmethod
     def of(cls, pid):
         """The step's group in which the kernel holds this process, or None."""
-        for path in cgroups_of(pid).values():
+        own, slurms = None, {}
+        for controller, path in cgroups_of(pid).items():
             if OURS.search(path):
-                return cls(path)
-        return None
+                own = path
+            for pattern in SLURMS:
+                if found := pattern.match(path):
+                    slurms[controller] = found.group(0)
+        limited = [slurms.get(controller) for controller in expected_hierarchies()]
+        return cls(own, slurms) if own or any(limited) else None
+
+    @property
+    def path(self):
+        """What the job is told: ours, or Slurm's where nothing is ours."""
+        return self.own or next(self.slurms[c] for c in ("", "cpu", "memory") if c in self.slurms)
+
+    def path_in(self, controller):
+        return self.slurms.get(controller, self.own)
 
     def __eq__(self, other):
-        return isinstance(other, Group) and self.path == other.path
+        return isinstance(other, Group) and (self.own, self.slurms) == (other.own, other.slurms)
 
     def __hash__(self):
         return hash(self.path)
 
     def __repr__(self):
-        return f"Group({self.path!r})"
+        return f"Group({self.own!r}, {self.slurms!r})"
 
     @property
     def name(self):
-        return self.path.rsplit("/", 1)[1]
+        return self.path.removesuffix("/user").rsplit("/", 1)[1]
 
     @property
     def parent(self):
-        return Group(self.path.rsplit("/", 1)[0])
+        def above(path):
+            return path.removesuffix("/user").rsplit("/", 1)[0]
+        return Job(self.own and above(self.own), {c: above(p) for c, p in self.slurms.items()})
 
     def directory(self, controller):
         """The directory in that controller's hierarchy, or None if there is none."""
         hierarchy = hierarchies().get(controller)
         if hierarchy is None:
             return None
-        directory = hierarchy.directory(self.path)
-        return directory if directory.is_dir() else None
+        path = self.path_in(controller)
+        directory = path and hierarchy.directory(path)
+        return directory if directory and directory.is_dir() else None
 
     def directories(self):
         """Each directory of this path once, in every hierarchy that has it."""
@@ -201,15 +231,28 @@ class Group:
         # A host with a cpuacct hierarchy of its own and no cgroup2: ask the processes.
         return sum(process_seconds(pid) for pid in self.members(below=True))
 
+    def memory_is_slurms(self):
+        """Whether Slurm's own directory holds the limit of memory."""
+        return ("" if has_v2_controllers() else "memory") in self.slurms
+
     def members(self, below=False):
-        """The pids in this group, in any hierarchy."""
+        """The pids in this group, in any hierarchy. Slurm has directories of tasks below."""
         pids = set()
         for top in self.directories():
+            below = below or bool(self.slurms)
             places = [top, *(p for p in top.rglob("*") if p.is_dir())] if below else [top]
             for place in places:
                 pids.update(int(pid) for pid in read(place / "cgroup.procs").split())
         return pids
 
+
+class Job(Group):
+    """A job's group, or what is above it."""
+
+    def cpu_limit(self):
+        """CPUs that are left to the job's processes, or None when there is no limit."""
+        cpus = super().cpu_limit()
+        return cpus if cpus is None or "" not in self.slurms else cpus - HEADROOM_CPUS
 
 def keyed(text):
     return dict(line.split(None, 1) for line in text.splitlines())

@@ -307,10 +307,21 @@ class Site:
                 paths = kernel.cgroups_of(pid).values()
                 if kernel.is_alive(pid) and any(tree.search(p) for p in paths):
                     found.append(f"process {pid} ({kernel.command_line(pid)[:60]})")
+        found += self.slurms_leftovers()
         records = self.run_directory()
         if records.is_dir():
             found += sorted(str(p) for p in records.rglob("*") if not p.is_dir())
         return found
+
+    def slurms_leftovers(self):
+        """Job directories of Slurm's own cgroup plugins, which it must be able to remove."""
+        return []
+
+    def slurm_limits_memory(self):
+        """Whether Slurm's task/cgroup writes memory limits of its own."""
+        shown = self.command("scontrol", "show", "config").stdout
+        return bool(re.search(r"^TaskPlugin\s*=.*\bcgroup", shown, re.M)
+                    and re.search(r"^ConstrainRAMSpace\s*=\s*yes", shown, re.M | re.I))
 
     def favoured(self):
         """A context in which measurements are not disturbed by the machine's other work."""
@@ -928,6 +939,12 @@ class InstalledSite(Site):
         configured = {k.lower(): v for k, v in self.own_keys().items()}.get("cgroupbase")
         return [configured.strip("/")] if configured else [
             "jobfence", "jobfence.slice/jobfence.scope"]
+
+    def slurms_leftovers(self):
+        root = Path("/sys/fs/cgroup")
+        v2 = [p for p in root.glob("system.slice/*slurmstepd.scope/*")
+              if p.is_dir() and p.name != "system"]
+        return sorted(map(str, [*v2, *root.glob("*/slurm*/uid_*/job_*")]))
 
     def run_directory(self):
         configured = {k.lower(): v for k, v in self.own_keys().items()}.get("rundir")

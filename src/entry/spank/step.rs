@@ -19,7 +19,7 @@ use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
 use crate::config::{self, Config, Mode, OnError, OnErrors};
 use crate::error::{Error, Result};
-use crate::fence::{self, CLEANUP_TIMEOUT, Fence};
+use crate::fence::{CLEANUP_TIMEOUT, Fence, LimitError};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{JobKey, Name};
@@ -117,8 +117,7 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced> {
         step: Name::new(kind.name())?,
     };
     let grant = grant::of_step(spank, kind)?;
-    let hierarchies = host.hierarchies(&fence::controllers(&config))?;
-    fence::refuse_slurms_own(hierarchies.into_iter(), &Membership::read(&host.proc, Pid::this().as_raw())?)?;
+    let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
     // What dead step daemons left is nobody's but ours to remove, and this is the next chance.
     match janitor::reap(&host, &config, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
@@ -126,27 +125,30 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced> {
         Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }
     let (plan, mut errors) = policy::plan(&config, &grant);
-    let mut fence = Fence::open(&host, &config, &key)?;
+    let mut fence = Fence::open(&host, &config, &key, Some(&daemon))?;
     if config.mode == Mode::Enforce {
         errors.extend(fence.limit(&plan));
     } else {
         log::info!("{key}: Mode=observe: would limit {plan}");
     }
-    for (limit, error) in errors {
-        if config.on_error.for_limit(limit) == OnError::Warn {
-            let by = OnErrors::softened_by(config.mode);
-            log::error!("{key} runs without its {limit} limit ({by}): {error}");
-            continue;
-        }
-        let _ = fence.close(Instant::now() + CLEANUP_TIMEOUT);
-        return Err(error);
-    }
-    if let Err(error) = tell_job(spank, &config, &fence) {
+    if let Err(error) = bear(&key, &config, errors).and_then(|()| tell_job(spank, &config, &fence)) {
         let _ = fence.close(Instant::now() + CLEANUP_TIMEOUT);
         return Err(error);
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
     Ok(Fenced { kind, fence, host, config, kernel_log: kernel_log.ok(), told_kills: 0, last_attached: None })
+}
+
+/// Limits that could not be set: an error unless `OnError` lets the step run without.
+fn bear(key: &JobKey, config: &Config, errors: Vec<LimitError>) -> Result<()> {
+    for (limit, error) in errors {
+        if config.on_error.for_limit(limit) == OnError::Fail {
+            return Err(error);
+        }
+        let by = OnErrors::softened_by(config.mode);
+        log::error!("{key} runs without its {limit} limit ({by}): {error}");
+    }
+    Ok(())
 }
 
 /// Where several slurmd share this host, each has its own branch of the tree: slurmstepd has the node's name in its
@@ -163,7 +165,10 @@ fn node_level(host: &Host) -> Result<Option<Name>> {
 /// What the job can know of its fence, from the kernel's files. What is not limited is not set, even if the user has set it
 /// or inherited it from the step that called srun.
 fn tell_job(spank: &Spank, config: &Config, fence: &Fence) -> Result<()> {
-    spank.setenv(c"JOBFENCE_CGROUP", fence.path())?;
+    match fence.path() {
+        Some(path) => spank.setenv(c"JOBFENCE_CGROUP", &path)?,
+        None => spank.unsetenv(c"JOBFENCE_CGROUP"),
+    }
     let enforced = config.mode == Mode::Enforce;
     match fence.cpus().filter(|_| enforced) {
         Some(cpus) => spank.setenv(c"JOBFENCE_CPUS", &cpus.to_string())?,
@@ -200,15 +205,30 @@ pub fn admit(spank: &Spank) -> Verdict {
     Verdict::Bad
 }
 
+/// In a task's own process, as the user, when it is where it will stay: where that is Slurm's place, what was said before can
+/// be wrong, or Slurm has limits of its own there.
+pub fn tell_task(spank: &Spank) {
+    let mut step = step();
+    let Some(Step::Fenced(fenced)) = step.as_deref_mut() else { return };
+    let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
+    fenced.fence.look_from(&member);
+    if fenced.fence.has_overlay() {
+        // Only this process's environment, and only for information.
+        let _ = tell_job(spank, &fenced.config, &fenced.fence);
+    }
+}
+
 /// In the step daemon, with the task waiting before its exec.
 pub fn attach(spank: &Spank) {
     let mut step = step();
     let pid = match spank.int(spank_item::S_TASK_PID) {
         Ok(pid) if pid > 1 => pid,
         answer => {
-            // The extern step calls this without a task; with any other, not knowing the pid means that it cannot be fenced.
-            if !matches!(step.as_deref(), Some(Step::Fenced(fenced)) if fenced.kind == Kind::Extern) {
-                log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer:?})");
+            match step.as_deref_mut() {
+                // The extern step calls this without a task.
+                Some(Step::Fenced(fenced)) if fenced.kind == Kind::Extern => settle_extern(fenced),
+                // With any other, not knowing the pid means that it cannot be fenced.
+                _ => log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer:?})"),
             }
             return;
         }
@@ -216,7 +236,7 @@ pub fn attach(spank: &Spank) {
     let failure = match step.as_deref_mut() {
         Some(Step::Unfenced | Step::Refused { .. }) => return,
         Some(Step::Fenced(fenced)) if fenced.last_attached == Some(pid) => return,
-        Some(Step::Fenced(fenced)) => match fenced.fence.attach(&fenced.host, pid) {
+        Some(Step::Fenced(fenced)) => match fence_task(fenced, pid) {
             Ok(()) => {
                 fenced.last_attached = Some(pid);
                 return;
@@ -240,6 +260,34 @@ pub fn attach(spank: &Spank) {
     tell_user(&format!("this task was not started, since it cannot be fenced: {failure}"));
 }
 
+fn fence_task(fenced: &mut Fenced, pid: i32) -> Result<()> {
+    let errors = fenced.fence.attach(&fenced.host, pid)?;
+    if fenced.last_attached.is_none() && fenced.fence.has_overlay() {
+        log::info!("{}: {}", fenced.fence.key(), fenced.fence.placement());
+    }
+    bear(fenced.fence.key(), &fenced.config, errors)
+}
+
+/// Limits what pam_slurm_adopt will put into the extern step, where Slurm has made directories for it. No plugin is told of a
+/// process in them: the step daemon itself, or the placeholder that it has started (before 25.05), shows where they are.
+fn settle_extern(fenced: &mut Fenced) {
+    let daemon = Pid::this().as_raw();
+    let threads =
+        fenced.host.proc.child(&format!("{daemon}/task")).and_then(|tasks| tasks.list(true)).unwrap_or_default();
+    let children = threads.iter().flat_map(|thread| {
+        let children = fenced.host.proc.read(&format!("{daemon}/task/{thread}/children")).unwrap_or_default();
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+    });
+    for pid in std::iter::once(daemon).chain(children.collect::<Vec<_>>()) {
+        let Ok(member) = Membership::read(&fenced.host.proc, pid) else { continue };
+        let settled = fenced.fence.settle(&member).and_then(|errors| bear(fenced.fence.key(), &fenced.config, errors));
+        if let Err(error) = settled {
+            // No task to refuse: the job's other steps say so to their user.
+            log::error!("{}: what is adopted into it is not limited as it should be: {error}", fenced.fence.key());
+        }
+    }
+}
+
 /// Ends the task that waits before its exec. It is our caller's child and not waited for yet, so the pid is still its own.
 pub fn end_task(spank: &Spank) {
     if let Ok(pid) = spank.int(spank_item::S_TASK_PID)
@@ -253,6 +301,7 @@ pub fn end_task(spank: &Spank) {
 pub fn task_ended() {
     let mut step = step();
     let Some(Step::Fenced(fenced)) = step.as_deref_mut() else { return };
+    fenced.fence.take_usage();
     let kills = fenced.fence.oom_kills();
     if kills <= fenced.told_kills {
         return;
@@ -260,7 +309,7 @@ pub fn task_ended() {
     let unnamed = kills - fenced.told_kills;
     fenced.told_kills = kills;
     let levels = fenced.fence.memory_levels();
-    let ours = |place: &str| levels.first().is_some_and(|step| place == step.path);
+    let ours = |place: &str| levels.first().is_some_and(|step| step.holds(place));
     let logged = fenced.kernel_log.iter().flat_map(KernelLog::oom_kills);
     let named: Vec<_> = logged.filter(|kill| ours(&kill.task_in)).collect();
     // Many processes may have been killed for the same reason: the last one is an example.

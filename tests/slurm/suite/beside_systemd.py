@@ -22,7 +22,7 @@ def unchanged_by(site, *command):
     expect_limits(group.parent, 1.0, 200)
     expect_equal(group.members() & members, members, "the processes in the group")
     for pid in members:
-        fenced_in_all(pid, group.path)
+        fenced_in_all(pid, group)
     site.scancel(jobid)
 
 

@@ -7,9 +7,8 @@ import re
 from .. import kernel
 from ..harness import (
     MIB, NOT_STARTED, RAN, Skip, case, ended_line, expect, expect_equal, expect_in,
-    expect_limits, expect_not_started, fenced, fences_well, logged,
+    expect_limits, expect_not_started, expect_unfenced, fenced, fences_well, logged,
 )
-from ..kernel import Group
 from ..sites import until
 
 
@@ -73,8 +72,8 @@ def mode_observe(site):
     mark = site.log_mark()
     jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
     group = fenced(site, jobid)
-    expect_limits(group, None, None)
-    expect_limits(group.parent, None, None)
+    expect_limits(group, None, None, granted=100)
+    expect_limits(group.parent, None, None, granted=100)
     logged(site, mark, r"jobfence:.*\bwould\b")
     site.scancel(jobid)
     site.wait(jobid)
@@ -107,10 +106,10 @@ def percentages(site):
         srun --mem=40 sleep 300
         """, "-c1", "--mem=100")
     step = fenced(site, jobid, "step_0")
-    expect_limits(step, 0.5, 60)
-    expect_limits(step.parent, 0.5, 90)
+    expect_limits(step, 0.5, 60, granted=40)
+    expect_limits(step.parent, 0.5, 90, granted=100)
     expect_equal(step.cpu_period_us(), 20000, "period")
-    if step.swap_is_accounted():
+    if step.swap_is_accounted() and not step.memory_is_slurms():
         expect_equal(step.parent.swap_limit(), 10 * MIB, "swap of the job")
     site.scancel(jobid)
 
@@ -129,10 +128,12 @@ def one_limit_off(site):
             env | grep -o "^JOBFENCE_[CM][PE][UM][^=]*" | sort; echo end; sleep 300
             """, "-c1", "--mem=100")
         group = fenced(site, jobid)
-        expect_limits(group, cpus, mib)
-        expect_limits(group.parent, cpus, mib)
+        expect_limits(group, cpus, mib, granted=100)
+        expect_limits(group.parent, cpus, mib, granted=100)
         until(lambda: "end" in site.output(jobid), 5, "the job's output")
-        told = ["JOBFENCE_CPUS"] * (cpus is not None) + ["JOBFENCE_MEMORY_BYTES"] * (mib is not None)
+        told = [name for name, limit in (("JOBFENCE_CPUS", group.cpu_limit()),
+                                         ("JOBFENCE_MEMORY_BYTES", group.memory_limit()))
+                if limit is not None]
         expect_equal(site.output(jobid).split(), [*told, "end"], f"{keys}: what the job is told")
         site.scancel(jobid)
         site.wait(jobid)
@@ -201,7 +202,7 @@ def mode_off(site):
     site.configure(Mode="off")
     jobid = site.submit(site.users[0], "env | grep JOBFENCE; sleep 300", "-c1", "--mem=100")
     pid = until(lambda: site.job_pids(jobid, "sleep"), 10, "its process")[0]
-    expect(Group.of(pid) is None, f"the job is in {Group.of(pid)}")
+    expect_unfenced(pid)
     expect_equal(site.leftovers(), [], "the tree")
     expect_equal(site.output(jobid), "", "the job's environment")
     site.scancel(jobid)

@@ -6,14 +6,14 @@ from ..harness import (
     MIB, case, ended_line, expect, expect_equal, expect_in, expect_limits, fenced,
     fenced_in_all, logged, steps_of, uid,
 )
-from ..kernel import Group
+from ..kernel import Group, Job
 from ..sites import until
 from .user import FORGED
 
 
 def job_on(site, user, jobid, node):
     """The job's directory in that node's branch of the tree, whether it exists or not."""
-    return Group(f"/{site.bases()[0]}/{node}/uid_{uid(user)}/job_{jobid}")
+    return Job(f"/{site.bases()[0]}/{node}/uid_{uid(user)}/job_{jobid}")
 
 
 def extern_of(job):
@@ -147,7 +147,7 @@ def node_level(site):
         wanted = Group(f"{job_on(site, user, jobid, node).path}/step_0")
         expect_equal(group, wanted, f"the step's group on {node}")
         for pid in (p for p in site.job_pids(jobid, "bash") if Group.of(p) == group):
-            fenced_in_all(pid, group.path)
+            fenced_in_all(pid, group)
     shells = [kernel.identity(pid) for pid in groups["n1"].members()
               if "bash" in kernel.command_line(pid)]
     expect(shells, "no shell on n1")
@@ -158,7 +158,7 @@ def node_level(site):
         go.unlink()
     for who in shells:
         expect_equal(kernel.identity(who[0]), who, "the step's shell on n1")
-        fenced_in_all(who[0], groups["n1"].path)
+        fenced_in_all(who[0], groups["n1"])
     for group in (groups["n1"], groups["n1"].parent, groups["n2"].parent):
         expect_limits(group, 1.0, 100)
     expect_equal(extern_of(groups["n1"].parent).exists(), True, "extern step on n1")

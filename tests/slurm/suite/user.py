@@ -37,7 +37,7 @@ def export_none(site):
         jobid = site.submit(user, "cat /proc/self/cgroup; echo cpus=$JOBFENCE_CPUS",
                             "-c1", "--mem=100", f"--export={value}")
         expect_equal(site.wait(jobid), "COMPLETED", f"state with --export={value}")
-        expect_in(f"/job_{jobid}/step_batch", site.output(jobid), "the job's cgroup")
+        expect_in("/step_batch", site.output(jobid), "the job's cgroup")
         expect_in("cpus=1\n", site.output(jobid), "the job's environment")
 
 

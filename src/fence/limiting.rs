@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which limit is written into which of a step's directories, and which is left as it is.
+
+use super::LimitError;
+use crate::cgroup::dir::Dir;
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::limits::{self, SwapLimit};
+use crate::config::Limit;
+use crate::error::{Error, Result};
+use crate::job::Cpus;
+use crate::policy::{Limits, Plan};
+
+/// The job's quota gets `headroom` on top, for what else lives in its directory. The step's is never above the job's, which
+/// may be lower than planned when an earlier step was told less; v1 would refuse it.
+pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, headroom: Cpus) -> Result<()> {
+    // Not limited, the controller may well be off: in cgroup2 there is no file to read then.
+    if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
+        return Ok(());
+    }
+    let above = match plan.job.cpu {
+        Some(quota) => Some(limits::lower_cpu_quota(job, version, quota.and(headroom))?),
+        None => limits::cpu_quota(job, version)?,
+    };
+    let above = above.map(|above| above.without(headroom));
+    match plan.step.cpu {
+        Some(quota) => limits::set_cpu_quota(step, version, above.map_or(quota, |above| quota.at_most(above))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a job's memory limits are left alone: they are what they should be, or an earlier step has set higher ones and
+/// still runs in them, and lowering them could kill it.
+pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
+    let Some(ram) = limits.ram else { return false };
+    let (file, swap_file) = match version {
+        Version::V2 => ("memory.max", "memory.swap.max"),
+        Version::V1 => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+    };
+    let Ok(Some(current)) = limits::memory_limit(job, file) else { return false };
+    let is_limited = |file| limits::memory_limit(job, file).is_ok_and(|limit| limit.is_some());
+    let others = || job.list(true).is_ok_and(|steps| steps.len() > 1);
+    let right = current == limits::whole_pages(ram) && (limits.swap.is_none() || is_limited(swap_file));
+    right || current > ram && others()
+}
+
+/// Limits RAM and swap, and reads back.
+pub fn memory(dir: &Dir, version: Version, limits: &Limits, errors: &mut Vec<LimitError>) {
+    if let Some(ram) = limits.ram {
+        errors.extend(limits::set_ram(dir, version, ram).err().map(|error| (Limit::Ram, error)));
+    }
+    if let Some(swap) = limits.swap {
+        match limits::set_swap(dir, version, swap, limits.ram.is_some()) {
+            Ok(true) => {}
+            Ok(false) if !has_swap() => {}
+            Ok(false) => errors.push((
+                Limit::Swap,
+                Error::new("this host has swap, but its kernel does not count whose it is; no limit of swap in")
+                    .at(dir.path())
+                    .hint("boot with swapaccount=1, or set ConstrainSwapSpace=no"),
+            )),
+            Err(error) => errors.push((Limit::Swap, error)),
+        }
+    }
+}
+
+/// Limits RAM and swap where the scheduler has not done so itself.
+pub fn memory_beside(dir: &Dir, version: Version, limits: &Limits, errors: &mut Vec<LimitError>) {
+    let (file, swap_file) = match version {
+        Version::V2 => ("memory.max", "memory.swap.max"),
+        Version::V1 => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+    };
+    let theirs = |file| limits::memory_limit(dir, file).ok().flatten();
+    let ram = theirs(file);
+    let swap = limits.swap.filter(|_| theirs(swap_file).is_none());
+    let rest = Limits {
+        ram: limits.ram.filter(|_| ram.is_none()),
+        // v1 limits the sum, which cannot be below the limit of RAM that is there.
+        swap: swap.map(|swap| SwapLimit { ram: ram.unwrap_or(swap.ram), ..swap }),
+        cpu: None,
+    };
+    memory(dir, version, &rest, errors);
+}
+
+/// That nothing of what was planned for this hierarchy could be set, for one reason.
+pub fn all(plan: &Plan, hierarchy: &Hierarchy, error: &Error) -> Vec<LimitError> {
+    let limits = [
+        (Limit::Cpu, "cpu", plan.job.cpu.is_some() || plan.step.cpu.is_some()),
+        (Limit::Ram, "memory", plan.step.ram.is_some()),
+        (Limit::Swap, "memory", plan.step.swap.is_some()),
+    ];
+    let here = limits.into_iter().filter(|(_, controller, wanted)| *wanted && hierarchy.has(controller));
+    here.map(|(limit, ..)| (limit, error.clone())).collect()
+}
+
+/// Whether any swap is in use: `/proc/swaps` has a line for each device, after its heading.
+fn has_swap() -> bool {
+    let swaps = Dir::open("/proc").and_then(|proc| proc.read("swaps"));
+    // A file that cannot be read says nothing good: assume that there is swap to limit.
+    swaps.map_or(true, |text| text.lines().count() > 1)
+}

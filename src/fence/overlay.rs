@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Slurm's own directories of a step, where its cgroup plugins track the processes: nothing is made in them, nobody is moved
+//! out of them, and Slurm removes them.
+//!
+//! v2: `JOB/step_S/user/task_N` holds the processes, and `JOB/step_S/slurm` the step daemon; what is meant for the user's
+//! processes is written to `user`. v1: `JOB/step_S[/task_N]`, and the step daemon is not in it.
+
+use crate::cgroup::dir::Dir;
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::place::SlurmsOwn;
+use crate::cgroup::usage::Usage;
+use crate::error::{Error, Result};
+use crate::host;
+use crate::job::Cpus;
+
+/// One step in one hierarchy that Slurm uses.
+///
+/// Directories are opened when they are needed and not kept: with `contain_spank` a task is attached in a process that shares
+/// our memory and not our descriptors, so one opened there would be another file's here.
+#[derive(Debug)]
+pub struct Overlay {
+    /// The hierarchy.
+    pub hierarchy: Hierarchy,
+    /// A directory that was opened before the first task, and how many levels it is below the mount point.
+    anchor: (Dir, usize),
+    /// Where the step is; `None` until a process of it has been seen.
+    place: Option<Place>,
+    /// What was used when it could last be seen: Slurm may remove its directories before the exit callback.
+    seen: Usage,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    job: String,
+    step: String,
+}
+
+impl Overlay {
+    /// `anchor` is a directory in the hierarchy, so many levels below its mount point.
+    pub fn new(hierarchy: Hierarchy, anchor: Dir, levels: usize) -> Self {
+        Self { hierarchy, anchor: (anchor, levels), place: None, seen: Usage::default() }
+    }
+
+    /// Whether the step's directory is known.
+    pub fn is_located(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// Takes down where a process of the step was seen, unless that is known. `false`: it leads to no step.
+    pub fn locate(&mut self, found: &SlurmsOwn) -> bool {
+        if self.place.is_none() {
+            let place = |step: &String| Place { job: found.job.clone(), step: step.clone() };
+            self.place = found.step.as_ref().map(place);
+        }
+        self.place.is_some()
+    }
+
+    /// Whether a process with this path is one of the step's.
+    pub fn holds(&self, path: &str) -> bool {
+        let rest = |step: &str| path.strip_prefix(step).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        self.place.as_ref().is_some_and(|place| rest(&place.step))
+    }
+
+    /// The job's path, as `/proc/PID/cgroup` shows it.
+    pub fn job_path(&self) -> Option<&str> {
+        self.place.as_ref().map(|place| place.job.as_str())
+    }
+
+    /// The path of the directory that holds the user's processes of the step, and none of Slurm's.
+    pub fn path(&self) -> Option<String> {
+        let place = self.place.as_ref()?;
+        Some(match self.hierarchy.version {
+            Version::V2 => format!("{}/user", place.step),
+            Version::V1 => place.step.clone(),
+        })
+    }
+
+    /// Opens the job's directory.
+    pub fn job(&self) -> Result<Dir> {
+        self.open(self.job_path())
+    }
+
+    /// Opens the directory that holds the user's processes of the step.
+    pub fn step(&self) -> Result<Dir> {
+        self.open(self.path().as_deref())
+    }
+
+    /// What the job's directory needs beyond the grant, for Slurm's step daemons in it.
+    pub fn headroom(&self, configured: Cpus) -> Cpus {
+        match self.hierarchy.version {
+            Version::V2 => configured,
+            Version::V1 => Cpus::whole(0),
+        }
+    }
+
+    /// Has the controllers enabled on the way down to the step, where Slurm did not. None of these directories holds a
+    /// process, and its rmdir does not mind.
+    pub fn enable(&self, wanted: &[&'static str], step: &Dir) -> Result<()> {
+        // cpu.max, memory.max
+        let is_on = |controller: &&str| step.has(&format!("{controller}.max"));
+        let Some(place) = &self.place else { return Ok(()) };
+        if self.hierarchy.version == Version::V1 || wanted.iter().filter(|c| self.hierarchy.has(c)).all(is_on) {
+            return Ok(());
+        }
+        let scope = place.job.rsplit_once('/').map_or("/", |(scope, _)| scope);
+        for path in [scope, &place.job, &place.step] {
+            host::enable(&self.open(Some(path))?, &self.hierarchy, wanted, false)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps what the step has used so far, as far as it can still be read.
+    pub fn take_usage(&mut self) {
+        if let Ok(step) = self.step() {
+            let mut usage = Usage::default();
+            usage.add(&self.hierarchy, &step);
+            self.seen = usage;
+        }
+    }
+
+    /// What the step has used, when it could last be read.
+    pub fn usage(&self) -> Usage {
+        self.seen
+    }
+
+    fn open(&self, path: Option<&str>) -> Result<Dir> {
+        let unknown = || Error::new("Slurm's directory of the step is not known in").at(&self.hierarchy.mount);
+        let path = path.ok_or_else(unknown)?;
+        // Where another cgroup than the root is mounted (containers), paths still begin at the root.
+        let below = path.strip_prefix(self.hierarchy.root.trim_end_matches('/')).unwrap_or(path);
+        let (anchor, levels) = &self.anchor;
+        let up = "../".repeat(*levels);
+        let dir = anchor.child(&format!("{up}{}", below.trim_start_matches('/')))?;
+        Ok(dir.named(self.hierarchy.mount.join(below.trim_start_matches('/'))))
+    }
+}
