@@ -4,13 +4,15 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use jobfence::cgroup::layout::{Kind, Version};
+use jobfence::cgroup::dir::Dir;
+use jobfence::cgroup::layout::{Hierarchy, Kind, Version};
 use jobfence::config::{Config, DEFAULT_FILE, Mode, OnError, OnErrors};
 use jobfence::entry::run::{self, Ended, How, Request};
 use jobfence::fence;
 use jobfence::host::{Host, is_delegated};
 use jobfence::job::Cpus;
 
+use crate::placement::{Placement, Slurm};
 use crate::{Configured, Failure};
 
 #[derive(Args)]
@@ -47,20 +49,21 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let host = Host::read(&config)?;
-    describe(&host, &config);
+    let slurm = Slurm::read();
+    let own = describe(&host, &config, slurm.as_ref());
     match config.mode {
         Mode::Observe => println!("mode           observe: jobs are put in cgroups and measured, but not limited"),
         Mode::Enforce | Mode::Off => {}
     }
+    if !own {
+        return overlay_alone(&host, &config);
+    }
     match trial(&config) {
         Ok(what) => {
             println!("trial          {what}");
-            let verdict = match config.mode {
-                Mode::Enforce => "a job would be fenced here",
-                Mode::Observe | Mode::Off => "a job would be observed here",
-            };
             println!(
-                "verdict        {verdict}, in {}/uid_UID/job_JOB/step_STEP of each hierarchy that is used",
+                "verdict        a job would be {} here, in {}/uid_UID/job_JOB/step_STEP of each hierarchy with placement own",
+                word(config.mode),
                 host.base
             );
             Ok(ExitCode::SUCCESS)
@@ -78,7 +81,8 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
     }
 }
 
-fn describe(host: &Host, config: &Config) {
+/// Says what is here, and whether any directory would be ours.
+fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> bool {
     let kind = match host.layout.kind() {
         Kind::Unified => "unified: cgroup v2 alone",
         Kind::Hybrid => "hybrid: limits on cgroup v1, killing and counting on cgroup v2",
@@ -88,9 +92,26 @@ fn describe(host: &Host, config: &Config) {
     println!("systemd        {}", if host.systemd { "is the service manager" } else { "is not running here" });
     let controllers = fence::controllers(config);
     let used = host.hierarchies(&controllers).unwrap_or_default();
+    match slurm {
+        Some(slurm) => println!("slurm.conf     {}", slurm.file().display()),
+        None => println!("slurm.conf     was not found; taking it that Slurm uses no cgroups (SLURM_CONF can name it)"),
+    }
+    let mut any_own = false;
     for hierarchy in &host.layout.hierarchies {
         let mark = if used.contains(&hierarchy) { "used" } else { "-" };
         println!("hierarchy      {hierarchy}: {mark}");
+        if !used.contains(&hierarchy) {
+            continue;
+        }
+        match slurm.map(|slurm| slurm.placement(hierarchy)) {
+            Some(Placement::Overlay(because)) => {
+                println!("placement      overlay, in Slurm's own directories: {because}");
+                continue;
+            }
+            Some(Placement::Own(because)) => println!("placement      own, below {}: {because}", host.base),
+            None => println!("placement      own, below {}", host.base),
+        }
+        any_own = true;
         let base = || {
             hierarchy.open().and_then(|mut dir| {
                 for name in host.base.split('/') {
@@ -99,9 +120,6 @@ fn describe(host: &Host, config: &Config) {
                 Ok(dir)
             })
         };
-        if !used.contains(&hierarchy) {
-            continue;
-        }
         match base() {
             Ok(base) if hierarchy.version == Version::V2 && host.systemd => println!(
                 "delegation     {} {}",
@@ -116,6 +134,51 @@ fn describe(host: &Host, config: &Config) {
             Err(error) if hierarchy.version == Version::V2 && host.systemd => println!("delegation     {error}"),
             Err(_) => println!("delegation     {}/{} will be made", hierarchy.mount.display(), host.base),
         }
+    }
+    any_own
+}
+
+/// Where every directory will be Slurm's there is nothing to try before a job runs, but for its scope.
+fn overlay_alone(host: &Host, config: &Config) -> Result<ExitCode, Failure> {
+    let controllers = fence::controllers(config);
+    let scopes = host.layout.unified().map(scopes).transpose()?.unwrap_or_default();
+    for scope in &scopes {
+        let given = scope.read_value("cgroup.controllers")?;
+        println!("scope          {} has {}", scope.path().display(), given.trim());
+        if let Some(missing) = controllers.iter().find(|wanted| !given.split_whitespace().any(|one| one == **wanted)) {
+            println!(
+                "verdict        NO job would be fenced here as configured: {} lacks the {missing} controller; \
+                 Delegate=yes in slurmd.service gives it",
+                scope.path().join("cgroup.controllers").display()
+            );
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    if scopes.is_empty() && host.layout.kind() == Kind::Unified {
+        println!("scope          Slurm has none yet: it makes one when slurmd starts");
+    }
+    println!("trial          none: only Slurm makes these directories, when a job starts");
+    println!("verdict        a job would be {} here, in Slurm's own directories", word(config.mode));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The scopes in which Slurm's step daemons keep their jobs, as far as slurmd has made them.
+fn scopes(hierarchy: &Hierarchy) -> jobfence::error::Result<Vec<Dir>> {
+    let root = hierarchy.open()?;
+    let mut scopes = Vec::new();
+    for slice in root.list(true)?.iter().filter(|name| name.ends_with(".slice")) {
+        let slice = root.child(slice)?;
+        for name in slice.list(true)?.iter().filter(|name| name.ends_with("slurmstepd.scope")) {
+            scopes.push(slice.child(name)?);
+        }
+    }
+    Ok(scopes)
+}
+
+fn word(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "fenced",
+        Mode::Observe | Mode::Off => "observed",
     }
 }
 

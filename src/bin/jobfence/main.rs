@@ -3,6 +3,7 @@
 
 mod check;
 mod hold;
+mod placement;
 mod reap;
 mod run;
 

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which placement a job will get in each hierarchy, as far as Slurm's configuration tells: for `jobfence check`.
+//!
+//! A step's placement is decided where its processes are seen (`cgroup::place`), not here; this says beforehand what that
+//! will be, and why.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use jobfence::cgroup::layout::{Hierarchy, Version};
+
+/// Where slurm.conf may be, if `SLURM_CONF` does not say: Debian's and others' packages, upstream's default, and what slurmd
+/// has fetched in configless mode.
+const SLURM_CONF: [&str; 3] = ["/etc/slurm/slurm.conf", "/usr/local/etc/slurm.conf", "/run/slurm/conf/slurm.conf"];
+
+/// A key of slurm.conf or cgroup.conf.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Setting {
+    key: &'static str,
+    value: String,
+    /// `None`: the key is absent, and this is Slurm's default.
+    at: Option<(PathBuf, usize)>,
+}
+
+impl Setting {
+    fn has(&self, word: &str) -> bool {
+        self.value.split(',').any(|item| item.trim().eq_ignore_ascii_case(word))
+    }
+
+    fn is_yes(&self) -> bool {
+        ["yes", "true", "up", "1"].iter().any(|yes| self.value.eq_ignore_ascii_case(yes))
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.at {
+            Some((file, line)) => write!(f, "{}={} ({}:{line})", self.key, self.value, file.display()),
+            None => write!(f, "{}={} (Slurm's default)", self.key, self.value),
+        }
+    }
+}
+
+/// What Slurm's configuration says of cgroups.
+pub struct Slurm {
+    file: PathBuf,
+    proctrack: Setting,
+    task: Setting,
+    accounting: Setting,
+    ram: Setting,
+    swap: Setting,
+}
+
+/// A placement and its reason.
+pub enum Placement {
+    /// In directories of ours.
+    Own(String),
+    /// In Slurm's.
+    Overlay(String),
+}
+
+impl Slurm {
+    /// Reads the configuration of this host; `None` where there is none.
+    pub fn read() -> Option<Self> {
+        let named = std::env::var_os("SLURM_CONF").map(PathBuf::from);
+        let known = SLURM_CONF.iter().map(PathBuf::from);
+        let file = named.into_iter().chain(known).find(|file| file.is_file())?;
+        Some(Self::of(&file))
+    }
+
+    /// Of this slurm.conf, and the cgroup.conf beside it.
+    pub fn of(file: &Path) -> Self {
+        let slurm = Lines::read(file);
+        let cgroup = Lines::read(&file.with_file_name("cgroup.conf"));
+        Self {
+            file: file.to_owned(),
+            proctrack: slurm.setting("ProctrackType", "proctrack/cgroup"),
+            task: slurm.setting("TaskPlugin", "task/none"),
+            accounting: slurm.setting("JobAcctGatherType", "jobacct_gather/none"),
+            ram: cgroup.setting("ConstrainRAMSpace", "no"),
+            swap: cgroup.setting("ConstrainSwapSpace", "no"),
+        }
+    }
+
+    /// The file that was read.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Where the processes of a job will be in this hierarchy.
+    pub fn placement(&self, hierarchy: &Hierarchy) -> Placement {
+        let proctrack = self.proctrack.has("proctrack/cgroup");
+        // Both spellings are Slurm's.
+        let task = self.task.has("task/cgroup") || self.task.has("cgroup");
+        let accounting = self.accounting.has("jobacct_gather/cgroup");
+        let because = match hierarchy.version {
+            // One hierarchy, so whichever of them is on has all of it.
+            Version::V2 if hierarchy.has("cpu") || hierarchy.has("memory") => [
+                proctrack.then(|| self.proctrack.to_string()),
+                task.then(|| self.task.to_string()),
+                accounting.then(|| self.accounting.to_string()),
+            ],
+            // Beside v1 Slurm does not use it.
+            Version::V2 => return Placement::Own("Slurm's cgroup plugins use cgroup v1 here".to_owned()),
+            Version::V1 if hierarchy.has("cpuacct") => [accounting.then(|| self.accounting.to_string()), None, None],
+            Version::V1 if hierarchy.has("memory") => {
+                let limited = [&self.ram, &self.swap].into_iter().find(|constrain| constrain.is_yes());
+                [
+                    limited.filter(|_| task).map(|constrain| format!("{} with {constrain}", self.task)),
+                    accounting.then(|| self.accounting.to_string()),
+                    None,
+                ]
+            }
+            Version::V1 if hierarchy.has("freezer") => [proctrack.then(|| self.proctrack.to_string()), None, None],
+            Version::V1 => [None, None, None],
+        };
+        match because.into_iter().flatten().next() {
+            Some(because) => Placement::Overlay(because),
+            None => Placement::Own(match hierarchy.version {
+                Version::V2 => format!("{}, {}, {}", self.proctrack, self.task, self.accounting),
+                Version::V1 => format!("none of {}, {}, {} uses it", self.proctrack, self.task, self.accounting),
+            }),
+        }
+    }
+}
+
+/// The assignments in a file of Slurm's, with those of the files that it includes.
+struct Lines(Vec<(String, String, PathBuf, usize)>);
+
+impl Lines {
+    fn read(file: &Path) -> Self {
+        let mut lines = Self(Vec::new());
+        lines.add(file, 0);
+        lines
+    }
+
+    /// `Key=Value`, one or more on a line, `#` comments, `Include FILE`: slurm.conf(5). What cannot be read is left out.
+    fn add(&mut self, file: &Path, depth: u32) {
+        const DEEPEST: u32 = 10;
+        let Ok(text) = std::fs::read(file) else { return };
+        for (number, line) in String::from_utf8_lossy(&text).lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            if first.eq_ignore_ascii_case("include") && depth < DEEPEST {
+                self.add(&file.parent().unwrap_or(Path::new("/")).join(rest.trim()), depth + 1);
+                continue;
+            }
+            let Some((key, value)) = line.split_once('=') else { continue };
+            let value = value.trim().trim_matches('"');
+            self.0.push((key.trim().to_owned(), value.to_owned(), file.to_owned(), number + 1));
+        }
+    }
+
+    /// The last one counts, as in Slurm.
+    fn setting(&self, key: &'static str, default: &str) -> Setting {
+        let found = self.0.iter().rev().find(|(name, ..)| name.eq_ignore_ascii_case(key));
+        match found {
+            Some((_, value, file, line)) => Setting { key, value: value.clone(), at: Some((file.clone(), *line)) },
+            None => Setting { key, value: default.to_owned(), at: None },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn hierarchy(version: Version, controllers: &[&str]) -> Hierarchy {
+        let controllers: BTreeSet<String> = controllers.iter().map(|name| (*name).to_owned()).collect();
+        Hierarchy { version, mount: "/x".into(), root: "/".into(), controllers, name: None }
+    }
+
+    fn placements(slurm: &str, cgroup: &str) -> [Option<String>; 5] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("slurm.conf");
+        std::fs::write(&file, slurm).unwrap();
+        std::fs::write(dir.path().join("cgroup.conf"), cgroup).unwrap();
+        std::fs::write(dir.path().join("more.conf"), "TaskPlugin=task/cgroup,task/affinity\n").unwrap();
+        let slurm = Slurm::of(&file);
+        let shorten = |text: String| text.replace(&format!("{}/", dir.path().display()), "");
+        [
+            hierarchy(Version::V2, &["cpu", "memory"]),
+            hierarchy(Version::V2, &[]),
+            hierarchy(Version::V1, &["cpu", "cpuacct"]),
+            hierarchy(Version::V1, &["memory"]),
+            hierarchy(Version::V1, &["freezer"]),
+        ]
+        .map(|hierarchy| match slurm.placement(&hierarchy) {
+            Placement::Own(_) => None,
+            Placement::Overlay(because) => Some(shorten(because)),
+        })
+    }
+
+    #[test]
+    fn each_plugin_has_its_hierarchies() {
+        let own =
+            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/affinity\nJobAcctGatherType=jobacct_gather/linux\n";
+        assert_eq!(placements(own, "ConstrainRAMSpace=yes\n"), [None, None, None, None, None]);
+
+        let default = Some("ProctrackType=proctrack/cgroup (Slurm's default)".to_owned());
+        assert_eq!(placements("# nothing\n", ""), [default.clone(), None, None, None, default]);
+
+        let accounting = "proctracktype=proctrack/linuxproc\njobacctgathertype = jobacct_gather/cgroup # so\n";
+        let because = Some("JobAcctGatherType=jobacct_gather/cgroup (slurm.conf:2)".to_owned());
+        assert_eq!(placements(accounting, ""), [because.clone(), None, because.clone(), because, None]);
+
+        let included = "ProctrackType=proctrack/linuxproc\nInclude more.conf\n";
+        let because = "TaskPlugin=task/cgroup,task/affinity (more.conf:1)".to_owned();
+        assert_eq!(placements(included, "ConstrainCores=yes\n"), [Some(because.clone()), None, None, None, None]);
+        let memory = format!("{because} with ConstrainSwapSpace=yes (cgroup.conf:2)");
+        assert_eq!(placements(included, "\nConstrainSwapSpace=yes\n"), [Some(because), None, None, Some(memory), None]);
+    }
+}
