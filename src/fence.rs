@@ -388,6 +388,12 @@ impl Fence {
         for index in 0..self.trees.len() {
             let Some(tree) = self.trees.get_mut(index) else { break };
             let Some(found) = member.path_in(tree.hierarchy()).and_then(slurms_own) else { continue };
+            // Who owns the process could have moved it on v1, to another job of his: not there with this one's limits.
+            if found.step.as_ref().is_some_and(|step| !is_named(step, &self.key)) {
+                return Err(Error::new("the process is in another step's cgroup in")
+                    .at(&tree.hierarchy().mount)
+                    .value(found.step.unwrap_or_default()));
+            }
             match tree {
                 Tree::Overlay(overlay) if overlay.is_located() => continue,
                 // A step daemon in v1 sits beside its steps: their tasks tell more.
@@ -564,7 +570,29 @@ pub fn controllers(config: &Config) -> Vec<&'static str> {
     controllers
 }
 
+/// Whether Slurm's directory has the name of this step; a component of a heterogeneous job adds its number (`step_0+1`).
+fn is_named(path: &str, key: &JobKey) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    name.strip_prefix(key.step_dir(1).as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('+'))
+}
+
 /// The path below a hierarchy's root as processes see it where another cgroup than the root is mounted (containers).
 fn in_mount(hierarchy: &Hierarchy, path: &str) -> String {
     format!("{}{path}", hierarchy.root.trim_end_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Name;
+
+    #[test]
+    fn slurms_step_is_known_by_its_name() {
+        let key =
+            |step: &str| JobKey { node: None, uid: 1, job: Name::new("5").unwrap(), step: Name::new(step).unwrap() };
+        assert!(is_named("/slurm/uid_1/job_5/step_1", &key("1")));
+        assert!(is_named("/slurm/uid_1/job_5/step_1+2", &key("1")));
+        assert!(!is_named("/slurm/uid_1/job_5/step_10", &key("1")));
+        assert!(!is_named("/slurm/uid_1/job_5/step_batch", &key("1")));
+    }
 }

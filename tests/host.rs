@@ -15,6 +15,7 @@ use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::kill::{Members, kill_all};
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{self, CpuQuota};
+use jobfence::cgroup::place::Membership;
 use jobfence::config::{Config, Limit};
 use jobfence::fence::Fence;
 use jobfence::host::Host;
@@ -438,4 +439,143 @@ fn child() {
         }
         other => panic!("unknown role {other}"),
     }
+}
+
+/// Directories as Slurm's own plugins make them, in the hierarchies of these controllers, below the test's base.
+struct Slurms {
+    tasks: Vec<(PathBuf, Version)>,
+}
+
+impl Slurms {
+    fn make(site: &Site, controllers: &[&str]) -> Self {
+        let layout = site.host().layout;
+        let mut tasks = Vec::new();
+        for controller in controllers {
+            let hierarchy = layout.with_controller(controller).unwrap();
+            let below = match hierarchy.version {
+                Version::V1 => "slurm_x/uid_65534/job_1/step_0/task_0",
+                Version::V2 => "x_slurmstepd.scope/job_1/step_0/user/task_0",
+            };
+            let task = hierarchy.mount.join(site.base()).join(below);
+            fs::create_dir_all(&task).unwrap();
+            if !tasks.iter().any(|(known, _)| *known == task) {
+                tasks.push((task, hierarchy.version));
+            }
+        }
+        Self { tasks }
+    }
+
+    fn take(&self, pid: u32) {
+        for (task, _) in &self.tasks {
+            fs::write(task.join("cgroup.procs"), pid.to_string()).unwrap();
+        }
+    }
+
+    /// The directories of the job and of what holds its step's tasks.
+    fn job_and_step(&self, controller: &str) -> (Dir, Dir, Version) {
+        let has = |(task, version): &&(PathBuf, Version)| {
+            *version == Version::V2 || task.to_string_lossy().contains(controller)
+        };
+        let (task, version) = self.tasks.iter().find(has).unwrap();
+        let step = task.parent().unwrap();
+        let job = if *version == Version::V1 { step.parent() } else { step.parent().and_then(Path::parent) };
+        (Dir::open(job.unwrap()).unwrap(), Dir::open(step).unwrap(), *version)
+    }
+
+    /// As Slurm does it: one rmdir for each, which a directory of somebody else would make fail.
+    fn remove(&self) {
+        for (task, _) in &self.tasks {
+            // task_0, step_0, job_1, and on v1 uid_65534, on v2 user; and the first.
+            for dir in task.ancestors().take(5) {
+                fs::remove_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+            }
+        }
+    }
+}
+
+#[test]
+fn where_the_scheduler_has_its_own_directories_those_are_limited() {
+    let site = Site::new("overlay");
+    let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
+    // Ours first, as on v1 and with task/cgroup: what Slurm will do cannot be seen from its daemon.
+    let mut fence = Fence::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();
+    let (plan, _) = policy::plan(&site.config, &grant(1, 100));
+    assert_eq!(fence.limit(&plan), vec![]);
+    let before = site.left().len();
+    let slurms = Slurms::make(&site, &["cpu", "memory"]);
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    slurms.take(child.id());
+    let place = fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
+    assert_eq!(fence.attach(&site.host(), child.id().cast_signed()).unwrap(), vec![]);
+
+    let (job, step, version) = slurms.job_and_step("cpu");
+    let quota = |dir: &Dir| limits::cpu_quota(dir, version).unwrap().map(|quota| quota.quota_us);
+    // Slurm's daemons live in the job's directory on v2, and get one CPU more.
+    assert_eq!(quota(&job), Some(if version == Version::V1 { 100_000 } else { 200_000 }));
+    assert_eq!(quota(&step), Some(100_000));
+    let (job, step, version) = slurms.job_and_step("memory");
+    let file = if version == Version::V1 { "memory.limit_in_bytes" } else { "memory.max" };
+    assert_eq!(limits::memory_limit(&job, file).unwrap(), None);
+    assert_eq!(limits::memory_limit(&step, file).unwrap(), Some(100 << 20));
+    assert_eq!(fence.cpus(), Some(Cpus::whole(1)));
+    assert!(fence.usage().cpu.is_some());
+
+    // Nobody was moved out of what is Slurm's, and ours is gone there.
+    let after = fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
+    for line in place.lines().filter(|line| line.contains("slurm")) {
+        assert!(after.contains(line), "{line} is not in {after}");
+    }
+    let ours = site.left().iter().filter(|path| !path.to_string_lossy().contains("slurm")).count();
+    assert!(ours < before, "{ours} of {before} directories are left");
+
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fence.close(soon()).unwrap();
+    slurms.remove();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn limits_that_the_scheduler_has_set_stay() {
+    let site = Site::new("theirs");
+    let slurms = Slurms::make(&site, &["memory"]);
+    let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
+    let mut fence = Fence::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();
+    let (plan, _) = policy::plan(&site.config, &grant(1, 100));
+    assert_eq!(fence.limit(&plan), vec![]);
+    let (_, step, version) = slurms.job_and_step("memory");
+    let file = if version == Version::V1 { "memory.limit_in_bytes" } else { "memory.max" };
+    if version == Version::V2 {
+        // Slurm enables what it writes to.
+        for dir in step.path().ancestors().skip(1).take(3).collect::<Vec<_>>().iter().rev() {
+            fs::write(dir.join("cgroup.subtree_control"), "+memory").unwrap();
+        }
+    }
+    fs::write(step.path().join(file), (200u64 << 20).to_string()).unwrap();
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    slurms.take(child.id());
+    assert_eq!(fence.attach(&site.host(), child.id().cast_signed()).unwrap(), vec![]);
+    assert_eq!(limits::memory_limit(&step, file).unwrap(), Some(200 << 20));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fence.close(soon()).unwrap();
+    slurms.remove();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn another_steps_directory_is_not_limited_for_this_one() {
+    let site = Site::new("other");
+    let slurms = Slurms::make(&site, &["cpu"]);
+    let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
+    let mut fence = Fence::open(&site.host(), &site.config, &key("1"), Some(&daemon)).unwrap();
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    slurms.take(child.id());
+    let error = fence.attach(&site.host(), child.id().cast_signed()).unwrap_err().to_string();
+    assert!(error.contains("another step's cgroup"), "{error}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fence.close(soon()).unwrap();
+    slurms.remove();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
