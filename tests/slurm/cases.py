@@ -25,6 +25,10 @@ from slurm.harness import CASES, Skip  # noqa: E402
 from slurm.sites import InstalledSite, PrivateSite, TwoNodesSite, die_properly, until  # noqa: E402
 
 
+def left_in(site):
+    return {*site.leftovers(), *site.slurms_leftovers()}
+
+
 def after(site, known):
     """What must hold after every case; `known` is what an earlier one has left."""
     site.configure()
@@ -32,9 +36,9 @@ def after(site, known):
         site.scancel(*(jobid for _, jobid in site.submitted))
     until(site.idle_again, 60, "the end of every job")
     try:
-        until(lambda: set(site.leftovers()) <= known, 5, "a clean tree")
+        until(lambda: left_in(site) <= known, 5, "a clean tree")
     except AssertionError:
-        left = sorted(set(site.leftovers()) - known)
+        left = sorted(left_in(site) - known)
         known.update(left)
         if left:
             raise AssertionError("left behind: " + ", ".join(left)) from None
@@ -90,7 +94,7 @@ def run_case(site, function, known):
 def run(site, functions):
     """Run the cases in their order; the number of failures."""
     counts = {"ok": 0, "FAIL": 0, "skip": 0}
-    known = set(site.leftovers())
+    known = left_in(site)
     for leaving in sorted(known):
         print(f"there before the first case: {leaving}")
     for function in functions:

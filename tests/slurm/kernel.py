@@ -243,7 +243,8 @@ class Group:
             places = [top, *(p for p in top.rglob("*") if p.is_dir())] if below else [top]
             for place in places:
                 pids.update(int(pid) for pid in read(place / "cgroup.procs").split())
-        return pids
+        # On v1 Slurm's step daemon sits in the step's directory of some hierarchies.
+        return {pid for pid in pids if not command_line(pid).startswith("slurmstepd")}
 
 
 class Job(Group):

@@ -307,7 +307,6 @@ class Site:
                 paths = kernel.cgroups_of(pid).values()
                 if kernel.is_alive(pid) and any(tree.search(p) for p in paths):
                     found.append(f"process {pid} ({kernel.command_line(pid)[:60]})")
-        found += self.slurms_leftovers()
         records = self.run_directory()
         if records.is_dir():
             found += sorted(str(p) for p in records.rglob("*") if not p.is_dir())
@@ -942,9 +941,12 @@ class InstalledSite(Site):
 
     def slurms_leftovers(self):
         root = Path("/sys/fs/cgroup")
-        v2 = [p for p in root.glob("system.slice/*slurmstepd.scope/*")
-              if p.is_dir() and p.name != "system"]
-        return sorted(map(str, [*v2, *root.glob("*/slurm*/uid_*/job_*")]))
+        found = [p for p in root.glob("system.slice/*slurmstepd.scope/*")
+                 if p.is_dir() and p.name != "system"]
+        # Only where we have written something. Slurm 22.05 can leave its own behind elsewhere.
+        for controller in ("cpu", "memory"):
+            found += root.glob(f"{controller}/slurm*/uid_*/job_*")
+        return sorted(map(str, found))
 
     def run_directory(self):
         configured = {k.lower(): v for k, v in self.own_keys().items()}.get("rundir")

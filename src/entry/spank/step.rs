@@ -170,12 +170,14 @@ fn tell_job(spank: &Spank, config: &Config, fence: &Fence) -> Result<()> {
         None => spank.unsetenv(c"JOBFENCE_CGROUP"),
     }
     let enforced = config.mode == Mode::Enforce;
-    match fence.cpus().filter(|_| enforced) {
+    match fence.cpus().filter(|_| enforced && config.constrain_cpu_quota) {
         Some(cpus) => spank.setenv(c"JOBFENCE_CPUS", &cpus.to_string())?,
         None => spank.unsetenv(c"JOBFENCE_CPUS"),
     }
     let memory = fence.memory_levels().iter().filter_map(|level| level.limit).min();
-    match memory.filter(|_| enforced) {
+    // Slurm's own limits are not ours to tell of.
+    let ours = enforced && (config.constrain_ram_space || config.constrain_swap_space);
+    match memory.filter(|_| ours) {
         Some(bytes) => spank.setenv(c"JOBFENCE_MEMORY_BYTES", &bytes.to_string()),
         None => {
             spank.unsetenv(c"JOBFENCE_MEMORY_BYTES");

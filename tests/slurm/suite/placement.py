@@ -80,7 +80,7 @@ def nothing_of_ours_in_slurms(site):
         names = {p.name for p in top.rglob("*") if p.is_dir()}
         strange = [n for n in names if not re.fullmatch(r"step_\w+|user|slurm|task_\w+", n)]
         expect_equal(strange, [], f"directories below {top}")
-    for pid in site.job_pids(jobid, "sleep"):
+    for pid in step.members():
         for controller, path in kernel.cgroups_of(pid).items():
             if controller in step.slurms:
                 expect_in("/step_0", path, f"where process {pid} is in {controller or 'cgroup2'}")
