@@ -41,10 +41,15 @@ V1 = HYBRID + " systemd.legacy_systemd_cgroup_controller=1"
 
 IMAGES = {
     "debian12": Image("bookworm"),
+    "debian13": Image("trixie"),
+    # Signed for a week at a time, and a mirror may be a snapshot.
+    "forky": Image("forky", apt_options=('Acquire::Check-Valid-Until "false"',)),
 }
 
 CELLS = {
     "debian12-v2-own": Cell("debian12", slurm=OWN),
     "debian12-hybrid-own": Cell("debian12", HYBRID, OWN),
     "debian12-v1-own": Cell("debian12", V1, OWN),
+    "debian13-v2-own": Cell("debian13", slurm=OWN),
+    "forky-v2-own": Cell("forky", slurm=OWN),
 }
