@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # make            build                          make demo    see it work, in a private Slurm
 # make check      every test                     make bench   the numbers, with their floor
-# make install    DESTDIR= PREFIX=               make vm      one virtual machine test: CELL=debian12-v2-own
+# make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
 
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
@@ -11,7 +11,9 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 MANDIR ?= $(PREFIX)/share/man
 DOCDIR ?= $(PREFIX)/share/doc/jobfence
 CARGO ?= cargo
-CELL ?= debian12-v2-own
+CELL ?=
+CASES ?=
+JOBS ?= 1
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
@@ -44,7 +46,7 @@ bench:
 
 vm: all
 	tests/need vm
-	python3 -B tests/vm/cell.py $(CELL)
+	python3 -B tests/vm/matrix.py --jobs $(JOBS) --only $(CASES) --cell $(CELL)
 
 # Renews the committed bindings; needs slurm/spank.h and libclang.
 bindings:

@@ -7,6 +7,7 @@ What is installed is what 'make install' installs. --layout: only the cases in w
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,10 +55,13 @@ def main():
     shutil.rmtree(results, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
         payload(directory)
-        status = subprocess.call(
+        process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
              os.environ.get("JOBFENCE_VM_TIMEOUT", "900"), "--", "sh", "-c", IN_GUEST, "sh", *only],
         )  # fmt: skip
+        # It tidies up after itself, and so do we once it has.
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        status = process.wait()
     if status not in (0, 77):
         print(f"logs of this cell: {results.relative_to(TOP)}")
     sys.exit(status)

@@ -8,10 +8,9 @@ the Slurm settings (which decide who owns the job's cgroup). Adding a release or
 from dataclasses import dataclass, field
 
 PACKAGES = (
-    "systemd", "systemd-sysv", "dbus", "udev", "linux-image-cloud-amd64", "iproute2", "procps", "kmod", "passwd",
-    "python3", "slurm-wlm", "slurm-wlm-basic-plugins", "munge",
+    "systemd", "systemd-sysv", "dbus", "udev", "linux-image-cloud-amd64", "initramfs-tools", "iproute2", "procps", "kmod",
+    "passwd", "python3", "slurm-wlm", "slurm-wlm-basic-plugins", "munge", "libpam-slurm-adopt", "libmpich12",
 )
-
 
 @dataclass(frozen=True)
 class Image:
@@ -35,16 +34,51 @@ OWN = {
     "JobAcctGatherType": "jobacct_gather/linux",
 }
 
+# Slurm makes a cgroup for every step and confines it, as most sites have it: jobfence adds to those.
+OVERLAY = {
+    "ProctrackType": "proctrack/cgroup",
+    "TaskPlugin": "task/cgroup,task/affinity",
+    "JobAcctGatherType": "jobacct_gather/cgroup",
+}
+CONSTRAIN = {"ConstrainCores": "yes", "ConstrainRAMSpace": "yes", "ConstrainSwapSpace": "yes"}
+
+# Settings between the two: Slurm has cgroups that are not those by which it ends a step, and the reverse.
+LINUXPROC = {**OVERLAY, "ProctrackType": "proctrack/linuxproc"}
+PROCTRACK = {**OWN, "ProctrackType": "proctrack/cgroup", "TaskPlugin": "task/none"}
+
 # systemd 252 still has both old layouts; "legacy" takes effect only when unified is off.
 HYBRID = "systemd.unified_cgroup_hierarchy=0"
 V1 = HYBRID + " systemd.legacy_systemd_cgroup_controller=1"
 
 IMAGES = {
     "debian12": Image("bookworm"),
+    "debian13": Image("trixie"),
+    # Its signatures last a week, and a mirror may be a snapshot.
+    "forky": Image("forky", apt_options=('Acquire::Check-Valid-Until "false"',)),
 }
 
+# By name: image, layout, and who owns the job's cgroup.
 CELLS = {
-    "debian12-v2-own": Cell("debian12", slurm=OWN),
+    "debian12-v2-own": Cell("debian12", "", OWN),
     "debian12-hybrid-own": Cell("debian12", HYBRID, OWN),
     "debian12-v1-own": Cell("debian12", V1, OWN),
+    "debian13-v2-own": Cell("debian13", "", OWN),
+    "forky-v2-own": Cell("forky", "", OWN),
+    "debian12-v2-overlay": Cell("debian12", "", OVERLAY, CONSTRAIN),
+    "debian12-hybrid-overlay": Cell("debian12", HYBRID, OVERLAY, CONSTRAIN),
+    "debian12-v1-overlay": Cell("debian12", V1, OVERLAY, CONSTRAIN),
+    "debian13-v2-overlay": Cell("debian13", "", OVERLAY, CONSTRAIN),
+    "forky-v2-overlay": Cell("forky", "", OVERLAY, CONSTRAIN),
+    "debian12-v2-mixed-linuxproc": Cell("debian12", "", LINUXPROC, CONSTRAIN),
+    "debian12-v2-mixed-proctrack": Cell("debian12", "", PROCTRACK),
+    "debian12-hybrid-mixed-linuxproc": Cell("debian12", HYBRID, LINUXPROC, CONSTRAIN),
+    "debian12-hybrid-mixed-proctrack": Cell("debian12", HYBRID, PROCTRACK),
+}
+
+# What 'make check' runs: every case, or those in which the cgroup layout makes a difference.
+CHECKED = {
+    "debian12-v2-own": "all",
+    "debian12-hybrid-own": "layout",
+    "debian13-v2-own": "layout",
+    "forky-v2-own": "layout",
 }

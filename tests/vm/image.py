@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Builds guest images: a Debian tree by mmdebstrap, put on an ext4 file system without a loop device or a mount."""
+"""Builds what a cell needs from Debian's archive: guest images, without a loop device or a mount, and the emulator."""
 
 import contextlib
 import ctypes
@@ -17,7 +17,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from cells import IMAGES
+from cells import IMAGES, Image
 
 HERE = Path(__file__).resolve().parent
 GUEST = HERE / "guest"
@@ -26,11 +26,18 @@ CACHE = HERE.parents[1] / "target" / "vm"
 IMAGE_SIZE = "3500M"
 SWAP_BYTES = 256 << 20
 
-# Nothing a test reads; leaving them out halves the time dpkg and mkfs need.
-UNWANTED = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*")
+# Nothing a test reads; leaving them out halves the time dpkg and mkfs need. MPICH depends on GPU libraries and a
+# compiler for them, which are loaded only where there is a GPU: half of the tree otherwise.
+UNWANTED = (
+    "/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*",
+    "/usr/lib/*/libLLVM*", "/usr/lib/llvm-*", "/usr/lib/*/libamd*", "/usr/lib/*/libz3*", "/usr/lib/*/ucx/*rocm*",
+)  # fmt: skip
+
+# Older emulators (7.2 is Debian 12's) die of the kernels of later releases. Taken from a release of our choice and not
+# from the machine, so that a cell is the same everywhere; trixie's qemu is 10.
+EMULATOR = Image("trixie", ("qemu-system-x86",))
 
 TOOLS = {
-    "qemu-system-x86_64": "qemu-system-x86",
     "mmdebstrap": "mmdebstrap",
     "mkfs.ext4": "e2fsprogs",
     "mkswap": "util-linux",
@@ -124,32 +131,39 @@ def mirror():
     raise Skip("no Debian mirror in /etc/apt/sources.list or /etc/apt/sources.list.d to build the guest from")
 
 
-def key(image):
-    """Names the image after everything it is made from, this program included."""
+def key(image, files=()):
+    """Names what is made from `image` and `files` after everything it is made from, this program included."""
     digest = hashlib.sha256(json.dumps(dataclasses.asdict(image), sort_keys=True).encode())
     digest.update(Path(__file__).read_bytes())
-    for path in sorted(path for path in GUEST.rglob("*") if path.is_file()):
+    for path in sorted(files):
         executable = os.access(path, os.X_OK)
         content = path.read_bytes()
         digest.update(f"{path.relative_to(GUEST)} {executable} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:32]
 
 
-def build(image, name, new):
-    tree = new / "tree"
-    with tarfile.open(new / "guest.tar", "w") as archive:
-        pack(GUEST, archive, plain_modes=True)
+def debootstrap(image, tree, *options):
     call(
         # mmdebstrap forks; a namespace is the one thing that ends all of it when this program is killed.
         "unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
-        "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase",
+        "mmdebstrap", "--quiet", "--mode=root",
         "--include=" + ",".join(image.packages),
         *(f"--dpkgopt=path-exclude={path}" for path in UNWANTED),
         *(f"--aptopt={option}" for option in image.apt_options),
+        *options,
+        image.suite, str(tree), mirror(),
+    )  # fmt: skip
+
+
+def build_guest(image, name, new):
+    tree = new / "tree"
+    with tarfile.open(new / "guest.tar", "w") as archive:
+        pack(GUEST, archive, plain_modes=True)
+    debootstrap(
+        image, tree, "--variant=minbase",
         # Before the kernel is installed, so that its initrd is made once and small.
         f"--essential-hook=tar-in {shlex.quote(str(new / 'guest.tar'))} /",
         '--customize-hook=chroot "$1" /opt/guest/setup',
-        image.suite, str(tree), mirror(),
     )  # fmt: skip
     # mmdebstrap leaves the host's name and an empty machine-id. With the latter the first boot, and every boot of a
     # snapshot is the first, would enable all services that Debian enables by default.
@@ -168,25 +182,43 @@ def build(image, name, new):
     remove(new / "guest.tar")
 
 
-def ensure(name):
-    """The directory of the image `name` (kernel, initrd, root, swap), built if its inputs changed."""
-    image = IMAGES[name]
+def cached(name, key, build):
+    """The directory `name`/`key` of the cache; build(directory) fills it when it is not there."""
     directory = CACHE / name
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted = directory / key(image)
+        wanted = directory / key
         if not wanted.is_dir():
             need("mmdebstrap", "mkfs.ext4", "mkswap", "unshare")
             if os.geteuid() != 0:
-                raise Skip("building a guest image needs root")
-            print(f"vm: building the image {name}", file=sys.stderr)
-            # Under the lock whatever else lies here is an older image or what an interrupted build left.
+                raise Skip(f"building {name} needs root")
+            print(f"vm: building {name}", file=sys.stderr)
+            # Under the lock whatever else lies here is an older one or what an interrupted build left.
             for other in directory.iterdir():
                 if other.is_dir():
                     remove(other)
             new = directory / "new"
             new.mkdir()
-            build(image, wanted.name, new)
+            build(new)
             new.rename(wanted)
     return wanted
+
+
+def ensure(name):
+    """The directory of the image `name` (kernel, initrd, root, swap), built if its inputs changed."""
+    image = IMAGES[name]
+    wanted = key(image, (path for path in GUEST.rglob("*") if path.is_file()))
+    return cached(name, wanted, lambda new: build_guest(image, wanted, new))
+
+
+def emulator():
+    """The first arguments of a command line that runs qemu from a Debian tree, without chroot: its loader and libraries."""
+    tree = cached(
+        "qemu", key(EMULATOR), lambda new: debootstrap(EMULATOR, new / "tree", "--variant=extract")
+    ) / "tree/usr"
+    libraries = tree / "lib/x86_64-linux-gnu"
+    return [
+        str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries),
+        str(tree / "bin/qemu-system-x86_64"), "-L", str(tree / "share/qemu"), "-L", str(tree / "share/seabios"),
+    ]  # fmt: skip

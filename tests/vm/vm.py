@@ -64,7 +64,7 @@ def qemu(files, work, cell, with_results):
             results.truncate(RESULTS_BYTES)
         drives.append(("results", work / "results", "readonly=off"))
     argv = [
-        "qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot",
+        *image.emulator(), "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot",
         "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2048", "-smp", "2",
         "-kernel", str(files / "kernel"), "-initrd", str(files / "initrd"),
         "-append", f"{CMDLINE} {cell.cmdline}".strip(),
@@ -126,7 +126,6 @@ def show_console(console):
 
 def run(arguments):
     cell = CELLS[arguments.cell]
-    image.need("qemu-system-x86_64")
     if not arguments.payload.is_dir():
         sys.exit(f"vm: the payload is not a directory: {arguments.payload}")
     files = image.ensure(cell.image)
