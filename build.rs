@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Generates the bindings to Slurm's spank.h, or takes the committed ones where the header or libclang is absent.
+//! Generates the bindings to Slurm's spank.h, or takes the committed ones where the header or libclang is absent; and sees to
+//! it that what is built loads with an older glibc than this machine's.
 //!
 //! `SLURM_INCLUDE_DIR` names the directory that holds `slurm/spank.h`, when it is not the compiler's default.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs, panic};
 
 const COMMITTED: &str = "src/entry/spank/bindings.rs";
@@ -15,7 +17,9 @@ fn main() {
     println!("cargo::rerun-if-changed=include/wrapper.h");
     println!("cargo::rerun-if-changed={COMMITTED}");
     println!("cargo::rerun-if-env-changed=SLURM_INCLUDE_DIR");
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("bindings.rs");
+    let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    as_in_old_glibc(&out_dir);
+    let out = out_dir.join("bindings.rs");
     let include = env::var_os("SLURM_INCLUDE_DIR").map(PathBuf::from);
     let header = include.clone().unwrap_or_else(|| PathBuf::from("/usr/include")).join("slurm/spank.h");
     println!("cargo::rerun-if-changed={}", header.display());
@@ -27,6 +31,59 @@ fn main() {
         None if include.is_some() => panic!("cannot generate bindings from {}", header.display()),
         None => drop(fs::copy(COMMITTED, &out).expect("copy the committed bindings")),
     }
+}
+
+/// What glibc 2.28 (RHEL 8) has beside libc.so.6, of all that is used here; 2.32 and 2.34 moved it there, where the linker
+/// gives it a version that older ones lack. `tests/shared_object.rs` says what else there is with another toolchain.
+const MOVED: [(&str, &[&str]); 2] = [
+    ("libdl.so.2", &["dlclose", "dlerror", "dlopen", "dlsym"]),
+    (
+        "libpthread.so.0",
+        &[
+            "pthread_attr_getguardsize",
+            "pthread_attr_getstack",
+            "pthread_getattr_np",
+            "pthread_key_create",
+            "pthread_key_delete",
+            "pthread_setspecific",
+            "pthread_sigmask",
+        ],
+    ),
+];
+
+/// Lets the linker find these functions where an old glibc has them: in libraries made here, which have nothing but the names.
+/// New ones load the same file, since their libdl.so.2 and libpthread.so.0 still exist, and the old version of each function
+/// in libc.so.6. The rest is in src/glibc.rs.
+fn as_in_old_glibc(out_dir: &Path) {
+    let target = |key: &str| env::var(format!("CARGO_CFG_TARGET_{key}")).unwrap_or_default();
+    let first = match (target("OS").as_str(), target("ENV").as_str(), target("ARCH").as_str()) {
+        ("linux", "gnu", "x86_64") => "GLIBC_2.2.5",
+        ("linux", "gnu", "aarch64") => "GLIBC_2.17",
+        _ => return,
+    };
+    let compiler = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    for (library, functions) in MOVED {
+        // By another name than its own: cargo's tests look for libraries in this directory, too.
+        let name = format!("names_of_{}", library.split('.').next().unwrap_or_default());
+        let (code, script) = (out_dir.join(&name).with_extension("c"), out_dir.join(&name).with_extension("map"));
+        let text: String = functions.iter().map(|function| format!("void {function}(void) {{}}\n")).collect();
+        fs::write(&code, text).expect("write the names of a library");
+        fs::write(&script, format!("{first} {{ global: {}; local: *; }};\n", functions.join("; ")))
+            .expect("write a map");
+        let made = Command::new(&compiler)
+            .args(["-shared", "-fPIC", "-nostdlib", "-fno-builtin", "-w", "-o"])
+            .arg(out_dir.join(format!("lib{name}.so")))
+            .arg(format!("-Wl,-soname,{library},--version-script={}", script.display()))
+            .arg(&code)
+            .status();
+        if !made.is_ok_and(|status| status.success()) {
+            println!("cargo::warning=cannot make a {library} with {}", compiler.display());
+            println!("cargo::warning=what is built needs a glibc as new as this machine's");
+            return;
+        }
+        println!("cargo::rustc-link-lib=dylib={name}");
+    }
+    println!("cargo::rustc-link-search=native={}", out_dir.display());
 }
 
 fn generate(include: Option<&Path>) -> Option<String> {

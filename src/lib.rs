@@ -10,6 +10,8 @@ pub mod config;
 pub mod entry;
 pub mod error;
 pub mod fence;
+#[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod glibc;
 pub mod host;
 pub mod janitor;
 pub mod job;

@@ -28,6 +28,16 @@ diff - "$stage.list" <<END || fail "other files than expected"
 ./usr/share/man/man8/jobfence.8
 END
 rm -f "$stage.list"
+case $(uname -m) in
+    x86_64 | aarch64)
+        # As in tests/shared_object.rs, here for the files that an administrator gets.
+        for file in "$stage/usr/lib/slurm/libjobfence.so" "$stage/usr/sbin/jobfence"; do
+            symbols=$(readelf -W --dyn-syms "$file") || fail "readelf"
+            newer=$(echo "$symbols" | grep -oE '[^ ]+@GLIBC_(2\.(29|[3-9][0-9])|[^0-9])[^ ]*') &&
+                fail "$file needs a glibc newer than 2.28: $newer (see src/glibc.rs)"
+        done
+        ;;
+esac
 grep -qx 'required /usr/lib/slurm/libjobfence.so' "$stage/etc/slurm/plugstack.conf.d/jobfence.conf" || fail "plugstack line"
 grep -qx 'ExecStart=/usr/sbin/jobfence hold' "$stage/usr/lib/systemd/system/jobfence.service" || fail "ExecStart"
 grep -rq '@[A-Z]*@' "$stage/etc" "$stage/usr/lib/systemd" && fail "a place was not filled in"

@@ -58,6 +58,47 @@ fn needs_no_library_of_slurms() {
     assert!(needed.iter().all(|line| !line.contains("slurm")), "{needed:?}");
 }
 
+/// The glibc of RHEL 8, the oldest system of today's clusters.
+const GLIBC: [u32; 2] = [2, 28];
+
+/// Whatever glibc the build host has; see src/glibc.rs. `make install`'s files are looked at in tests/install.sh.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[test]
+fn no_symbol_is_newer_than_the_oldest_glibc() {
+    for file in [shared_object(), env!("CARGO_BIN_EXE_jobfence").into()] {
+        let file = file.to_str().unwrap();
+        let symbols = output("readelf", &["-W", "--dyn-syms", file]);
+        assert!(symbols.contains("@GLIBC_"), "{file}: no symbol of glibc at all:\n{symbols}");
+        let newer: Vec<&str> = symbols.split_whitespace().filter(|word| is_newer(word)).collect();
+        assert_eq!(newer, Vec::<&str>::new(), "{file}: newer than glibc 2.28; see src/glibc.rs");
+        // Needed without a symbol, such as GLIBC_ABI_DT_RELR.
+        let versions = output("readelf", &["-W", "-V", file]);
+        let newer: Vec<&str> = versions.split_whitespace().filter(|word| is_newer(&format!("@{word}"))).collect();
+        assert_eq!(newer, Vec::<&str>::new(), "{file}: these versions are needed");
+    }
+}
+
+/// `gettid@GLIBC_2.30`, or a version that is no number.
+fn is_newer(symbol: &str) -> bool {
+    let Some((_, version)) = symbol.split_once("@GLIBC_") else { return false };
+    let numbers: Vec<u32> = version.split('.').map_while(|number| number.parse().ok()).collect();
+    numbers.is_empty() || numbers.as_slice() > GLIBC.as_slice()
+}
+
+/// What moved into libc.so.6 in glibc 2.34 is elsewhere in older ones. Up to 2.29 their loaders look for it in the library that
+/// the file names, and nowhere else.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[test]
+fn looks_for_each_function_where_an_old_glibc_has_it() {
+    for file in [shared_object(), env!("CARGO_BIN_EXE_jobfence").into()] {
+        // Lines of each library, whose name is in the first: `Version: 1  File: libdl.so.2  Cnt: 1`.
+        let versions = output("readelf", &["-W", "-V", file.to_str().unwrap()]);
+        let libraries: Vec<&str> =
+            versions.lines().filter_map(|line| line.split_once("File: ")?.1.split_whitespace().next()).collect();
+        assert!(["libdl.so.2", "libpthread.so.0"].iter().all(|library| libraries.contains(library)), "{versions}");
+    }
+}
+
 /// Python loads with RTLD_NOW, and has no symbol of Slurm's: every callback must answer all the same.
 #[test]
 fn loads_and_unloads_outside_of_slurm_and_leaves_nothing() {

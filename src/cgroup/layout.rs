@@ -208,6 +208,16 @@ fn parse_mount(line: &str) -> Option<Hierarchy> {
     Some(Hierarchy { version, mount, root, controllers, name })
 }
 
+/// The options of the hierarchy that is mounted there, as `/proc/PID/mountinfo` has them behind the source: controllers,
+/// `nsdelegate`, `favordynmods` and the like.
+pub fn options<'a>(mountinfo: &'a str, mount: &Path) -> Vec<&'a str> {
+    let is_it = |line: &&str| parse_mount(line).is_some_and(|hierarchy| hierarchy.mount == mount);
+    // The last one hides the others.
+    let line = mountinfo.lines().rfind(is_it);
+    let options = line.and_then(|line| line.split_once(" - ")?.1.split(' ').nth(2));
+    options.map(|options| options.split(',').collect()).unwrap_or_default()
+}
+
 /// Mount options of a v1 hierarchy that are not controllers (kernel/cgroup/cgroup-v1.c).
 const V1_MOUNT_FLAGS: [&str; 9] =
     ["rw", "ro", "none", "seclabel", "xattr", "noprefix", "clone_children", "cpuset_v2_mode", "favordynmods"];
@@ -265,6 +275,15 @@ mod tests {
     fn unified_and_legacy() {
         assert_eq!(parse("31 30 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n").kind(), Kind::Unified);
         assert_eq!(parse("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n").kind(), Kind::Legacy);
+    }
+
+    #[test]
+    fn options_of_a_mount_are_those_of_the_last_one_there() {
+        let text = format!("{HYBRID}40 30 0:27 / /sys/fs/cgroup/unified rw - cgroup2 x rw,nsdelegate,favordynmods\n");
+        let unified = Path::new("/sys/fs/cgroup/unified");
+        assert_eq!(options(HYBRID, unified), ["rw", "nsdelegate"]);
+        assert_eq!(options(&text, unified), ["rw", "nsdelegate", "favordynmods"]);
+        assert_eq!(options(&text, Path::new("/sys")), Vec::<&str>::new());
     }
 
     #[test]

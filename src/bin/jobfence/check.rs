@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence check`: would a job be fenced here, how, and if not, why not?
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use jobfence::cgroup::dir::Dir;
-use jobfence::cgroup::layout::{Hierarchy, Kind, Version};
+use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
 use jobfence::config::{Config, DEFAULT_FILE, Mode, OnError, OnErrors};
 use jobfence::entry::run::{self, Ended, How, Request};
-use jobfence::fence;
+use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
 use jobfence::host::{Host, is_delegated};
-use jobfence::job::Cpus;
+use jobfence::job::{Cpus, JobKey, Name};
 
 use crate::placement::{Placement, Slurm};
 use crate::{Configured, Failure};
@@ -61,6 +62,7 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
     match trial(&config) {
         Ok(what) => {
             println!("trial          {what}");
+            attach_time(&host, &config);
             println!(
                 "verdict        a job would be {} here, in {}/uid_UID/job_JOB/step_STEP of each hierarchy with placement own",
                 word(config.mode),
@@ -210,4 +212,87 @@ fn trial(config: &Config) -> Result<String, String> {
         Ok(ended) => Err(format!("'true' in a fence with {limits} ended as {:?}", ended.how)),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// Says how long it takes to move a process, and whether the mount option `favordynmods` would save most of that. Since Linux
+/// 6.0 a move waits for an RCU grace period when there was none for a while, as before a job starts; a mount of any hierarchy
+/// with this option ends that for all.
+fn attach_time(host: &Host, config: &Config) {
+    let (first, next) = match measure(host, config) {
+        Ok(times) => times,
+        Err(error) => return println!("attach         cannot be measured: {error}"),
+    };
+    let (first, next) = (first.as_secs_f64() * 1e3, next.as_secs_f64() * 1e3);
+    println!("attach         a process was moved in {first:.2} ms, and the next in {next:.2} ms");
+    let mounts = host.proc.read("self/mountinfo").unwrap_or_default();
+    let controllers = fence::controllers(config);
+    let used = host.hierarchies(&controllers).unwrap_or_default();
+    let mut has = Vec::new();
+    let mut lacks = Vec::new();
+    for hierarchy in used {
+        let is_on = layout::options(&mounts, &hierarchy.mount).contains(&"favordynmods");
+        if is_on { &mut has } else { &mut lacks }.push(hierarchy.mount.display().to_string());
+    }
+    let (has, lacks) = (has.join(", "), lacks.join(", "));
+    if lacks.is_empty() {
+        return println!("favordynmods   is on in {has}");
+    } else if !has.is_empty() {
+        return println!("favordynmods   is on in {has} (that counts for all), off in {lacks}");
+    } else if !knows_favordynmods() {
+        return println!("favordynmods   is off in {lacks}: Linux before 6.0 has no such option, and does not wait");
+    }
+    let saved = (first - next).max(0.0);
+    println!("favordynmods   is off in {lacks}; it would save a job's start about {saved:.1} ms");
+    match host.layout.unified() {
+        Some(unified) => {
+            // What is not named again is switched off.
+            let mut options = layout::options(&mounts, &unified.mount);
+            options.retain(|option| !matches!(*option, "rw" | "ro"));
+            options.push("favordynmods");
+            println!(
+                "               mount -o remount,{} {}; read jobfence(8) before",
+                options.join(","),
+                unified.mount.display()
+            );
+        }
+        None => {
+            println!("               a v1 hierarchy takes it only when it is mounted at boot; read jobfence(8) before")
+        }
+    }
+}
+
+/// Moves two processes into a step, the first of them when nobody has been moved for a while.
+fn measure(host: &Host, config: &Config) -> Result<(Duration, Duration), Failure> {
+    /// More than the grace periods that are still to come after the step was made.
+    const QUIET: Duration = Duration::from_millis(50);
+    let job = Name::new(format!("check-{}", std::process::id()))?;
+    let key = JobKey { node: None, uid: nix::unistd::getuid().as_raw(), job, step: Name::new("0")? };
+    let mut fence = Fence::open(host, config, &key, None)?;
+    // They end when we do.
+    let idle = || Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+    let times = idle().and_then(|first| Ok([first, idle()?])).map_err(Failure::from).and_then(|mut idle| {
+        std::thread::sleep(QUIET);
+        let mut times = [Duration::ZERO; 2];
+        let mut moved = Ok(());
+        for (child, time) in idle.iter().zip(&mut times) {
+            let start = Instant::now();
+            moved = moved.and_then(|()| fence.attach(host, child.id().cast_signed()).map(drop));
+            *time = start.elapsed();
+        }
+        for child in &mut idle {
+            let _ = child.kill();
+            child.wait()?;
+        }
+        moved?;
+        let [first, next] = times;
+        Ok((first, next))
+    });
+    fence.close(Instant::now() + CLEANUP_TIMEOUT)?;
+    times
+}
+
+/// Linux 6.0 brought the wait and the option.
+fn knows_favordynmods() -> bool {
+    let major = |name: nix::sys::utsname::UtsName| name.release().to_str()?.split('.').next()?.parse::<u32>().ok();
+    nix::sys::utsname::uname().ok().and_then(major).is_none_or(|major| major >= 6)
 }

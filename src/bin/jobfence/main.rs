@@ -6,6 +6,8 @@ mod hold;
 mod placement;
 mod reap;
 mod run;
+#[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod start;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

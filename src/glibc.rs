@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Functions that glibc 2.28 (RHEL 8) lacks, of those that std or our dependencies call.
+//!
+//! A linker gives each function the newest version that the build host's glibc has of it, and the file then loads nowhere
+//! that is older. So these are defined here, hidden, for all of the code that is linked with this file, std's too. What is in
+//! 2.28, but elsewhere, is in build.rs; the beginning of a program in `src/bin/jobfence/start.rs`.
+//!
+//! `tests/shared_object.rs` and `tests/install.sh` fail when a toolchain brings another one, and name it. Other processors
+//! than these two have other names, and get what the build host has.
+
+use std::arch::global_asm;
+use std::ffi::{c_char, c_int, c_long};
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp {function}"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b {function}"
+    };
+}
+
+/// Names that the linker takes for all references in the file, and that nobody outside sees. Each is in a section of its own,
+/// which goes away where nobody refers to it.
+macro_rules! define {
+    ($binding:literal: $($name:literal = $function:ident),*) => { $(
+        global_asm!(
+            concat!(".pushsection .text.jobfence.", $name, ",\"ax\",%progbits"),
+            concat!(".", $binding, " ", $name),
+            concat!(".hidden ", $name),
+            concat!(".type ", $name, ", %function"),
+            concat!($name, ":"),
+            jump!(),
+            concat!(".size ", $name, ", . - ", $name),
+            ".popsection",
+            function = sym $function,
+        );
+    )* };
+}
+
+// Until 2.33 these were inline functions around __xstat and the like.
+define!("globl": "stat" = stat, "stat64" = stat, "lstat" = lstat, "lstat64" = lstat, "fstat" = fstat, "fstat64" = fstat);
+define!("globl": "fstatat" = fstatat, "fstatat64" = fstatat);
+// Since 2.30; std refers to it weakly, and does without.
+define!("weak": "gettid" = gettid);
+
+/// As the kernel has it, which is as glibc has it on 64-bit processors.
+type Stat = libc::stat64;
+
+unsafe extern "C" fn stat(path: *const c_char, stat: *mut Stat) -> c_int {
+    // SAFETY: as for this function: a NUL-terminated path and room for the answer.
+    unsafe { fstatat(libc::AT_FDCWD, path, stat, 0) }
+}
+
+unsafe extern "C" fn lstat(path: *const c_char, stat: *mut Stat) -> c_int {
+    // SAFETY: as for this function: a NUL-terminated path and room for the answer.
+    unsafe { fstatat(libc::AT_FDCWD, path, stat, libc::AT_SYMLINK_NOFOLLOW) }
+}
+
+unsafe extern "C" fn fstat(fd: c_int, stat: *mut Stat) -> c_int {
+    // SAFETY: as for this function: room for the answer.
+    answer(unsafe { libc::syscall(libc::SYS_fstat, fd, stat) })
+}
+
+unsafe extern "C" fn fstatat(dir: c_int, path: *const c_char, stat: *mut Stat, flags: c_int) -> c_int {
+    // SAFETY: as for this function: a NUL-terminated path and room for the answer.
+    answer(unsafe { libc::syscall(libc::SYS_newfstatat, dir, path, stat, flags) })
+}
+
+extern "C" fn gettid() -> libc::pid_t {
+    // SAFETY: it takes nothing and cannot fail.
+    answer(unsafe { libc::syscall(libc::SYS_gettid) })
+}
+
+/// `syscall` has set errno.
+fn answer(answer: c_long) -> c_int {
+    answer.try_into().unwrap_or(-1)
+}
+
+/// GNU ld drops a library that nothing before it has referred to, and std comes after build.rs's libpthread.
+#[used]
+static LIBPTHREAD: unsafe extern "C" fn(libc::pthread_key_t) -> c_int = libc::pthread_key_delete;
