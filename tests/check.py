@@ -46,7 +46,7 @@ GROUPS = (
     Group("unit", (("cargo", "test", "--locked", "--lib", "--bins"),), 900),
     Group(
         "host",
-        (("cargo", "test", "--locked", "--test", "host", "--test", "cli", "--test", "shared_object"),),
+        (("cargo", "test", "--locked", "--test", "host", "--test", "cli", "--test", "adopt", "--test", "shared_object"),),
         600,
         root=True,
         controllers=("cpu", "memory"),
