@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::layout::Kind;
 use jobfence::config::Config;
 use jobfence::entry::adopt::{Outcome, Pam, Request, adopt};
 use jobfence::error::Result;
@@ -560,4 +561,39 @@ fn root_and_whom_the_administrator_excepts_are_let_alone() {
         assert_eq!(step.has(&site, session.pid()), fenced, "{group}");
         session.close();
     }
+}
+
+#[test]
+fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
+    let site = Site::new("check");
+    let pam = site.run.path().join("pam.d");
+    fs::create_dir(&pam).unwrap();
+    let slurm_conf = site.run.path().join("slurm.conf");
+    fs::write(&slurm_conf, "ProctrackType=proctrack/linuxproc\n").unwrap();
+    let check = || {
+        let mut words = site.words();
+        words[0] = "check".to_owned();
+        let mut check = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        check.args(words).arg("--pam-directory").arg(&pam).env("SLURM_CONF", &slurm_conf).output().unwrap()
+    };
+    fs::write(pam.join("sshd"), "account required pam_slurm_adopt.so\n").unwrap();
+    let missing = check();
+    assert_eq!(missing.status.code(), Some(0), "{}", err(&missing));
+    let line = format!("session required pam_exec.so quiet stdout {} adopt", env!("CARGO_BIN_EXE_jobfence"));
+    let said = out(&missing);
+    let hint = said.lines().find(|line| line.starts_with("pam ")).unwrap();
+    assert!(hint.contains("ssh sessions are NOT fenced"), "{hint}");
+    assert!(hint.ends_with(&format!("add as the last line of {}: {line}", pam.join("sshd").display())), "{hint}");
+    // Where Slurm holds every process itself, nothing is missing; on other layouts it never does.
+    if site.host().layout.kind() == Kind::Unified {
+        fs::write(&slurm_conf, "ProctrackType=proctrack/cgroup\n").unwrap();
+        let overlay = check();
+        assert!(out(&overlay).contains("overlay") && !out(&overlay).contains("pam "), "{}", out(&overlay));
+        fs::write(&slurm_conf, "ProctrackType=proctrack/linuxproc\n").unwrap();
+    }
+    // What it says is what it wants.
+    fs::write(pam.join("sshd"), format!("account required pam_slurm_adopt.so\n{line}\n")).unwrap();
+    let fine = check();
+    assert_eq!(fine.status.code(), Some(0));
+    assert!(!out(&fine).contains("pam "), "{}", out(&fine));
 }

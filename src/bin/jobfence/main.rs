@@ -4,6 +4,7 @@
 mod adopt;
 mod check;
 mod hold;
+mod pam;
 mod placement;
 mod reap;
 mod run;
