@@ -228,6 +228,42 @@ impl Fence {
         Ok(self)
     }
 
+    /// The fence of a step that another process owns, as far as it exists now, for putting a process in that is at `member`:
+    /// without the hierarchies in which that is in directories of the scheduler's. Closing it does nothing.
+    pub fn of_another(
+        host: &Host,
+        records: Records,
+        key: JobKey,
+        record: &Record,
+        member: &Membership,
+    ) -> Result<Self> {
+        let mut trees = open_existing(host, &record.base, &record.levels)?.trees;
+        trees.retain(|own| {
+            let stays = member.path_in(&own.hierarchy).is_some_and(|path| slurms_own(path).is_some());
+            own.dirs.len() == record.levels.len() + 1 && !stays
+        });
+        // In the order in which they were made: where a process can be killed comes first.
+        trees.sort_by_key(|own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));
+        let path = format!("/{}/{}", record.base, record.levels.join("/"));
+        if trees.is_empty() {
+            return Err(Error::new("the step has no directory in any hierarchy; it has just begun or ended:").at(path));
+        }
+        Ok(Self {
+            key,
+            trees: trees.into_iter().map(Tree::Own).collect(),
+            path,
+            levels: record.levels.clone(),
+            base_levels: record.base.split('/').count(),
+            wanted: Vec::new(),
+            missing: Vec::new(),
+            plan: None,
+            headroom: Cpus::whole(0),
+            overlay: false,
+            records,
+            closed: true,
+        })
+    }
+
     /// Whose step this is.
     pub fn key(&self) -> &JobKey {
         &self.key

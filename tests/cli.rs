@@ -53,7 +53,7 @@ fn out(output: &Output) -> String {
 fn help_and_mistakes() {
     let help = jobfence(&["--help"]);
     assert!(help.status.success());
-    for subcommand in ["check", "run", "reap", "hold"] {
+    for subcommand in ["check", "run", "reap", "adopt", "hold"] {
         assert!(out(&help).contains(subcommand), "{}", out(&help));
         assert!(jobfence(&[subcommand, "--help"]).status.success());
     }

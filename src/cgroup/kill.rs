@@ -31,14 +31,22 @@ pub struct Members<'a> {
     pub any: &'a Dir,
 }
 
+/// How long the processes that were killed have to go before they are killed again, with those that have come since.
+const AGAIN: Duration = Duration::from_millis(500);
+
 /// Kills everything below and waits until it is gone. An error when something still lives at the deadline.
 pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
-    if let Some(dir) = members.unified {
+    while let Some(dir) = members.unified {
         match dir.write("cgroup.kill", "1") {
-            Ok(()) => return wait_until_empty(dir, deadline),
+            Ok(()) => {}
             Err(error) if is_gone(&error) && !dir.has("cgroup.procs") => return Ok(()),
             // A kernel before 5.14, or a threaded cgroup: the long way.
-            Err(_) => {}
+            Err(_) => break,
+        }
+        // Who is moved in while others still die (`jobfence adopt`) has outlived the signal: once more.
+        match wait_until_empty(dir, deadline.min(Instant::now() + AGAIN)) {
+            Err(_) if Instant::now() < deadline => {}
+            ended => return ended,
         }
     }
     loop {
@@ -207,9 +215,9 @@ fn pids(dir: &Dir) -> Result<BTreeSet<Pid>> {
     Ok(pids.filter(|&pid| pid > 1).map(Pid::from_raw).filter(|&pid| pid != Pid::this()).collect())
 }
 
-/// `None`: the process is gone. `Some(None)`: there are no pidfds here, by the kernel's age or a filter.
+/// A handle of a process. `None`: the process is gone. `Some(None)`: there are no pidfds here, by the kernel's age or a filter.
 #[allow(clippy::option_option)]
-fn pidfd_open(pid: Pid) -> Result<Option<Option<OwnedFd>>> {
+pub(crate) fn pidfd_open(pid: Pid) -> Result<Option<Option<OwnedFd>>> {
     // SAFETY: pidfd_open takes a pid and no flags, and returns a new descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
     match i32::try_from(fd) {

@@ -124,7 +124,7 @@ pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Lefto
 
 /// What is left of a step.
 pub struct Leftovers {
-    trees: Vec<Own>,
+    pub(super) trees: Vec<Own>,
     base: String,
     levels: Vec<String>,
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence check`: would a job be fenced here, how, and if not, why not?
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,16 @@ use jobfence::host::{Host, is_delegated};
 use jobfence::job::{Cpus, JobKey, Name};
 
 use crate::placement::{Placement, Slurm};
-use crate::{Configured, Failure};
+use crate::{Configured, Failure, pam};
 
 #[derive(Args)]
 pub struct Options {
     /// Show every key with its value, in the form of the configuration file
     #[arg(long)]
     keys: bool,
+    /// Where PAM's services are configured
+    #[arg(long, value_name = "DIRECTORY", default_value = pam::DIRECTORY, hide = true)]
+    pam_directory: PathBuf,
     #[command(flatten)]
     configured: Configured,
 }
@@ -52,6 +56,10 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
     let host = Host::read(&config)?;
     let slurm = Slurm::read();
     let own = describe(&host, &config, slurm.as_ref());
+    // No verdict on a job: a hint. Where every directory is Slurm's, pam_slurm_adopt does it all.
+    if own && let Some(missing) = pam::missing(&options.pam_directory, &pam_line(&options.configured)) {
+        println!("pam            {missing}");
+    }
     match config.mode {
         Mode::Observe => println!("mode           observe: jobs are put in cgroups and measured, but not limited"),
         Mode::Enforce | Mode::Off => {}
@@ -81,6 +89,14 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// The line by which sessions are fenced, with this program and this configuration.
+fn pam_line(configured: &Configured) -> String {
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/sbin/jobfence"));
+    let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
+    let config = configured.config.as_ref().map(|file| format!(" --config {}", absolute(file).display()));
+    format!("session required pam_exec.so quiet stdout {} adopt{}", program.display(), config.unwrap_or_default())
 }
 
 /// Says what is here, and whether any directory would be ours.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The `jobfence` command: see jobfence(8).
 
+mod adopt;
 mod check;
 mod hold;
+mod pam;
 mod placement;
 mod reap;
 mod run;
@@ -33,6 +35,8 @@ enum Command {
     Run(run::Options),
     /// Remove what dead step daemons have left.
     Reap(Configured),
+    /// Put a session's process into its user's job, for pam_exec(8).
+    Adopt(adopt::Options),
     /// Make the delegated scope and keep it alive, for jobfence.service.
     Hold(hold::Options),
 }
@@ -81,6 +85,7 @@ fn main() -> ExitCode {
         Command::Check(options) => check::check(&options),
         Command::Run(options) => run::run(&options),
         Command::Reap(configured) => reap::reap(&configured),
+        Command::Adopt(options) => adopt::adopt(&options),
         Command::Hold(options) => hold::hold(&options),
     };
     result.unwrap_or_else(|error| {

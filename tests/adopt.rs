@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Sessions that are put into a job's extern step: the library, the command, and PAM itself with a directory of its own.
+//!
+//! The extern step's daemon is this test program, or whoever a record names.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use jobfence::cgroup::layout::Kind;
+use jobfence::config::Config;
+use jobfence::entry::adopt::{Outcome, Pam, Request, adopt};
+use jobfence::error::Result;
+use jobfence::fence::{self, Fence};
+use jobfence::host::Host;
+use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::policy;
+use jobfence::record::{Owner, Records};
+
+mod common;
+
+/// `nobody` and `games`, as Debian numbers them.
+const NOBODY: u32 = 65_534;
+const GAMES: u32 = 5;
+
+struct Site {
+    config: Config,
+    run: tempfile::TempDir,
+    base: common::Base,
+}
+
+impl Site {
+    fn new(test: &str) -> Self {
+        let run = tempfile::tempdir().unwrap();
+        let base = common::Base::new(&format!("jobfence-adopt-{}-{test}", std::process::id()));
+        let (cgroup_base, run_dir) = (Some(base.name.clone()), run.path().join("run"));
+        Self { config: Config { cgroup_base, run_dir, ..Config::default() }, run, base }
+    }
+
+    fn host(&self) -> Host {
+        Host::read(&self.config).unwrap()
+    }
+
+    fn step(&self, uid: u32, job: &str, step: &str) -> Step {
+        let key = JobKey { node: None, uid, job: Name::new(job).unwrap(), step: Name::new(step).unwrap() };
+        let mut fence = Fence::open(&self.host(), &self.config, &key, None).unwrap();
+        let (cpus, memory) = (Some(Cpus::whole(1)), Some(100 << 20));
+        let grant = Grant { job_cpus: cpus, step_cpus: cpus, job_memory: memory, step_memory: memory };
+        assert!(fence.limit(&policy::plan(&self.config, &grant).0).is_empty());
+        Step { path: fence.path().unwrap(), fence }
+    }
+
+    /// The step is somebody else's from now on.
+    fn give(&self, step: &Step, owner: Owner) {
+        let levels: Vec<String> = step.path.split('/').map(str::to_owned).collect();
+        let levels = &levels[levels.len() - 3..];
+        let records = Records::open(&self.config.run_dir).unwrap();
+        let mut record = records.read(levels).unwrap().unwrap();
+        record.owner = owner;
+        records.forget(levels).unwrap();
+        assert!(records.claim(&record).unwrap());
+    }
+
+    fn adopt(&self, request: &Request) -> Result<Outcome> {
+        adopt(&self.host(), &self.config, request)
+    }
+
+    fn adopt_pid(&self, pid: i32) -> Result<Outcome> {
+        self.adopt(&Request { pid: Some(pid), ..Request::default() })
+    }
+
+    fn words(&self) -> Vec<String> {
+        let run_dir = self.config.run_dir.display();
+        ["adopt", "-o", &format!("CgroupBase={}", self.base.name), "-o", &format!("RunDir={run_dir}")]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        command.args(self.words()).args(args).env_remove("PAM_TYPE").stdin(Stdio::null());
+        command
+    }
+
+    /// A session as sshd opens it, with our line last in its service.
+    fn session(&self, user: &str, before: &str, more: &str, assignments: &[&str]) -> Session {
+        let directory = self.run.path().join("pam.d");
+        fs::create_dir_all(&directory).unwrap();
+        let program = env!("CARGO_BIN_EXE_jobfence");
+        let line = format!("session required pam_exec.so quiet stdout {program} {}{more}\n", self.words().join(" "));
+        fs::write(directory.join("test"), format!("{before}{line}")).unwrap();
+        let mut child = Command::new("/usr/bin/python3")
+            .args(["-S", "tests/common/pam_session.py"])
+            .args([directory.to_str().unwrap(), "test", user])
+            .args(assignments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let opened = lines.next().unwrap().unwrap();
+        Session { child, lines, opened }
+    }
+}
+
+/// Gone when the test ends, however it does.
+struct Step {
+    fence: Fence,
+    path: String,
+}
+
+impl Step {
+    fn close(&mut self) {
+        self.fence.close(Instant::now() + Duration::from_secs(10)).unwrap();
+    }
+
+    /// Whether the kernel shows the process in this step in every hierarchy that is used.
+    fn has(&self, site: &Site, pid: i32) -> bool {
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        let host = site.host();
+        let used = host.hierarchies(&fence::controllers(&site.config)).unwrap().len();
+        let inside = cgroups.lines().filter(|line| line.ends_with(&format!(":{}", self.path))).count();
+        assert!(inside == 0 || inside == used, "{cgroups}");
+        inside == used
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        let _ = self.fence.close(Instant::now() + Duration::from_secs(10));
+    }
+}
+
+struct Session {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    /// What PAM answered when it was opened.
+    opened: String,
+}
+
+impl Session {
+    fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// What PAM answered when it was closed.
+    fn close(mut self) -> String {
+        self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let closed = self.lines.next().unwrap().unwrap();
+        self.child.wait().unwrap();
+        closed
+    }
+}
+
+/// Killed when the test ends.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn of(uid: u32) -> Self {
+        Self(Command::new("sleep").arg("1000").uid(uid).spawn().unwrap())
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id().cast_signed()
+    }
+
+    fn owner(&self) -> Owner {
+        Owner::of(&Host::read(&Config::default()).unwrap().proc, self.pid()).unwrap().unwrap()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A v1 cgroup in which a process does not even die.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    /// `None` where that hierarchy is not mounted.
+    fn new() -> Option<Self> {
+        let host = Host::read(&Config::default()).unwrap();
+        let mount = &host.layout.with_controller("freezer")?.mount;
+        let dir = mount.join(format!("jobfence-adopt-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        Some(Self(dir))
+    }
+
+    fn freeze(&self, pid: i32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+        fs::write(self.0.join("freezer.state"), "FROZEN").unwrap();
+    }
+
+    fn thaw(&self) {
+        fs::write(self.0.join("freezer.state"), "THAWED").unwrap();
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.thaw();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn pam(kind: &str, user: &str) -> Option<Pam> {
+    Some(Pam { kind: kind.to_owned(), user: user.to_owned() })
+}
+
+#[test]
+fn a_users_process_is_moved_and_dies_with_the_step() {
+    let site = Site::new("life");
+    let (mut step, _batch) = (site.step(NOBODY, "1", "extern"), site.step(NOBODY, "1", "batch"));
+    let mut session = Sleeper::of(NOBODY);
+    let (pid, path) = (session.pid(), step.path.clone());
+    let adopted = Outcome::Adopted { pid, key: step.fence.key().clone(), path: path.clone() };
+    assert_eq!(site.adopt_pid(pid), Ok(adopted));
+    assert!(step.has(&site, pid));
+    assert_eq!(site.adopt_pid(pid), Ok(Outcome::Inside { pid, path }));
+    assert!(step.has(&site, pid));
+    step.close();
+    assert_eq!(session.0.wait().unwrap().signal(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn the_last_job_with_a_live_extern_step_has_it() {
+    let site = Site::new("which");
+    let daemon = Sleeper::of(0);
+    let old = site.step(NOBODY, "9", "extern");
+    let new = site.step(NOBODY, "3", "extern");
+    let _batch = site.step(NOBODY, "11", "batch");
+    let _run = site.step(NOBODY, "run-12", "extern");
+    let _others = site.step(GAMES, "13", "extern");
+    let dead = site.step(NOBODY, "14", "extern");
+    // Later than this process, which has the others.
+    site.give(&new, daemon.owner());
+    site.give(&dead, Owner { start: u64::MAX, ..daemon.owner() });
+
+    let first = Sleeper::of(NOBODY);
+    site.adopt_pid(first.pid()).unwrap();
+    assert!(new.has(&site, first.pid()));
+    // Somebody asks for another one.
+    let second = Sleeper::of(NOBODY);
+    site.adopt(&Request { pid: Some(second.pid()), job: Some(9), pam: None }).unwrap();
+    assert!(old.has(&site, second.pid()));
+    // Without its daemon, the other one is the last.
+    drop(daemon);
+    let third = Sleeper::of(NOBODY);
+    site.adopt_pid(third.pid()).unwrap();
+    assert!(old.has(&site, third.pid()));
+}
+
+#[test]
+fn a_job_that_is_just_going_leaves_the_session_to_another() {
+    let site = Site::new("going");
+    let other = site.step(NOBODY, "1", "extern");
+    let mut going = site.step(NOBODY, "2", "extern");
+    // A record without directories: what is left just before the end.
+    let levels = ["uid_65534", "job_2", "step_extern"].map(str::to_owned);
+    let records = Records::open(&site.config.run_dir).unwrap();
+    let record = records.read(&levels).unwrap().unwrap();
+    going.close();
+    assert!(records.claim(&record).unwrap());
+    let session = Sleeper::of(NOBODY);
+    site.adopt_pid(session.pid()).unwrap();
+    assert!(other.has(&site, session.pid()));
+    // Alone it is no place to be in.
+    let only = Request { pid: Some(session.pid()), job: Some(2), pam: None };
+    let apart = Sleeper::of(NOBODY);
+    let error = site.adopt(&Request { pid: Some(apart.pid()), ..only }).unwrap_err().to_string();
+    assert!(error.contains("has no directory in any hierarchy"), "{error}");
+    records.forget(&levels).unwrap();
+}
+
+#[test]
+fn a_step_that_is_just_beginning_is_waited_for() {
+    let site = Site::new("beginning");
+    let _other = site.step(NOBODY, "1", "extern");
+    let mut step = site.step(NOBODY, "2", "extern");
+    let levels = ["uid_65534", "job_2", "step_extern"].map(str::to_owned);
+    let records = Records::open(&site.config.run_dir).unwrap();
+    let record = records.read(&levels).unwrap().unwrap();
+    step.close();
+    assert!(records.claim(&record).unwrap());
+    let host = site.host();
+    let used = host.hierarchies(&fence::controllers(&site.config)).unwrap();
+    let dirs: Vec<_> = used.iter().map(|h| h.mount.join(step.path.trim_start_matches('/'))).collect();
+    let later = dirs.clone();
+    let daemon = std::thread::spawn(move || {
+        for dir in later {
+            std::thread::sleep(Duration::from_millis(100));
+            fs::create_dir_all(dir).unwrap();
+        }
+    });
+    let session = Sleeper::of(NOBODY);
+    let adopted = site.adopt_pid(session.pid());
+    daemon.join().unwrap();
+    let is_there = step.has(&site, session.pid());
+    drop(session);
+    for dir in dirs {
+        while dir.exists() && fs::remove_dir(&dir).is_err() {}
+        fs::remove_dir(dir.parent().unwrap()).unwrap();
+    }
+    records.forget(&levels).unwrap();
+    assert!(is_there, "{adopted:?}");
+}
+
+#[test]
+fn nobody_gets_what_is_not_his() {
+    let site = Site::new("refused");
+    let step = site.step(NOBODY, "1", "extern");
+    let refused = |request: &Request, why: &str| {
+        let error = site.adopt(request).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    let (stranger, roots) = (Sleeper::of(GAMES), Sleeper::of(0));
+    let of = |sleeper: &Sleeper| Request { pid: Some(sleeper.pid()), ..Request::default() };
+    refused(&of(&stranger), "user games (uid 5) has no job with an extern step on this node");
+    refused(&Request { job: Some(1), ..of(&stranger) }, "job 1 belongs to uid 65534, not to uid 5");
+    refused(&Request { job: Some(2), ..of(&stranger) }, "has no job 2 with an extern step");
+    refused(&Request { pam: pam("open_session", "nobody"), ..of(&stranger) }, "belongs to uid 5, and PAM's session to");
+    refused(&of(&roots), "is root's");
+    // It is PAM's caller that becomes the user's, and no other process of root's.
+    refused(&Request { pam: pam("open_session", "nobody"), ..of(&roots) }, "belongs to uid 0");
+    refused(&Request { pam: pam("auth", "nobody"), ..of(&roots) }, "can do nothing in this PAM stack");
+    refused(&Request { pam: pam("open_session", "nonesuch"), ..of(&roots) }, "a user whom this node does not know");
+    refused(&Request { pid: Some(1), ..Request::default() }, "not a process that could be adopted");
+    refused(&Request::default(), "say which process");
+    for sleeper in [&stranger, &roots] {
+        assert!(!step.has(&site, sleeper.pid()));
+    }
+    let mut gone = Sleeper::of(NOBODY);
+    gone.0.kill().unwrap();
+    // Not waited for yet, and still there is nothing to move.
+    while fs::read_to_string(format!("/proc/{}/stat", gone.pid())).unwrap().split(' ').nth(2) != Some("Z") {}
+    refused(&of(&gone), "there is no process");
+    gone.0.wait().unwrap();
+    refused(&of(&gone), "there is no process");
+    let root = Request { pam: pam("open_session", "root"), ..Request::default() };
+    assert_eq!(site.adopt(&root), Ok(Outcome::Nothing));
+}
+
+#[test]
+fn a_thread_is_no_process() {
+    let site = Site::new("thread");
+    let script = "import os, threading, time\nos.setuid(65534)\n\
+                  t = threading.Thread(target=time.sleep, args=(60,), daemon=True); t.start()\n\
+                  print(t.native_id, flush=True); time.sleep(60)";
+    let mut child = Command::new("/usr/bin/python3").args(["-S", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let error = site.adopt_pid(line.trim().parse().unwrap()).unwrap_err().to_string();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(error.contains(&format!("is a thread of process {}", child.id())), "{error}");
+}
+
+#[test]
+fn what_cannot_be_moved_everywhere_is_put_back() {
+    let site = Site::new("half");
+    let _step = site.step(NOBODY, "1", "extern");
+    let session = Sleeper::of(NOBODY);
+    let cgroup = || fs::read_to_string(format!("/proc/{}/cgroup", session.pid())).unwrap();
+    let before = cgroup();
+    let mut host = site.host();
+    let memory = host.layout.with_controller("memory").unwrap().mount.clone();
+    let is_alone = host.hierarchies(&["cpu", "memory"]).unwrap().len() == 1;
+    // It will be seen elsewhere than where it should be, and there is no way back from there.
+    host.layout.hierarchies.iter_mut().find(|h| h.mount == memory).unwrap().root = "/elsewhere".to_owned();
+    let request = Request { pid: Some(session.pid()), ..Request::default() };
+    let error = adopt(&host, &site.config, &request).unwrap_err().to_string();
+    assert!(error.contains("but the kernel shows it elsewhere"), "{error}");
+    assert!(error.contains(&format!("cannot be put back, so it remains in {}", memory.display())), "{error}");
+    let differ: Vec<_> = cgroup().lines().zip(before.lines()).filter(|(a, b)| a != b).map(|_| ()).collect();
+    assert_eq!(differ.len(), 1, "{}", cgroup());
+    if is_alone {
+        return;
+    }
+    // And that is no place to stay in.
+    let error = site.adopt_pid(session.pid()).unwrap_err().to_string();
+    assert!(error.contains("in a step in another hierarchy, but not in"), "{error}");
+}
+
+#[test]
+fn what_slurm_holds_itself_stays_there() {
+    let site = Site::new("slurms");
+    let step = site.step(NOBODY, "1", "extern");
+    let (held, partly) = (Sleeper::of(NOBODY), Sleeper::of(NOBODY));
+    let host = site.host();
+    let used = host.hierarchies(&fence::controllers(&site.config)).unwrap();
+    let scope = format!("jobfence-adopt-{}_slurmstepd.scope", std::process::id());
+    let leaves: Vec<_> = used.iter().map(|h| h.mount.join(&scope).join("job_1/step_extern/user")).collect();
+    for (leaf, is_last) in leaves.iter().zip((1..=leaves.len()).map(|number| number == leaves.len())) {
+        fs::create_dir_all(leaf).unwrap();
+        fs::write(leaf.join("cgroup.procs"), held.pid().to_string()).unwrap();
+        if is_last {
+            fs::write(leaf.join("cgroup.procs"), partly.pid().to_string()).unwrap();
+        }
+    }
+    let outcomes = [&held, &partly].map(|session| site.adopt_pid(session.pid()));
+    let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", partly.pid())).unwrap();
+    drop((held, partly));
+    for leaf in &leaves {
+        for dir in leaf.ancestors().take(4) {
+            while fs::remove_dir(dir).is_err() {}
+        }
+    }
+    let place = format!("/{scope}/job_1/step_extern/user");
+    assert!(matches!(&outcomes[0], Ok(Outcome::Slurms { path, .. }) if *path == place), "{outcomes:?}");
+    assert_eq!(cgroups.lines().filter(|line| line.ends_with(&place)).count(), 1, "{cgroups}");
+    // Where Slurm does not hold it, nobody does.
+    assert_eq!(cgroups.lines().filter(|line| line.ends_with(&step.path)).count(), used.len() - 1, "{cgroups}");
+    assert!(outcomes[1].is_ok(), "{outcomes:?}");
+}
+
+/// A member that does not die at once keeps the fence's owner waiting, and a session may come meanwhile.
+#[test]
+fn who_comes_while_others_die_is_killed_too() {
+    let Some(freezer) = Freezer::new() else { return };
+    let site = Site::new("late");
+    let mut step = site.step(NOBODY, "1", "extern");
+    let (mut first, mut late) = (Sleeper::of(NOBODY), Sleeper::of(NOBODY));
+    site.adopt_pid(first.pid()).unwrap();
+    freezer.freeze(first.pid());
+    let closing = std::thread::spawn(move || {
+        let start = Instant::now();
+        step.close();
+        start.elapsed()
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    site.adopt_pid(late.pid()).unwrap();
+    freezer.thaw();
+    let took = closing.join().unwrap();
+    assert_eq!(first.0.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert_eq!(late.0.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn the_command_says_what_it_did_and_what_it_did_not() {
+    let site = Site::new("command");
+    let session = Sleeper::of(NOBODY);
+    let pid = session.pid().to_string();
+    let none = site.command(&["--pid", &pid]).output().unwrap();
+    assert_eq!(none.status.code(), Some(1));
+    let said = "jobfence: user nobody (uid 65534) has no job with an extern step on this node; ";
+    assert!(err(&none).starts_with(said), "{}", err(&none));
+    // By hand, nothing softens a failure.
+    let warn = site.command(&["--pid", &pid, "-o", "OnError=warn"]).output().unwrap();
+    assert_eq!(warn.status.code(), Some(1), "{}", err(&warn));
+    let off = site.command(&["--pid", &pid, "-o", "Mode=off"]).output().unwrap();
+    assert_eq!((off.status.code(), out(&off).as_str()), (Some(0), "Mode=off: nothing is fenced here\n"));
+
+    let step = site.step(NOBODY, "7", "extern");
+    let done = site.command(&["--pid", &pid, "--job", "7"]).output().unwrap();
+    let said = format!("process {pid} is in job 7 step extern now: {}\n", step.path);
+    assert_eq!((done.status.code(), out(&done)), (Some(0), said), "{}", err(&done));
+    let again = site.command(&["--pid", &pid]).output().unwrap();
+    let said = format!("process {pid} is fenced already, in {}\n", step.path);
+    assert_eq!((again.status.code(), out(&again)), (Some(0), said), "{}", err(&again));
+
+    let whom = site.command(&[]).output().unwrap();
+    assert_eq!((whom.status.code(), err(&whom).as_str()), (Some(1), "jobfence: say which process: --pid PID\n"));
+    let fools = site.command(&["--pid", "0"]).output().unwrap();
+    assert_eq!(fools.status.code(), Some(2));
+    // The program itself may lie where only root gets at it.
+    let unprivileged = "import os, sys; os.setresuid(5, 5, 5); os.execve(3, sys.argv[1:], {})";
+    let nobody = Command::new("sh")
+        .args(["-c", "exec /usr/bin/python3 -S -c \"$0\" \"$@\" 3<\"$1\"", unprivileged])
+        .args([env!("CARGO_BIN_EXE_jobfence"), "adopt", "--pid", &pid])
+        .output()
+        .unwrap();
+    assert_eq!((nobody.status.code(), err(&nobody).as_str()), (Some(1), "jobfence: 'jobfence adopt' needs root\n"));
+}
+
+#[test]
+fn pam_puts_the_session_into_the_users_job() {
+    let site = Site::new("pam");
+    let mut step = site.step(NOBODY, "1", "extern");
+    let session = site.session("nobody", "", "", &[]);
+    assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#);
+    assert!(step.has(&site, session.pid()));
+    assert_eq!(session.close(), r#"{"answer": 0, "said": []}"#);
+    // One that is still open when the job ends.
+    let mut session = site.session("nobody", "", "", &[]);
+    assert!(step.has(&site, session.pid()));
+    step.close();
+    assert_eq!(session.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn pam_denies_a_session_without_a_job_and_says_why() {
+    let site = Site::new("deny");
+    let step = site.step(GAMES, "1", "extern");
+    let session = site.session("nobody", "", "", &[]);
+    // PAM_SYSTEM_ERR is what pam_exec makes of any failure.
+    let said = r#"{"answer": 4, "said": ["jobfence: you have no job with an extern step on this node; "#;
+    assert!(session.opened.starts_with(said), "{}", session.opened);
+    assert!(!step.has(&site, session.pid()));
+    session.close();
+    let warned = site.session("nobody", "", " -o OnError=warn", &[]);
+    assert!(warned.opened.starts_with(r#"{"answer": 0, "said": ["jobfence: you have no job"#), "{}", warned.opened);
+    assert!(warned.opened.contains("this session is not fenced (OnError=warn)"), "{}", warned.opened);
+    warned.close();
+    let observed = site.session("nobody", "", " -o Mode=observe", &[]);
+    assert!(observed.opened.contains("this session is not fenced (Mode=observe)"), "{}", observed.opened);
+    observed.close();
+    let off = site.session("nobody", "", " -o Mode=off", &[]);
+    assert_eq!(off.opened, r#"{"answer": 0, "said": []}"#);
+    off.close();
+    let broken = site.session("nobody", "", " -o Nonsense=1", &[]);
+    assert!(broken.opened.starts_with(r#"{"answer": 4, "said": ["jobfence: "#), "{}", broken.opened);
+    broken.close();
+}
+
+#[test]
+fn nobody_talks_his_way_out_by_pams_environment() {
+    let site = Site::new("forged");
+    let (step, theirs) = (site.step(NOBODY, "1", "extern"), site.step(GAMES, "2", "extern"));
+    for forged in [["PAM_USER=root", "PAM_TYPE=close_session"], ["PAM_USER=games", "PAM_TYPE=open_session"]] {
+        let session = site.session("nobody", "", "", &forged);
+        assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#);
+        assert!(step.has(&site, session.pid()) && !theirs.has(&site, session.pid()), "{forged:?}");
+        session.close();
+    }
+}
+
+#[test]
+fn root_and_whom_the_administrator_excepts_are_let_alone() {
+    let site = Site::new("excepted");
+    let step = site.step(NOBODY, "1", "extern");
+    let root = site.session("root", "", "", &[]);
+    assert_eq!(root.opened, r#"{"answer": 0, "said": []}"#);
+    assert!(!step.has(&site, root.pid()));
+    root.close();
+    // The line of the man page.
+    let page = fs::read_to_string(Path::new("docs/man/jobfence.8")).unwrap().replace('\\', "");
+    let line = page.lines().find(|line| line.contains("pam_succeed_if.so")).unwrap();
+    // Some module must have agreed to it; in sshd's stack several have.
+    let before = format!("session required pam_permit.so\n{line}\n");
+    for (group, fenced) in [("nogroup", false), ("games", true)] {
+        let session = site.session("nobody", &before.replace("ingroup admins", &format!("ingroup {group}")), "", &[]);
+        assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#, "{line}");
+        assert_eq!(step.has(&site, session.pid()), fenced, "{group}");
+        session.close();
+    }
+}
+
+#[test]
+fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
+    let site = Site::new("check");
+    let pam = site.run.path().join("pam.d");
+    fs::create_dir(&pam).unwrap();
+    let slurm_conf = site.run.path().join("slurm.conf");
+    fs::write(&slurm_conf, "ProctrackType=proctrack/linuxproc\n").unwrap();
+    let check = || {
+        let mut words = site.words();
+        words[0] = "check".to_owned();
+        let mut check = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        check.args(words).arg("--pam-directory").arg(&pam).env("SLURM_CONF", &slurm_conf).output().unwrap()
+    };
+    fs::write(pam.join("sshd"), "account required pam_slurm_adopt.so\n").unwrap();
+    let missing = check();
+    assert_eq!(missing.status.code(), Some(0), "{}", err(&missing));
+    let line = format!("session required pam_exec.so quiet stdout {} adopt", env!("CARGO_BIN_EXE_jobfence"));
+    let said = out(&missing);
+    let hint = said.lines().find(|line| line.starts_with("pam ")).unwrap();
+    assert!(hint.contains("ssh sessions are NOT fenced"), "{hint}");
+    assert!(hint.ends_with(&format!("add as the last line of {}: {line}", pam.join("sshd").display())), "{hint}");
+    // Where Slurm holds every process itself, nothing is missing; on other layouts it never does.
+    if site.host().layout.kind() == Kind::Unified {
+        fs::write(&slurm_conf, "ProctrackType=proctrack/cgroup\n").unwrap();
+        let overlay = check();
+        assert!(out(&overlay).contains("overlay") && !out(&overlay).contains("pam "), "{}", out(&overlay));
+        fs::write(&slurm_conf, "ProctrackType=proctrack/linuxproc\n").unwrap();
+    }
+    // What it says is what it wants.
+    fs::write(pam.join("sshd"), format!("account required pam_slurm_adopt.so\n{line}\n")).unwrap();
+    let fine = check();
+    assert_eq!(fine.status.code(), Some(0));
+    assert!(!out(&fine).contains("pam "), "{}", out(&fine));
+}

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Processes from outside that are put into a job, as sessions of ssh are."""
+
+import contextlib
+import subprocess
+
+from .. import kernel
+from ..harness import (
+    EAT, Skip, case, ended_line, expect, expect_dead, expect_equal, expect_in, fenced,
+    fenced_in_all, logged,
+)
+from ..sites import until
+from .limits import busy_cpus
+from .two_nodes import extern_of, job_on
+
+
+def adopt(site, pid, *more):
+    if not site.jobfence:
+        raise Skip("needs the jobfence command: --bin")
+    return site.command(str(site.jobfence), "adopt", "--config", str(site.config),
+                        "--pid", str(pid), *more)
+
+
+def adopted(site, pid, step):
+    done = adopt(site, pid)
+    expect_equal((done.returncode, done.stderr), (0, ""), "exit status and stderr of 'jobfence adopt'")
+    expect_in(f"process {pid} is in job ", done.stdout, "its output")
+    fenced_in_all(pid, step)
+
+
+@contextlib.contextmanager
+def session(site, user, command):
+    """A process of the user's that no job has started; it begins when the file `go` is there."""
+    go = site.directory(user) / "go"
+    script = f"while [ ! -e {go} ]; do sleep 0.1; done; {command}"
+    process = site.as_user(user, ["bash", "-c", script], start=True)
+    try:
+        yield process, go
+    finally:
+        go.unlink(missing_ok=True)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def job_with_extern(site, user, *args):
+    jobid = site.submit(user, "sleep 300", "-N1", "-n1", "-w", "n1", *args)
+    fenced(site, jobid)
+    step = extern_of(job_on(site, user, jobid, "n1"))
+    expect(step.exists(), f"{step.path} does not exist")
+    return jobid, step
+
+
+@case(on=["two-nodes"])
+def adopted_process_shares_the_jobs_cpus(site):
+    user = site.users[0]
+    jobid, step = job_with_extern(site, user, "-c1", "--mem=100")
+    spin = "for i in 1 2 3 4; do while :; do :; done & done; wait"
+    with session(site, user, spin) as (process, go):
+        who = kernel.identity(process.pid)
+        adopted(site, process.pid, step)
+        go.touch()
+        until(lambda: len(step.members()) >= 5, 10, "the spinners in the step")
+        used, _ = busy_cpus(site, step.parent)
+        expect(0.2 <= used <= 1.05, f"four spinners in a job with one CPU used {used:.3f} CPUs")
+        expect(throttled(step) > 0, "nothing was throttled")
+        spinners = [kernel.identity(pid) for pid in step.members()]
+        mark = site.log_mark()
+        site.scancel(jobid)
+        site.wait(jobid)
+        for one in filter(None, [who, *spinners]):
+            expect_dead(one, 10)
+        logged(site, mark, ended_line(jobid, "extern"))
+
+
+def throttled(group):
+    text = kernel.read(group.limits_directory("cpu") / "cpu.stat")
+    return int(kernel.keyed(text)["nr_throttled"])
+
+
+@case(on=["two-nodes"])
+def adopted_process_shares_the_jobs_memory(site):
+    user = site.users[0]
+    jobid, step = job_with_extern(site, user, "-c1", "--mem=100")
+    with session(site, user, f"exec {EAT}") as (process, go):
+        adopted(site, process.pid, step)
+        go.touch()
+        try:
+            status = process.wait(30)
+        except subprocess.TimeoutExpired:
+            raise AssertionError("it holds more memory than its job has") from None
+        expect_equal(status, -9, "its end")
+    expect_equal(site.job(jobid).get("JobState"), "RUNNING", "state of the job")
+    site.scancel(jobid)
+
+
+@case(on=["two-nodes"])
+def adopted_into_the_last_job(site):
+    user = site.users[0]
+    first, _ = job_with_extern(site, user, "-c1", "--mem=100")
+    second, step = job_with_extern(site, user, "-c1", "--mem=100")
+    with session(site, user, "sleep 300") as (process, _):
+        adopted(site, process.pid, step)
+        again = adopt(site, process.pid, "--job", str(first))
+        expect_equal(again.returncode, 0, "exit status when it is in a step already")
+        fenced_in_all(process.pid, step)
+    # It goes on elsewhere when the last one has ended.
+    site.scancel(second)
+    site.wait(second)
+    until(lambda: not step.exists(), 10, f"the removal of {step.path}")
+    with session(site, user, "sleep 300") as (process, _):
+        adopted(site, process.pid, extern_of(job_on(site, user, first, "n1")))
+    site.scancel(first)
+
+
+@case(on=["two-nodes"])
+def adopted_by_no_other_users_job(site):
+    user, other = site.users
+    jobid, _ = job_with_extern(site, user, "-c1", "--mem=100")
+
+    def refused(pid, why, *more):
+        before = kernel.cgroups_of(pid)
+        done = adopt(site, pid, *more)
+        expect_equal(done.returncode, 1, "exit status of 'jobfence adopt'")
+        expect_in(why, done.stderr, "its stderr")
+        expect_equal(kernel.cgroups_of(pid), before, "the cgroups of the process")
+
+    with session(site, other, "sleep 300") as (process, _):
+        refused(process.pid, "has no job with an extern step on this node")
+        refused(process.pid, f"job {jobid} belongs to uid", "--job", str(jobid))
+    refused(site.slurmd_pid(), "is root's")
+    site.scancel(jobid)
+    site.wait(jobid)
+    until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemons")
+    with session(site, user, "sleep 300") as (process, _):
+        refused(process.pid, "has no job with an extern step on this node")
+
+
+@case(on=["two-nodes"])
+def adopted_by_no_job_without_extern_step(site):
+    user = site.users[0]
+    with site.reconfigured(PrologFlags=None):
+        jobid = site.submit(user, "sleep 300", "-N1", "-n1", "-w", "n1", "-c1", "--mem=100")
+        fenced(site, jobid)
+        with session(site, user, "sleep 300") as (process, _):
+            done = adopt(site, process.pid)
+            expect_equal(done.returncode, 1, "exit status of 'jobfence adopt'")
+            expect_in("slurm.conf have PrologFlags=Contain", done.stderr, "its stderr")
+        site.scancel(jobid)
+        site.wait(jobid)
