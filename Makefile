@@ -45,7 +45,7 @@ bench:
 	python3 -B benches/launch.py --so $(SO) --bin $(BIN)
 
 vm: all
-	tests/need vm
+	tests/need build vm
 	python3 -B tests/vm/matrix.py --jobs $(JOBS) --only $(CASES) --cell $(CELL)
 
 # Renews the committed bindings; needs slurm/spank.h and libclang.

@@ -161,6 +161,11 @@ def fences_well(site, user):
     expect_in("cpus=1\n", site.output(jobid), "its environment")
 
 
+def expect_not_drained(site):
+    # COMPLETING and the like pass by themselves.
+    expect("DRAIN" not in site.node_state(), f"the node is {site.node_state()}")
+
+
 NOT_STARTED = "jobfence: this job was not started, since it cannot be fenced: "
 
 

@@ -6,6 +6,7 @@ always one as in /proc/PID/cgroup; a `Group` is a step or a job, in each hierarc
 either in a directory of jobfence's or in Slurm's own.
 """
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -314,6 +315,15 @@ def environment(pid):
 
 def command_line(pid):
     return read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+
+
+def descriptors(pid):
+    """What the process has open, as the kernel names it."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(link))
+    return found
 
 
 def idle_seconds():

@@ -153,9 +153,10 @@ class Site:
     def srun(self, user, *args, text=True, env=None):
         return self.as_user(user, ["srun", *args], text=text, env=env)
 
-    def jobs(self, jobid):
-        """What the controller knows, one dictionary for each job (an array has many)."""
-        shown = self.command("scontrol", "show", "job", "-o", str(jobid)).stdout
+    def jobs(self, jobid=None):
+        """What the controller knows, one dictionary for each job (an array has many); or of all."""
+        which = [] if jobid is None else [str(jobid)]
+        shown = self.command("scontrol", "show", "job", "-o", *which).stdout
         return [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in shown.splitlines()
                 if line.startswith("JobId=")]
 
@@ -330,8 +331,8 @@ class Site:
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def plugstack(self, *arguments, kind="required", twice=False):
-        """For the time being, the plugin's line in plugstack.conf is another."""
+    def plugstack(self, *arguments, kind="required", twice=False, before=(), after=()):
+        """For the time being, the plugin's line in plugstack.conf is another, between others."""
         for path in self.plugstack_files():
             text = path.read_text()
             line = next((l for l in text.splitlines()
@@ -341,7 +342,8 @@ class Site:
         else:
             raise AssertionError("no plugstack file names the plugin")
         changed = " ".join([kind, *line.split()[1:], *arguments])
-        write_atomically(path, text.replace(line, "\n".join([changed] * (1 + twice))))
+        lines = [*before, *[changed] * (1 + twice), *after]
+        write_atomically(path, text.replace(line, "\n".join(lines)))
         try:
             yield
         finally:

@@ -16,6 +16,9 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "tests"))
+from slurm import saboteur  # noqa: E402
+
 TESTS = "opt/jobfence-tests"
 
 # As an administrator would after 'make install', from the README.
@@ -44,6 +47,13 @@ def payload(directory):
     tests = Path(directory) / TESTS
     shutil.copytree(TOP / "tests/slurm", tests / "slurm", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(TOP / "tests/demo.py", tests)
+    try:
+        saboteur.build(tests / "slurm/saboteur.so")
+    except saboteur.CannotBuild as reason:
+        # The cases that want it are skipped then.
+        if os.environ.get("CI") == "true":
+            sys.exit(f"cell: {reason}")
+        print(f"cell: {reason}", file=sys.stderr)
 
 
 def main():

@@ -44,7 +44,6 @@ enum Step {
 }
 
 struct Fenced {
-    kind: Kind,
     fence: Fence,
     host: Host,
     config: Config,
@@ -52,17 +51,21 @@ struct Fenced {
     kernel_log: Option<KernelLog>,
     /// How many of the step's processes the kernel had killed when the user was last told.
     told_kills: u64,
-    /// The last task that was attached.
-    last_attached: Option<i32>,
+    /// The tasks that are in it.
+    attached: Vec<i32>,
+    /// One of its tasks could not be put in, and so none may run.
+    ended: bool,
 }
 
 static STEP: Mutex<Step> = Mutex::new(Step::New);
+
+const UNFINISHED: &str = "jobfence did not finish its preparation; see slurmd's log";
 
 /// The state; `None` if another thread is in a callback, which Slurm does not do.
 fn step() -> Option<MutexGuard<'static, Step>> {
     match STEP.try_lock() {
         Ok(step) => Some(step),
-        // A callback that panicked left it as it was; `New` and `Refused` refuse.
+        // A callback that panicked left it as it was; `begin` leaves `Refused` then.
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
@@ -75,6 +78,8 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
         log::warn!("listed more than once in plugstack.conf; the first entry counts");
         return;
     }
+    // Until it is known better: what follows may panic.
+    *step = Step::Refused { reason: UNFINISHED.to_owned(), daemon: Pid::this() };
     let (on_error, by, result) = match config::load(arguments) {
         Ok(loaded) if loaded.config.mode == Mode::Off => {
             *step = Step::Unfenced;
@@ -136,7 +141,7 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced> {
         return Err(error);
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
-    Ok(Fenced { kind, fence, host, config, kernel_log: kernel_log.ok(), told_kills: 0, last_attached: None })
+    Ok(Fenced { fence, host, config, kernel_log: kernel_log.ok(), told_kills: 0, attached: Vec::new(), ended: false })
 }
 
 /// Limits that could not be set: an error unless `OnError` lets the step run without.
@@ -188,11 +193,10 @@ fn tell_job(spank: &Spank, config: &Config, fence: &Fence) -> Result<()> {
 
 /// In a task's own process, before it becomes the user's.
 pub fn admit(spank: &Spank) -> Verdict {
-    let unfinished = "jobfence did not finish its preparation; see slurmd's log";
     let (reason, daemon) = match step().as_deref() {
         Some(Step::Fenced(_) | Step::Unfenced) => return Verdict::Good,
         Some(Step::Refused { reason, daemon }) => (reason.clone(), Some(*daemon)),
-        Some(Step::New | Step::Ended) | None => (unfinished.to_owned(), None),
+        Some(Step::New | Step::Ended) | None => (UNFINISHED.to_owned(), None),
     };
     // Once, not for each of the tasks.
     if spank.int(spank_item::S_TASK_ID).unwrap_or(0) == 0 {
@@ -220,27 +224,30 @@ pub fn tell_task(spank: &Spank) {
     }
 }
 
-/// In the step daemon, with the task waiting before its exec.
+/// In the step daemon, with the task waiting before its exec, as all the step's tasks on this node do.
 pub fn attach(spank: &Spank) {
     let mut step = step();
     let pid = match spank.int(spank_item::S_TASK_PID) {
         Ok(pid) if pid > 1 => pid,
-        answer => {
-            match step.as_deref_mut() {
-                // The extern step calls this without a task.
-                Some(Step::Fenced(fenced)) if fenced.kind == Kind::Extern => settle_extern(fenced),
-                // With any other, not knowing the pid means that it cannot be fenced.
-                _ => log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer:?})"),
+        // It has no task, and calls this all the same.
+        _ if spank.u32(spank_item::S_JOB_STEPID).is_ok_and(|step| Kind::of(step) == Kind::Extern) => {
+            if let Some(Step::Fenced(fenced)) = step.as_deref_mut() {
+                settle_extern(fenced);
             }
+            return;
+        }
+        answer => {
+            log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer:?})");
             return;
         }
     };
     let failure = match step.as_deref_mut() {
         Some(Step::Unfenced | Step::Refused { .. }) => return,
-        Some(Step::Fenced(fenced)) if fenced.last_attached == Some(pid) => return,
+        Some(Step::Fenced(fenced)) if fenced.ended => return end_process(pid),
+        Some(Step::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
         Some(Step::Fenced(fenced)) => match fence_task(fenced, pid) {
             Ok(()) => {
-                fenced.last_attached = Some(pid);
+                fenced.attached.push(pid);
                 return;
             }
             // Another plugin has refused it, or somebody has killed it: it needs no fence any more.
@@ -253,18 +260,29 @@ pub fn attach(spank: &Spank) {
                 log::error!("task {pid} runs WITHOUT a fence ({by}): {error}");
                 return;
             }
-            Err(error) => error.to_string(),
+            Err(error) => {
+                fenced.ended = true;
+                error.to_string()
+            }
         },
-        Some(Step::New | Step::Ended) | None => "jobfence did not finish its preparation".to_owned(),
+        Some(Step::New | Step::Ended) | None => UNFINISHED.to_owned(),
     };
-    end_task(spank);
-    log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
+    // Before its end: see `end_process`.
     tell_user(&format!("this task was not started, since it cannot be fenced: {failure}"));
+    end_process(pid);
+    log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
+    // The others would wait for it, perhaps for ever; those that are still to come meet `ended`.
+    if let Some(Step::Fenced(fenced)) = step.as_deref()
+        && !fenced.attached.is_empty()
+    {
+        log::error!("{}: its tasks {:?} were ended, too", fenced.fence.key(), fenced.attached);
+        fenced.attached.iter().copied().for_each(end_process);
+    }
 }
 
 fn fence_task(fenced: &mut Fenced, pid: i32) -> Result<()> {
     let errors = fenced.fence.attach(&fenced.host, pid)?;
-    if fenced.last_attached.is_none() && fenced.fence.has_overlay() {
+    if fenced.attached.is_empty() && fenced.fence.has_overlay() {
         log::info!("{}: {}", fenced.fence.key(), fenced.fence.placement());
     }
     bear(fenced.fence.key(), &fenced.config, errors)
@@ -290,12 +308,23 @@ fn settle_extern(fenced: &mut Fenced) {
     }
 }
 
-/// Ends the task that waits before its exec. It is our caller's child and not waited for yet, so the pid is still its own.
+/// Ends the task that waits before its exec.
 pub fn end_task(spank: &Spank) {
     if let Ok(pid) = spank.int(spank_item::S_TASK_PID)
         && pid > 1
     {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        end_process(pid);
+    }
+}
+
+/// Ends a task that waits before its exec. It is our caller's child and not waited for yet, so the pid is still its own.
+///
+/// When srun hears that a task died of SIGKILL or SIGTERM, it throws away what has not reached it of the step's output, and
+/// with it the reason that the user should read. So the task dies of another signal, which nobody blocks or handles there and
+/// which writes no core; what a process dies of is settled when the signal is sent. If somebody does handle it: SIGKILL.
+fn end_process(pid: i32) {
+    for signal in [Signal::SIGVTALRM, Signal::SIGKILL] {
+        let _ = kill(Pid::from_raw(pid), signal);
     }
 }
 

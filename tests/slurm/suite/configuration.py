@@ -7,7 +7,8 @@ import re
 from .. import kernel
 from ..harness import (
     MIB, NOT_STARTED, RAN, Skip, case, ended_line, expect, expect_equal, expect_in,
-    expect_limits, expect_not_started, expect_unfenced, fenced, fences_well, logged,
+    expect_limits, expect_not_drained, expect_not_started, expect_unfenced, fenced, fences_well,
+    logged,
 )
 from ..sites import until
 
@@ -35,7 +36,7 @@ def bad_configuration(site):
             logged(site, mark, rf"{re.escape(str(site.config))}:{before + line}:\d+")
         except AssertionError as error:
             raise AssertionError(f"{what}: {error}") from None
-        expect_equal(site.node_state(), "IDLE", f"{what}: state of the node")
+        expect_not_drained(site)
         expect_equal(site.slurmd_pid(), daemon, f"{what}: pid of slurmd")
         expect(kernel.is_alive(daemon), f"{what}: slurmd has died")
     # It must also start with such a file, or a typing error would take the node away.
@@ -54,7 +55,7 @@ def cannot_be_fenced(site):
     expect(done.returncode != 0, "srun returned 0")
     expect_in(NOT_STARTED, done.stderr, "srun's stderr")
     expect(not (site.directory(user) / "ran.srun").exists(), "srun's program has run")
-    expect_equal(site.node_state(), "IDLE", "state of the node")
+    expect_not_drained(site)
 
     site.configure(CgroupMountpoint="/nonexistent", OnError="warn")
     mark = site.log_mark()

@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Each callback fails, for real: the job fails with a sentence, or goes on as it would have; nothing else does.
+
+What makes them fail is tests/slurm/saboteur.c. The callbacks are named as there.
+"""
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+
+from .. import kernel, sites
+from ..harness import (
+    NOT_STARTED, RAN, Skip, case, expect, expect_equal, expect_in, expect_match,
+    expect_not_drained, fences_well, logged,
+)
+from ..saboteur import CannotBuild, sabotaged
+from ..sites import until
+
+NOT_THIS_TASK = "jobfence: this task was not started, since it cannot be fenced: "
+# At the beginning of a line, but for the name of its daemon, which Slurm puts before some messages.
+TO_THE_USER = r"(?m)^(?:slurmstepd[^:]*: )?"
+COMBINATIONS = [(kind, on_error) for kind in ("required", "optional") for on_error in ("fail", "warn")]
+
+
+@contextlib.contextmanager
+def failing(site, callback, action, *selection, **options):
+    """With this sabotage; afterwards, the next job is fenced as if nothing had been."""
+    mark = site.log_mark()
+    try:
+        with sabotaged(site, callback, action, *selection, **options):
+            yield mark
+            logged(site, mark, f"saboteur: {action} in {callback} done")
+    except CannotBuild as reason:
+        expect(os.environ.get("CI") != "true", str(reason))
+        raise Skip(str(reason)) from None
+    expect("does not work" not in site.slurmd_log_since(mark), "the sabotage did not work")
+
+
+class Trial:
+    """A batch job and a job of srun alone, at the same time."""
+
+    def __init__(self, site, *options):
+        self.site, self.user = site, site.users[0]
+        self.name = f"trial{time.monotonic_ns()}"
+        self.batch = site.submit(self.user, RAN, "-n1", "--mem=100", *options)
+        self.srun = site.as_user(self.user, [
+            "srun", f"--job-name={self.name}", "-n1", "--mem=100", *options, "sh", "-c", RAN], start=True)
+
+    def ended(self):
+        """(state, output, whether it ran) of both, by their name here."""
+        try:
+            _, self.stderr = self.srun.communicate(timeout=60 * sites.PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.srun.kill()
+            raise AssertionError(f"srun hangs: {self.srun.communicate()[1]}") from None
+        found = {"batch job": (self.site.wait(self.batch), self.site.output(self.batch), self.batch)}
+        jobs = [job for job in self.site.jobs() if job["JobName"] == self.name]
+        expect_equal(len(jobs), 1, f"jobs of the name {self.name}")
+        state = self.site.wait(jobs[0]["JobId"])
+        found["srun's job"] = (state, self.stderr, jobs[0]["JobId"])
+        self.jobids = [self.batch, jobs[0]["JobId"]]
+        directory = self.site.directory(self.user)
+        return {what: (state, said, (directory / f"ran.{jobid}").exists())
+                for what, (state, said, jobid) in found.items()}
+
+    def expect_refused(self, sentence):
+        for what, (state, said, ran) in self.ended().items():
+            expect_equal(state, "FAILED", f"state of the {what}")
+            expect_match(TO_THE_USER + sentence, said, f"what the {what} says")
+            expect(not ran, f"the program of the {what} has run")
+        expect(self.srun.returncode != 0, "srun returned 0")
+        # With these words, srun has thrown away what had not reached it: the sentence was there by chance.
+        expect(not sentence or "Force Terminated" not in self.stderr, f"srun's stderr: {self.stderr}")
+        expect_not_drained(self.site)
+
+    def expect_untouched(self):
+        for what, (state, said, ran) in self.ended().items():
+            expect_equal(state, "COMPLETED", f"state of the {what}")
+            expect(ran, f"the program of the {what} has not run")
+        expect_equal(self.srun.returncode, 0, "srun's exit code")
+        expect_not_drained(self.site)
+
+    def step_daemons(self):
+        return [pid for jobid in self.jobids for pid in self.site.step_daemons(jobid)]
+
+
+# ----------------------------------------------------------------------------------------
+# Before the tasks
+
+
+@case(layout=False)
+def begin_fails(site):
+    """Not even the configuration can be read: only the line in plugstack.conf says what then."""
+    for kind, on_error in COMBINATIONS:
+        with failing(site, "init_post_opt", "descriptors", kind=kind,
+                     arguments=[f"OnError={on_error}"]) as mark:
+            trial = Trial(site)
+            if on_error == "fail":
+                trial.expect_refused(NOT_STARTED)
+            else:
+                trial.expect_untouched()
+                logged(site, mark, r"WITHOUT a fence \(OnError=warn\).*Too many open files")
+    fences_well(site, site.users[0])
+
+
+@case
+def begin_fails_otherwise(site):
+    user = site.users[0]
+    run = site.home / "run-is-a-file"
+    run.touch()
+    with site.plugstack(f"RunDir={run}"):
+        Trial(site).expect_refused(NOT_STARTED + ".*run-is-a-file")
+    with failing(site, "init_post_opt", "noproc"):
+        Trial(site).expect_refused(NOT_STARTED + ".*/proc")
+    fences_well(site, user)
+    if "" in kernel.hierarchies():
+        with full(site):
+            Trial(site).expect_refused(NOT_STARTED + ".*EAGAIN")
+    fences_well(site, user)
+
+
+@contextlib.contextmanager
+def full(site):
+    """As where the kernel's own limit of cgroups below ours is reached."""
+    files = [top / "cgroup.max.descendants" for base in site.bases()
+             if (top := kernel.Group("/" + base).directory(""))]
+    expect(files, "our own directory is not there")
+    for file in files:
+        file.write_text("0")
+    try:
+        yield
+    finally:
+        for file in files:
+            file.write_text("max")
+
+
+@case(layout=False)
+def begin_panics(site):
+    """Then nothing is known of what was configured: OnError=warn does not soften it."""
+    for kind, on_error in COMBINATIONS:
+        with failing(site, "init_post_opt", "panic", kind=kind, arguments=[f"OnError={on_error}"]) as mark:
+            Trial(site).expect_refused(NOT_STARTED + "jobfence did not finish its preparation")
+            logged(site, mark, "slurm_spank_init_post_opt did not finish")
+    fences_well(site, site.users[0])
+
+
+# ----------------------------------------------------------------------------------------
+# The task waits, and cannot be put into its fence
+
+
+@case
+def attach_fails(site):
+    for kind, on_error in COMBINATIONS:
+        with failing(site, "task_post_fork", "descriptors", kind=kind,
+                     arguments=[f"OnError={on_error}"]) as mark:
+            trial = Trial(site)
+            if on_error == "fail":
+                trial.expect_refused(NOT_THIS_TASK)
+            else:
+                trial.expect_untouched()
+                logged(site, mark, r"WITHOUT a fence \(OnError=warn\).*Too many open files")
+    with failing(site, "task_post_fork", "rmdir"):
+        Trial(site).expect_refused(NOT_THIS_TASK)
+    if kernel.layout() == "hybrid":
+        # Elsewhere the kernel does not let it become threaded, for the controllers of its parent.
+        with failing(site, "task_post_fork", "threaded"):
+            Trial(site).expect_refused(NOT_THIS_TASK + ".*threaded")
+    fences_well(site, site.users[0])
+
+
+@case(layout=False)
+def attach_needs_no_proc(site):
+    """Another plugin has given the step daemon a /proc of its own: jobfence has opened the host's before."""
+    with failing(site, "task_post_fork", "noproc"):
+        fences_well(site, site.users[0])
+
+
+@case(layout=False)
+def task_is_gone(site):
+    """Whoever ends the task before it is attached, jobfence has nothing to say of it."""
+    for callback, action in (("task_post_fork", "kill"), ("task_init_privileged", "refuse")):
+        with failing(site, callback, action) as mark:
+            Trial(site).expect_refused("")
+            expect("jobfence: this" not in site.slurmd_log_since(mark), "jobfence blames itself")
+    fences_well(site, site.users[0])
+
+
+@case(layout=False)
+def one_task_of_many(site):
+    """The others, whether they come before it or after it, do not wait for it for ever."""
+    user = site.users[0]
+    for task in (0, 1, 2):
+        with failing(site, "task_post_fork", "descriptors", f"task={task}"):
+            done = site.srun(user, "-n3", "-O", "--mem=100", "sh", "-c", "touch ran.many; sleep 300")
+            expect(done.returncode != 0, "srun returned 0")
+            expect_match(TO_THE_USER + NOT_THIS_TASK, done.stderr, "srun's stderr")
+            expect_equal(len(re.findall(NOT_THIS_TASK, done.stderr)), 1, "number of such sentences")
+        expect(not (site.directory(user) / "ran.many").exists(), "a task has run")
+    fences_well(site, user)
+
+
+# ----------------------------------------------------------------------------------------
+# Not enough descriptors, at every stage
+
+
+# More than jobfence ever needs at once, whatever the layout.
+ENOUGH = 32
+
+
+def at_every_stage(site, callback, stages):
+    """A step for each number of free descriptors, from none: each is refused, or fenced with all that belongs to it."""
+    files = [("cpu", "cpu.max", "cpu.cfs_quota_us"), ("memory", "memory.max", "memory.limit_in_bytes")]
+    own = kernel.has_v2_controllers()
+    limits = " ".join(str(kernel.hierarchies()["" if own else name].mount_point) + "$JOBFENCE_CGROUP/" + (v2 if own else v1)
+                      for name, v2, v1 in files)
+    with failing(site, callback, "descriptors", "free=step"):
+        jobid = site.submit(site.users[0], f"""
+            for free in {" ".join(map(str, stages))}; do
+                srun --mem=100 sh -c '
+                    echo in $(grep -c "$JOBFENCE_CGROUP$" /proc/self/cgroup), limits $(cat {limits})' >said 2>&1
+                echo "$? $free: $(grep -o -e "^jobfence: th.*" -e "^in .*" said)"
+            done
+            """, "-c1", "--mem=100")
+        expect_equal(site.wait(jobid, 120), "COMPLETED", "state of the batch job")
+    said = site.output(jobid).splitlines()
+    well = expect_match(r"^0 \d+: (in \d+, limits .*)", said[-1], "the last step").group(1)
+    expect_match("^in [1-9]", well, "the last step")
+    for line, free in zip(said, stages, strict=True):
+        expect_match(rf"^[1-9]\d* {free}: jobfence: this (job|task) was not started|^0 {free}: {re.escape(well)}$", line,
+                     f"what became of the step with {free} free descriptors")
+    expect(re.match("[1-9]", said[0]), f"without any descriptor the step is not refused: {said[0]}")
+
+
+@case
+def begin_at_every_stage(site):
+    at_every_stage(site, "init_post_opt", range(ENOUGH))
+
+
+@case(layout=False)
+def attach_at_every_stage(site):
+    at_every_stage(site, "task_post_fork", range(4))
+
+
+@case(layout=False)
+def nothing_stays_open(site):
+    """What was opened before there were too many does not stay so in a step that goes on without a fence."""
+    for free in (4, 12):
+        with failing(site, "init_post_opt", "descriptors", f"free={free}", arguments=["OnError=warn"]) as mark:
+            jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
+            until(lambda: site.job_pids(jobid, "sleep"), 10, "the job's process")
+            logged(site, mark, "WITHOUT a fence.*Too many open files")
+        daemon, = site.step_daemons(jobid)
+        for link in kernel.descriptors(daemon):
+            expect(not re.search(rf"/cgroup|^/proc|^{re.escape(str(site.run_directory()))}", link),
+                   f"still open in the step daemon: {link}")
+        site.scancel(jobid)
+        site.wait(jobid)
+        until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
+    # Nor could what was made before be removed again.
+    fences_well(site, site.users[0])
+    until(lambda: not site.leftovers(), 5, "a clean tree")
+
+
+# ----------------------------------------------------------------------------------------
+# At the end, and in slurmd
+
+
+@case
+def end_fails(site):
+    """The job is what it would have been, and what remains of it goes with the next launch."""
+    user = site.users[0]
+    for callback, action, remains in (
+        ("task_exit", "descriptors", False),
+        ("task_exit", "rmdir", False),
+        ("exit", "descriptors", True),
+        ("exit", "panic", True),
+        ("exit", "rmdir", False),
+        ("exit", "forget", False),
+    ):
+        with failing(site, callback, action) as mark:
+            trial = Trial(site)
+            trial.expect_untouched()
+            until(lambda: not trial.step_daemons(), 10, "the end of the step daemons")
+        expect_equal(bool(site.leftovers()), remains, f"{action} in {callback}: whether something remains")
+        if remains:
+            logged(site, mark, "directories remain for now|slurm_spank_exit did not finish")
+            fences_well(site, user)
+            until(lambda: not site.leftovers(), 5, f"a clean tree after {action} in {callback}")
+    fences_well(site, user)
+
+
+@case(layout=False)
+def slurmd_starts(site):
+    for action in ("descriptors", "panic"):
+        with failing(site, "init", action, "context=slurmd") as mark:
+            site.restart_slurmd()
+            logged(site, mark, "jobfence: (jobs on this node will not be|cannot look for|slurm_spank_init did not finish)")
+    run = site.home / "run-is-a-file"
+    run.touch()
+    with site.plugstack(f"RunDir={run}"):
+        site.restart_slurmd()
+    fences_well(site, site.users[0])
+
+
+# ----------------------------------------------------------------------------------------
+# Extern and interactive steps, several nodes, several components
+
+BOTH = ("-N2", "-n2", "-c1", "--mem=100")
+
+
+@case(on=["two-nodes"])
+def extern_fails(site):
+    """Nothing of the user's is started in that step: the others of the job do not depend on it."""
+    user = site.users[0]
+    for callback, on_error in (("init_post_opt", "fail"), ("init_post_opt", "warn"), ("task_post_fork", "fail")):
+        with failing(site, callback, "descriptors", "step=extern", arguments=[f"OnError={on_error}"]) as mark:
+            jobid = site.submit(user, "cat /proc/self/cgroup; srun -n1 cat /proc/self/cgroup", "-n1", "--mem=100")
+            expect_equal(site.wait(jobid), "COMPLETED", "state of the job")
+            for step in ("step_batch", "step_0"):
+                expect_in(f"/job_{jobid}/{step}\n", site.output(jobid), "cgroups of the job's programs")
+            # Of the step perhaps, but of no task.
+            expect("task runs WITHOUT" not in site.slurmd_log_since(mark), "a task is said to be without a fence")
+
+
+def expect_failed_step(site, done, sentence, what="srun"):
+    expect(done.returncode != 0, f"{what} returned 0")
+    expect_match(TO_THE_USER + sentence, done.stderr, f"stderr of {what}")
+    expect_not_drained(site)
+
+
+@case(on=["two-nodes"])
+def one_node_fails(site):
+    """Its tasks end, and the step fails. The other node's go on, as when a task of theirs dies: see KillOnBadExit."""
+    user = site.users[0]
+    for callback, sentence in (("init_post_opt", NOT_STARTED), ("task_post_fork", NOT_THIS_TASK)):
+        for node, other in zip(site.nodes, reversed(site.nodes)):
+            with failing(site, callback, "descriptors", f"node={node}", "step=0"):
+                done = site.srun(user, *BOTH, "sh", "-c", "touch ran.$SLURMD_NODENAME")
+                expect_failed_step(site, done, sentence, f"srun with {callback} on {node}")
+            ran = [each for each in site.nodes if (site.directory(user) / f"ran.{each}").exists()]
+            expect_equal(ran, [other], f"nodes on which the step's program ran, with {callback} failing on {node}")
+            (site.directory(user) / f"ran.{other}").unlink()
+
+
+@case(on=["two-nodes"])
+def one_component_fails(site):
+    user = site.users[0]
+    # Jobs of several components are started by the backfill scheduler alone.
+    with site.reconfigured(SchedulerParameters="bf_interval=1,sched_interval=1"):
+        for callback, sentence in (("init_post_opt", NOT_STARTED), ("task_post_fork", NOT_THIS_TASK)):
+            with failing(site, callback, "descriptors", "node=n2", "step=0"):
+                program = ["-n1", "--mem=100", "sh", "-c", "echo $SLURMD_NODENAME has run"]
+                done = site.srun(user, "-w", "n1", *program, ":", "-w", "n2", *program)
+                expect_failed_step(site, done, sentence, f"srun of two components with {callback}")
+                expect_equal(done.stdout, "n1 has run\n", "what the components' programs say")
+
+
+@case(on=["two-nodes"])
+def interactive_fails(site):
+    user = site.users[0]
+
+    def salloc(typed=""):
+        # salloc wants a terminal for its shell.
+        return site.as_user(user, ["script", "-qec", "salloc -n1 --mem=100", "/dev/null"], stdin=typed,
+                            env={"SHELL": "/bin/sh"})
+
+    with site.reconfigured(LaunchParameters="use_interactive_step"):
+        for callback, sentence in (("init_post_opt", NOT_STARTED), ("task_post_fork", NOT_THIS_TASK)):
+            with failing(site, callback, "descriptors", "step=interactive"):
+                done = salloc("touch ran.interactive\n")
+                expect(done.returncode != 0, f"salloc returned 0 with {callback}")
+                expect_match(sentence, done.stdout, f"what salloc shows with {callback}")
+                expect(not (site.directory(user) / "ran.interactive").exists(), f"the shell has run with {callback}")
+                expect_not_drained(site)
+        done = salloc("cat /proc/self/cgroup; exit\n")
+        expect_in("/step_interactive", done.stdout, "what salloc's shell says afterwards")

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What only newer releases of Slurm have; elsewhere these cases are skipped."""
+
+import contextlib
+import re
+import time
+from pathlib import Path
+
+from ..harness import (
+    MIB, Skip, case, expect, expect_equal, expect_in, expect_limits, fenced, fences_well,
+)
+from ..sites import InstalledSite, until, write_atomically
+
+
+def release(site):
+    """(24, 11), as srun says."""
+    found = re.search(r"(\d+)\.(\d+)", site.command("srun", "--version").stdout)
+    return tuple(map(int, found.groups()))
+
+
+def since(site, *wanted):
+    if release(site) < wanted:
+        raise Skip(f"Slurm has this since {wanted[0]}.{wanted[1]:02}")
+
+
+@contextlib.contextmanager
+def beside_slurm_conf(site, name, text):
+    """For the time being, a file with this content is where slurm.conf is."""
+    if not isinstance(site, InstalledSite):
+        raise Skip("needs an installed Slurm")
+    path = Path("/etc/slurm") / name
+    write_atomically(path, text)
+    try:
+        yield
+    finally:
+        path.unlink()
+
+
+@contextlib.contextmanager
+def private_tmp(site, **keys):
+    """Each job has a mount namespace of its own, with a /tmp of its own in it."""
+    base = Path("/var/tmp/jobfence-containers")
+    base.mkdir(exist_ok=True)
+    config = f"AutoBasePath=true\nBasePath={base}\n"
+    with (beside_slurm_conf(site, "job_container.conf", config),
+          site.reconfigured(JobContainerType="job_container/tmpfs", PrologFlags="Contain", **keys)):
+        yield
+
+
+def fenced_in_container(site):
+    user = site.users[0]
+    mark = Path(f"/tmp/jobfence-mark-{time.monotonic_ns()}")
+    jobid = site.submit(user, f"touch {mark}; srun sh -c 'ls {mark}; sleep 300'",
+                        "-c1", "--mem=200")
+    try:
+        step = fenced(site, jobid, "step_0")
+        batch = fenced(site, jobid)
+        until(lambda: str(mark) in site.output(jobid), 10, "the step's output")
+        expect(not mark.exists(), "the job's /tmp is the host's: it is in no container")
+    finally:
+        mark.unlink(missing_ok=True)
+    for one in (step, step.parent, batch):
+        expect_limits(one, 1.0, 200)
+    site.scancel(jobid)
+    site.wait(jobid)
+    done = site.srun(user, "-c1", "--mem=100", "sh", "-c", "echo $JOBFENCE_CPUS; exit 3")
+    expect_equal((done.returncode, done.stdout), (3, "1\n"), f"srun's end and output ({done.stderr})")
+
+
+@case
+def private_tmp_of_jobs(site):
+    with private_tmp(site):
+        fenced_in_container(site)
+
+
+@case
+def plugins_in_the_container(site):
+    """contain_spank: tasks are attached by a process that shares the daemon's memory, not its descriptors."""
+    since(site, 24, 5)
+    with private_tmp(site, SlurmdParameters="contain_spank"):
+        fenced_in_container(site)
+
+
+@case(layout=False)
+def prolog_in_the_job(site):
+    """PrologFlags=RunInJob: the prolog is run by the extern step's daemon."""
+    since(site, 24, 5)
+    user = site.users[0]
+    ran = Path("/var/tmp") / f"jobfence-prolog-{time.monotonic_ns()}"
+    prolog = site.home / "prolog"
+    prolog.write_text(f"#!/bin/sh\necho $SLURM_JOB_ID >>{ran}\n")
+    prolog.chmod(0o755)
+    try:
+        with site.reconfigured(PrologFlags="RunInJob", Prolog=str(prolog)):
+            jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
+            group = fenced(site, jobid)
+            expect_limits(group, 1.0, 100)
+            expect_limits(group.parent, 1.0, 100)
+            expect_equal(ran.read_text().split(), [str(jobid)], "jobs whose prolog has run")
+            site.scancel(jobid)
+            site.wait(jobid)
+    finally:
+        ran.unlink(missing_ok=True)
+
+
+@case
+def memory_changes(site):
+    """A running job is given less memory: Slurm's own limits follow, ours with the next step."""
+    since(site, 26, 5)
+    user = site.users[0]
+    go = site.directory(user) / "go"
+    jobid = site.submit(user, "while [ ! -e go ]; do sleep 0.1; done; srun sleep 300",
+                        "-c1", "--mem=200")
+    fenced(site, jobid)
+    done = site.command("scontrol", "update", f"jobid={jobid}", "MinMemoryNode=120")
+    expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
+    go.touch()
+    try:
+        step = fenced(site, jobid, "step_0")
+    finally:
+        go.unlink()
+    expect_equal(step.memory_limit(), 120 * MIB, f"memory limit of {step.path}")
+    site.scancel(jobid)
+    site.wait(jobid)
+    fences_well(site, user)
+
+
+@case(layout=False)
+def waits_for_children(site):
+    """srun --wait-for-children sees a task's children only where it left them."""
+    help = site.command("srun", "--help").stdout
+    if "--wait-for-children" not in help:
+        raise Skip("this srun has no --wait-for-children")
+    shown = site.command("scontrol", "show", "config").stdout
+    if not re.search(r"^ProctrackType\s*=\s*proctrack/cgroup", shown, re.M):
+        raise Skip("only proctrack/cgroup can wait for them")
+    done = site.srun(site.users[0], "-c1", "--mem=100", "--wait-for-children", "sh", "-c",
+                     "(sleep 3; echo child is done) & echo task is done")
+    expect_equal(done.returncode, 0, f"srun ({done.stderr})")
+    expect_in("child is done", done.stdout, "srun's output")
