@@ -81,7 +81,7 @@ class Runner:
         if status in ENDS:
             result.end = ENDS[status]
         elif complete:
-            result.end = "FAIL" if status else "ok"
+            result.end = "FAIL" if status or result.count("FAIL") else "ok"
         # After it has run, since cell.py begins with an empty directory.
         log = CACHE / "results" / cell / "output.log"
         log.parent.mkdir(parents=True, exist_ok=True)
