@@ -85,8 +85,12 @@ def read(path):
 
 def cgroups_of(pid):
     """The process's cgroup by controller name ("" is cgroup2), empty if it has gone."""
+    return paths_by_controller(read(f"/proc/{pid}/cgroup"))
+
+
+def paths_by_controller(text):
     found = {}
-    for line in read(f"/proc/{pid}/cgroup").splitlines():
+    for line in text.splitlines():
         _, names, path = line.split(":", 2)
         for name in names.split(","):
             found[name] = path
@@ -102,7 +106,12 @@ class Group:
     @classmethod
     def of(cls, pid):
         """The step's group in which the kernel holds this process, or None."""
-        for path in cgroups_of(pid).values():
+        return cls.named_in(read(f"/proc/{pid}/cgroup"))
+
+    @classmethod
+    def named_in(cls, text):
+        """The same from what a process has read of its own /proc/self/cgroup."""
+        for path in paths_by_controller(text).values():
             if OURS.search(path):
                 return cls(path)
         return None
@@ -123,6 +132,10 @@ class Group:
     @property
     def parent(self):
         return Group(self.path.rsplit("/", 1)[0])
+
+    def step(self, name):
+        """A step of this job."""
+        return Group(f"{self.path}/{name}")
 
     def directory(self, controller):
         """The directory in that controller's hierarchy, or None if there is none."""

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cases, in the order in which they run."""
 
-from . import limits, ends, configuration, user, beside_systemd, two_nodes  # noqa: F401
+from . import (  # noqa: F401
+    limits, ends, steps, life, reference, configuration, user, beside_systemd, two_nodes,
+)
