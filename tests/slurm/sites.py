@@ -659,13 +659,22 @@ class TwoNodesSite(PrivateSite):
             f"NodeName={node} NodeHostname={host} NodeAddr={own_address() or LOOPBACK} Port={self.ports[node]} "
             f"{self.topology} RealMemory=1000\n" for node in self.nodes)
 
-    def _start_slurmd(self):
-        for node in self.nodes:
+    def _start_slurmd(self, *nodes):
+        for node in nodes or self.nodes:
             self.keeper.start(f"slurmd-{node}", ["slurmd", "-D", "-N", node])
 
-    def _stop_slurmd(self):
-        for node in self.nodes:
+    def _stop_slurmd(self, *nodes):
+        for node in nodes or self.nodes:
             self.keeper.stop(f"slurmd-{node}")
+
+    def restart_slurmd(self, *nodes):
+        """These, or all of them."""
+        nodes = nodes or self.nodes
+        self._stop_slurmd(*nodes)
+        self._start_slurmd(*nodes)
+        for node in nodes:
+            until(lambda: self.command("scontrol", "show", "slurmd", node).returncode == 0,
+                  self.partition_wait, f"the new slurmd of {node}")
 
     def write_slurm_conf(self, topology=TOPOLOGY, **keys):
         """Also with nodes that look like this."""

@@ -64,7 +64,7 @@ def terminal():
             os.close(end)
 
 
-@case
+@case(layout=False)
 def interactive_step(site):
     """With use_interactive_step salloc's shell is a step on the node."""
     user = site.users[0]
@@ -102,7 +102,7 @@ def shown(end, said):
         said.append(os.read(end, 65536).decode(errors="replace"))
 
 
-@case
+@case(layout=False)
 def salloc_command(site):
     """salloc's own command runs where salloc does, outside; what it starts by srun is fenced."""
     user = site.users[0]
@@ -132,7 +132,7 @@ def salloc_command(site):
     logged(site, mark, ended_line(jobid, "1"))
 
 
-@case
+@case(layout=False)
 def salloc_no_shell(site):
     """A job without any step of its own; steps come and go from elsewhere."""
     user = site.users[0]
@@ -216,7 +216,7 @@ def overlap(site):
     site.scancel(jobid)
 
 
-@case
+@case(layout=False)
 def multi_prog(site):
     """Different programs in one step: each task is in the step, and has its own exit status."""
     user = site.users[0]
