@@ -2,5 +2,5 @@
 """The cases, in the order in which they run."""
 
 from . import (  # noqa: F401
-    limits, ends, steps, life, configuration, user, beside_systemd, two_nodes,
+    limits, ends, steps, life, reference, configuration, user, beside_systemd, two_nodes,
 )
