@@ -7,7 +7,7 @@ import pwd
 import re
 import signal
 
-from . import kernel
+from . import kernel, sites
 from .kernel import Group, Job
 from .sites import UNFINISHED, until
 
@@ -150,6 +150,30 @@ def ended_after(who):
     finally:
         if kernel.identity(who[0]) == who:
             os.kill(who[0], signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def started(site, user, args, **options):
+    """A user's command that goes on meanwhile; it is ended if it has not ended by itself."""
+    process = site.as_user(user, args, start=True, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=20 * sites.PATIENCE)
+
+
+def ended(process, timeout=20):
+    """Exit status and what it said, of a command that was `started`."""
+    out, err = process.communicate(timeout=timeout * sites.PATIENCE)
+    return process.returncode, out, err
+
+
+def allocated(site, user, jobid):
+    """A job that the case has not got from `submit` ends with the case, too."""
+    site.submitted.append((user, int(jobid)))
+    return int(jobid)
 
 
 def fences_well(site, user):

@@ -95,8 +95,12 @@ def read(path):
 
 def cgroups_of(pid):
     """The process's cgroup by controller name ("" is cgroup2), empty if it has gone."""
+    return paths_by_controller(read(f"/proc/{pid}/cgroup"))
+
+
+def paths_by_controller(text):
     found = {}
-    for line in read(f"/proc/{pid}/cgroup").splitlines():
+    for line in text.splitlines():
         _, names, path = line.split(":", 2)
         for name in names.split(","):
             found[name] = path
@@ -117,8 +121,13 @@ class Group:
     @classmethod
     def of(cls, pid):
         """The step's group in which the kernel holds this process, or None."""
+        return cls.named_in(read(f"/proc/{pid}/cgroup"))
+
+    @classmethod
+    def named_in(cls, text):
+        """The same from what a process has read of its own /proc/self/cgroup."""
         own, slurms = None, {}
-        for controller, path in cgroups_of(pid).items():
+        for controller, path in paths_by_controller(text).items():
             if OURS.search(path):
                 own = path
             for pattern in SLURMS:
@@ -153,6 +162,13 @@ class Group:
         def above(path):
             return path.removesuffix("/user").rsplit("/", 1)[0]
         return Job(self.own and above(self.own), {c: above(p) for c, p in self.slurms.items()})
+
+    def step(self, name):
+        """A step of this job."""
+        def below(controller, path):
+            return f"{path}/{name}/user" if controller == "" else f"{path}/{name}"
+        return Group(self.own and f"{self.own}/{name}",
+                     {c: below(c, p) for c, p in self.slurms.items()})
 
     def directory(self, controller):
         """The directory in that controller's hierarchy, or None if there is none."""

@@ -6,6 +6,7 @@
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import pwd
@@ -18,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from pathlib import Path
 
@@ -60,6 +62,14 @@ def write_atomically(path, text):
     beside.rename(path)
 
 
+def with_keys(text, keys):
+    """slurm.conf in which these keys say something else; None takes one out."""
+    for key, value in keys.items():
+        text = re.sub(rf"(?mi)^{key}=.*\n", "", text)
+        text += f"{key}={value}\n" if value else ""
+    return text
+
+
 def end_by_exception(*_):
     """SIGTERM and SIGHUP then take the way through every `finally`, as SIGINT does."""
     raise SystemExit(1)
@@ -100,6 +110,7 @@ class Site:
         self.home = None
         self.config = None
         self.slurmd_log = None
+        self.controller_log = None
 
     # -- commands ---------------------------------------------------------------------
 
@@ -110,17 +121,30 @@ class Site:
             timeout=timeout, stdin=subprocess.DEVNULL, check=False,
         )
 
-    def as_user(self, user, args, text=True, env=None, stdin=None, start=False):
-        """A user's command, in the user's own directory."""
+    def as_user(self, user, args, text=True, env=None, stdin=None, start=False, terminal=None):
+        """A user's command, in the user's own directory.
+
+        With `start` it is not waited for; `terminal` is the descriptor of one that it then has.
+        """
         account = pwd.getpwnam(user)
+
+        def prepare():
+            die_with_parent(signal.SIGTERM)
+            if terminal is not None:
+                os.setsid()
+                fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
         options = dict(
             user=account.pw_uid, group=account.pw_gid, extra_groups=[],
             cwd=self.directory(user),
             env={**self.environment, "USER": user, "LOGNAME": user,
                  "HOME": str(self.directory(user)), **(env or {})},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=text,
-            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+            preexec_fn=prepare,
         )
+        if terminal is not None:
+            options.update(stdin=terminal, stdout=terminal, stderr=terminal)
+            return subprocess.Popen(args, **options)
         if start:
             return subprocess.Popen(args, stdin=subprocess.DEVNULL, **options)
         if stdin is None:
@@ -270,6 +294,36 @@ class Site:
     def restart_slurmd(self):
         raise NotImplementedError
 
+    def write_slurm_conf(self, **keys):
+        """slurm.conf as this site has it, but for these keys; None takes one out.
+
+        No daemon reads it for that: see `reconfigured`.
+        """
+        raise NotImplementedError
+
+    def _restart_slurm(self):
+        """The controller too, with what it has saved: no number is given to two jobs."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def reconfigured(self, **keys):
+        """For the time being slurm.conf says this, and the daemons have started with it."""
+        try:
+            self.write_slurm_conf(**keys)
+            self._restart_slurm()
+            yield
+        finally:
+            self._end_jobs()
+            self.write_slurm_conf()
+            self._restart_slurm()
+
+    def _end_jobs(self):
+        """Ours, before a restart: the daemons would forget what still runs."""
+        with contextlib.suppress(AssertionError):
+            if self.submitted:
+                self.scancel(*(jobid for _, jobid in self.submitted))
+            until(self.idle_again, 20, "the end of every job")
+
     # -- jobfence -----------------------------------------------------------------------
 
     def own_keys(self):
@@ -333,14 +387,7 @@ class Site:
     @contextlib.contextmanager
     def plugstack(self, *arguments, kind="required", twice=False, before=(), after=()):
         """For the time being, the plugin's line in plugstack.conf is another, between others."""
-        for path in self.plugstack_files():
-            text = path.read_text()
-            line = next((l for l in text.splitlines()
-                         if "libjobfence" in l and not l.lstrip().startswith("#")), None)
-            if line:
-                break
-        else:
-            raise AssertionError("no plugstack file names the plugin")
+        path, text, line = self._plugin_line()
         changed = " ".join([kind, *line.split()[1:], *arguments])
         lines = [*before, *[changed] * (1 + twice), *after]
         write_atomically(path, text.replace(line, "\n".join(lines)))
@@ -348,6 +395,32 @@ class Site:
             yield
         finally:
             write_atomically(path, text)
+
+    def _plugin_line(self):
+        """The file that names the plugin, its text, and the line in it."""
+        for path in self.plugstack_files():
+            text = path.read_text()
+            for line in text.splitlines():
+                if "libjobfence" in line and not line.lstrip().startswith("#"):
+                    return path, text, line
+        raise AssertionError("no plugstack file names the plugin")
+
+    @contextlib.contextmanager
+    def unplugged(self):
+        """For the time being this is a Slurm that has never heard of jobfence.
+
+        slurmd starts again for it: it has the plugin loaded, and newer releases tell their
+        step daemons what to load.
+        """
+        path, text, line = self._plugin_line()
+        try:
+            write_atomically(path, text.replace(line, "#" + line))
+            self.restart_slurmd()
+            yield
+        finally:
+            self._end_jobs()
+            write_atomically(path, text)
+            self.restart_slurmd()
 
 
 # ----------------------------------------------------------------------------------------
@@ -386,6 +459,7 @@ class PrivateSite(Site):
             self.home = self.top / "home"
             self.config = self.top / "jobfence.conf"
             self.slurmd_log = self.top / "slurmd.log"
+            self.controller_log = self.top / "slurmctld.log"
             self._write_files()
             self._start()
         except BaseException:
@@ -425,7 +499,10 @@ class PrivateSite(Site):
         (self.top / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         daemons = ["slurmctld", *self.nodes]
         self.ports = dict(zip(daemons, free_ports(len(daemons))))
-        (self.top / "slurm.conf").write_text(self._slurm_conf())
+        self.write_slurm_conf()
+
+    def write_slurm_conf(self, **keys):
+        write_atomically(self.top / "slurm.conf", with_keys(self._slurm_conf(), keys))
 
     def _slurm_conf(self):
         address = own_address()
@@ -443,7 +520,7 @@ StateSaveLocation={self.top}/state
 SlurmdSpoolDir={self.top}/spool
 SlurmctldPidFile={self.top}/slurmctld.pid
 SlurmdPidFile={self.top}/slurmd.pid
-SlurmctldLogFile={self.top}/slurmctld.log
+SlurmctldLogFile={self.controller_log}
 SlurmdLogFile={self.slurmd_log}
 SlurmctldDebug=info
 SlurmdDebug=info
@@ -500,6 +577,11 @@ CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory * 9 // 10}
 
     def _stop_slurmd(self):
         self.keeper.stop("slurmd")
+
+    def _restart_slurm(self):
+        self._stop_slurmd()
+        self.keeper.stop("slurmctld")
+        self._start_slurm(("slurmctld", "-D"))
 
     def _until_ready(self, condition, what):
         try:
@@ -567,7 +649,6 @@ class TwoNodesSite(PrivateSite):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.topology = self.TOPOLOGY
-        self.changes = {}
 
     @property
     def node(self):
@@ -575,20 +656,14 @@ class TwoNodesSite(PrivateSite):
         return self.nodes[0]
 
     def _slurm_conf(self):
-        lines = super()._slurm_conf()
-        keys = {
+        return with_keys(super()._slurm_conf(), {
             "SlurmdSpoolDir": f"{self.top}/spool/%n",
             "SlurmdPidFile": f"{self.top}/slurmd-%n.pid",
             "SlurmdLogFile": f"{self.top}/slurmd-%n.log",
             # Shows what Slurm tells jobfence: `granted: Items {…}`.
             "SlurmdDebug": "debug",
             "PrologFlags": "Contain",
-            **self.changes,
-        }
-        for key, value in keys.items():
-            lines = re.sub(rf"(?m)^{key}=.*\n", "", lines)
-            lines += f"{key}={value}\n" if value else ""
-        return lines
+        })
 
     def _node_lines(self):
         host = hostname()
@@ -596,34 +671,27 @@ class TwoNodesSite(PrivateSite):
             f"NodeName={node} NodeHostname={host} NodeAddr={own_address() or LOOPBACK} Port={self.ports[node]} "
             f"{self.topology} RealMemory=1000\n" for node in self.nodes)
 
-    def _start_slurmd(self):
-        for node in self.nodes:
+    def _start_slurmd(self, *nodes):
+        for node in nodes or self.nodes:
             self.keeper.start(f"slurmd-{node}", ["slurmd", "-D", "-N", node])
 
-    def _stop_slurmd(self):
-        for node in self.nodes:
+    def _stop_slurmd(self, *nodes):
+        for node in nodes or self.nodes:
             self.keeper.stop(f"slurmd-{node}")
 
-    @contextlib.contextmanager
-    def reconfigured(self, topology=TOPOLOGY, **keys):
-        """For the time being, the nodes look like this and slurm.conf says that."""
-        self._restart(topology, keys)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(AssertionError):
-                # The daemons would forget what still runs.
-                self.scancel(*(jobid for _, jobid in self.submitted))
-                until(self.idle_again, 20, "the end of every job")
-            self._restart(self.TOPOLOGY, {})
+    def restart_slurmd(self, *nodes):
+        """These, or all of them."""
+        nodes = nodes or self.nodes
+        self._stop_slurmd(*nodes)
+        self._start_slurmd(*nodes)
+        for node in nodes:
+            until(lambda: self.command("scontrol", "show", "slurmd", node).returncode == 0,
+                  self.partition_wait, f"the new slurmd of {node}")
 
-    def _restart(self, topology, keys):
-        self._stop_slurmd()
-        self.keeper.stop("slurmctld")
-        self.topology, self.changes = topology, keys
-        write_atomically(self.top / "slurm.conf", self._slurm_conf())
-        # With what it has saved, so that no number is given to two jobs.
-        self._start_slurm(("slurmctld", "-D"))
+    def write_slurm_conf(self, topology=TOPOLOGY, **keys):
+        """Also with nodes that look like this."""
+        self.topology = topology
+        super().write_slurm_conf(**keys)
 
     def slurmd_pid(self, node=None):
         return self.keeper.pids[f"slurmd-{node or self.node}"]
@@ -874,14 +942,17 @@ class InstalledSite(Site):
     """The Slurm of this machine, its services running and its node idle."""
 
     users = ("alice", "bob")
+    SLURM_CONF = Path("/etc/slurm/slurm.conf")
 
     def __init__(self):
         super().__init__()
         self.config = Path("/etc/slurm/jobfence.conf")
         self.slurmd_log = Path("/var/log/slurm/slurmd.log")
+        self.controller_log = Path("/var/log/slurm/slurmctld.log")
 
     def __enter__(self):
         self.saved = self.config.read_bytes() if self.config.exists() else None
+        self.slurm_conf = self.SLURM_CONF.read_bytes()
         self.home = Path(tempfile.mkdtemp(prefix="jobfence-site-"))
         self.home.chmod(0o755)
         try:
@@ -926,6 +997,17 @@ class InstalledSite(Site):
             raise AssertionError(f"slurmd does not start: {done.stderr}")
         until(lambda: self.command("scontrol", "show", "slurmd").returncode == 0,
               self.partition_wait, "the new slurmd")
+
+    def write_slurm_conf(self, **keys):
+        text = self.slurm_conf.decode()
+        write_atomically(self.SLURM_CONF, with_keys(text, keys) if keys else text)
+
+    def _restart_slurm(self):
+        for service in ("slurmctld", "slurmd"):
+            done = self.command("systemctl", "restart", service, timeout=120)
+            if done.returncode != 0:
+                raise AssertionError(f"{service} does not start: {done.stderr}")
+        until(lambda: self.node_state() == "IDLE", self.partition_wait, "the idle node")
 
     def own_keys(self):
         """Where things are stays as the administrator has said."""

@@ -17,7 +17,7 @@ def job_on(site, user, jobid, node):
 
 
 def extern_of(job):
-    return Group(f"{job.path}/step_extern")
+    return job.step("step_extern")
 
 
 def made_at(group):
@@ -144,7 +144,7 @@ def node_level(site):
     # The same step of the same job, once on each node.
     groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
     for node, group in groups.items():
-        wanted = Group(f"{job_on(site, user, jobid, node).path}/step_0")
+        wanted = job_on(site, user, jobid, node).step("step_0")
         expect_equal(group, wanted, f"the step's group on {node}")
         for pid in (p for p in site.job_pids(jobid, "bash") if Group.of(p) == group):
             fenced_in_all(pid, group)
@@ -227,7 +227,8 @@ def two_threads_per_core(site):
             (["-c3"], 3, 3),
         ],
     }.items():
-        with site.reconfigured(TWO_THREADS, SelectTypeParameters=select, PrologFlags=None):
+        with site.reconfigured(topology=TWO_THREADS, SelectTypeParameters=select,
+                               PrologFlags=None):
             for request, job, step in requests:
                 jobid = site.submit(site.users[0], f"srun -n1 {request[-1]} sleep 300",
                                     "--mem=100", *request)

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What happens to a running job: it is stopped, goes on, starts again, and its daemons do."""
+
+import contextlib
+import os
+import re
+import signal
+
+from .. import kernel
+from ..harness import (
+    Skip, allocated, case, ended, ended_after, ended_line, expect, expect_dead, expect_equal,
+    expect_limits, expect_match, fenced, fenced_in_all, fences_well, logged, started,
+)
+from ..kernel import Group
+from ..sites import InstalledSite, until
+from .limits import busy_cpus
+from .steps import running_job
+
+SPINNER = "while :; do :; done"
+
+
+def scontrol(site, *args):
+    done = site.command("scontrol", *(str(arg) for arg in args))
+    expect_equal(done.returncode, 0, f"scontrol {' '.join(map(str, args))} ({done.stderr})")
+
+
+def start_again(site, jobid, runs):
+    """scontrol requeue, without the two minutes for which the controller holds such a job back."""
+    scontrol(site, "requeue", jobid)
+    until(lambda: site.job(jobid).get("JobState") == "PENDING", 20, f"job {jobid} in the queue")
+    until(lambda: not site.step_daemons(jobid), 20, f"the end of the old run of job {jobid}")
+    # slurmd refuses a run that begins in the second in which the one before it was ended.
+    scontrol(site, "update", f"jobid={jobid}", "starttime=now+2seconds")
+    until(lambda: int(site.job(jobid)["Restarts"]) == runs, 30, f"run {runs} of job {jobid}")
+
+
+RUNS_AGAIN = """
+echo run $((SLURM_RESTART_COUNT)) $JOBFENCE_CGROUP
+setsid sleep 300 </dev/null >/dev/null 2>&1 &
+sleep 300
+"""
+
+
+@case(layout=False)
+def requeue(site):
+    """The same number and the same directories, made anew for each run."""
+    mark = site.log_mark()
+    jobid = site.submit(site.users[0], RUNS_AGAIN, "-c1", "--mem=100", "--requeue",
+                        "--open-mode=append")
+    for run in range(3):
+        group = fenced(site, jobid)
+        until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 10, "its processes")
+        expect_limits(group, 1.0, 100)
+        expect_limits(group.parent, 1.0, 100)
+        processes = list(filter(None, map(kernel.identity, group.members())))
+        expect(processes, f"run {run} has no process in {group.path}")
+        said = site.output(jobid)
+        expect_equal(re.findall(r"^run (\d+) (\S+)", said, re.M)[-1], (str(run), group.path),
+                     "what the last run says of itself")
+        if run < 2:
+            start_again(site, jobid, run + 1)
+            for who in processes:
+                expect_dead(who)
+    site.scancel(jobid)
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    until(lambda: len(re.findall(ended_line(jobid, "batch"), site.slurmd_log_since(mark))) == 3,
+          10, "a line about the end of each of three runs")
+
+
+@case
+def requeue_after_stepd_killed(site):
+    """The new run finds the directories of the old one, with somebody in them."""
+    jobid = site.submit(site.users[0], RUNS_AGAIN, "-c1", "--mem=100", "--requeue",
+                        "--open-mode=append")
+    group = fenced(site, jobid)
+    until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 10, "its processes")
+    orphans = list(filter(None, map(kernel.identity, group.members())))
+    daemons = site.step_daemons(jobid)
+    expect(orphans and daemons, "no process or no step daemon found")
+    with contextlib.ExitStack() as cleanup:
+        for who in orphans:
+            cleanup.enter_context(ended_after(who))
+        for pid in daemons:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not site.step_daemons(jobid), 5, "the death of the step daemon")
+        start_again(site, jobid, 1)
+        for who in orphans:
+            expect_dead(who, 20)
+        again = fenced(site, jobid)
+        expect_equal(again.path, group.path, "the second run's group")
+        expect_limits(again, 1.0, 100)
+        expect_limits(again.parent, 1.0, 100)
+        until(lambda: len(again.members()) >= 3, 10, "the second run's processes")
+        site.scancel(jobid)
+        site.wait(jobid)
+        until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
+
+
+def suspended(site):
+    """A spinning job that has been suspended: its number and its step."""
+    jobid = site.submit(site.users[0], SPINNER, "-c1", "--mem=100")
+    group = fenced(site, jobid)
+    until(lambda: group.cpu_seconds() > 0.2, 30, "the spinner's first turns")
+    scontrol(site, "suspend", jobid)
+    expect_equal(site.job(jobid)["JobState"], "SUSPENDED", "state")
+
+    def stands():
+        used, _ = busy_cpus(site, group, 1)
+        return used < 0.02
+    until(stands, 10, "the spinner to stand still")
+    return jobid, group
+
+
+@case
+def suspend_resume(site):
+    jobid, group = suspended(site)
+    members = group.members()
+    expect(members, "the suspended job has lost its processes")
+    expect_limits(group, 1.0, 100)
+    expect_limits(group.parent, 1.0, 100)
+    # Its CPUs are free for others meanwhile, who are fenced as ever.
+    fences_well(site, site.users[1])
+    used = group.cpu_seconds()
+    scontrol(site, "resume", jobid)
+    until(lambda: group.cpu_seconds() > used + 0.2, 30, "the spinner's further turns")
+    expect_equal(group.members(), members, "processes after it")
+    expect_limits(group, 1.0, 100)
+    expect_limits(group.parent, 1.0, 100)
+    site.scancel(jobid)
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
+
+
+@case
+def scancel_suspended(site):
+    """Nothing is left of it, stopped or frozen."""
+    jobid, group = suspended(site)
+    processes = list(filter(None, map(kernel.identity, group.members())))
+    expect(processes, "the suspended job has lost its processes")
+    site.scancel(jobid)
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    for who in processes:
+        expect_dead(who)
+    until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
+
+
+def goes_on_through(site, happening):
+    """A job with a step of srun's, to which `happening` does nothing."""
+    user = site.users[0]
+    # A pipe, since a shell that reads from it has no children that come and go.
+    go = site.directory(user) / "pipe"
+    go.unlink(missing_ok=True)
+    os.mkfifo(go)
+    go.chmod(0o666)
+    mark = site.log_mark()
+    jobid = site.submit(user, """
+        srun --mem=80 sh -c 'read word <pipe; exit 3'
+        echo srun=$?
+        srun --mem=70 sh -c 'echo $JOBFENCE_MEMORY_BYTES; sleep 300 & wait'
+        """, "-c1", "--mem=100")
+    batch, step = fenced(site, jobid), fenced(site, jobid, "step_0")
+    processes = list(filter(None, map(kernel.identity, batch.members() | step.members())))
+    daemons = site.step_daemons(jobid)
+    expect(len(daemons) >= 2, f"step daemons {daemons}")
+    happening()
+
+    def as_before():
+        expect_limits(batch.parent, 1.0, 100)
+        expect_limits(batch, 1.0, 100)
+    as_before()
+    expect_limits(step, 1.0, 80)
+    expect_equal(sorted(site.step_daemons(jobid)), sorted(daemons), "step daemons")
+    for who in processes:
+        expect_equal(kernel.identity(who[0]), who, "a process of the job")
+        expect(Group.of(who[0]) in (batch, step), f"process {who[0]} is in {Group.of(who[0])}")
+    if os.cpu_count() > 1:
+        # A second job beside it, which looks for what dead step daemons have left.
+        fences_well(site, user)
+    as_before()
+    # Without a reader this is an error.
+    with open(os.open(go, os.O_WRONLY | os.O_NONBLOCK), "w") as pipe:
+        pipe.write("go\n")
+    second = fenced(site, jobid, "step_1", timeout=20)
+    go.unlink()
+    expect_limits(second, 1.0, 70)
+    as_before()
+    expect_match(r"srun=3\n", site.output(jobid), "the job's output")
+    logged(site, mark, ended_line(jobid, "0"))
+    site.scancel(jobid)
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    until(lambda: not batch.parent.exists(), 5, f"the end of {batch.parent.path}")
+    for name in ("1", "batch"):
+        logged(site, mark, ended_line(jobid, name))
+    expect_equal(site.node_state(), "IDLE", "state of the node")
+
+
+@case
+def slurmd_restarts(site):
+    daemon = site.slurmd_pid()
+
+    def happening():
+        site.restart_slurmd()
+        expect(site.slurmd_pid() != daemon, "slurmd has not been restarted")
+    goes_on_through(site, happening)
+
+
+@case(layout=False)
+def slurmd_killed(site):
+    """Without a farewell: what slurmd left is no litter as long as the step daemons live."""
+    daemon = kernel.identity(site.slurmd_pid())
+
+    def happening():
+        os.kill(daemon[0], signal.SIGKILL)
+        expect_dead(daemon)
+        site.restart_slurmd()
+    goes_on_through(site, happening)
+
+
+@case(layout=False)
+def reconfigure(site):
+    def happening():
+        mark = site.log_mark()
+        scontrol(site, "reconfigure")
+        # Which is all that it says of it at this level, in any release.
+        until(lambda: site.slurmd_log_since(mark), 20, "a word of slurmd")
+        until(lambda: site.command("scontrol", "show", "slurmd").returncode == 0, 30, "slurmd")
+    goes_on_through(site, happening)
+
+
+@case(layout=False)
+def controller_restarts(site):
+    if not isinstance(site, InstalledSite):
+        raise Skip("a private controller is restarted by every case that changes slurm.conf")
+
+    def happening():
+        done = site.command("systemctl", "restart", "slurmctld", timeout=120)
+        expect_equal(done.returncode, 0, f"systemctl restart slurmctld ({done.stderr})")
+        until(lambda: site.command("scontrol", "ping").returncode == 0, 30, "the controller")
+    goes_on_through(site, happening)
+
+
+@case(on=["two-nodes"])
+def one_of_two_restarts(site):
+    """Two slurmd on a host: what one does to its jobs is nothing to the other's.
+
+    The same job and user on both, so that but for the node everything has the same name.
+    """
+    user = site.users[0]
+    jobid = site.submit(user, "srun sleep 300", "-N2", "-n2", "-c1", "--mem=100")
+    groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
+    processes = {node: list(filter(None, map(kernel.identity, group.members())))
+                 for node, group in groups.items()}
+    other = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=120")
+    kept = fenced(site, other)
+    site.restart_slurmd("n1")
+    # It cleans up when it starts, and so does each launch.
+    small = site.submit(user, "true", "-w", "n1", "-c1", "--mem=100")
+    expect_equal(site.wait(small), "COMPLETED", "state of a job after it")
+    for node, group in groups.items():
+        expect_limits(group, 1.0, 100)
+        expect_limits(group.parent, 1.0, 100)
+        for who in processes[node]:
+            expect_equal(kernel.identity(who[0]), who, f"a process of the job on {node}")
+            fenced_in_all(who[0], group.path)
+    expect_limits(kept, 1.0, 120)
+    expect(kept.members(), "the other user's job has lost its processes")
+    site.scancel(jobid, other)
+    for one in (jobid, other):
+        expect_equal(site.wait(one), "CANCELLED", f"state of job {one}")
+    for group in groups.values():
+        until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
+
+
+@case(on=["two-nodes"])
+def dead_step_on_one_of_two(site):
+    """What is left on one node is removed by a launch; the same step goes on on the other."""
+    user = site.users[0]
+    jobid = site.submit(user, "srun sleep 300", "-N2", "-n2", "-c1", "--mem=100", "--no-kill")
+    groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
+    orphans = list(filter(None, map(kernel.identity, groups["n2"].members())))
+    alive = list(filter(None, map(kernel.identity, groups["n1"].members())))
+    daemons = [pid for pid in site.step_daemons(jobid)
+               if f"{jobid}.0" in kernel.command_line(pid)
+               and set(kernel.descendants(pid)) & {pid for pid, _ in orphans}]
+    expect_equal(len(daemons), 1, "step daemons of step 0 on n2")
+    with contextlib.ExitStack() as cleanup:
+        for who in orphans:
+            cleanup.enter_context(ended_after(who))
+        os.kill(daemons[0], signal.SIGKILL)
+        until(lambda: not kernel.is_alive(daemons[0]), 5, "the death of the step daemon")
+        small = site.submit(site.users[1], "true", "-w", "n2", "-c1", "--mem=100")
+        expect_equal(site.wait(small), "COMPLETED", "state of a job on n2")
+        for who in orphans:
+            expect_dead(who)
+        for who in alive:
+            expect_equal(kernel.identity(who[0]), who, "process on n1")
+        until(lambda: not groups["n2"].exists(), 5, f"the end of {groups['n2'].path}")
+        expect_limits(groups["n1"], 1.0, 100)
+    site.scancel(jobid)
+    site.wait(jobid)
+    for group in groups.values():
+        until(lambda: not group.parent.exists(), 10, f"the end of {group.parent.path}")
+
+
+@case(layout=False)
+def warned_and_timed_out(site):
+    """`sbatch --signal=B:…` comes to the script alone, and a step's own time limit ends that step."""
+    user = site.users[0]
+    # The controller looks every 30 s; before the end by a minute means at its next look.
+    jobid = site.submit(user, """
+        trap 'echo warned' USR1
+        srun --time=1 --mem=80 sh -c 'trap "echo task warned" USR1; while :; do sleep 1; done' &
+        while :; do wait -n && break; status=$?; jobs %1 >/dev/null 2>&1 || break; done
+        echo srun=$status
+        sleep 300 & wait
+        """, "-c1", "--mem=100", "--time=2", "--signal=B:USR1@60")
+    batch, step = fenced(site, jobid), fenced(site, jobid, "step_0")
+    until(lambda: "warned" in site.output(jobid), 100, "the signal")
+    expect_limits(batch, 1.0, 100)
+    until(lambda: "srun=" in site.output(jobid), 120, "the end of the step")
+    until(lambda: not step.exists(), 10, f"the end of {step.path}")
+    said = site.output(jobid)
+    expect("task warned" not in said, f"the step has had the script's signal:\n{said}")
+    expect_match(r"DUE TO TIME LIMIT", said, "the job's output")
+    expect_limits(batch, 1.0, 100)
+    site.scancel(jobid)
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+
+
+@case(layout=False)
+def srun_waits(site):
+    """--wait: when the first task has ended, the others are given so long, and killed with all."""
+    user = site.users[0]
+    task = """
+        [ $SLURM_PROCID = 0 ] && { until [ -e go ]; do sleep 0.1; done; exit 0; }
+        setsid sleep 300 </dev/null >/dev/null 2>&1 &
+        sleep 300
+        """
+    args = ["srun", "-n2", "--overcommit", "-c1", "--mem=100", "--wait=1", "sh", "-c", task]
+    go = site.directory(user) / "go"
+    go.unlink(missing_ok=True)
+    with started(site, user, args) as srun:
+        jobid = allocated(site, user, running_job(site, user))
+        step = fenced(site, jobid, "step_0")
+        until(lambda: len(site.job_pids(jobid, "sleep 300")) >= 2, 10, "the second task")
+        processes = list(filter(None, map(kernel.identity, step.members())))
+        go.touch()
+        status, _, said = ended(srun)
+        go.unlink()
+    expect(status != 0, "srun returned 0")
+    expect_match(r"(?i)first task exited 1s ago", said, "srun's stderr")
+    for who in processes:
+        expect_dead(who)
+    until(lambda: not step.parent.exists(), 5, f"the end of {step.parent.path}")
