@@ -56,15 +56,17 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
     let host = Host::read(&config)?;
     let slurm = Slurm::read();
     let own = describe(&host, &config, slurm.as_ref());
-    // No verdict on a job: a hint. Where every directory is Slurm's, pam_slurm_adopt does it all.
-    if own && let Some(missing) = pam::missing(&options.pam_directory, &pam_line(&options.configured)) {
+    // No verdict on a job: a hint. Where the limits are in Slurm's directories, pam_slurm_adopt does it all.
+    if own.limits
+        && let Some(missing) = pam::missing(&options.pam_directory, &pam_line(&options.configured))
+    {
         println!("pam            {missing}");
     }
     match config.mode {
         Mode::Observe => println!("mode           observe: jobs are put in cgroups and measured, but not limited"),
         Mode::Enforce | Mode::Off => {}
     }
-    if !own {
+    if !own.any {
         return overlay_alone(&host, &config);
     }
     match trial(&config) {
@@ -99,8 +101,16 @@ fn pam_line(configured: &Configured) -> String {
     format!("session required pam_exec.so quiet stdout {} adopt{}", program.display(), config.unwrap_or_default())
 }
 
-/// Says what is here, and whether any directory would be ours.
-fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> bool {
+/// Which directories would be ours.
+#[derive(Default)]
+struct Ours {
+    any: bool,
+    /// Those in which something is limited.
+    limits: bool,
+}
+
+/// Says what is here.
+fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
     let kind = match host.layout.kind() {
         Kind::Unified => "unified: cgroup v2 alone",
         Kind::Hybrid => "hybrid: limits on cgroup v1, killing and counting on cgroup v2",
@@ -114,7 +124,7 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> bool {
         Some(slurm) => println!("slurm.conf     {}", slurm.file().display()),
         None => println!("slurm.conf     was not found; taking it that Slurm uses no cgroups (SLURM_CONF can name it)"),
     }
-    let mut any_own = false;
+    let mut own = Ours::default();
     for hierarchy in &host.layout.hierarchies {
         let mark = if used.contains(&hierarchy) { "used" } else { "-" };
         println!("hierarchy      {hierarchy}: {mark}");
@@ -129,7 +139,8 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> bool {
             Some(Placement::Own(because)) => println!("placement      own, below {}: {because}", host.base),
             None => println!("placement      own, below {}", host.base),
         }
-        any_own = true;
+        own.any = true;
+        own.limits |= controllers.iter().any(|controller| hierarchy.has(controller));
         let base = || {
             hierarchy.open().and_then(|mut dir| {
                 for name in host.base.split('/') {
@@ -153,7 +164,7 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> bool {
             Err(_) => println!("delegation     {}/{} will be made", hierarchy.mount.display(), host.base),
         }
     }
-    any_own
+    own
 }
 
 /// Where every directory will be Slurm's there is nothing to try before a job runs, but for its scope.

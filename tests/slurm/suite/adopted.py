@@ -2,14 +2,17 @@
 """Processes from outside that are put into a job, as sessions of ssh are."""
 
 import contextlib
+import re
 import subprocess
+from pathlib import Path
 
 from .. import kernel
 from ..harness import (
-    EAT, Skip, case, ended_line, expect, expect_dead, expect_equal, expect_in, fenced,
-    fenced_in_all, logged,
+    EAT, Skip, case, ended_line, expect, expect_dead, expect_equal, expect_in, expect_limits,
+    fenced, fenced_in_all, logged,
 )
-from ..sites import until
+from ..kernel import Group
+from ..sites import until, write_atomically
 from .limits import busy_cpus
 from .two_nodes import extern_of, job_on
 
@@ -149,3 +152,68 @@ def adopted_by_no_job_without_extern_step(site):
             expect_in("slurm.conf have PrologFlags=Contain", done.stderr, "its stderr")
         site.scancel(jobid)
         site.wait(jobid)
+
+
+SERVICE = Path("/etc/pam.d/su-l")
+
+
+def login(user, command):
+    """As sshd would: PAM's account and session stacks, then the user's command."""
+    return subprocess.Popen(["su", "-l", user, "-c", command], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@contextlib.contextmanager
+def session_line(site):
+    """What 'jobfence check' says is missing in the PAM configuration is there, for the time being."""
+    said = site.command("jobfence", "check").stdout
+    line = re.search(r"ssh sessions are NOT fenced: .*: (session required .*)", said)
+    before = SERVICE.read_text()
+    try:
+        if line:
+            write_atomically(SERVICE, f"{before}{line.group(1)}\n")
+            expect("NOT fenced" not in site.command("jobfence", "check").stdout, "check is not content")
+        yield
+    finally:
+        write_atomically(SERVICE, before)
+
+
+@case(on=["installed"])
+def logins_by_pam_slurm_adopt(site):
+    """A login on a node goes into the user's job, shares its limits, and ends with it."""
+    if not SERVICE.exists() or "pam_slurm_adopt" not in SERVICE.read_text():
+        raise Skip("no service of PAM has pam_slurm_adopt")
+    user, other = site.users
+    with site.reconfigured(PrologFlags="Contain"), session_line(site):
+        jobid = site.submit(user, "sleep 300", "-n1", "-c1", "--mem=200")
+        batch = fenced(site, jobid)
+        refused = login(other, "true")
+        refused.communicate(timeout=60)
+        expect(refused.returncode != 0, "a user without a job could log in")
+        spin = "for i in 1 2 3; do while :; do :; done & done; echo begun; wait"
+        process = login(user, spin)
+        try:
+            # `echo` comes last, and su starts its command when the session is open.
+            expect_equal(process.stdout.readline(), "begun\n", "the session's output")
+            spinners = [pid for pid in kernel.descendants(process.pid)
+                        if kernel.command_line(pid).startswith(("-bash", "bash"))]
+            expect(len(spinners) >= 3, f"the session has {spinners}")
+            steps = {Group.of(pid) for pid in spinners}
+            expect_equal(len(steps), 1, f"number of cgroups of the session: {steps}")
+            step = steps.pop()
+            expect(step, "the session is in no step")
+            expect_equal(step.name, "step_extern", "its step")
+            expect_equal(step.parent, batch.parent, "its job")
+            expect_limits(step, 1.0, 200)
+            for pid in spinners:
+                fenced_in_all(pid, step)
+            used, _ = busy_cpus(site, step)
+            expect(used <= 1.05, f"three spinners in a job with one CPU used {used:.3f} CPUs")
+            who = [kernel.identity(pid) for pid in spinners]
+            site.scancel(jobid)
+            site.wait(jobid)
+            for one in filter(None, who):
+                expect_dead(one, 10)
+        finally:
+            process.kill()
+            process.communicate(timeout=60)
