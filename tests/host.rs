@@ -295,6 +295,33 @@ fn a_record_that_is_not_understood_is_left_alone() {
 }
 
 #[test]
+fn a_step_of_another_release_keeps_its_name_while_it_may_live() {
+    let site = Site::new("release");
+    let mut first = open(&site, "0", &grant(1, 100));
+    let record = site.config.run_dir.join("uid_65534,job_1,step_0");
+    let ours = fs::read_to_string(&record).unwrap();
+    let change = |from: &str, to: &str| {
+        let text = ours.replace("jobfence-record 1\n", "jobfence-record 2\n").replace(from, to);
+        fs::write(&record, text).unwrap();
+    };
+    // Of a living owner, and of a dead one.
+    for start in ["owner_start=", "owner_start=1"] {
+        change("owner_start=", start);
+        let mut second = open(&site, "0", &grant(1, 100));
+        assert!(second.path().ends_with("/step_0.2"), "{start}: {}", second.path());
+        second.close(soon()).unwrap();
+        assert!(record.exists(), "{start}");
+    }
+    // Another boot's directories are gone, whatever they were.
+    change("boot_id=", "boot_id=other");
+    let reaped = janitor::reap(&site.host(), &site.config, soon()).unwrap();
+    assert_eq!((reaped.removed.len(), reaped.failed.len()), (1, 0));
+    assert!(!record.exists());
+    first.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn steps_that_begin_and_end_at_once_do_not_disturb_each_other() {
     let site = Site::new("race");
     let mut children: Vec<Child> = (0..4).map(|_| site.child("begin and end steps")).collect();
