@@ -395,6 +395,26 @@ fn a_missing_controller_is_named() {
 }
 
 #[test]
+fn a_controller_that_is_not_handed_down_is_named_with_the_line_to_add() {
+    let site = Site::new("given");
+    let host = site.host();
+    let Some(unified) = host.layout.unified() else { return };
+    let Some(controller) = ["pids", "hugetlb", "io", "misc"].into_iter().find(|name| unified.has(name)) else { return };
+    let base = unified.mount.join(site.base());
+    let child = base.join("given/below");
+    fs::create_dir_all(&child).unwrap();
+    let error = jobfence::host::enable(&Dir::open(&child).unwrap(), unified, &[controller], false).unwrap_err();
+    fs::remove_dir(&child).unwrap();
+    fs::remove_dir(child.parent().unwrap()).unwrap();
+    let said = error.to_string();
+    assert!(said.contains(&format!("{} (value", child.display())), "{said}");
+    assert!(said.contains(&format!("does not have the {controller} controller")), "{said}");
+    assert!(said.contains("/cgroup.subtree_control lacks it: "), "{said}");
+    // Not as if the directory had gone away, which is tried again.
+    assert_eq!(error.kernel_errno(), None);
+}
+
+#[test]
 fn nothing_is_left_when_a_step_cannot_be_made() {
     let site = Site::new("half");
     let mut host = site.host();
