@@ -48,13 +48,6 @@ define!("globl": "fstatat" = fstatat, "fstatat64" = fstatat);
 // Since 2.30; std refers to it weakly, and does without.
 define!("weak": "gettid" = gettid);
 
-// Since 2.29; std refers to it weakly, and does without where its address is 0: only for a program started in another directory.
-global_asm!(
-    ".weak posix_spawn_file_actions_addchdir_np",
-    ".hidden posix_spawn_file_actions_addchdir_np",
-    ".set posix_spawn_file_actions_addchdir_np, 0"
-);
-
 /// As the kernel has it, which is as glibc has it on 64-bit processors.
 type Stat = libc::stat64;
 

@@ -37,7 +37,7 @@ impl Host {
     pub fn read(config: &Config) -> Result<Self> {
         let proc = Dir::open("/proc")?;
         let layout = Layout::read(&proc, &config.cgroup_mountpoint)?;
-        let systemd = Path::new("/run/systemd/system").is_dir();
+        let systemd = is_systemd();
         let default = if systemd { SYSTEMD_BASE } else { PLAIN_BASE };
         let base = config.cgroup_base.clone().unwrap_or_else(|| default.to_owned());
         let boot_id = proc.read_value("sys/kernel/random/boot_id")?.trim().to_owned();
@@ -140,6 +140,41 @@ impl Host {
     }
 }
 
+/// sd_booted(3).
+fn is_systemd() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+}
+
+/// Why a cgroup2 directory does not have a controller that the root has: which directory above it does not hand it down, and
+/// what to write where. `None` if the directory has it, or is gone.
+fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bool) -> Option<Error> {
+    let has = |text: &str| text.split_whitespace().any(|on| on == controller);
+    let given = dir.read_value("cgroup.controllers").ok().filter(|given| !has(given))?;
+    let below = dir.path().strip_prefix(&hierarchy.mount).ok()?;
+    let mut above = hierarchy.mount.clone();
+    let mut stops_at = None;
+    for name in below {
+        let file = above.join("cgroup.subtree_control");
+        if stops_at.is_none() && !std::fs::read_to_string(&file).is_ok_and(|on| has(&on)) {
+            stops_at = Some(file);
+        }
+        above.push(name);
+    }
+    let stops_at = stops_at?;
+    let stops_at = stops_at.display();
+    let is_unit = |name: &&str| [".scope", ".service", ".slice"].iter().any(|kind| name.ends_with(kind));
+    let unit = below.iter().rev().filter_map(|name| name.to_str()).find(is_unit).filter(|_| systemd);
+    let error = Error::new(format!("the cgroup does not have the {controller} controller:")).at(dir.path());
+    Some(error.value(given.trim()).hint(match unit {
+        Some(unit) => format!(
+            "{stops_at} lacks it: {unit} needs Delegate=yes (or Delegate= with {controller} in its list), and no slice \
+             above it may have DisableControllers={controller} (systemctl show -p Delegate -p DelegateControllers -p \
+             DisableControllers {unit}); then start {unit} anew, when no job runs"
+        ),
+        None => format!("{stops_at} lacks it: echo +{controller} >{stops_at}"),
+    }))
+}
+
 /// Whether systemd says that a directory is delegated; `None` where it cannot say so (a file system without xattrs).
 pub fn is_delegated(dir: &Dir) -> Option<bool> {
     let path = dir.handle_path();
@@ -205,7 +240,8 @@ pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str], new: bo
             Some(Errno::EBUSY) => {
                 error.hint("a process sits directly in this cgroup; only its sub-cgroups may have some")
             }
-            Some(Errno::ENOENT) => error.hint(format!("the cgroup above does not give it the {controller} controller")),
+            // Or the directory has just gone away, and the caller makes it again.
+            Some(Errno::ENOENT) => not_given(dir, hierarchy, controller, is_systemd()).unwrap_or(error),
             _ => error,
         })?;
     }
@@ -240,4 +276,60 @@ pub fn threads_per_core() -> Option<u32> {
     };
     let is_cpu = |name: &String| name.strip_prefix("cpu").is_some_and(|number| number.parse::<u32>().is_ok());
     cpus.list(true).ok()?.iter().filter(|name| is_cpu(name)).filter_map(of_cpu).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn hierarchy(mount: &Path, version: Version) -> Hierarchy {
+        let controllers = ["cpu", "memory"].map(str::to_owned).into();
+        Hierarchy { version, mount: mount.into(), root: "/".into(), controllers, name: None }
+    }
+
+    #[test]
+    fn who_does_not_hand_a_controller_down_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let scope = temp.path().join("jobfence.slice/jobfence.scope");
+        fs::create_dir_all(&scope).unwrap();
+        fs::write(temp.path().join("cgroup.subtree_control"), "cpu memory\n").unwrap();
+        fs::write(temp.path().join("jobfence.slice/cgroup.subtree_control"), "cpu\n").unwrap();
+        fs::write(scope.join("cgroup.controllers"), "cpu\n").unwrap();
+        let hierarchy = hierarchy(temp.path(), Version::V2);
+        let dir = Dir::open(&scope).unwrap();
+        let mount = temp.path().display();
+
+        let plain = not_given(&dir, &hierarchy, "memory", false).unwrap().to_string();
+        assert!(plain.contains("does not have the memory controller") && plain.contains("(value \"cpu\")"), "{plain}");
+        let line = format!("echo +memory >{mount}/jobfence.slice/cgroup.subtree_control");
+        assert!(plain.contains(&line), "{plain}");
+        let systemd = not_given(&dir, &hierarchy, "memory", true).unwrap().to_string();
+        assert!(systemd.contains("jobfence.scope needs Delegate=yes"), "{systemd}");
+        assert!(systemd.contains("DisableControllers=memory") && !systemd.contains("echo"), "{systemd}");
+
+        // The outermost is where it stops.
+        fs::write(temp.path().join("cgroup.subtree_control"), "cpu\n").unwrap();
+        let root = not_given(&dir, &hierarchy, "memory", false).unwrap().to_string();
+        assert!(root.contains(&format!("echo +memory >{mount}/cgroup.subtree_control")), "{root}");
+
+        assert!(not_given(&dir, &hierarchy, "cpu", false).is_none());
+        fs::remove_dir_all(&scope).unwrap();
+        assert!(not_given(&dir, &hierarchy, "memory", false).is_none(), "it is gone");
+    }
+
+    /// As before Linux 5.11, on a host where nobody has seen to it (without systemd).
+    #[test]
+    fn an_old_memory_directory_is_made_to_count_its_children() {
+        let temp = tempfile::tempdir().unwrap();
+        let (file, dir) = (temp.path().join("memory.use_hierarchy"), Dir::open(temp.path()).unwrap());
+        count_children(&dir, &hierarchy(temp.path(), Version::V1)).unwrap();
+        assert!(!file.exists(), "newer kernels have no such file");
+        for (version, after) in [(Version::V2, "0\n"), (Version::V1, "1")] {
+            fs::write(&file, "0\n").unwrap();
+            count_children(&dir, &hierarchy(temp.path(), version)).unwrap();
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(text.starts_with(after.trim()), "{text}");
+        }
+    }
 }

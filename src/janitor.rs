@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::fence;
 use crate::host::Host;
-use crate::record::{Record, Records};
+use crate::record::{Header, Records};
 
 /// What became of one recorded step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,25 +85,27 @@ pub fn reap(host: &Host, config: &Config, deadline: Instant) -> Result<Reaped> {
 
 /// Looks at one record and removes its step if the owner is dead.
 pub fn reap_one(host: &Host, records: &Records, levels: &[String], deadline: Instant) -> Result<Outcome> {
-    let is_dead = |record: &Record| {
-        if record.boot_id != host.boot_id {
+    // Whatever release made it; only what a dead one left in this boot must be understood.
+    let is_dead = |header: &Header| {
+        if header.boot_id != host.boot_id {
             return Ok(true);
         }
         // A pid of another namespace (a slurmd in a container) says nothing here: it is its own janitor's.
-        Ok::<_, Error>(record.pid_namespace == host.pid_namespace && !record.owner.is_alive(&host.proc)?)
+        Ok::<_, Error>(header.pid_namespace == host.pid_namespace && !header.owner.is_alive(&host.proc)?)
     };
-    match records.read(levels)? {
+    match records.header(levels)? {
         None => return Ok(Outcome::Removed),
-        Some(record) if !is_dead(&record)? => return Ok(Outcome::Alive),
+        Some(header) if !is_dead(&header)? => return Ok(Outcome::Alive),
         Some(_) => {}
     }
     let Some(_lock) = records.lock_janitor()? else { return Ok(Outcome::Busy) };
     // Once more under the lock: the record of a dead owner is removed only by a janitor, so this one is still the same.
-    let Some(record) = records.read(levels)? else { return Ok(Outcome::Removed) };
-    if !is_dead(&record)? {
+    let Some(header) = records.header(levels)? else { return Ok(Outcome::Removed) };
+    if !is_dead(&header)? {
         return Ok(Outcome::Alive);
     }
-    if record.boot_id == host.boot_id {
+    if header.boot_id == host.boot_id {
+        let Some(record) = records.read(levels)? else { return Ok(Outcome::Removed) };
         fence::open_existing(host, &record.base, levels)?.remove(host, deadline)?;
     }
     records.forget(levels)?;

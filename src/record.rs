@@ -20,8 +20,10 @@ use procfs::process::Stat;
 use crate::cgroup::dir::Dir;
 use crate::error::{Error, Result};
 
-/// First line of a record; another number is another release's, and not ours to understand.
+/// First line of a record. With another number it is another release's: its first lines, see [`Header`], mean the same, and
+/// what follows is not ours to understand.
 const VERSION: &str = "jobfence-record 1";
+const VERSIONS: &str = "jobfence-record ";
 
 /// A process that cannot be mistaken for another: a pid is used again, its start time is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +67,48 @@ fn start_of(proc: &Dir, pid: i32) -> Result<Option<u64>> {
     }
 }
 
+/// What the records of every release say in their first lines, and end with: a node is upgraded, or goes back, while steps of
+/// the other release live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// `jobfence-record 1`.
+    pub version: String,
+    /// See [`Record::boot_id`].
+    pub boot_id: String,
+    /// See [`Record::pid_namespace`].
+    pub pid_namespace: String,
+    /// See [`Record::owner`].
+    pub owner: Owner,
+}
+
+impl Header {
+    /// Understands the beginning of a complete record of whatever release.
+    pub fn parse(text: &str) -> Result<Self> {
+        Self::split(text).map(|(header, _)| header)
+    }
+
+    /// The header, and the lines between it and the last.
+    fn split(text: &str) -> Result<(Self, std::str::Lines<'_>)> {
+        let bad = || Error::new("not a complete record");
+        let mut lines = text.lines();
+        let version = lines.next().filter(|line| line.starts_with(VERSIONS)).ok_or_else(bad)?.to_owned();
+        if lines.next_back() != Some("end") {
+            return Err(bad());
+        }
+        let boot_id = field(&mut lines, "boot_id").ok_or_else(bad)?;
+        let pid_namespace = field(&mut lines, "pid_namespace").ok_or_else(bad)?;
+        let pid = field(&mut lines, "owner_pid").and_then(|pid| pid.parse().ok()).filter(|&pid| pid > 0);
+        let start = field(&mut lines, "owner_start").and_then(|start| start.parse().ok());
+        let owner = Owner { pid: pid.ok_or_else(bad)?, start: start.ok_or_else(bad)? };
+        Ok((Self { version, boot_id, pid_namespace, owner }, lines))
+    }
+}
+
+/// The value of the next line, `KEY=VALUE`.
+fn field(lines: &mut std::str::Lines<'_>, key: &str) -> Option<String> {
+    lines.next()?.strip_prefix(key)?.strip_prefix('=').map(str::to_owned)
+}
+
 /// What a record says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
@@ -83,23 +127,22 @@ pub struct Record {
 impl Record {
     /// Understands a record. An incomplete one is an error, never a guess.
     pub fn parse(text: &str) -> Result<Self> {
-        let bad = || Error::new("not a record of this release");
-        let mut lines = text.lines();
-        if lines.next() != Some(VERSION) || lines.next_back() != Some("end") {
-            return Err(bad());
+        let (Header { version, boot_id, pid_namespace, owner }, mut lines) = Header::split(text)?;
+        if version != VERSION {
+            return Err(Error::new("a record of another release").value(version).hint(format!(
+                "the process that made it ({}) has ended, and only that release knows what it made: run its 'jobfence \
+                 reap', or end what is in the directories of this name, and remove them and the record",
+                owner.pid
+            )));
         }
-        let mut field = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
-        let boot_id = field("boot_id").ok_or_else(bad)?;
-        let pid_namespace = field("pid_namespace").ok_or_else(bad)?;
-        let pid = field("owner_pid").and_then(|pid| pid.parse().ok()).filter(|&pid| pid > 0).ok_or_else(bad)?;
-        let start = field("owner_start").and_then(|start| start.parse().ok()).ok_or_else(bad)?;
-        let base = field("base").filter(|base| is_relative(base)).ok_or_else(bad)?;
-        let path = field("path").filter(|path| is_relative(path)).ok_or_else(bad)?;
+        let bad = || Error::new("not a complete record");
+        let base = field(&mut lines, "base").filter(|base| is_relative(base)).ok_or_else(bad)?;
+        let path = field(&mut lines, "path").filter(|path| is_relative(path)).ok_or_else(bad)?;
         let levels: Vec<String> = path.split('/').map(str::to_owned).collect();
         if levels.len() < 3 || levels.len() > 4 || !levels.last().is_some_and(|step| step.starts_with("step_")) {
             return Err(bad());
         }
-        Ok(Self { boot_id, pid_namespace, owner: Owner { pid, start }, base, levels })
+        Ok(Self { boot_id, pid_namespace, owner, base, levels })
     }
 }
 
@@ -188,9 +231,17 @@ impl Records {
             None => Ok(None),
             Some(text) => match Record::parse(&text) {
                 Ok(record) if record.levels == levels => Ok(Some(record)),
-                _ => Err(Error::new("not a record of this release:").at(self.dir.path().join(name))),
+                Ok(_) => Err(Error::new("a record of another step than its name says:").at(self.dir.path().join(name))),
+                Err(error) => Err(error.at(self.dir.path().join(name))),
             },
         }
+    }
+
+    /// Who made the record of these directories, of whatever release; `None` when there is none.
+    pub fn header(&self, levels: &[String]) -> Result<Option<Header>> {
+        let name = file_name(levels);
+        let Some(text) = self.dir.read_if_there(&name)? else { return Ok(None) };
+        Header::parse(&text).map(Some).map_err(|error| error.at(self.dir.path().join(name)))
     }
 
     /// Forgets the step with these directories. No error when it was forgotten before.
@@ -280,6 +331,22 @@ mod tests {
         }
     }
 
+    /// Never to be changed: what a release writes here, others of the same node must understand.
+    #[test]
+    fn the_beginning_is_the_same_in_every_release() {
+        let text = "jobfence-record 2\nboot_id=b\npid_namespace=p\nowner_pid=7\nowner_start=9\nwhat=ever\nend\n";
+        let header = Header::parse(text).unwrap();
+        assert_eq!((header.version.as_str(), header.owner), ("jobfence-record 2", Owner { pid: 7, start: 9 }));
+        assert_eq!((header.boot_id.as_str(), header.pid_namespace.as_str()), ("b", "p"));
+        let error = Record::parse(text).unwrap_err().to_string();
+        assert!(error.contains("a record of another release") && error.contains("jobfence-record 2"), "{error}");
+        let ours = record(header.owner).to_string();
+        assert_eq!(Header::parse(&ours).unwrap(), Header { version: VERSION.into(), ..header });
+        for end in 0..ours.len() - 1 {
+            assert!(Header::parse(&ours[..end]).is_err(), "{end}");
+        }
+    }
+
     #[test]
     fn one_claims_the_other_does_not() {
         let temp = tempfile::tempdir().unwrap();
@@ -326,6 +393,7 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in "(jobfence-record 1\n)?(boot_id=.*\n)?(owner_pid=[0-9-]*\n)?(.*\n)*end") {
             let _ = Record::parse(&text);
+            let _ = Header::parse(&text);
         }
     }
 }

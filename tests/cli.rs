@@ -267,3 +267,54 @@ fn reap_kills_nobody_whose_owner_lives_elsewhere() {
     kill(Pid::from_raw(sleeper.id().cast_signed()), Signal::SIGTERM).unwrap();
     assert_eq!(sleeper.wait().unwrap().signal(), Some(libc::SIGTERM));
 }
+
+/// A node is upgraded, or goes back to an older release, while steps live.
+#[test]
+fn a_step_of_another_release_is_left_to_it() {
+    let site = Site::new("release");
+    let mut owner = site.command("run").args(["--", "sleep", "61"]).spawn().unwrap();
+    let run_dir = site.run.path().join("run");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let sleeper = loop {
+        let child = fs::read_to_string(format!("/proc/{0}/task/{0}/children", owner.id())).unwrap();
+        let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", child.trim())).unwrap_or_default();
+        if cgroup.contains(&site.base.name) {
+            break child.trim().to_owned();
+        }
+        assert!(Instant::now() < deadline, "{cgroup}");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let record = fs::read_dir(&run_dir).unwrap().flatten().map(|e| e.path()).find(|path| path.is_file()).unwrap();
+    let ours = fs::read_to_string(&record).unwrap();
+    let theirs = ours.replace("jobfence-record 1\n", "jobfence-record 2\n").replace("\nend\n", "\nwhat=ever\nend\n");
+    assert_ne!(ours, theirs);
+    fs::write(&record, &theirs).unwrap();
+
+    let reap = site.command("reap").output().unwrap();
+    assert!(reap.status.success() && out(&reap).contains("0 removed, 1 alive, 0 could not"), "{reap:?}");
+    assert!(site.command("check").output().unwrap().status.success());
+    assert_eq!(err(&site.run(&["--", "true"])), "");
+    assert!(owner.try_wait().unwrap().is_none(), "the step was ended");
+
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    let reap = site.command("reap").output().unwrap();
+    assert_eq!(reap.status.code(), Some(1));
+    let said = err(&reap);
+    assert!(said.contains("another release") && said.contains("\"jobfence-record 2\""), "{said}");
+    assert!(said.contains(record.to_str().unwrap()) && said.contains("run its 'jobfence reap'"), "{said}");
+    assert_eq!(fs::read_to_string(&record).unwrap(), theirs);
+    let is_alive = || {
+        let stat = fs::read_to_string(format!("/proc/{sleeper}/stat")).unwrap_or_default();
+        !stat.is_empty() && !stat.contains(") Z ")
+    };
+    assert!(is_alive(), "its process was killed");
+    assert_eq!(err(&site.run(&["--", "true"])), "");
+    assert!(site.command("check").output().unwrap().status.success());
+
+    // That release comes back.
+    fs::write(&record, &ours).unwrap();
+    let reap = site.command("reap").output().unwrap();
+    assert!(reap.status.success() && out(&reap).contains("1 removed"), "{reap:?}");
+    assert!(!is_alive() && !record.exists());
+}

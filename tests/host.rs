@@ -301,6 +301,33 @@ fn a_record_that_is_not_understood_is_left_alone() {
 }
 
 #[test]
+fn a_step_of_another_release_keeps_its_name_while_it_may_live() {
+    let site = Site::new("release");
+    let mut first = open(&site, "0", &grant(1, 100));
+    let record = site.config.run_dir.join("uid_65534,job_1,step_0");
+    let ours = fs::read_to_string(&record).unwrap();
+    let change = |from: &str, to: &str| {
+        let text = ours.replace("jobfence-record 1\n", "jobfence-record 2\n").replace(from, to);
+        fs::write(&record, text).unwrap();
+    };
+    // Of a living owner, and of a dead one.
+    for start in ["owner_start=", "owner_start=1"] {
+        change("owner_start=", start);
+        let mut second = open(&site, "0", &grant(1, 100));
+        assert!(path(&second).ends_with("/step_0.2"), "{start}: {}", path(&second));
+        second.close(soon()).unwrap();
+        assert!(record.exists(), "{start}");
+    }
+    // Another boot's directories are gone, whatever they were.
+    change("boot_id=", "boot_id=other");
+    let reaped = janitor::reap(&site.host(), &site.config, soon()).unwrap();
+    assert_eq!((reaped.removed.len(), reaped.failed.len()), (1, 0));
+    assert!(!record.exists());
+    first.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn steps_that_begin_and_end_at_once_do_not_disturb_each_other() {
     let site = Site::new("race");
     let mut children: Vec<Child> = (0..4).map(|_| site.child("begin and end steps")).collect();
@@ -371,6 +398,26 @@ fn a_missing_controller_is_named() {
     fence.close(soon()).unwrap();
     assert!(error.contains("the memory controller is in no cgroup hierarchy of this host"), "{error}");
     assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_controller_that_is_not_handed_down_is_named_with_the_line_to_add() {
+    let site = Site::new("given");
+    let host = site.host();
+    let Some(unified) = host.layout.unified() else { return };
+    let Some(controller) = ["pids", "hugetlb", "io", "misc"].into_iter().find(|name| unified.has(name)) else { return };
+    let base = unified.mount.join(site.base());
+    let child = base.join("given/below");
+    fs::create_dir_all(&child).unwrap();
+    let error = jobfence::host::enable(&Dir::open(&child).unwrap(), unified, &[controller], false).unwrap_err();
+    fs::remove_dir(&child).unwrap();
+    fs::remove_dir(child.parent().unwrap()).unwrap();
+    let said = error.to_string();
+    assert!(said.contains(&format!("{} (value", child.display())), "{said}");
+    assert!(said.contains(&format!("does not have the {controller} controller")), "{said}");
+    assert!(said.contains("/cgroup.subtree_control lacks it: "), "{said}");
+    // Not as if the directory had gone away, which is tried again.
+    assert_eq!(error.kernel_errno(), None);
 }
 
 #[test]

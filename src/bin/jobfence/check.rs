@@ -2,7 +2,7 @@
 //! `jobfence check`: would a job be fenced here, how, and if not, why not?
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -10,9 +10,13 @@ use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
 use jobfence::config::{Config, DEFAULT_FILE, Mode, OnError, OnErrors};
 use jobfence::entry::run::{self, Ended, How, Request};
+use jobfence::error::Error;
 use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
 use jobfence::host::{Host, is_delegated};
 use jobfence::job::{Cpus, JobKey, Name};
+use nix::fcntl::OFlag;
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
 
 use crate::placement::{Placement, Slurm};
 use crate::{Configured, Failure, pam};
@@ -295,27 +299,36 @@ fn measure(host: &Host, config: &Config) -> Result<(Duration, Duration), Failure
     let job = Name::new(format!("check-{}", std::process::id()))?;
     let key = JobKey { node: None, uid: nix::unistd::getuid().as_raw(), job, step: Name::new("0")? };
     let mut fence = Fence::open(host, config, &key, None)?;
-    // They end when we do.
-    let idle = || Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
-    let times = idle().and_then(|first| Ok([first, idle()?])).map_err(Failure::from).and_then(|mut idle| {
-        std::thread::sleep(QUIET);
-        let mut times = [Duration::ZERO; 2];
-        let mut moved = Ok(());
-        for (child, time) in idle.iter().zip(&mut times) {
-            let start = Instant::now();
-            moved = moved.and_then(|()| fence.attach(host, child.id().cast_signed()).map(drop));
-            *time = start.elapsed();
+    // What is read from never comes, and ends when the writing end is closed: with us, at the latest.
+    let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    let mut idle = Vec::new();
+    for _ in 0..2 {
+        // SAFETY: this process has one thread, and the child makes system calls only.
+        match unsafe { fork() }? {
+            ForkResult::Parent { child } => idle.push(child),
+            ForkResult::Child => {
+                drop(write);
+                let _ = nix::unistd::read(&read, &mut [0]);
+                // SAFETY: ends the child without running what belongs to the parent.
+                unsafe { libc::_exit(0) }
+            }
         }
-        for child in &mut idle {
-            let _ = child.kill();
-            child.wait()?;
-        }
-        moved?;
-        let [first, next] = times;
-        Ok((first, next))
+    }
+    std::thread::sleep(QUIET);
+    let moved = idle.iter().map(|child| {
+        let start = Instant::now();
+        fence.attach(host, child.as_raw()).map(|_| start.elapsed())
     });
+    let moved: Result<Vec<Duration>, Error> = moved.collect();
+    drop(write);
+    for child in &idle {
+        waitpid(*child, None)?;
+    }
     fence.close(Instant::now() + CLEANUP_TIMEOUT)?;
-    times
+    match moved?[..] {
+        [first, next] => Ok((first, next)),
+        _ => Err("not measured".into()),
+    }
 }
 
 /// Linux 6.0 brought the wait and the option.
