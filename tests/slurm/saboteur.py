@@ -11,7 +11,7 @@ from . import kernel
 
 SOURCE = Path(__file__).with_name("saboteur.c")
 # The cells of the virtual machines bring it along: the guests have no compiler.
-BUILT = SOURCE.with_suffix(".so")
+BUILT = SOURCE.with_name("libsaboteur.so")  # saboteur.so would be a module for Python
 HEADER = Path(os.environ.get("SLURM_INCLUDE_DIR", "/usr/include"), "slurm/spank.h")
 
 
@@ -38,7 +38,7 @@ def build(target):
 def plugin(site):
     if BUILT.exists():
         return BUILT
-    target = site.home / "saboteur.so"
+    target = site.home / BUILT.name
     return target if target.exists() else build(target)
 
 

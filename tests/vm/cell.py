@@ -48,7 +48,7 @@ def payload(directory):
     shutil.copytree(TOP / "tests/slurm", tests / "slurm", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(TOP / "tests/demo.py", tests)
     try:
-        saboteur.build(tests / "slurm/saboteur.so")
+        saboteur.build(tests / "slurm" / saboteur.BUILT.name)
     except saboteur.CannotBuild as reason:
         # The cases that want it are skipped then.
         if os.environ.get("CI") == "true":

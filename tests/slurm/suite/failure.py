@@ -292,6 +292,20 @@ def end_fails(site):
 
 
 @case(layout=False)
+def another_refuses(site):
+    """After a required plugin that refuses a step in init, Slurm does not call exit: what is made goes with the next launch."""
+    user = site.users[0]
+    with failing(site, "init_post_opt", "refuse", "step=0", last=True):
+        site.srun(user, "-n1", "--mem=100", "touch", "ran.refused")
+        expect(not (site.directory(user) / "ran.refused").exists(), "the program of a refused step has run")
+    until(lambda: not any("slurmstepd: [" in kernel.command_line(pid) for pid in site.our_processes()), 10,
+          "the end of the step daemon")
+    expect(site.leftovers(), "nothing remains, and should for want of an end")
+    fences_well(site, user)
+    until(lambda: not site.leftovers(), 5, "a clean tree")
+
+
+@case(layout=False)
 def slurmd_starts(site):
     for action in ("descriptors", "panic"):
         with failing(site, "init", action, "context=slurmd") as mark:
