@@ -301,6 +301,9 @@ class Site:
         """
         raise NotImplementedError
 
+    def restart_controller(self):
+        raise NotImplementedError
+
     def _restart_slurm(self):
         """The controller too, with what it has saved: no number is given to two jobs."""
         raise NotImplementedError
@@ -577,6 +580,12 @@ CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory * 9 // 10}
 
     def _stop_slurmd(self):
         self.keeper.stop("slurmd")
+
+    def restart_controller(self):
+        self.keeper.stop("slurmctld")
+        self.keeper.start("slurmctld", ["slurmctld", "-D"])
+        until(lambda: self.command("scontrol", "ping").returncode == 0, self.partition_wait,
+              "the new controller")
 
     def _restart_slurm(self):
         self._stop_slurmd()
@@ -1001,6 +1010,13 @@ class InstalledSite(Site):
     def write_slurm_conf(self, **keys):
         text = self.slurm_conf.decode()
         write_atomically(self.SLURM_CONF, with_keys(text, keys) if keys else text)
+
+    def restart_controller(self):
+        done = self.command("systemctl", "restart", "slurmctld", timeout=120)
+        if done.returncode != 0:
+            raise AssertionError(f"slurmctld does not start: {done.stderr}")
+        until(lambda: self.command("scontrol", "ping").returncode == 0, self.partition_wait,
+              "the new controller")
 
     def _restart_slurm(self):
         for service in ("slurmctld", "slurmd"):

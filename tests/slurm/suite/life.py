@@ -8,11 +8,11 @@ import signal
 
 from .. import kernel
 from ..harness import (
-    Skip, allocated, case, ended, ended_after, ended_line, expect, expect_dead, expect_equal,
+    allocated, case, ended, ended_after, ended_line, expect, expect_dead, expect_equal,
     expect_limits, expect_match, fenced, fenced_in_all, fences_well, logged, started,
 )
 from ..kernel import Group
-from ..sites import InstalledSite, until
+from ..sites import until
 from .limits import busy_cpus
 from .steps import running_job
 
@@ -229,14 +229,7 @@ def reconfigure(site):
 
 @case(layout=False)
 def controller_restarts(site):
-    if not isinstance(site, InstalledSite):
-        raise Skip("a private controller is restarted by every case that changes slurm.conf")
-
-    def happening():
-        done = site.command("systemctl", "restart", "slurmctld", timeout=120)
-        expect_equal(done.returncode, 0, f"systemctl restart slurmctld ({done.stderr})")
-        until(lambda: site.command("scontrol", "ping").returncode == 0, 30, "the controller")
-    goes_on_through(site, happening)
+    goes_on_through(site, site.restart_controller)
 
 
 @case(on=["two-nodes"])
