@@ -146,7 +146,14 @@ impl Leftovers {
 /// Kills a step's processes and removes its directories, and those of the job and the user that are empty then.
 pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()> {
     let whole: Vec<&Own> = trees.iter().copied().filter(|tree| tree.dirs.len() == levels.len() + 1).collect();
-    kill_members(&whole, deadline)?;
+    // Usually nobody is left; and this needs no descriptor, of which the host program may have run out.
+    let is_gone = |tree: &&Own| match (tree.dirs.iter().rev().nth(1), levels.last()) {
+        (Some(parent), Some(step)) => parent.remove(step).is_ok(),
+        _ => false,
+    };
+    if !whole.iter().all(is_gone) {
+        kill_members(&whole, deadline)?;
+    }
     for tree in trees {
         for (depth, name) in levels.iter().enumerate().rev() {
             let Some(parent) = tree.dirs.get(depth) else { continue };

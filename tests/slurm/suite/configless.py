@@ -15,6 +15,7 @@ from ..sites import InstalledSite, until, write_atomically
 
 ETC = Path("/etc/slurm")
 THEIRS = Path("/etc/slurm-controller")
+UNITS = Path("/run/systemd/system")
 OPTIONS = {"slurmctld": ("SLURMCTLD_OPTIONS", f"-f {THEIRS}/slurm.conf"),
            "slurmd": ("SLURMD_OPTIONS", "--conf-server node1")}
 
@@ -26,9 +27,6 @@ def fetched(site, plugstack):
         raise Skip("needs an installed Slurm")
     kept = {path: path.read_bytes() for path in (ETC / "slurm.conf", ETC / "cgroup.conf", ETC / "plugstack.conf")
             if path.exists()}
-    defaults = {Path("/etc/default") / daemon: f'{name}="{value}"\n' for daemon, (name, value) in OPTIONS.items()}
-    before = {path: path.read_bytes() if path.exists() else None for path in defaults}
-    environment = dict(site.environment)
     try:
         THEIRS.mkdir()
         for path, content in kept.items():
@@ -37,22 +35,31 @@ def fetched(site, plugstack):
         text = re.sub(r"(?mi)^(PlugStackConfig|SlurmctldParameters)=.*\n", "", kept[ETC / "slurm.conf"].decode())
         (THEIRS / "slurm.conf").write_text(text + "SlurmctldParameters=enable_configless\n")
         (THEIRS / "plugstack.conf").write_text(plugstack)
-        for path, line in defaults.items():
-            write_atomically(path, line)
+        for daemon, (name, value) in OPTIONS.items():
+            options = THEIRS / f"{daemon}.options"
+            options.write_text(f'{name}="{value}"\n')
+            (UNITS / f"{daemon}.service.d").mkdir(parents=True, exist_ok=True)
+            # Debian starts them only where there is a slurm.conf.
+            dropin(daemon).write_text(
+                f"[Unit]\nConditionPathExists=\n[Service]\nEnvironmentFile={options}\n")
         restart(site)
         expect(Path("/run/slurm/conf/slurm.conf").exists(), "slurmd has fetched no slurm.conf")
         yield
     finally:
-        site.environment = environment
         for path, content in kept.items():
             write_atomically(path, content)
-        for path, content in before.items():
-            path.unlink() if content is None else write_atomically(path, content)
+        for daemon in OPTIONS:
+            dropin(daemon).unlink(missing_ok=True)
         shutil.rmtree(THEIRS, ignore_errors=True)
         restart(site)
 
 
+def dropin(daemon):
+    return UNITS / f"{daemon}.service.d/configless.conf"
+
+
 def restart(site):
+    site.command("systemctl", "daemon-reload")
     for daemon in ("slurmctld", "slurmd"):
         done = site.command("systemctl", "restart", daemon, timeout=120)
         expect_equal(done.returncode, 0, f"restart of {daemon} ({done.stderr})")

@@ -254,7 +254,7 @@ def one_of_two_restarts(site):
         expect_limits(group.parent, 1.0, 100)
         for who in processes[node]:
             expect_equal(kernel.identity(who[0]), who, f"a process of the job on {node}")
-            fenced_in_all(who[0], group.path)
+            fenced_in_all(who[0], group)
     expect_limits(kept, 1.0, 120)
     expect(kept.members(), "the other user's job has lost its processes")
     site.scancel(jobid, other)

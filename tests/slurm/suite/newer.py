@@ -109,20 +109,22 @@ def memory_changes(site):
     since(site, 26, 5)
     user = site.users[0]
     go = site.directory(user) / "go"
-    jobid = site.submit(user, "while [ ! -e go ]; do sleep 0.1; done; srun sleep 300",
-                        "-c1", "--mem=200")
-    fenced(site, jobid)
-    done = site.command("scontrol", "update", f"jobid={jobid}", "MinMemoryNode=120")
-    expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
-    go.touch()
-    try:
-        step = fenced(site, jobid, "step_0")
-    finally:
-        go.unlink()
-    expect_equal(step.memory_limit(), 120 * MIB, f"memory limit of {step.path}")
-    site.scancel(jobid)
-    site.wait(jobid)
-    fences_well(site, user)
+    # Slurm wants the extern step for that.
+    with site.reconfigured(PrologFlags="Contain"):
+        jobid = site.submit(user, "while [ ! -e go ]; do sleep 0.1; done; srun sleep 300",
+                            "-c1", "--mem=200")
+        fenced(site, jobid)
+        done = site.command("scontrol", "update", f"jobid={jobid}", "MinMemoryNode=120")
+        expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
+        go.touch()
+        try:
+            step = fenced(site, jobid, "step_0")
+        finally:
+            go.unlink()
+        expect_equal(step.memory_limit(), 120 * MIB, f"memory limit of {step.path}")
+        site.scancel(jobid)
+        site.wait(jobid)
+        fences_well(site, user)
 
 
 @case(layout=False)

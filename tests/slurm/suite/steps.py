@@ -78,7 +78,7 @@ def interactive_step(site):
             expect_limits(group, 1.0, 200)
             expect_limits(group.parent, 1.0, 200)
             for pid in group.members():
-                fenced_in_all(pid, group.path)
+                fenced_in_all(pid, group)
             # A step of this shell, beside it.
             os.write(ours, b"srun --overlap --mem=100 sleep 300 &\n")
             step = fenced(site, jobid, "step_0")
@@ -266,7 +266,7 @@ def tasks_64(site):
         expect_equal(len(pids), 64, "number of processes")
         expect_equal(pids - step.members(), set(), "tasks outside of the step")
         for pid in pids:
-            fenced_in_all(pid, step.path)
+            fenced_in_all(pid, step)
         # Only the shells: what they wait for dies with the step.
         for pid in pids:
             os.kill(pid, 10)
