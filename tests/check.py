@@ -54,7 +54,7 @@ GROUPS = (
     Group(
         "slurm",
         (RELEASE, ("python3", "-B", "tests/slurm/cases.py", "--so", SO, "--bin", BIN)),
-        900,
+        1500,
         root=True,
         programs=PRIVATE_SLURM,
         controllers=("cpu", "memory"),
@@ -79,7 +79,7 @@ GROUPS = (
         Group(
             f"vm {cell}",
             (RELEASE, ("python3", "-B", "tests/vm/cell.py", cell, *(["--layout"] if cases == "layout" else []))),
-            1500,
+            2700,
             root=True,
             programs=("mmdebstrap", "mkfs.ext4"),
         )

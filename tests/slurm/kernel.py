@@ -267,6 +267,10 @@ class Group:
 class Job(Group):
     """A job's group, or what is above it."""
 
+    def most(self):
+        """CPUs that all in it can use together, Slurm's daemons included."""
+        return super().cpu_limit()
+
     def cpu_limit(self):
         """CPUs that are left to the job's processes, or None when there is no limit."""
         cpus = super().cpu_limit()

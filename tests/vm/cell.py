@@ -67,7 +67,7 @@ def main():
         payload(directory)
         process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
-             os.environ.get("JOBFENCE_VM_TIMEOUT", "900"), "--", "sh", "-c", IN_GUEST, "sh", *only],
+             os.environ.get("JOBFENCE_VM_TIMEOUT", "2400"), "--", "sh", "-c", IN_GUEST, "sh", *only],
         )  # fmt: skip
         # It tidies up after itself, and so do we once it has.
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
