@@ -564,6 +564,11 @@ impl Fence {
         let own: Vec<&Own> = self.trees.iter().filter_map(Tree::own).collect();
         own::remove(&own, &self.levels, deadline)?;
         self.records.forget(&self.levels)?;
+        for tree in &self.trees {
+            if let Tree::Overlay(overlay) = tree {
+                overlay.end(deadline)?;
+            }
+        }
         self.closed = true;
         Ok(())
     }

@@ -318,6 +318,30 @@ mod tests {
         assert!(not_given(&dir, &hierarchy, "memory", false).is_none(), "it is gone");
     }
 
+    /// The kernel would not refuse a threaded controller there: it would turn the directory into one in which nothing can be
+    /// fenced any more.
+    #[test]
+    fn nothing_is_enabled_beside_processes_or_in_a_threaded_cgroup() {
+        let temp = tempfile::tempdir().unwrap();
+        let scope = temp.path().join("jobfence");
+        fs::create_dir(&scope).unwrap();
+        let (hierarchy, dir) = (hierarchy(temp.path(), Version::V2), Dir::open(&scope).unwrap());
+        let control = scope.join("cgroup.subtree_control");
+        for (kind, procs, message) in [
+            ("domain\n", "12\n", "processes sit directly in the cgroup"),
+            ("domain threaded\n", "", "the cgroup is threaded"),
+        ] {
+            for (file, text) in [("cgroup.controllers", "cpu memory\n"), ("cgroup.type", kind), ("cgroup.procs", procs)]
+            {
+                fs::write(scope.join(file), text).unwrap();
+            }
+            fs::write(&control, "").unwrap();
+            let error = enable(&dir, &hierarchy, &["cpu", "memory"], false).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+            assert_eq!(fs::read_to_string(&control).unwrap(), "", "{kind} something was written");
+        }
+    }
+
     /// As before Linux 5.11, on a host where nobody has seen to it (without systemd).
     #[test]
     fn an_old_memory_directory_is_made_to_count_its_children() {

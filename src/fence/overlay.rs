@@ -5,7 +5,10 @@
 //! v2: `JOB/step_S/user/task_N` holds the processes, and `JOB/step_S/slurm` the step daemon; what is meant for the user's
 //! processes is written to `user`. v1: `JOB/step_S[/task_N]`, and the step daemon is not in it.
 
+use std::time::Instant;
+
 use crate::cgroup::dir::Dir;
+use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::place::SlurmsOwn;
 use crate::cgroup::usage::Usage;
@@ -121,6 +124,14 @@ impl Overlay {
     /// What the step has used, when it could last be read.
     pub fn usage(&self) -> Usage {
         self.seen
+    }
+
+    /// Kills whoever is left, when the scheduler has done with the step: with proctrack/linuxproc it does not find those that
+    /// have a session of their own. The directories are its to remove.
+    pub fn end(&self, deadline: Instant) -> Result<()> {
+        let Ok(step) = self.step() else { return Ok(()) };
+        let unified = (self.hierarchy.version == Version::V2).then_some(&step);
+        kill::kill_all(Members { unified, freezer: None, any: &step }, deadline)
     }
 
     fn open(&self, path: Option<&str>) -> Result<Dir> {

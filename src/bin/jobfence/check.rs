@@ -18,7 +18,7 @@ use nix::fcntl::OFlag;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
-use crate::placement::{Placement, Slurm};
+use crate::placement::{Placement, Plugin, Slurm};
 use crate::{Configured, Failure, pam};
 
 #[derive(Args)]
@@ -58,7 +58,7 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let host = Host::read(&config)?;
-    let slurm = Slurm::read();
+    let slurm = Slurm::read(loaded.file.as_deref());
     let own = describe(&host, &config, slurm.as_ref());
     // No verdict on a job: a hint. Where the limits are in Slurm's directories, pam_slurm_adopt does it all.
     if own.limits
@@ -69,6 +69,20 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
     match config.mode {
         Mode::Observe => println!("mode           observe: jobs are put in cgroups and measured, but not limited"),
         Mode::Enforce | Mode::Off => {}
+    }
+    match slurm.as_ref().map(Slurm::plugin) {
+        None => {}
+        Some(Plugin::Line(line)) => println!("plugin         {line}"),
+        Some(Plugin::NoFile(line)) => {
+            println!("plugin         {line}: there is no such file");
+            println!("verdict        NO job would be fenced here: slurmd cannot load the plugin");
+            return Ok(ExitCode::FAILURE);
+        }
+        Some(Plugin::Missing(file)) => {
+            println!("plugin         no line of {} loads libjobfence.so", file.display());
+            println!("verdict        NO job would be fenced here: Slurm does not load the plugin");
+            return Ok(ExitCode::FAILURE);
+        }
     }
     if !own.any {
         return overlay_alone(&host, &config);
@@ -126,7 +140,9 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
     let used = host.hierarchies(&controllers).unwrap_or_default();
     match slurm {
         Some(slurm) => println!("slurm.conf     {}", slurm.file().display()),
-        None => println!("slurm.conf     was not found; taking it that Slurm uses no cgroups (SLURM_CONF can name it)"),
+        None => println!(
+            "slurm.conf     was not found (SLURM_CONF can name it): taking it that Slurm uses no cgroups itself"
+        ),
     }
     let mut own = Ours::default();
     for hierarchy in &host.layout.hierarchies {
@@ -191,6 +207,7 @@ fn overlay_alone(host: &Host, config: &Config) -> Result<ExitCode, Failure> {
         println!("scope          Slurm has none yet: it makes one when slurmd starts");
     }
     println!("trial          none: only Slurm makes these directories, when a job starts");
+    println!("favordynmods   saves nothing here: jobfence moves no process");
     println!("verdict        a job would be {} here, in Slurm's own directories", word(config.mode));
     Ok(ExitCode::SUCCESS)
 }

@@ -9,14 +9,21 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use clap::Args;
+use clap::{Args, Parser as _};
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::Config;
 use jobfence::host::SYSTEMD_BASE;
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::{Configured, Failure, require_root};
+use crate::{Cli, Command as Subcommands, Configured, Failure, require_root};
+
+/// Our own options, on their way through systemd-run: as its arguments, a `$` in them would be expanded (systemd 254 and
+/// later).
+const OPTIONS: &str = "JOBFENCE_HOLD_OPTIONS";
+
+/// Between them.
+const SEPARATOR: &str = "\u{1f}";
 
 /// The leaf in which the holder sits; no user's directory is called so.
 const LEAF: &str = "hold";
@@ -39,7 +46,10 @@ struct Units {
 /// Does not return before SIGTERM, unless it fails.
 pub fn hold(options: &Options) -> Result<ExitCode, Failure> {
     require_root("'jobfence hold'")?;
-    let config = configuration(&options.configured)?;
+    let config = match handed_down(options.inside) {
+        Some(handed_down) => configuration(&handed_down)?,
+        None => configuration(&options.configured)?,
+    };
     let units = Units::of(config.cgroup_base.as_deref().unwrap_or(SYSTEMD_BASE))?;
     let layout = Layout::read(&Dir::open("/proc")?, &config.cgroup_mountpoint)?;
     let hierarchy = systemds_own(&layout).ok_or("systemd has no cgroup hierarchy here")?;
@@ -55,6 +65,16 @@ pub fn hold(options: &Options) -> Result<ExitCode, Failure> {
     ready();
     wait_for_the_end();
     Ok(ExitCode::SUCCESS)
+}
+
+/// The options before systemd-run.
+fn handed_down(inside: bool) -> Option<Configured> {
+    let options = std::env::var(OPTIONS).ok().filter(|_| inside)?;
+    let options = options.split(SEPARATOR).filter(|option| !option.is_empty());
+    match Cli::try_parse_from(["jobfence", "hold"].into_iter().chain(options)).ok()?.command {
+        Subcommands::Hold(options) => Some(options.configured),
+        _ => None,
+    }
 }
 
 /// A file with mistakes must not keep the scope from being made at boot: jobs are refused until it is mended, and fenced
@@ -115,8 +135,8 @@ fn make_scope(units: &Units) -> Failure {
         .arg("--")
         .arg(this)
         .args(["hold", "--inside"])
-        // The same options again; the first words are this program and its subcommand.
-        .args(std::env::args_os().skip(2))
+        // The first words are this program and its subcommand.
+        .env(OPTIONS, std::env::args_os().skip(2).collect::<Vec<_>>().join(SEPARATOR.as_ref()))
         .exec();
     format!("run systemd-run: {error}").into()
 }

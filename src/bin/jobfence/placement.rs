@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which placement a job will get in each hierarchy, as far as Slurm's configuration tells: for `jobfence check`.
+//! Whether Slurm will load the plugin, and which placement a job will get in each hierarchy, as far as Slurm's configuration
+//! tells: for `jobfence check`.
 //!
 //! A step's placement is decided where its processes are seen (`cgroup::place`), not here; this says beforehand what that
 //! will be, and why.
@@ -49,6 +50,19 @@ pub struct Slurm {
     accounting: Setting,
     ram: Setting,
     swap: Setting,
+    cgroups: Setting,
+    plugstack: Setting,
+}
+
+/// What plugstack.conf says of us.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Plugin {
+    /// The line that loads us, and where it is.
+    Line(String),
+    /// That line names a file that does not exist.
+    NoFile(String),
+    /// No line does.
+    Missing(PathBuf),
 }
 
 /// A placement and its reason.
@@ -60,11 +74,12 @@ pub enum Placement {
 }
 
 impl Slurm {
-    /// Reads the configuration of this host; `None` where there is none.
-    pub fn read() -> Option<Self> {
+    /// Reads the configuration of this host; `None` where there is none. `ours`: jobfence.conf, beside which it may be.
+    pub fn read(ours: Option<&Path>) -> Option<Self> {
         let named = std::env::var_os("SLURM_CONF").map(PathBuf::from);
+        let beside = ours.map(|ours| ours.with_file_name("slurm.conf"));
         let known = SLURM_CONF.iter().map(PathBuf::from);
-        let file = named.into_iter().chain(known).find(|file| file.is_file())?;
+        let file = named.into_iter().chain(beside).chain(known).find(|file| file.is_file())?;
         Some(Self::of(&file))
     }
 
@@ -79,7 +94,15 @@ impl Slurm {
             accounting: slurm.setting("JobAcctGatherType", "jobacct_gather/none"),
             ram: cgroup.setting("ConstrainRAMSpace", "no"),
             swap: cgroup.setting("ConstrainSwapSpace", "no"),
+            cgroups: cgroup.setting("CgroupPlugin", "autodetect"),
+            plugstack: slurm.setting("PlugStackConfig", &file.with_file_name("plugstack.conf").to_string_lossy()),
         }
+    }
+
+    /// Whether Slurm will load us.
+    pub fn plugin(&self) -> Plugin {
+        let file = PathBuf::from(&self.plugstack.value);
+        plugin_in(&file, 0).unwrap_or(Plugin::Missing(file))
     }
 
     /// The file that was read.
@@ -89,6 +112,9 @@ impl Slurm {
 
     /// Where the processes of a job will be in this hierarchy.
     pub fn placement(&self, hierarchy: &Hierarchy) -> Placement {
+        if self.cgroups.has("disabled") || self.cgroups.has("cgroup/disabled") {
+            return Placement::Own(self.cgroups.to_string());
+        }
         let proctrack = self.proctrack.has("proctrack/cgroup");
         // Both spellings are Slurm's.
         let task = self.task.has("task/cgroup") || self.task.has("cgroup");
@@ -122,6 +148,46 @@ impl Slurm {
             }),
         }
     }
+}
+
+/// The line of this plugstack.conf, or of a file that it includes, that loads us.
+fn plugin_in(file: &Path, depth: u32) -> Option<Plugin> {
+    const DEEPEST: u32 = 10;
+    let text = std::fs::read(file).ok()?;
+    for (number, line) in String::from_utf8_lossy(&text).lines().enumerate() {
+        let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+        match words[..] {
+            ["include", pattern, ..] if depth < DEEPEST => {
+                let found = matching(&file.parent().unwrap_or(Path::new("/")).join(pattern));
+                if let Some(plugin) = found.iter().find_map(|file| plugin_in(file, depth + 1)) {
+                    return Some(plugin);
+                }
+            }
+            [kind @ ("required" | "optional"), path, ..] if path.ends_with("libjobfence.so") => {
+                let said = format!("{kind} {path} ({}:{})", file.display(), number + 1);
+                // A relative one is looked for in Slurm's PluginDir.
+                let is_there = !path.starts_with('/') || Path::new(path).is_file();
+                return Some(if is_there { Plugin::Line(said) } else { Plugin::NoFile(said) });
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The files that a pattern with at most one `*`, in its last component, stands for, in their order.
+fn matching(pattern: &Path) -> Vec<PathBuf> {
+    let name = pattern.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some((before, after)) = name.split_once('*') else { return vec![pattern.to_owned()] };
+    let entries = pattern.parent().and_then(|parent| std::fs::read_dir(parent).ok());
+    let matches = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.len() >= before.len() + after.len() && name.starts_with(before) && name.ends_with(after)
+    };
+    let mut found: Vec<PathBuf> =
+        entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(matches).collect();
+    found.sort();
+    found
 }
 
 /// The assignments in a file of Slurm's, with those of the files that it includes.
@@ -191,6 +257,27 @@ mod tests {
             Placement::Own(_) => None,
             Placement::Overlay(because) => Some(shorten(because)),
         })
+    }
+
+    #[test]
+    fn finds_the_line_that_loads_us() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let shorten = |plugin: Plugin| format!("{plugin:?}").replace(&format!("{}/", dir.path().display()), "");
+        std::fs::write(path("slurm.conf"), "ClusterName=x\n").unwrap();
+        let plugin = || shorten(Slurm::of(&path("slurm.conf")).plugin());
+        assert_eq!(plugin(), r#"Missing("plugstack.conf")"#);
+
+        std::fs::create_dir(path("plugstack.conf.d")).unwrap();
+        let so = path("libjobfence.so");
+        let line = format!("# x\nrequired\t{} Mode=observe\n", so.display());
+        std::fs::write(path("plugstack.conf.d/50-jobfence.conf"), line).unwrap();
+        std::fs::write(path("plugstack.conf"), "optional other.so\n#include plugstack.conf.d/*\n").unwrap();
+        assert_eq!(plugin(), r#"Missing("plugstack.conf")"#);
+        std::fs::write(path("plugstack.conf"), "include plugstack.conf.d/*.conf\n").unwrap();
+        assert_eq!(plugin(), r#"NoFile("required libjobfence.so (plugstack.conf.d/50-jobfence.conf:2)")"#);
+        std::fs::write(&so, "").unwrap();
+        assert_eq!(plugin(), r#"Line("required libjobfence.so (plugstack.conf.d/50-jobfence.conf:2)")"#);
     }
 
     #[test]

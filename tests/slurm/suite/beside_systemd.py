@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """systemd does what it does, and leaves the jobs alone."""
 
+import os
+import subprocess
 from pathlib import Path
 
-from ..harness import Skip, case, expect_equal, expect_limits, fenced, fenced_in_all
+from .. import kernel
+from ..harness import Skip, case, expect, expect_equal, expect_limits, fenced, fenced_in_all
 from ..sites import InstalledSite, until
 
 
@@ -46,3 +49,26 @@ def service_restart(site):
     jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=200")
     expect_limits(fenced(site, jobid), 1.0, 200)
     site.scancel(jobid)
+
+
+@case(layout=False)
+def dollars_are_not_expanded(site):
+    """systemd-run expands $ in its arguments (254 and later): our own options do not pass by there."""
+    if not isinstance(site, InstalledSite) or not Path("/run/systemd/system").is_dir():
+        raise Skip("only beside systemd")
+    name = f"jobfencetest{os.getpid()}"
+    config = site.home / "a$$b ${HOME} $HOME.conf"
+    config.write_text(f"CgroupBase={name}.slice/{name}.scope\n")
+    holder = subprocess.Popen(["jobfence", "hold", "--config", str(config)], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        leaf = kernel.Group(f"/{name}.slice/{name}.scope")
+
+        def held():
+            expect(holder.poll() is None, f"jobfence hold has ended: {holder.poll()}")
+            return leaf.exists()
+        until(held, 10, f"{leaf.path}")
+    finally:
+        holder.terminate()
+        said, _ = holder.communicate(timeout=60)
+    until(lambda: not leaf.exists(), 10, f"the end of {leaf.path} ({said})")
