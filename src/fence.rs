@@ -14,7 +14,7 @@ use crate::cgroup::affinity::Affinity;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
-use crate::cgroup::place::{Membership, SlurmsOwn, slurms_own};
+use crate::cgroup::place::{Membership, SlurmsOwn};
 use crate::cgroup::usage::{Usage, oom_kills};
 use crate::config::{Config, Limit};
 use crate::error::{Error, Result};
@@ -122,6 +122,8 @@ pub struct Fence {
     /// Whether the scheduler may have directories of its own, in which limits are set.
     overlay: bool,
     records: Records,
+    /// Whether there is a record of ours.
+    claimed: bool,
     closed: bool,
 }
 
@@ -138,7 +140,7 @@ impl Fence {
         let mut own = Vec::new();
         let mut overlays = Vec::new();
         for hierarchy in host.hierarchies(&wanted)? {
-            match daemon.and_then(|daemon| daemon.path_in(hierarchy)).and_then(slurms_own) {
+            match daemon.and_then(|daemon| daemon.slurms_own(hierarchy)) {
                 None => own.push(hierarchy),
                 Some(found) => {
                     let mut overlay = Overlay::new(hierarchy.clone(), hierarchy.open()?, 0);
@@ -188,6 +190,7 @@ impl Fence {
                     headroom: config.headroom_cpus,
                     overlay: daemon.is_some(),
                     records,
+                    claimed: !own.is_empty(),
                     closed: false,
                 };
                 match fence.make(host, &own, &wanted) {
@@ -239,7 +242,7 @@ impl Fence {
     ) -> Result<Self> {
         let mut trees = open_existing(host, &record.base, &record.levels)?.trees;
         trees.retain(|own| {
-            let stays = member.path_in(&own.hierarchy).is_some_and(|path| slurms_own(path).is_some());
+            let stays = member.slurms_own(&own.hierarchy).is_some();
             own.dirs.len() == record.levels.len() + 1 && !stays
         });
         // In the order in which they were made: where a process can be killed comes first.
@@ -260,6 +263,7 @@ impl Fence {
             headroom: Cpus::whole(0),
             overlay: false,
             records,
+            claimed: false,
             closed: true,
         })
     }
@@ -325,10 +329,13 @@ impl Fence {
 
     fn limit_tree(&self, tree: &Tree, plan: &Plan, errors: &mut Vec<LimitError>) {
         let hierarchy = tree.hierarchy();
-        let headroom = match tree {
-            Tree::Own(_) => Cpus::whole(0),
+        let beside = match tree {
             Tree::Overlay(overlay) if !overlay.is_located() => return,
-            Tree::Overlay(overlay) => overlay.headroom(self.headroom),
+            // On v1 none of the scheduler's daemons is in the job's directory of the cpu hierarchy.
+            Tree::Overlay(overlay) if hierarchy.version == Version::V2 => {
+                Some(limiting::Beside { headroom: self.headroom, batch: overlay.batch_quota() })
+            }
+            Tree::Own(_) | Tree::Overlay(_) => None,
         };
         let dirs = tree.job().and_then(|job| Ok((job, tree.step()?)));
         let (job, step) = match (dirs, tree) {
@@ -343,7 +350,7 @@ impl Fence {
         if hierarchy.has("cpu") {
             // Only here: the kernel may take long to lower a memory limit, and nobody must wait for that.
             let lock = self.records.lock_limits(Instant::now() + LOCK_TIMEOUT);
-            let limited = lock.and_then(|_lock| limiting::cpu(&job, &step, version, plan, headroom));
+            let limited = lock.and_then(|_lock| limiting::cpu(&job, &step, version, plan, beside.as_ref()));
             errors.extend(limited.err().map(|error| (Limit::Cpu, error)));
         }
         if hierarchy.has("memory") {
@@ -423,9 +430,10 @@ impl Fence {
         let mut errors = Vec::new();
         for index in 0..self.trees.len() {
             let Some(tree) = self.trees.get_mut(index) else { break };
-            let Some(found) = member.path_in(tree.hierarchy()).and_then(slurms_own) else { continue };
+            let Some(found) = member.slurms_own(tree.hierarchy()) else { continue };
             // Who owns the process could have moved it on v1, to another job of his: not there with this one's limits.
-            if found.step.as_ref().is_some_and(|step| !is_named(step, &self.key)) {
+            let version = tree.hierarchy().version;
+            if found.step.as_ref().is_some_and(|step| !is_named(step, &self.key, version)) {
                 return Err(Error::new("the process is in another step's cgroup in")
                     .at(&tree.hierarchy().mount)
                     .value(found.step.unwrap_or_default()));
@@ -435,6 +443,7 @@ impl Fence {
                 // A step daemon in v1 sits beside its steps: their tasks tell more.
                 _ if found.step.is_none() => continue,
                 Tree::Overlay(overlay) => {
+                    overlay.check_owner(&found)?;
                     overlay.locate(&found);
                 }
                 Tree::Own(_) => self.give_way(index, &found)?,
@@ -450,7 +459,7 @@ impl Fence {
     pub fn look_from(&mut self, member: &Membership) {
         for index in 0..self.trees.len() {
             let Some(tree) = self.trees.get_mut(index) else { break };
-            let Some(found) = member.path_in(tree.hierarchy()).and_then(slurms_own) else { continue };
+            let Some(found) = member.slurms_own(tree.hierarchy()) else { continue };
             match tree {
                 Tree::Overlay(overlay) => {
                     overlay.locate(&found);
@@ -461,9 +470,18 @@ impl Fence {
         }
     }
 
-    /// Takes our own directories away in one hierarchy.
+    /// Takes our own directories away in one hierarchy, unless somebody has been put into them.
     fn give_way(&mut self, index: usize, found: &SlurmsOwn) -> Result<()> {
         let Some(Tree::Own(own)) = self.trees.get(index) else { return Ok(()) };
+        let anchor = own.dirs.first().ok_or_else(|| not_made("step", &own.hierarchy))?;
+        overlay::check_owner(&own.hierarchy, anchor, self.base_levels, found)?;
+        if let Some(step) = own.step().filter(|step| own::is_inhabited(step, 0)) {
+            return Err(Error::new(
+                "Slurm has taken this task into a cgroup of its own, but processes of the step are in ours:",
+            )
+            .at(step.path())
+            .value(found.step.as_deref().unwrap_or_default()));
+        }
         own::remove(&[own], &self.levels, Instant::now() + YIELD_TIMEOUT)?;
         self.exchange(index, found)
     }
@@ -485,7 +503,7 @@ impl Fence {
     /// Says which hierarchy belongs to Slurm's own cgroup plugins for a process with this membership.
     fn refuse_slurms_own(&self, membership: &Membership) -> Result<()> {
         for hierarchy in self.trees.iter().map(Tree::hierarchy) {
-            if let Some(path) = membership.path_in(hierarchy).filter(|path| slurms_own(path).is_some()) {
+            if let Some(path) = membership.path_in(hierarchy).filter(|_| membership.slurms_own(hierarchy).is_some()) {
                 return Err(Error::new("Slurm's own cgroup plugin tracks this process in")
                     .at(&hierarchy.mount)
                     .value(path)
@@ -563,7 +581,9 @@ impl Fence {
         }
         let own: Vec<&Own> = self.trees.iter().filter_map(Tree::own).collect();
         own::remove(&own, &self.levels, deadline)?;
-        self.records.forget(&self.levels)?;
+        if self.claimed {
+            self.records.forget(&self.levels)?;
+        }
         for tree in &self.trees {
             if let Tree::Overlay(overlay) = tree {
                 overlay.end(deadline)?;
@@ -611,10 +631,15 @@ pub fn controllers(config: &Config) -> Vec<&'static str> {
     controllers
 }
 
-/// Whether Slurm's directory has the name of this step; a component of a heterogeneous job adds its number (`step_0+1`).
-fn is_named(path: &str, key: &JobKey) -> bool {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    name.strip_prefix(key.step_dir(1).as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('+'))
+/// Whether Slurm's directory is this step's; a component of a heterogeneous job adds its number (`step_0+1`).
+///
+/// On v1 it names user and job, too: there Slurm 22.05 gives directories below a step's to the user, who could have moved the
+/// task into those of another job of his. On v2 the job may have another name (SLUID), and nobody but root can move it.
+fn is_named(path: &str, key: &JobKey, version: Version) -> bool {
+    let (job, name) = path.rsplit_once('/').unwrap_or_default();
+    let is_job = version == Version::V2 || job.ends_with(&format!("/uid_{}/job_{}", key.uid, key.job));
+    let rest = name.strip_prefix(key.step_dir(1).as_str());
+    is_job && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('+'))
 }
 
 /// The path below a hierarchy's root as processes see it where another cgroup than the root is mounted (containers).
@@ -631,9 +656,13 @@ mod tests {
     fn slurms_step_is_known_by_its_name() {
         let key =
             |step: &str| JobKey { node: None, uid: 1, job: Name::new("5").unwrap(), step: Name::new(step).unwrap() };
-        assert!(is_named("/slurm/uid_1/job_5/step_1", &key("1")));
-        assert!(is_named("/slurm/uid_1/job_5/step_1+2", &key("1")));
-        assert!(!is_named("/slurm/uid_1/job_5/step_10", &key("1")));
-        assert!(!is_named("/slurm/uid_1/job_5/step_batch", &key("1")));
+        let v1 = |path: &str| is_named(path, &key("1"), Version::V1);
+        assert!(v1("/slurm/uid_1/job_5/step_1"));
+        assert!(v1("/slurm/uid_1/job_5/step_1+2"));
+        for other in ["uid_1/job_5/step_10", "uid_1/job_5/step_batch", "uid_1/job_55/step_1", "uid_11/job_5/step_1"] {
+            assert!(!v1(&format!("/slurm/{other}")), "{other}");
+        }
+        assert!(is_named("/x.scope/s2YNM7YN3THN00/step_1", &key("1"), Version::V2));
+        assert!(!is_named("/x.scope/s2YNM7YN3THN00/step_2", &key("1"), Version::V2));
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use jobfence::cgroup::layout::Kind;
+use jobfence::cgroup::layout::{Kind, Version};
 use jobfence::config::Config;
 use jobfence::entry::adopt::{Outcome, Pam, Request, adopt};
 use jobfence::error::Result;
@@ -405,8 +405,13 @@ fn what_slurm_holds_itself_stays_there() {
     let (held, partly) = (Sleeper::of(NOBODY), Sleeper::of(NOBODY));
     let host = site.host();
     let used = host.hierarchies(&fence::controllers(&site.config)).unwrap();
-    let scope = format!("jobfence-adopt-{}_slurmstepd.scope", std::process::id());
-    let leaves: Vec<_> = used.iter().map(|h| h.mount.join(&scope).join("job_1/step_extern/user")).collect();
+    let id = std::process::id();
+    let place = |version| match version {
+        Version::V1 => format!("/slurm_jobfence-adopt-{id}/uid_65534/job_1/step_extern"),
+        Version::V2 => format!("/jobfence-adopt-{id}_slurmstepd.scope/job_1/step_extern/user"),
+    };
+    let leaves: Vec<_> =
+        used.iter().map(|h| PathBuf::from(format!("{}{}", h.mount.display(), place(h.version)))).collect();
     for (leaf, is_last) in leaves.iter().zip((1..=leaves.len()).map(|number| number == leaves.len())) {
         fs::create_dir_all(leaf).unwrap();
         fs::write(leaf.join("cgroup.procs"), held.pid().to_string()).unwrap();
@@ -422,9 +427,9 @@ fn what_slurm_holds_itself_stays_there() {
             while fs::remove_dir(dir).is_err() {}
         }
     }
-    let place = format!("/{scope}/job_1/step_extern/user");
-    assert!(matches!(&outcomes[0], Ok(Outcome::Slurms { path, .. }) if *path == place), "{outcomes:?}");
-    assert_eq!(cgroups.lines().filter(|line| line.ends_with(&place)).count(), 1, "{cgroups}");
+    let (first, last) = (place(used[0].version), place(used[used.len() - 1].version));
+    assert!(matches!(&outcomes[0], Ok(Outcome::Slurms { path, .. }) if *path == first), "{outcomes:?}");
+    assert_eq!(cgroups.lines().filter(|line| line.ends_with(&last)).count(), 1, "{cgroups}");
     // Where Slurm does not hold it, nobody does.
     assert_eq!(cgroups.lines().filter(|line| line.ends_with(&step.path)).count(), used.len() - 1, "{cgroups}");
     assert!(outcomes[1].is_ok(), "{outcomes:?}");
@@ -570,6 +575,9 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     fs::create_dir(&pam).unwrap();
     let slurm_conf = site.run.path().join("slurm.conf");
     fs::write(&slurm_conf, "ProctrackType=proctrack/linuxproc\n").unwrap();
+    let so = site.run.path().join("libjobfence.so");
+    fs::write(&so, "").unwrap();
+    fs::write(site.run.path().join("plugstack.conf"), format!("required {}\n", so.display())).unwrap();
     let check = || {
         let mut words = site.words();
         words[0] = "check".to_owned();

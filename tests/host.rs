@@ -16,7 +16,7 @@ use jobfence::cgroup::kill::{Members, kill_all};
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{self, CpuQuota};
 use jobfence::cgroup::place::Membership;
-use jobfence::config::{Config, Limit};
+use jobfence::config::{Config, Limit, Percent};
 use jobfence::fence::Fence;
 use jobfence::host::Host;
 use jobfence::janitor;
@@ -499,11 +499,12 @@ impl Slurms {
         let mut tasks = Vec::new();
         for controller in controllers {
             let hierarchy = layout.with_controller(controller).unwrap();
-            let below = match hierarchy.version {
-                Version::V1 => "slurm_x/uid_65534/job_1/step_0/task_0",
-                Version::V2 => "x_slurmstepd.scope/job_1/step_0/user/task_0",
+            let task = match hierarchy.version {
+                Version::V1 => {
+                    hierarchy.mount.join(format!("slurm_{}", site.base())).join("uid_65534/job_1/step_0/task_0")
+                }
+                Version::V2 => hierarchy.mount.join(site.base()).join("x_slurmstepd.scope/job_1/step_0/user/task_0"),
             };
-            let task = hierarchy.mount.join(site.base()).join(below);
             fs::create_dir_all(&task).unwrap();
             if !tasks.iter().any(|(known, _)| *known == task) {
                 tasks.push((task, hierarchy.version));
@@ -584,7 +585,9 @@ fn where_the_scheduler_has_its_own_directories_those_are_limited() {
 
 #[test]
 fn limits_that_the_scheduler_has_set_stay() {
-    let site = Site::new("theirs");
+    let mut site = Site::new("theirs");
+    // On v1 ours would limit the sum of both.
+    site.config.allowed_swap_space = Percent::from_hundredths(5000);
     let slurms = Slurms::make(&site, &["memory"]);
     let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
     let mut fence = Fence::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();

@@ -44,6 +44,12 @@ impl Hierarchy {
         open_mount(&self.mount, self.version)
     }
 
+    /// Where a path as `/proc/PID/cgroup` shows it is below the mount point; `None` if it is not below what is mounted there.
+    pub fn below_mount<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let rest = path.strip_prefix(self.root.trim_end_matches('/'))?;
+        (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/'))
+    }
+
     /// Whether this hierarchy has the controller.
     pub fn has(&self, controller: &str) -> bool {
         self.controllers.contains(controller)
@@ -269,6 +275,16 @@ mod tests {
         assert_eq!(layout.with_controller("memory").unwrap().mount, Path::new("/sys/fs/cgroup/memory"));
         assert_eq!(layout.with_controller("systemd"), None);
         assert_eq!(layout.with_controller("seclabel"), None);
+    }
+
+    #[test]
+    fn a_path_outside_of_what_is_mounted_is_not_found_in_it() {
+        let at = |root: &str| Hierarchy { root: root.into(), ..parse(HYBRID).hierarchies.remove(0) };
+        assert_eq!(at("/").below_mount("/a/b"), Some("a/b"));
+        assert_eq!(at("/docker/ab").below_mount("/docker/ab/c"), Some("c"));
+        assert_eq!(at("/docker/ab").below_mount("/docker/ab"), Some(""));
+        assert_eq!(at("/docker/ab").below_mount("/docker/abc/d"), None);
+        assert_eq!(at("/docker/ab").below_mount("/a"), None);
     }
 
     #[test]

@@ -46,12 +46,6 @@ impl CpuQuota {
         Self { quota_us: self.quota_us.saturating_add(self.time_of(cpus)), ..self }
     }
 
-    /// This without so many CPUs, at least the kernel's minimum.
-    #[must_use]
-    pub fn without(self, cpus: Cpus) -> Self {
-        Self { quota_us: self.quota_us.saturating_sub(self.time_of(cpus)).max(MIN_QUOTA_US), ..self }
-    }
-
     /// The time of so many CPUs in one period, in microseconds.
     fn time_of(self, cpus: Cpus) -> u64 {
         cpus.thousandths().saturating_mul(self.period_us) / 1000
@@ -164,19 +158,30 @@ pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<Cp
             Err(error) if Instant::now() >= deadline => return Err(error),
             Err(_) => {}
         }
-        for name in dir.list(true)? {
-            // A step that is ending takes its directory away meanwhile.
-            let Ok(child) = dir.child(&name) else { continue };
-            let Ok(Some(theirs)) = cpu_quota(&child, version) else { continue };
-            if theirs.is_above(want)
-                && let Err(error) = set_cpu_quota(&child, version, want.in_period(theirs.period_us))
-                && child.has("cgroup.procs")
-            {
-                return Err(error);
-            }
-        }
+        lower_below(dir, version, want, 0)?;
         let _ = poll(&mut [], PollTimeout::from(1u8));
     }
+}
+
+/// Lowers what is above, from the innermost: where Slurm gives a step's directory to the user (22.05), he can have made others
+/// in it.
+fn lower_below(dir: &Dir, version: Version, want: CpuQuota, depth: u32) -> Result<()> {
+    const DEEPEST: u32 = 32;
+    for name in dir.list(true)? {
+        // A step that is ending takes its directory away meanwhile.
+        let Ok(child) = dir.child(&name) else { continue };
+        if depth < DEEPEST {
+            lower_below(&child, version, want, depth + 1)?;
+        }
+        let Ok(Some(theirs)) = cpu_quota(&child, version) else { continue };
+        if theirs.is_above(want)
+            && let Err(error) = set_cpu_quota(&child, version, want.in_period(theirs.period_us))
+            && child.has("cgroup.procs")
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 /// Limits RAM. Rounded down to whole pages, as the kernel would.

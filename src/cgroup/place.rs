@@ -35,6 +35,11 @@ impl Membership {
         Self(text.lines().filter_map(entry).collect())
     }
 
+    /// What Slurm's own plugins have made for the process in this hierarchy, if it is in there.
+    pub fn slurms_own(&self, hierarchy: &Hierarchy) -> Option<SlurmsOwn> {
+        slurms_own(self.path_in(hierarchy)?, hierarchy)
+    }
+
     /// The path in this hierarchy, seen from the hierarchy's root.
     pub fn path_in(&self, hierarchy: &Hierarchy) -> Option<&str> {
         let matches = |entry: &&Entry| match hierarchy.version {
@@ -63,35 +68,42 @@ pub struct SlurmsOwn {
 /// Whether a path is inside what Slurm's own cgroup plugins made for a job, and where that is.
 ///
 /// v2: `…/[NODE_]slurmstepd.scope/JOB/step_S/…`, but not its `system` leaf, where the step daemons sit when Slurm does not
-/// track processes by cgroup. v1: `/slurm[_NODE]/uid_U/job_J[/step_S…]`. Source: src/plugins/cgroup/ of Slurm 22.05 to
+/// track processes by cgroup, and not where a user can make directories (below systemd's user.slice). v1, at the top of a
+/// hierarchy only: `/slurm[_NODE]/uid_U/job_J[/step_S…]`. Source: src/plugins/cgroup/ of Slurm 22.05 to
 /// 26.05.
-pub fn slurms_own(path: &str) -> Option<SlurmsOwn> {
-    let starts: Vec<usize> = path.match_indices('/').map(|(at, _)| at).collect();
+fn slurms_own(path: &str, hierarchy: &Hierarchy) -> Option<SlurmsOwn> {
+    let below = format!("/{}", hierarchy.below_mount(path)?);
+    let offset = path.len().saturating_sub(below.len());
+    let starts: Vec<usize> = below.match_indices('/').map(|(at, _)| at).collect();
     // The components, and where each ends.
     let component = |index: usize| {
         let start = starts.get(index)? + 1;
-        let end = starts.get(index + 1).copied().unwrap_or(path.len());
-        path.get(start..end).filter(|name| !name.is_empty()).map(|name| (name, end))
+        let end = starts.get(index + 1).copied().unwrap_or(below.len());
+        below.get(start..end).filter(|name| !name.is_empty()).map(|name| (name, end))
     };
-    (0..starts.len()).find_map(|index| {
-        let (top, _) = component(index)?;
-        let (next, _) = component(index + 1)?;
-        let job = if top == "slurmstepd.scope" || top.ends_with("_slurmstepd.scope") {
-            if next == "system" {
+    let job = match hierarchy.version {
+        Version::V1 => {
+            let (top, _) = component(0)?;
+            let (user, _) = component(1)?;
+            ((top == "slurm" || top.starts_with("slurm_")) && user.starts_with("uid_")).then_some(2)?
+        }
+        Version::V2 => {
+            if component(0).is_some_and(|(top, _)| top == "user.slice") {
                 return None;
             }
-            index + 1
-        } else if (top == "slurm" || top.starts_with("slurm_")) && next.starts_with("uid_") {
-            index + 2
-        } else {
-            return None;
-        };
-        let end_of_job = component(job).map_or(path.len(), |(_, end)| end);
-        let step = component(job + 1).filter(|(name, _)| name.starts_with("step_"));
-        Some(SlurmsOwn {
-            job: path.get(..end_of_job)?.to_owned(),
-            step: step.and_then(|(_, end)| path.get(..end)).map(str::to_owned),
-        })
+            let is_scope = |index: &usize| {
+                component(*index)
+                    .is_some_and(|(name, _)| name == "slurmstepd.scope" || name.ends_with("_slurmstepd.scope"))
+            };
+            let job = (0..starts.len()).find(is_scope)? + 1;
+            component(job).filter(|(name, _)| *name != "system").map(|_| job)?
+        }
+    };
+    let end_of_job = component(job).map_or(below.len(), |(_, end)| end);
+    let step = component(job + 1).filter(|(name, _)| name.starts_with("step_"));
+    Some(SlurmsOwn {
+        job: path.get(..offset + end_of_job)?.to_owned(),
+        step: step.and_then(|(_, end)| path.get(..offset + end)).map(str::to_owned),
     })
 }
 
@@ -123,35 +135,37 @@ mod tests {
 
     #[test]
     fn tells_slurms_own_places_from_others() {
-        for (path, job, step) in [
-            (
-                "/system.slice/slurmstepd.scope/job_1/step_0/user/task_0",
-                "/system.slice/slurmstepd.scope/job_1",
-                "/step_0",
-            ),
-            (
-                "/system.slice/node1_slurmstepd.scope/s2YNM7YN3THN00/step_batch/slurm",
-                "/system.slice/node1_slurmstepd.scope/s2YNM7YN3THN00",
-                "/step_batch",
-            ),
-            ("/slurm/uid_0/job_5/step_0", "/slurm/uid_0/job_5", "/step_0"),
-            ("/slurm_node1/uid_0/job_5/step_0/task_1", "/slurm_node1/uid_0/job_5", "/step_0"),
-            ("/slurm_node1/uid_0/job_5", "/slurm_node1/uid_0/job_5", ""),
-            ("/slurm_node1/uid_0", "/slurm_node1/uid_0", ""),
+        let v2 = Hierarchy { version: Version::V2, ..v1(&[], None) };
+        let inside = |hierarchy: Hierarchy| Hierarchy { root: "/docker/ab".into(), ..hierarchy };
+        let scope = "/system.slice/node1_slurmstepd.scope";
+        for (hierarchy, job, step) in [
+            (v2.clone(), "/system.slice/slurmstepd.scope/job_1", "/step_0|/user/task_0"),
+            (v2.clone(), "/system.slice/node1_slurmstepd.scope/s2YNM7YN3THN00", "/step_batch|/slurm"),
+            (inside(v2.clone()), "/docker/ab/system.slice/slurmstepd.scope/job_1", "/step_0|/user"),
+            (v1(&["cpu"], None), "/slurm/uid_0/job_5", "/step_0|"),
+            (v1(&["cpu"], None), "/slurm_node1/uid_0/job_5", "/step_0|/task_1"),
+            (v1(&["cpu"], None), "/slurm_node1/uid_0/job_5", "|"),
+            (v1(&["cpu"], None), "/slurm_node1/uid_0", "|"),
+            (inside(v1(&["cpu"], None)), "/docker/ab/slurm/uid_0/job_5", "/step_0|"),
         ] {
-            let step = (!step.is_empty()).then(|| format!("{job}{step}"));
-            assert_eq!(slurms_own(path), Some(SlurmsOwn { job: job.to_owned(), step }), "{path}");
+            let (step, rest) = step.split_once('|').unwrap();
+            let found = SlurmsOwn { job: job.to_owned(), step: (!step.is_empty()).then(|| format!("{job}{step}")) };
+            assert_eq!(slurms_own(&format!("{job}{step}{rest}"), &hierarchy), Some(found), "{job}{step}{rest}");
         }
-        for other in [
-            "/",
-            "",
-            "/system.slice/slurmd.service",
-            "/system.slice/node1_slurmstepd.scope",
-            "/system.slice/node1_slurmstepd.scope/system",
-            "/jobfence.slice/jobfence.scope/uid_1/job_2/step_0",
-            "/jobfence/slurm_x/job_2",
+        for (hierarchy, other) in [
+            (&v2, "/"),
+            (&v2, "/system.slice/slurmd.service"),
+            (&v2, scope),
+            (&v2, &format!("{scope}/system")),
+            (&v2, "/jobfence.slice/jobfence.scope/uid_1/job_2/step_0"),
+            // A user can make these.
+            (&v2, "/user.slice/user-1.slice/user@1.service/x_slurmstepd.scope/job_1/step_0/user"),
+            (&v2, "/slurm/uid_0/job_5/step_0"),
+            (&v1(&["cpu"], None), "/jobfence/slurm_x/job_2"),
+            (&v1(&["cpu"], None), "/jobfence/slurm_x/uid_1/job_2/step_0"),
+            (&v1(&["cpu"], None), "/system.slice/slurmstepd.scope/job_1/step_0"),
         ] {
-            assert_eq!(slurms_own(other), None, "{other}");
+            assert_eq!(slurms_own(other, hierarchy), None, "{other}");
         }
     }
 }

@@ -17,7 +17,7 @@ use nix::unistd::{Pid, Uid, User, getppid};
 use crate::cgroup::dir::Dir;
 use crate::cgroup::kill;
 use crate::cgroup::layout::Hierarchy;
-use crate::cgroup::place::{Membership, slurms_own};
+use crate::cgroup::place::Membership;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::fence::{self, Fence};
@@ -256,14 +256,14 @@ fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> R
 /// The hierarchies that are used, but for those in which Slurm itself holds the process.
 fn others<'a>(host: &'a Host, config: &Config, membership: &Membership) -> Result<Vec<&'a Hierarchy>> {
     let mut used = host.hierarchies(&fence::controllers(config))?;
-    used.retain(|h| membership.path_in(h).and_then(slurms_own).is_none());
+    used.retain(|h| membership.slurms_own(h).is_none());
     Ok(used)
 }
 
 /// Where Slurm itself holds the process, if it does.
 fn slurms(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Option<Outcome> {
     let used = host.hierarchies(&fence::controllers(config)).ok()?;
-    let path = used.iter().find_map(|h| membership.path_in(h).filter(|path| slurms_own(path).is_some()))?;
+    let path = used.iter().find_map(|h| membership.path_in(h).filter(|_| membership.slurms_own(h).is_some()))?;
     Some(Outcome::Slurms { pid, path: path.to_owned() })
 }
 
@@ -284,7 +284,7 @@ fn in_root(hierarchy: &Hierarchy, path: &str) -> String {
 /// The directory of a path as `/proc/PID/cgroup` shows it.
 fn dir_of(hierarchy: &Hierarchy, path: &str) -> Result<Dir> {
     let outside = || Error::new("the cgroup is not below what is mounted at").at(&hierarchy.mount).value(path);
-    let inside = path.strip_prefix(hierarchy.root.trim_end_matches('/')).ok_or_else(outside)?;
+    let inside = hierarchy.below_mount(path).ok_or_else(outside)?;
     inside.split('/').filter(|name| !name.is_empty()).try_fold(hierarchy.open()?, |dir, name| dir.child(name))
 }
 

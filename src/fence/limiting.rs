@@ -4,24 +4,41 @@
 use super::LimitError;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::layout::{Hierarchy, Version};
-use crate::cgroup::limits::{self, SwapLimit};
+use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
 use crate::config::Limit;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
 use crate::policy::{Limits, Plan};
 
-/// The job's quota gets `headroom` on top, for what else lives in its directory. The step's is never above the job's, which
-/// may be lower than planned when an earlier step was told less; v1 would refuse it.
-pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, headroom: Cpus) -> Result<()> {
+/// What else lives in a job's directory, where that is the scheduler's.
+pub struct Beside {
+    /// For its daemons, on top of the grant.
+    pub headroom: Cpus,
+    /// What the batch step was told that the job has.
+    pub batch: Option<CpuQuota>,
+}
+
+/// The step's quota is never above the job's, which may be lower than planned when an earlier step was told less; v1 would
+/// refuse it. With headroom in it the job's own quota does not tell (it may have been another headroom): the batch step's does.
+pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, beside: Option<&Beside>) -> Result<()> {
     // Not limited, the controller may well be off: in cgroup2 there is no file to read then.
     if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
         return Ok(());
     }
     let above = match plan.job.cpu {
-        Some(quota) => Some(limits::lower_cpu_quota(job, version, quota.and(headroom))?),
+        Some(quota) => {
+            let headroom = beside.map_or(Cpus::whole(0), |beside| beside.headroom);
+            Some(limits::lower_cpu_quota(job, version, quota.and(headroom))?)
+        }
         None => limits::cpu_quota(job, version)?,
     };
-    let above = above.map(|above| above.without(headroom));
+    let above = match beside {
+        None => above,
+        Some(beside) => match (plan.job.cpu, beside.batch) {
+            (Some(job), Some(batch)) => Some(job.at_most(batch)),
+            (job, batch) => job.or(batch),
+        },
+    };
     match plan.step.cpu {
         Some(quota) => limits::set_cpu_quota(step, version, above.map_or(quota, |above| quota.at_most(above))),
         None => Ok(()),
@@ -45,11 +62,15 @@ pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
 
 /// Limits RAM and swap, and reads back.
 pub fn memory(dir: &Dir, version: Version, limits: &Limits, errors: &mut Vec<LimitError>) {
+    memory_and(dir, version, limits, limits.ram.is_some(), errors);
+}
+
+fn memory_and(dir: &Dir, version: Version, limits: &Limits, ram_is_limited: bool, errors: &mut Vec<LimitError>) {
     if let Some(ram) = limits.ram {
         errors.extend(limits::set_ram(dir, version, ram).err().map(|error| (Limit::Ram, error)));
     }
     if let Some(swap) = limits.swap {
-        match limits::set_swap(dir, version, swap, limits.ram.is_some()) {
+        match limits::set_swap(dir, version, swap, ram_is_limited) {
             Ok(true) => {}
             Ok(false) if !has_swap() => {}
             Ok(false) => errors.push((
@@ -78,7 +99,7 @@ pub fn memory_beside(dir: &Dir, version: Version, limits: &Limits, errors: &mut 
         swap: swap.map(|swap| SwapLimit { ram: ram.unwrap_or(swap.ram), ..swap }),
         cpu: None,
     };
-    memory(dir, version, &rest, errors);
+    memory_and(dir, version, &rest, ram.is_some() || rest.ram.is_some(), errors);
 }
 
 /// That nothing of what was planned for this hierarchy could be set, for one reason.

@@ -3,18 +3,19 @@
 //! out of them, and Slurm removes them.
 //!
 //! v2: `JOB/step_S/user/task_N` holds the processes, and `JOB/step_S/slurm` the step daemon; what is meant for the user's
-//! processes is written to `user`. v1: `JOB/step_S[/task_N]`, and the step daemon is not in it.
+//! processes is written to `user`. v1: `JOB/step_S[/task_N]`; in the cpu hierarchy the step daemon is not in it, in the memory
+//! hierarchy Slurm puts it into the step's directory.
 
 use std::time::Instant;
 
 use crate::cgroup::dir::Dir;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::limits::{self, CpuQuota};
 use crate::cgroup::place::SlurmsOwn;
 use crate::cgroup::usage::Usage;
 use crate::error::{Error, Result};
 use crate::host;
-use crate::job::Cpus;
 
 /// One step in one hierarchy that Slurm uses.
 ///
@@ -49,6 +50,11 @@ impl Overlay {
         self.place.is_some()
     }
 
+    /// As the free function, for this step.
+    pub fn check_owner(&self, found: &SlurmsOwn) -> Result<()> {
+        check_owner(&self.hierarchy, &self.anchor.0, self.anchor.1, found)
+    }
+
     /// Takes down where a process of the step was seen, unless that is known. `false`: it leads to no step.
     pub fn locate(&mut self, found: &SlurmsOwn) -> bool {
         if self.place.is_none() {
@@ -62,6 +68,15 @@ impl Overlay {
     pub fn holds(&self, path: &str) -> bool {
         let rest = |step: &str| path.strip_prefix(step).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         self.place.as_ref().is_some_and(|place| rest(&place.step))
+    }
+
+    /// The quota that the batch step was given: the job's own, without headroom.
+    pub fn batch_quota(&self) -> Option<CpuQuota> {
+        let name = match self.hierarchy.version {
+            Version::V2 => "step_batch/user",
+            Version::V1 => "step_batch",
+        };
+        limits::cpu_quota(&self.job().ok()?.child(name).ok()?, self.hierarchy.version).ok().flatten()
     }
 
     /// The job's path, as `/proc/PID/cgroup` shows it.
@@ -86,14 +101,6 @@ impl Overlay {
     /// Opens the directory that holds the user's processes of the step.
     pub fn step(&self) -> Result<Dir> {
         self.open(self.path().as_deref())
-    }
-
-    /// What the job's directory needs beyond the grant, for Slurm's step daemons in it.
-    pub fn headroom(&self, configured: Cpus) -> Cpus {
-        match self.hierarchy.version {
-            Version::V2 => configured,
-            Version::V1 => Cpus::whole(0),
-        }
     }
 
     /// Has the controllers enabled on the way down to the step, where Slurm did not. None of these directories holds a
@@ -136,12 +143,27 @@ impl Overlay {
 
     fn open(&self, path: Option<&str>) -> Result<Dir> {
         let unknown = || Error::new("Slurm's directory of the step is not known in").at(&self.hierarchy.mount);
-        let path = path.ok_or_else(unknown)?;
-        // Where another cgroup than the root is mounted (containers), paths still begin at the root.
-        let below = path.strip_prefix(self.hierarchy.root.trim_end_matches('/')).unwrap_or(path);
-        let (anchor, levels) = &self.anchor;
-        let up = "../".repeat(*levels);
-        let dir = anchor.child(&format!("{up}{}", below.trim_start_matches('/')))?;
-        Ok(dir.named(self.hierarchy.mount.join(below.trim_start_matches('/'))))
+        open_below(&self.hierarchy, &self.anchor.0, self.anchor.1, path.ok_or_else(unknown)?)
     }
+}
+
+/// Refuses directories that are not root's: somebody could have made them like Slurm's, where he may make some, and have the
+/// task moved there. (Slurm 22.05 gives those of steps and tasks to the user on v1, and on v2 those of tasks.)
+pub fn check_owner(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, found: &SlurmsOwn) -> Result<()> {
+    let step = found.step.as_deref().filter(|_| hierarchy.version == Version::V2);
+    for path in std::iter::once(found.job.as_str()).chain(step) {
+        let dir = open_below(hierarchy, anchor, levels, path)?;
+        if dir.stat()?.st_uid != nix::unistd::geteuid().as_raw() {
+            return Err(Error::new("the directory has a name as Slurm gives it, but is not root's:").at(dir.path()));
+        }
+    }
+    Ok(())
+}
+
+/// Opens a directory by its path as `/proc/PID/cgroup` shows it, from one that is so many levels below the mount point.
+fn open_below(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, path: &str) -> Result<Dir> {
+    let outside = || Error::new("the cgroup is not below what is mounted at").at(&hierarchy.mount).value(path);
+    let below = hierarchy.below_mount(path).ok_or_else(outside)?;
+    let dir = anchor.child(&format!("{}{below}", "../".repeat(levels)))?;
+    Ok(dir.named(hierarchy.mount.join(below)))
 }

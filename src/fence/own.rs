@@ -209,7 +209,7 @@ fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instan
 const DEEPEST: u32 = 32;
 
 /// Whether a process is in a directory or below it; also where that cannot be seen.
-fn is_inhabited(dir: &Dir, depth: u32) -> bool {
+pub fn is_inhabited(dir: &Dir, depth: u32) -> bool {
     let is_below =
         |name: &String| dir.child(name).is_ok_and(|child| depth >= DEEPEST || is_inhabited(&child, depth + 1));
     !dir.read("cgroup.procs").is_ok_and(|pids| pids.is_empty())

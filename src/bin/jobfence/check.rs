@@ -154,13 +154,28 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
         match slurm.map(|slurm| slurm.placement(hierarchy)) {
             Some(Placement::Overlay(because)) => {
                 println!("placement      overlay, in Slurm's own directories: {because}");
-                continue;
+                if hierarchy.has("memory") && config.constrain_ram_space && !slurm.is_some_and(Slurm::limits_memory) {
+                    println!(
+                        "               memory is limited for each step, and not for a job as a whole: let Slurm do it \
+                         (TaskPlugin=task/cgroup, ConstrainRAMSpace=yes in cgroup.conf)"
+                    );
+                }
+                if !slurm.is_some_and(|slurm| slurm.makes_ours_first(hierarchy)) {
+                    continue;
+                }
+                // Until Slurm makes its own.
+                own.any = true;
             }
-            Some(Placement::Own(because)) => println!("placement      own, below {}: {because}", host.base),
-            None => println!("placement      own, below {}", host.base),
+            other => {
+                let because = match other {
+                    Some(Placement::Own(because)) => format!(": {because}"),
+                    _ => String::new(),
+                };
+                println!("placement      own, below {}{because}", host.base);
+                own.any = true;
+                own.limits |= controllers.iter().any(|controller| hierarchy.has(controller));
+            }
         }
-        own.any = true;
-        own.limits |= controllers.iter().any(|controller| hierarchy.has(controller));
         let base = || {
             hierarchy.open().and_then(|mut dir| {
                 for name in host.base.split('/') {

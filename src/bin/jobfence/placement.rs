@@ -29,8 +29,12 @@ impl Setting {
     }
 
     fn is_yes(&self) -> bool {
-        ["yes", "true", "up", "1"].iter().any(|yes| self.value.eq_ignore_ascii_case(yes))
+        is_yes(&self.value)
     }
+}
+
+fn is_yes(value: &str) -> bool {
+    ["yes", "true", "up", "1"].iter().any(|yes| value.eq_ignore_ascii_case(yes))
 }
 
 impl fmt::Display for Setting {
@@ -50,6 +54,8 @@ pub struct Slurm {
     accounting: Setting,
     ram: Setting,
     swap: Setting,
+    /// Whether task/cgroup has anything to do.
+    constrains: bool,
     cgroups: Setting,
     plugstack: Setting,
 }
@@ -94,6 +100,9 @@ impl Slurm {
             accounting: slurm.setting("JobAcctGatherType", "jobacct_gather/none"),
             ram: cgroup.setting("ConstrainRAMSpace", "no"),
             swap: cgroup.setting("ConstrainSwapSpace", "no"),
+            constrains: ["Cores", "Devices", "RAMSpace", "SwapSpace"]
+                .iter()
+                .any(|what| cgroup.last(&format!("Constrain{what}")).is_some_and(|(_, value, ..)| is_yes(value))),
             cgroups: cgroup.setting("CgroupPlugin", "autodetect"),
             plugstack: slurm.setting("PlugStackConfig", &file.with_file_name("plugstack.conf").to_string_lossy()),
         }
@@ -110,6 +119,17 @@ impl Slurm {
         &self.file
     }
 
+    /// Whether Slurm limits the memory of a job as a whole.
+    pub fn limits_memory(&self) -> bool {
+        (self.task.has("task/cgroup") || self.task.has("cgroup")) && self.ram.is_yes()
+    }
+
+    /// Whether directories of ours are made in the beginning all the same: a step daemon is seen in Slurm's only where that tracks
+    /// processes by cgroup v2.
+    pub fn makes_ours_first(&self, hierarchy: &Hierarchy) -> bool {
+        !(hierarchy.version == Version::V2 && self.proctrack.has("proctrack/cgroup"))
+    }
+
     /// Where the processes of a job will be in this hierarchy.
     pub fn placement(&self, hierarchy: &Hierarchy) -> Placement {
         if self.cgroups.has("disabled") || self.cgroups.has("cgroup/disabled") {
@@ -123,11 +143,11 @@ impl Slurm {
             // One hierarchy, so whichever of them is on has all of it.
             Version::V2 if hierarchy.has("cpu") || hierarchy.has("memory") => [
                 proctrack.then(|| self.proctrack.to_string()),
-                task.then(|| self.task.to_string()),
+                (task && self.constrains).then(|| self.task.to_string()),
                 accounting.then(|| self.accounting.to_string()),
             ],
             // Beside v1 Slurm does not use it.
-            Version::V2 => return Placement::Own("Slurm's cgroup plugins use cgroup v1 here".to_owned()),
+            Version::V2 => return Placement::Own("Slurm's cgroup plugins use cgroup v1 on such a host".to_owned()),
             Version::V1 if hierarchy.has("cpuacct") => [accounting.then(|| self.accounting.to_string()), None, None],
             Version::V1 if hierarchy.has("memory") => {
                 let limited = [&self.ram, &self.swap].into_iter().find(|constrain| constrain.is_yes());
@@ -200,31 +220,60 @@ impl Lines {
         lines
     }
 
-    /// `Key=Value`, one or more on a line, `#` comments, `Include FILE`: slurm.conf(5). What cannot be read is left out.
+    /// `Key=Value`, one or more on a line, which goes on after a `\` at its end; `#` comments; `Include FILE`: slurm.conf(5). What
+    /// cannot be read is left out.
     fn add(&mut self, file: &Path, depth: u32) {
         const DEEPEST: u32 = 10;
         let Ok(text) = std::fs::read(file) else { return };
-        for (number, line) in String::from_utf8_lossy(&text).lines().enumerate() {
+        let text = String::from_utf8_lossy(&text);
+        let mut lines = text.lines().enumerate();
+        while let Some((number, line)) = lines.next() {
+            let mut line = line.to_owned();
+            while line.ends_with('\\') {
+                line.pop();
+                line.push_str(lines.next().map_or("", |(_, more)| more));
+            }
             let line = line.split('#').next().unwrap_or_default().trim();
             let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
             if first.eq_ignore_ascii_case("include") && depth < DEEPEST {
-                self.add(&file.parent().unwrap_or(Path::new("/")).join(rest.trim()), depth + 1);
+                for included in matching(&file.parent().unwrap_or(Path::new("/")).join(rest.trim())) {
+                    self.add(&included, depth + 1);
+                }
                 continue;
             }
-            let Some((key, value)) = line.split_once('=') else { continue };
-            let value = value.trim().trim_matches('"');
-            self.0.push((key.trim().to_owned(), value.to_owned(), file.to_owned(), number + 1));
+            let assignments = assignments(line).into_iter();
+            self.0.extend(assignments.map(|(key, value)| (key, value, file.to_owned(), number + 1)));
         }
+    }
+
+    fn last(&self, key: &str) -> Option<&(String, String, PathBuf, usize)> {
+        self.0.iter().rev().find(|(name, ..)| name.eq_ignore_ascii_case(key))
     }
 
     /// The last one counts, as in Slurm.
     fn setting(&self, key: &'static str, default: &str) -> Setting {
-        let found = self.0.iter().rev().find(|(name, ..)| name.eq_ignore_ascii_case(key));
-        match found {
+        match self.last(key) {
             Some((_, value, file, line)) => Setting { key, value: value.clone(), at: Some((file.clone(), *line)) },
             None => Setting { key, value: default.to_owned(), at: None },
         }
     }
+}
+
+/// `Key=Value Key = "a value"`; what is not such is left out.
+fn assignments(line: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut rest = line;
+    while let Some((key, value)) = rest.split_once('=') {
+        let value = value.trim_start();
+        let (value, after) = match value.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+            None => value.split_once(char::is_whitespace).unwrap_or((value, "")),
+        };
+        let key = key.split_whitespace().next_back().unwrap_or_default();
+        found.push((key.to_owned(), value.to_owned()));
+        rest = after;
+    }
+    found
 }
 
 #[cfg(test)]
@@ -293,7 +342,18 @@ mod tests {
         let because = Some("JobAcctGatherType=jobacct_gather/cgroup (slurm.conf:2)".to_owned());
         assert_eq!(placements(accounting, ""), [because.clone(), None, because.clone(), because, None]);
 
-        let included = "ProctrackType=proctrack/linuxproc\nInclude more.conf\n";
+        let several =
+            "ProctrackType=proctrack/linuxproc JobAcctGatherType = \"jobacct_gather/cgroup\" TaskPlugin=task/none\n";
+        let because = Some("JobAcctGatherType=jobacct_gather/cgroup (slurm.conf:1)".to_owned());
+        assert_eq!(placements(several, ""), [because.clone(), None, because.clone(), because, None]);
+
+        let going_on = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/affinity,\\\ntask/cgroup\n";
+        let because = Some("TaskPlugin=task/affinity,task/cgroup (slurm.conf:2)".to_owned());
+        assert_eq!(placements(going_on, "ConstrainDevices=yes\n"), [because, None, None, None, None]);
+        // It makes directories only for what it constrains.
+        assert_eq!(placements(going_on, ""), [None, None, None, None, None]);
+
+        let included = "ProctrackType=proctrack/linuxproc\nInclude mo*.conf\n";
         let because = "TaskPlugin=task/cgroup,task/affinity (more.conf:1)".to_owned();
         assert_eq!(placements(included, "ConstrainCores=yes\n"), [Some(because.clone()), None, None, None, None]);
         let memory = format!("{because} with ConstrainSwapSpace=yes (cgroup.conf:2)");

@@ -4,6 +4,7 @@
 //! What goes wrong is remembered and fails the job in [`admit`], the only callback whose failure is the job's alone. The
 //! remembered state also makes a second entry in plugstack.conf harmless: each callback finds its work done.
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
@@ -44,6 +45,8 @@ enum Step {
 }
 
 struct Fenced {
+    /// The step daemon; with contain_spank some callbacks run in a child of it.
+    daemon: Pid,
     fence: Fence,
     host: Host,
     config: Config,
@@ -96,12 +99,12 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
         }
         Err(errors) => {
             let by = OnErrors::softened_by(errors.mode);
-            (errors.on_error.within(errors.mode).general(), by, Err(Error::new(errors.to_string())))
+            (errors.on_error.within(errors.mode).general(), by, Err(Error::new(errors.to_string()).into()))
         }
     };
     *step = match result {
         Ok(fenced) => Step::Fenced(Box::new(fenced)),
-        Err(error) if on_error == OnError::Warn => {
+        Err(error) if error.is_bearable(on_error) => {
             log::error!("this step runs WITHOUT a fence ({by}): {error}");
             Step::Unfenced
         }
@@ -112,7 +115,7 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     };
 }
 
-fn build(spank: &Spank, config: Config) -> Result<Fenced> {
+fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
     let kind = Kind::of(spank.u32(spank_item::S_JOB_STEPID)?);
     let host = Host::read(&config)?;
     let key = JobKey {
@@ -136,19 +139,58 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced> {
     } else {
         log::info!("{key}: Mode=observe: would limit {plan}");
     }
-    if let Err(error) = bear(&key, &config, errors).and_then(|()| tell_job(spank, &config, &fence)) {
+    let told = || tell_job(spank, &config, &fence).map_err(Failure::from);
+    if let Err(failure) = bear(&key, &config, errors).and_then(|()| told()) {
         let _ = fence.close(Instant::now() + CLEANUP_TIMEOUT);
-        return Err(error);
+        return Err(failure);
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
-    Ok(Fenced { fence, host, config, kernel_log: kernel_log.ok(), told_kills: 0, attached: Vec::new(), ended: false })
+    Ok(Fenced {
+        daemon: Pid::this(),
+        fence,
+        host,
+        config,
+        kernel_log: kernel_log.ok(),
+        told_kills: 0,
+        attached: Vec::new(),
+        ended: false,
+    })
 }
 
-/// Limits that could not be set: an error unless `OnError` lets the step run without.
-fn bear(key: &JobKey, config: &Config, errors: Vec<LimitError>) -> Result<()> {
+/// Why a step or a task is not fenced.
+enum Failure {
+    /// What `OnError` says in general decides.
+    General(Error),
+    /// A limit without which it may not run, whatever is said in general.
+    Limit(Error),
+}
+
+impl Failure {
+    /// Whether it goes on without a fence.
+    fn is_bearable(&self, general: OnError) -> bool {
+        matches!(self, Self::General(_)) && general == OnError::Warn
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::General(error)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::General(error) | Self::Limit(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Limits that could not be set: a failure unless `OnError` lets the step run without.
+fn bear(key: &JobKey, config: &Config, errors: Vec<LimitError>) -> Result<(), Failure> {
     for (limit, error) in errors {
         if config.on_error.for_limit(limit) == OnError::Fail {
-            return Err(error);
+            return Err(Failure::Limit(error));
         }
         let by = OnErrors::softened_by(config.mode);
         log::error!("{key} runs without its {limit} limit ({by}): {error}");
@@ -238,6 +280,10 @@ pub fn attach(spank: &Spank) {
         }
         answer => {
             log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer:?})");
+            // It cannot be ended, but those that are still to come can.
+            if let Some(Step::Fenced(fenced)) = step.as_deref_mut() {
+                fenced.ended = fenced.config.on_error.general() == OnError::Fail;
+            }
             return;
         }
     };
@@ -255,7 +301,7 @@ pub fn attach(spank: &Spank) {
                 log::debug!("task {pid} ended before it could be fenced: {error}");
                 return;
             }
-            Err(error) if fenced.config.on_error.general() == OnError::Warn => {
+            Err(error) if error.is_bearable(fenced.config.on_error.general()) => {
                 let by = OnErrors::softened_by(fenced.config.mode);
                 log::error!("task {pid} runs WITHOUT a fence ({by}): {error}");
                 return;
@@ -280,7 +326,7 @@ pub fn attach(spank: &Spank) {
     }
 }
 
-fn fence_task(fenced: &mut Fenced, pid: i32) -> Result<()> {
+fn fence_task(fenced: &mut Fenced, pid: i32) -> Result<(), Failure> {
     let errors = fenced.fence.attach(&fenced.host, pid)?;
     if fenced.attached.is_empty() && fenced.fence.has_overlay() {
         log::info!("{}: {}", fenced.fence.key(), fenced.fence.placement());
@@ -291,7 +337,7 @@ fn fence_task(fenced: &mut Fenced, pid: i32) -> Result<()> {
 /// Limits what pam_slurm_adopt will put into the extern step, where Slurm has made directories for it. No plugin is told of a
 /// process in them: the step daemon itself, or the placeholder that it has started (before 25.05), shows where they are.
 fn settle_extern(fenced: &mut Fenced) {
-    let daemon = Pid::this().as_raw();
+    let daemon = fenced.daemon.as_raw();
     let threads =
         fenced.host.proc.child(&format!("{daemon}/task")).and_then(|tasks| tasks.list(true)).unwrap_or_default();
     let children = threads.iter().flat_map(|thread| {
@@ -300,7 +346,8 @@ fn settle_extern(fenced: &mut Fenced) {
     });
     for pid in std::iter::once(daemon).chain(children.collect::<Vec<_>>()) {
         let Ok(member) = Membership::read(&fenced.host.proc, pid) else { continue };
-        let settled = fenced.fence.settle(&member).and_then(|errors| bear(fenced.fence.key(), &fenced.config, errors));
+        let settled = fenced.fence.settle(&member).map_err(Failure::from);
+        let settled = settled.and_then(|errors| bear(fenced.fence.key(), &fenced.config, errors));
         if let Err(error) = settled {
             // No task to refuse: the job's other steps say so to their user.
             log::error!("{}: what is adopted into it is not limited as it should be: {error}", fenced.fence.key());

@@ -147,6 +147,9 @@ def too_small_a_quota(site):
     jobid = site.submit(user, RAN, "-c1", "--mem=100")
     expect_not_started(site, user, jobid)
     expect_in("the kernel's least is 1000 us", site.output(jobid), "the job's output")
+    # One limit can be indispensable, though the rest is not.
+    site.configure(**tiny, OnError="warn,cpu:fail")
+    expect_not_started(site, user, site.submit(user, RAN, "-c1", "--mem=100"))
     site.configure(**tiny, OnError="fail,cpu:warn")
     mark = site.log_mark()
     jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
