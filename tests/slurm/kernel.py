@@ -346,10 +346,20 @@ def descriptors(pid):
     return found
 
 
-def idle_seconds():
-    """Time for which this host's CPUs had nothing to do since it started."""
-    fields = Path("/proc/stat").read_text().splitlines()[0].split()
-    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+def allowed_cpus(pids):
+    """The CPUs on which at least one of these processes may run."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            found |= os.sched_getaffinity(pid)
+    return found
+
+
+def idle_seconds(cpus):
+    """Time for which these CPUs had nothing to do since the host started."""
+    rows = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    return sum(int(row[4]) + int(row[5]) for row in rows if row[0] in wanted) / os.sysconf("SC_CLK_TCK")
 
 
 def swap_total():
