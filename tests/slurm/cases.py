@@ -12,7 +12,7 @@ with what was granted. After each, nothing of it may be left and the node must b
 """
 
 import argparse
-import subprocess
+import contextlib
 import sys
 import time
 import traceback
@@ -50,8 +50,7 @@ def after(site, known):
         raise AssertionError(f"the node is {state}") from None
 
 
-def details(site, mark, problem):
-    yield problem
+def details(site, mark):
     for user, jobid in site.submitted:
         job = site.job(jobid)
         yield f"job {jobid} of {user}: {job.get('JobState')} {job.get('ExitCode')}"
@@ -67,27 +66,31 @@ def describe(error):
 
 
 def run_case(site, function, known):
-    """"ok", "skip" or "FAIL", and what there is to say."""
-    site.configure()
-    site.submitted.clear()
-    mark = site.log_mark()
-    outcome, problems = "ok", []
+    """"ok", "skip" or "FAIL", and what there is to say.
+
+    A mistake in a case, whichever, fails that case alone.
+    """
+    outcome, problems, mark = "ok", [], None
     try:
-        function(site)
+        site.configure()
+        site.submitted.clear()
+        mark = site.log_mark()
+        said = function(site)
+        problems += [said] if said else []
     except Skip as reason:
         outcome = "skip"
         problems.append(str(reason))
-    except (AssertionError, OSError, subprocess.SubprocessError, LookupError, ValueError,
-            TypeError) as error:
+    except Exception as error:
         outcome = "FAIL"
         problems.append(describe(error))
     try:
         after(site, known)
-    except (AssertionError, OSError, subprocess.SubprocessError) as error:
+    except Exception as error:
         problems = [p for p in problems if outcome == "FAIL"] + [describe(error)]
         outcome = "FAIL"
-    if outcome == "FAIL":
-        return outcome, list(details(site, mark, "\n".join(problems)))
+    if outcome == "FAIL" and mark is not None:
+        with contextlib.suppress(Exception):
+            problems += details(site, mark)
     return outcome, problems
 
 
@@ -101,8 +104,8 @@ def run(site, functions):
         start = time.monotonic()
         outcome, said = run_case(site, function, known)
         counts[outcome] += 1
-        reason = f"  ({said[0]})" if outcome == "skip" else ""
-        print(f"{outcome:4} {function.__name__}  {time.monotonic() - start:.1f} s{reason}",
+        remark = f"  ({said[0]})" if said and outcome != "FAIL" else ""
+        print(f"{outcome:4} {function.__name__}  {time.monotonic() - start:.1f} s{remark}",
               flush=True)
         if outcome == "FAIL":
             for line in "\n".join(said).splitlines():

@@ -408,6 +408,10 @@ class Site:
                     return path, text, line
         raise AssertionError("no plugstack file names the plugin")
 
+    def plugin(self):
+        """The shared object that Slurm loads."""
+        return Path(self._plugin_line()[2].split()[1])
+
     @contextlib.contextmanager
     def unplugged(self):
         """For the time being this is a Slurm that has never heard of jobfence.

@@ -3,17 +3,20 @@
 
 import contextlib
 import re
+import select
 import subprocess
+import time
 from pathlib import Path
 
-from .. import kernel
+from .. import kernel, sites
 from ..harness import (
-    EAT, Skip, case, ended_line, expect, expect_dead, expect_equal, expect_in, expect_limits,
+    EAT, Skip, case, ended_after, ended_line, expect, expect_dead, expect_equal, expect_in, expect_limits,
     fenced, fenced_in_all, logged,
 )
 from ..kernel import Group
 from ..sites import until, write_atomically
 from .limits import busy_cpus
+from .placement import SPINS
 from .two_nodes import extern_of, job_on
 
 
@@ -171,7 +174,7 @@ def login(user, command):
 
 @contextlib.contextmanager
 def session_line(site):
-    """What 'jobfence check' says is missing in the PAM configuration is there, for the time being."""
+    """What 'jobfence check' says is missing in the PAM configuration is there, for the time being; whether anything was."""
     before = SERVICE.read_text()
     try:
         write_atomically(SERVICE, ADOPTING)
@@ -180,47 +183,83 @@ def session_line(site):
         if line:
             write_atomically(SERVICE, f"{ADOPTING}{line.group(1)}\n")
             expect("NOT fenced" not in site.command("jobfence", "check").stdout, "check is not content")
-        yield
+        yield bool(line)
     finally:
         write_atomically(SERVICE, before)
 
 
+@contextlib.contextmanager
+def logged_in(user, command):
+    """A login whose session has begun: its processes."""
+    process = login(user, f"{command} & {command} & {command} & echo begun; wait")
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(process.communicate, timeout=60)
+        cleanup.callback(process.kill)
+        ready, _, _ = select.select([process.stdout], [], [], 30 * sites.PATIENCE)
+        said = process.stdout.readline() if ready else ""
+        if said != "begun\n":
+            process.kill()
+            raise AssertionError(f"the session says {said!r} ({process.communicate(timeout=60)[1].strip()})")
+        session = [pid for pid in kernel.descendants(process.pid)
+                   if kernel.command_line(pid).startswith(("-bash", "bash"))]
+        for who in filter(None, map(kernel.identity, session)):
+            cleanup.enter_context(ended_after(who))
+        yield session
+
+
+def session_in_a_spinning_job(site, ours, headroom):
+    """How many CPUs the steps of a job and a session used together, and how long scancel took."""
+    user = site.users[0]
+    jobid = site.submit(user, f"""
+        srun --overlap --mem=50 bash -c '{SPINS}' &
+        srun --overlap --mem=50 bash -c '{SPINS}' &
+        ({SPINS}) & ({SPINS}) &
+        wait
+        """, "-n1", "-c1", "--mem=300")
+    steps = [fenced(site, jobid, name) for name in ("step_batch", "step_0", "step_1")]
+    # Without our line only Slurm puts the session somewhere: into its own directories.
+    hierarchies = kernel.expected_hierarchies() - (set() if ours else {""} - set(steps[0].slurms))
+    with logged_in(user, f"({SPINS})") as session:
+        expect(len(session) >= 4, f"the session has {session}")
+        for pid in session:
+            found = Group.of(pid)
+            expect(found, f"process {pid} of the session is in no step: {kernel.cgroups_of(pid)}")
+            for controller in hierarchies:
+                wanted = steps[0].parent.step("step_extern").path_in(controller)
+                expect_equal(found.path_in(controller), wanted,
+                             f"where process {pid} of the session is in {controller or 'cgroup2'}")
+        extern = Group.of(session[0])
+        expect_limits(extern, 1.0, 300)
+        expect_equal([step.cpu_limit() for step in steps], [1.0] * 3, "CPU limits of the steps")
+        # Whose use is counted: on hybrid hosts the session need not be in our directory of cgroup2.
+        job = extern.parent
+        allowed = 1.0 + (headroom if "" in job.slurms else 0)
+        expect_equal(Group.cpu_limit(job), allowed, f"CPU limit of {job}")
+        used, _ = busy_cpus(site, job)
+        alone, _ = busy_cpus(site, extern)
+        expect(used <= allowed * 1.05, f"the job and the session used {used:.3f} CPUs of {allowed}")
+        expect(used >= allowed / 2, f"the job and the session used only {used:.3f} CPUs of {allowed}")
+        expect(0 < alone <= 1.05, f"the session used {alone:.3f} CPUs of 1")
+        pids = {*session, *(pid for step in steps for pid in step.members())}
+        processes = [who for who in map(kernel.identity, pids) if who]
+        expect(len(processes) >= len(session) + 6, f"only {processes} are alive")
+        start = time.monotonic()
+        site.scancel(jobid)
+        called = time.monotonic() - start
+        until(lambda: not any(kernel.identity(who[0]) == who for who in processes), 2,
+              "the death of every process after scancel")
+        took = time.monotonic() - start
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    until(lambda: not job.exists(), 10, f"the removal of {job.path}")
+    return f"{used:.2f} CPUs of {allowed:g}, scancel {took:.2f} s, {called:.2f} s of it the command"
+
+
 @case(on=["installed"])
 def logins_by_pam_slurm_adopt(site):
-    """A login on a node goes into the user's job, shares its limits, and ends with it."""
-    if not any(Path("/usr/lib").glob(f"{place}security/pam_slurm_adopt.so") for place in ("", "*/")):
-        raise Skip("pam_slurm_adopt is not installed")
-    user, other = site.users
-    with site.reconfigured(PrologFlags="Contain"), session_line(site):
-        jobid = site.submit(user, "sleep 300", "-n1", "-c1", "--mem=200")
-        batch = fenced(site, jobid)
-        refused = login(other, "true")
+    """What 'jobfence check' says is missing in the PAM configuration is there, for the time being; whether anything was."""
         refused.communicate(timeout=60)
         expect(refused.returncode != 0, "a user without a job could log in")
-        spin = "for i in 1 2 3; do while :; do :; done & done; echo begun; wait"
-        process = login(user, spin)
-        try:
-            # `echo` comes last, and su starts its command when the session is open.
-            expect_equal(process.stdout.readline(), "begun\n", "the session's output")
-            spinners = [pid for pid in kernel.descendants(process.pid)
-                        if kernel.command_line(pid).startswith(("-bash", "bash"))]
-            expect(len(spinners) >= 3, f"the session has {spinners}")
-            steps = {Group.of(pid) for pid in spinners}
-            expect_equal(len(steps), 1, f"number of cgroups of the session: {steps}")
-            step = steps.pop()
-            expect(step, "the session is in no step")
-            expect_equal(step.name, "step_extern", "its step")
-            expect_equal(step.parent, batch.parent, "its job")
-            expect_limits(step, 1.0, 200)
-            for pid in spinners:
-                fenced_in_all(pid, step)
-            used, _ = busy_cpus(site, step)
-            expect(used <= 1.05, f"three spinners in a job with one CPU used {used:.3f} CPUs")
-            who = [kernel.identity(pid) for pid in spinners]
-            site.scancel(jobid)
-            site.wait(jobid)
-            for one in filter(None, who):
-                expect_dead(one, 10)
-        finally:
-            process.kill()
-            process.communicate(timeout=60)
+        said = [session_in_a_spinning_job(site, ours, kernel.HEADROOM_CPUS)]
+        site.configure(HeadroomCPUs="0.25")
+        said.append(session_in_a_spinning_job(site, ours, 0.25))
+    return "; ".join(said)

@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """systemd does what it does, and leaves the jobs alone."""
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
 
 from .. import kernel
-from ..harness import Skip, case, expect, expect_equal, expect_limits, fenced, fenced_in_all
+from ..harness import (
+    Skip, case, expect, expect_equal, expect_in, expect_limits, expect_not_drained, expect_not_started, fenced,
+    fenced_in_all, fences_well,
+)
 from ..sites import InstalledSite, until
+from .placement import tracked_by_cgroup
+
+
+def only_beside_systemd(site):
+    if not isinstance(site, InstalledSite) or not Path("/run/systemd/system").is_dir():
+        raise Skip("only beside systemd")
 
 
 def unchanged_by(site, *command):
-    if not isinstance(site, InstalledSite) or not Path("/run/systemd/system").is_dir():
-        raise Skip("only beside systemd")
+    only_beside_systemd(site)
     jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=200")
     group = fenced(site, jobid)
     members = group.members()
@@ -54,8 +63,7 @@ def service_restart(site):
 @case(layout=False)
 def dollars_are_not_expanded(site):
     """systemd-run expands $ in its arguments (254 and later): our own options do not pass by there."""
-    if not isinstance(site, InstalledSite) or not Path("/run/systemd/system").is_dir():
-        raise Skip("only beside systemd")
+    only_beside_systemd(site)
     name = f"jobfencetest{os.getpid()}"
     config = site.home / "a$$b ${HOME} $HOME.conf"
     config.write_text(f"CgroupBase={name}.slice/{name}.scope\n")
@@ -72,3 +80,83 @@ def dollars_are_not_expanded(site):
         holder.terminate()
         said, _ = holder.communicate(timeout=60)
     until(lambda: not leaf.exists(), 10, f"the end of {leaf.path} ({said})")
+
+
+def systemctl(site, *args):
+    done = site.command("systemctl", *args, timeout=120)
+    expect_equal(done.returncode, 0, f"systemctl {' '.join(args)} ({done.stderr})")
+
+
+SCOPE = kernel.Group("/jobfence.slice/jobfence.scope")
+
+
+@contextlib.contextmanager
+def without_scope(site):
+    """For the time being the service is stopped, and with its last process systemd has removed the scope."""
+    try:
+        systemctl(site, "stop", "jobfence.service")
+        until(lambda: not SCOPE.exists(), 20, "the end of the scope")
+        yield
+    finally:
+        systemctl(site, "start", "jobfence.service")
+
+
+@case
+def controller_not_handed_down(site):
+    """A slice that takes the memory controller away: who does, and which line it is, stands in every message."""
+    only_beside_systemd(site)
+    if not kernel.has_v2_controllers():
+        raise Skip("cgroup v1 has no controllers to hand down")
+    user = site.users[0]
+    jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
+    if fenced(site, jobid).slurms:
+        raise Skip("the limits are in Slurm's own directories")
+    site.scancel(jobid)
+    site.wait(jobid)
+    dropin = Path("/run/systemd/system/jobfence.slice.d/disable.conf")
+    taken = "/sys/fs/cgroup/jobfence.slice/cgroup.subtree_control"
+    try:
+        with without_scope(site):
+            dropin.parent.mkdir()
+            dropin.write_text("[Slice]\nDisableControllers=memory\n")
+            systemctl(site, "daemon-reload")
+        expect("memory" not in kernel.read(taken).split(), f"{taken} has memory: nothing was taken away")
+        parts = ("does not have the memory controller", "/sys/fs/cgroup/jobfence.slice/jobfence.scope",
+                 f"{taken} lacks it", "DisableControllers=memory")
+        jobid = site.submit(user, "touch ran.$SLURM_JOB_ID", "-c1", "--mem=100")
+        expect_not_started(site, user, jobid)
+        done = site.command("jobfence", "check")
+        expect_equal(done.returncode, 1, f"exit status of jobfence check ({done.stdout})")
+        for part in parts:
+            expect_in(part, site.output(jobid), "the job's output")
+            expect_in(part, done.stdout, "what jobfence check says")
+        expect_not_drained(site)
+    finally:
+        with without_scope(site):
+            dropin.unlink(missing_ok=True)
+            dropin.parent.rmdir()
+            systemctl(site, "daemon-reload")
+    expect_equal(site.command("jobfence", "check").returncode, 0, "exit status of jobfence check after it")
+    fences_well(site, user)
+
+
+@case
+def needs_no_scope(site):
+    """Where every directory is Slurm's, jobs are fenced without jobfence.service."""
+    only_beside_systemd(site)
+    if not tracked_by_cgroup(site):
+        raise Skip("jobfence has directories of its own here")
+    with without_scope(site):
+        done = site.command("jobfence", "check")
+        expect_equal(done.returncode, 0, f"exit status of jobfence check ({done.stdout})")
+        jobid = site.submit(site.users[0], "srun --mem=100 sleep 300", "-c1", "--mem=200")
+        batch, step = fenced(site, jobid), fenced(site, jobid, "step_0")
+        expect_limits(batch.parent, 1.0, 200)
+        expect_limits(batch, 1.0, 200)
+        expect_limits(step, 1.0, 100)
+        for pid in step.members():
+            fenced_in_all(pid, step)
+        site.scancel(jobid)
+        expect_equal(site.wait(jobid), "CANCELLED", "state")
+        fences_well(site, site.users[0])
+        expect(not SCOPE.exists(), "the scope has come back")

@@ -234,6 +234,117 @@ def controller_restarts(site):
     goes_on_through(site, site.restart_controller)
 
 
+def mapped(pid, plugin):
+    """Whether the process has the plugin loaded from the file that is there, and whether from one that is not any more."""
+    names = {line.split(None, 5)[5] for line in kernel.read(f"/proc/{pid}/maps").splitlines()
+             if str(plugin) in line}
+    return str(plugin) in names, f"{plugin} (deleted)" in names
+
+
+@contextlib.contextmanager
+def replaced(plugin):
+    """For the time being another file, by a rename as of 'make install'; what follows the last section is no part of it."""
+    before, mode = plugin.read_bytes(), plugin.stat().st_mode
+
+    def put(data):
+        beside = plugin.with_name(f".{plugin.name}.new")
+        beside.write_bytes(data)
+        beside.chmod(mode)
+        beside.rename(plugin)
+    put(before + b"\0")
+    try:
+        yield
+    finally:
+        put(before)
+
+
+@contextlib.contextmanager
+def record_of_another_release(site):
+    """Of a step that runs, in a form that this release does not know but for its first lines."""
+    records = site.run_directory()
+    made = not records.exists()
+    records.mkdir(mode=0o700, exist_ok=True)
+    owner, start = kernel.identity(os.getpid())
+    record = records / "uid_65533,job_1,step_0"
+    record.write_text(
+        f"jobfence-record 2\nboot_id={kernel.read('/proc/sys/kernel/random/boot_id')}\n"
+        f"pid_namespace={os.readlink('/proc/self/ns/pid')}\nowner_pid={owner}\nowner_start={start}\n"
+        "directories=in words that are still to be found\nend\n")
+    try:
+        yield record
+    finally:
+        record.unlink(missing_ok=True)
+        if made:
+            with contextlib.suppress(OSError):
+                records.rmdir()
+
+
+def base_directories(site):
+    """Where all our own directories are, as they are made and removed only as a whole."""
+    tops = {top for base in site.bases() for top in kernel.Group("/" + base).directories()}
+    return {str(top): top.stat().st_ino for top in tops}
+
+
+@case
+def upgraded(site):
+    """A new release is installed while a job runs: what runs ends with the old one, what begins has the new one."""
+    user, plugin = site.users[0], site.plugin()
+    go = site.directory(user) / "go"
+    go.unlink(missing_ok=True)
+    slurmd = kernel.identity(site.slurmd_pid())
+    mark = site.log_mark()
+
+    def daemon_of(name):
+        title = f"slurmstepd: [{jobid}.{name}]"
+        return until(lambda: [pid for pid in site.step_daemons(jobid) if kernel.command_line(pid).startswith(title)],
+                     5, f"the step daemon of {name}")[0]
+
+    with record_of_another_release(site) as record:
+        strange = record.stat().st_ino, record.read_text()
+        jobid = site.submit(user, """
+            srun --overlap --mem=40 sleep 300 &
+            until [ -e go ]; do sleep 0.1; done
+            srun --overlap --mem=60 sleep 300 &
+            wait
+            """, "-n1", "-c1", "--mem=200")
+        batch, old = fenced(site, jobid), fenced(site, jobid, "step_0")
+        bases = base_directories(site)
+        expect(bases or not old.own, "our own directories are nowhere")
+        old_daemons = {name: daemon_of(name) for name in ("batch", "0")}
+        for name, pid in old_daemons.items():
+            expect_equal(mapped(pid, plugin), (True, False), f"step {name} has the file, or one that was removed")
+        with replaced(plugin):
+            go.touch()
+            new = fenced(site, jobid, "step_1", timeout=20)
+            go.unlink()
+            expect_equal(mapped(daemon_of("1"), plugin), (True, False), "step 1 has the new file, or the old one")
+            for name, pid in old_daemons.items():
+                expect_equal(mapped(pid, plugin), (False, True), f"step {name} has the new file, or the old one")
+            expect_equal(mapped(slurmd[0], plugin), (False, True), "slurmd has the new file, or the old one")
+            for group, mib in ((batch.parent, 200), (batch, 200), (old, 40), (new, 60)):
+                expect_limits(group, 1.0, mib)
+            processes = list(filter(None, map(kernel.identity, old.members())))
+            expect(processes, "step 0 has lost its processes")
+            site.scancel(f"{jobid}.0")
+            for who in processes:
+                expect_dead(who)
+            until(lambda: not old.exists(), 10, f"the end of {old.path}")
+            logged(site, mark, ended_line(jobid, "0"))
+            expect(new.members(), "step 1 has lost its processes")
+            expect_limits(batch.parent, 1.0, 200)
+            expect_equal(base_directories(site), bases, "our base, and its number")
+            fences_well(site, user)
+            site.scancel(jobid)
+            expect_equal(site.wait(jobid), "CANCELLED", "state")
+            until(lambda: not batch.parent.exists(), 5, f"the end of {batch.parent.path}")
+            for name in ("1", "batch"):
+                logged(site, mark, ended_line(jobid, name))
+            expect_equal(kernel.identity(site.slurmd_pid()), slurmd, "slurmd")
+            expect_equal((record.stat().st_ino, record.read_text()), strange, "the record of another release")
+            expect(record.name not in site.slurmd_log_since(mark), "slurmd's log has something to say of that record")
+    fences_well(site, user)
+
+
 @case(on=["two-nodes"])
 def one_of_two_restarts(site):
     """Two slurmd on a host: what one does to its jobs is nothing to the other's.

@@ -6,6 +6,7 @@ import re
 import time
 from pathlib import Path
 
+from .. import kernel
 from ..harness import (
     MIB, Skip, case, expect, expect_equal, expect_in, expect_limits, fenced, fences_well,
 )
@@ -81,7 +82,7 @@ def plugins_in_the_container(site):
         fenced_in_container(site)
 
 
-@case(layout=False)
+@case
 def prolog_in_the_job(site):
     """PrologFlags=RunInJob: the prolog is run by the extern step's daemon."""
     since(site, 24, 5)
@@ -105,29 +106,56 @@ def prolog_in_the_job(site):
 
 @case
 def memory_changes(site):
-    """A running job is given less memory: Slurm's own limits follow, ours with the next step."""
+    """A running job is given less memory, and more again: Slurm's own limits follow, ours with the next step."""
     since(site, 26, 5)
     user = site.users[0]
     go = site.directory(user) / "go"
+    go.unlink(missing_ok=True)
+
+    def given(mib):
+        done = site.command("scontrol", "update", f"jobid={jobid}", f"MinMemoryNode={mib}")
+        expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
+
     # Slurm wants the extern step for that.
     with site.reconfigured(PrologFlags="Contain"):
-        jobid = site.submit(user, "while [ ! -e go ]; do sleep 0.1; done; srun sleep 300",
-                            "-c1", "--mem=200")
-        fenced(site, jobid)
-        done = site.command("scontrol", "update", f"jobid={jobid}", "MinMemoryNode=120")
-        expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
-        go.touch()
-        try:
-            step = fenced(site, jobid, "step_0")
-        finally:
+        jobid = site.submit(user, """
+            until [ -e go ]; do sleep 0.1; done
+            srun --overlap sleep 300 &
+            until [ ! -e go ]; do sleep 0.1; done
+            until [ -e go ]; do sleep 0.1; done
+            srun --overlap sleep 300 &
+            wait
+            """, "-c1", "--mem=200")
+        batch = fenced(site, jobid)
+        running = [batch]
+
+        def follows(mib, name):
+            given(mib)
+            if batch.memory_is_slurms() and kernel.slurm_limits_memory:
+                for one in running:
+                    until(lambda: one.memory_limit() == mib * MIB, 10, f"{mib} MiB as memory limit of {one.path}")
+            go.touch()
+            step = fenced(site, jobid, name, timeout=20)
             go.unlink()
-        expect_equal(step.memory_limit(), 120 * MIB, f"memory limit of {step.path}")
+            running.append(step)
+            expect_equal(step.memory_limit(), mib * MIB, f"memory limit of {step.path}")
+            return step
+
+        first = follows(120, "step_0")
+        if not batch.memory_is_slurms():
+            # Less could kill what runs in it.
+            expect_equal([batch.memory_limit(), batch.parent.memory_limit()], [200 * MIB] * 2,
+                         "memory limits of what ran before")
+        follows(180, "step_1")
+        if not batch.memory_is_slurms():
+            expect_equal([batch.memory_limit(), first.memory_limit()], [200 * MIB, 120 * MIB],
+                         "memory limits of what ran before")
         site.scancel(jobid)
         site.wait(jobid)
         fences_well(site, user)
 
 
-@case(layout=False)
+@case
 def waits_for_children(site):
     """srun --wait-for-children sees a task's children only where it left them."""
     help = site.command("srun", "--help").stdout

@@ -6,7 +6,7 @@ import re
 import time
 
 from .. import kernel
-from ..harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced
+from ..harness import EAT, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
 from ..sites import InstalledSite, until
 
 SPINS = "while :; do :; done"
@@ -97,3 +97,107 @@ def told_where_it_is(site):
     paths = [line.split(":", 2)[2] for line in done.stdout.splitlines()[1:]]
     expect(any(path == at or path.startswith(at + "/") for path in paths),
            f"{at} is none of {paths}")
+
+
+def tracked_by_cgroup(site):
+    shown = site.command("scontrol", "show", "config").stdout
+    return kernel.has_v2_controllers() and re.search(r"^ProctrackType\s*=\s*proctrack/cgroup", shown, re.M)
+
+
+def settings(directory):
+    """What can be set in a cgroup, and is: no events, no processes, no measurements."""
+    volatile = re.compile(r"cgroup\.(procs|threads|kill|subtree_control)|.*\.(pressure|peak|reclaim|stat|events)")
+    return {path.name: kernel.read(path) for path in directory.iterdir()
+            if path.is_file() and path.stat().st_mode & 0o600 == 0o600 and not volatile.fullmatch(path.name)}
+
+
+def settings_of_all(step):
+    """Those of the job's directory, the step's, the one of its daemon, and the one of its tasks."""
+    top = step.directory("").parent
+    places = {"job": top.parent, "step": top, "daemon": top / "slurm", "tasks": top / "user"}
+    return {name: settings(place) for name, place in places.items()}
+
+
+def daemons_below(site, jobid, step):
+    """The job's step daemons, each of which is where Slurm has put it, below the job's directory."""
+    job = step.parent.path_in("")
+    daemons = {pid: kernel.identity(pid) for pid in site.step_daemons(jobid)}
+    for pid in daemons:
+        where = kernel.cgroups_of(pid).get("", "")
+        expect_match(rf"^{re.escape(job)}/step_\w+/slurm$", where, f"where step daemon {pid} is")
+    return daemons
+
+
+def answers(site, jobid, step, daemons):
+    """The step daemons live, say what processes they have, and end them when told to."""
+    expect_equal({pid: kernel.identity(pid) for pid in daemons}, daemons, "the step daemons")
+    listed = site.command("scontrol", "listpids", str(jobid)).stdout
+    found = {int(line.split()[0]) for line in listed.splitlines() if line[:1].isdigit()}
+    expect(found & step.members(), f"scontrol listpids says none of {step.members()}:\n{listed}")
+    expect_equal(site.job(jobid).get("JobState"), "RUNNING", "state")
+    expect_equal(site.command("squeue", "-h", "-o", "%T", "-j", str(jobid)).stdout, "RUNNING\n", "squeue")
+    start = time.monotonic()
+    site.scancel(jobid)
+    until(lambda: not any(kernel.identity(pid) == who for pid, who in daemons.items()), 5,
+          "the end of the step daemons after scancel")
+    took = time.monotonic() - start
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    until(lambda: not step.parent.exists(), 5, f"the removal of {step.parent.path}")
+    return took
+
+
+@case
+def daemon_lives_in_the_job(site):
+    """In cgroup2 Slurm's step daemons are below the job's directory: what is written there does not harm them."""
+    if not tracked_by_cgroup(site):
+        raise Skip("Slurm's step daemons are not in a directory of the job here")
+    user = site.users[0]
+    asked = ["-n1", "-c1", "--mem=200"]
+
+    def seen():
+        jobid = site.submit(user, "sleep 300", *asked)
+        # Without jobfence too: Slurm's own directories count.
+        step = fenced(site, jobid)
+        daemons_below(site, jobid, step)
+        found = settings_of_all(step)
+        site.scancel(jobid)
+        site.wait(jobid)
+        return found
+
+    site.configure(HeadroomCPUs="0.25")
+    fenced_ones = seen()
+    with site.unplugged():
+        slurms_alone = seen()
+    expect_equal(slurms_alone["job"]["cpu.max"].split()[0], "max", "quota of a job without jobfence")
+    quota, period = map(int, fenced_ones["job"]["cpu.max"].split())
+    expect_equal(quota / period, 1.25, "CPUs of a job with one and a quarter for its daemons")
+    expect_equal(fenced_ones["job"]["memory.oom.group"], "0", "memory.oom.group of the job")
+    ours = {"job": {"cpu.max"}, "step": set(), "daemon": set(), "tasks": {"cpu.max"}}
+    if not kernel.slurm_limits_memory:
+        ours["tasks"] |= {"memory.max", "memory.swap.max"}
+    for place, theirs in slurms_alone.items():
+        changed = {name for name, value in fenced_ones[place].items() if theirs.get(name) != value}
+        expect_equal(changed, ours[place], f"files of the {place}'s directory that are not as Slurm writes them")
+
+    jobid = site.submit(user, f"{EAT}; echo eaten=$?; sleep 300", *asked)
+    step = fenced(site, jobid)
+    daemons = daemons_below(site, jobid, step)
+    until(lambda: "eaten=" in site.output(jobid), 30, "the end of what eats memory")
+    expect_in("eaten=137", site.output(jobid), "its end")
+    after_oom = answers(site, jobid, step, daemons)
+
+    jobid = site.submit(user, f"""
+        srun --overlap --mem=50 bash -c '({SPINS}) & {SPINS}' &
+        srun --overlap --mem=50 bash -c '({SPINS}) & {SPINS}' &
+        ({SPINS}) & {SPINS}
+        """, *asked)
+    step = [fenced(site, jobid, name) for name in ("step_0", "step_1", "step_batch")][-1]
+    daemons = daemons_below(site, jobid, step)
+    expect_equal(len(daemons), 3, "number of step daemons")
+    throttled = step.parent.directory("") / "cpu.stat"
+
+    def saturated():
+        return int(kernel.keyed(kernel.read(throttled))["nr_throttled"]) > 10
+    until(saturated, 30, "the job's quota to be used up")
+    saturated_end = answers(site, jobid, step, daemons)
+    return f"scancel took {after_oom:.2f} s, {saturated_end:.2f} s when the quota is used up"
