@@ -256,7 +256,11 @@ def session_in_a_spinning_job(site, ours, headroom):
 
 @case(on=["installed"])
 def logins_by_pam_slurm_adopt(site):
-    """What 'jobfence check' says is missing in the PAM configuration is there, for the time being; whether anything was."""
+    """A login on a node goes into the user's job, shares its limits with the steps, and ends with it."""
+    if not any(Path("/usr/lib").glob(f"{place}security/pam_slurm_adopt.so") for place in ("", "*/")):
+        raise Skip("pam_slurm_adopt is not installed")
+    with site.reconfigured(PrologFlags="Contain"), session_line(site) as ours:
+        refused = login(site.users[0], "true")
         refused.communicate(timeout=60)
         expect(refused.returncode != 0, "a user without a job could log in")
         said = [session_in_a_spinning_job(site, ours, kernel.HEADROOM_CPUS)]
