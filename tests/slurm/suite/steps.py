@@ -254,7 +254,7 @@ def tasks_64(site):
         echo $$ >pid.$SLURM_PROCID
         wait
         """
-    args = ["srun", "-n64", "--overcommit", "-c1", "--mem=300", "sh", "-c", task]
+    args = ["srun", "-n64", "--overcommit", "--mem=300", "sh", "-c", task]
     with started(site, user, args) as srun:
         jobid = allocated(site, user, running_job(site, user))
         step = fenced(site, jobid, "step_0")
