@@ -3,7 +3,7 @@
 """jobfence seen from outside, by real jobs in a real Slurm.
 
     python3 cases.py --site private --so PATH [--bin PATH] [--only NAME…]
-    python3 cases.py --site two-nodes --so PATH [--bin PATH]
+    python3 cases.py --site two-nodes --so PATH [--bin PATH] [--settings DIRECTORY]
     python3 cases.py --site installed
     python3 cases.py [--site SITE] --list
 
@@ -115,8 +115,8 @@ def run(site, functions):
 
 
 SITES = {
-    "private": lambda options: PrivateSite(options.so, options.bin),
-    "two-nodes": lambda options: TwoNodesSite(options.so, options.bin),
+    "private": lambda options: PrivateSite(options.so, options.bin, settings=options.settings),
+    "two-nodes": lambda options: TwoNodesSite(options.so, options.bin, settings=options.settings),
     "installed": lambda options: InstalledSite(),
 }
 
@@ -126,6 +126,8 @@ def arguments():
     parser.add_argument("--site", choices=tuple(SITES), default="private")
     parser.add_argument("--so", help="the plugin (private sites); without it nothing is fenced")
     parser.add_argument("--bin", help="the jobfence command (private sites beside systemd)")
+    parser.add_argument("--settings", metavar="DIRECTORY",
+                        help="with slurm.conf and cgroup.conf: lines for those of a private site")
     parser.add_argument("--patience", type=float, metavar="FACTOR",
                         help="multiplies every time limit: 1, or 3 for an installed site")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[])

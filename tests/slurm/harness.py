@@ -68,7 +68,7 @@ def steps_of(site, jobid, node=None):
     """
     groups = (Group.of(pid) for pid in site.job_pids(jobid))
     return {group.name: group for group in groups
-            if group and (node is None or f"/{node}/uid_" in group.path)}
+            if group and (node is None or group.is_on(node))}
 
 
 def fenced(site, jobid, step="step_batch", timeout=10, node=None):

@@ -141,6 +141,12 @@ class Group:
         """What the job is told: ours, or Slurm's where nothing is ours."""
         return self.own or next(self.slurms[c] for c in ("", "cpu", "memory") if c in self.slurms)
 
+    def is_on(self, node):
+        """Whether it is that node's, where several share this host."""
+        parts = f"/{node}/uid_", f"/{node}_slurmstepd.scope/", f"/slurm_{node}/uid_"
+        paths = [self.own or "", *self.slurms.values()]
+        return any(part in path for part in parts for path in paths)
+
     def path_in(self, controller):
         return self.slurms.get(controller, self.own)
 

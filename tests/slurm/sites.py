@@ -70,6 +70,12 @@ def with_keys(text, keys):
     return text
 
 
+def settings_in(path):
+    """The lines KEY=VALUE of a file, by their keys; none where there is no file."""
+    lines = (line.partition("=") for line in kernel.read(path).splitlines())
+    return {key: value for key, equals, value in lines if equals}
+
+
 def end_by_exception(*_):
     """SIGTERM and SIGHUP then take the way through every `finally`, as SIGINT does."""
     raise SystemExit(1)
@@ -372,7 +378,17 @@ class Site:
 
     def slurms_leftovers(self):
         """Job directories of Slurm's own cgroup plugins, which it must be able to remove."""
-        return []
+        root, found = Path("/sys/fs/cgroup"), []
+        for scope, top in self.slurms_names():
+            found += (p for p in root.glob(f"system.slice/{scope}/*") if p.is_dir() and p.name != "system")
+            # Only where we have written something. Slurm 22.05 can leave its own behind elsewhere.
+            for controller in ("cpu", "memory"):
+                found += root.glob(f"{controller}/{top}/uid_*/job_*")
+        return sorted(map(str, found))
+
+    def slurms_names(self):
+        """What Slurm's own plugins call a node's directory, on v2 and on v1."""
+        return [(f"{node}_slurmstepd.scope", f"slurm_{node}") for node in self.nodes]
 
     def slurm_limits_memory(self):
         """Whether Slurm's task/cgroup writes memory limits of its own."""
@@ -443,8 +459,20 @@ class PrivateSite(Site):
     descendant, so it needs no list and touches nobody else's.
     """
 
-    def __init__(self, so=None, command=None, users=("nobody", "games")):
+    # What Slurm does with cgroups, unless the settings say otherwise: nothing.
+    PLACEMENT = {
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+    }
+
+    def __init__(self, so=None, command=None, users=("nobody", "games"), settings=None):
+        """`settings`: a directory whose slurm.conf and cgroup.conf have lines for ours."""
         super().__init__()
+        self.placement, self.cgroup = dict(self.PLACEMENT), {}
+        if settings:
+            self.placement.update(settings_in(Path(settings, "slurm.conf")))
+            self.cgroup.update(settings_in(Path(settings, "cgroup.conf")))
         self.so = Path(so) if so else None
         self.jobfence = Path(command).resolve() if command else None
         self.users = users
@@ -452,6 +480,9 @@ class PrivateSite(Site):
         # systemd owns cgroup2, and delegates a scope that is asked for.
         self.systemd = Path("/run/systemd/system").is_dir()
         self.base = f"jobfence.slice/{self.name}.scope" if self.systemd else self.name
+        if not self.systemd:
+            # Slurm takes a hybrid host without systemd for one with cgroup2, and refuses it.
+            self.cgroup.setdefault("CgroupPlugin", "cgroup/v1")
         self.keeper = None
         self.ports = {}
 
@@ -460,7 +491,8 @@ class PrivateSite(Site):
             # No directory without a keeper that will remove it.
             self.top = Path(tempfile.mkdtemp(prefix="jobfence-site-"))
             self.environment["SLURM_CONF"] = str(self.top / "slurm.conf")
-            self.keeper = Keeper(self.top, self.environment, self.base)
+            trees = [self.base, *(top for _, top in self.slurms_names() if self.placement != self.PLACEMENT)]
+            self.keeper = Keeper(self.top, self.environment, trees)
         try:
             self.top.chmod(0o755)
             self.home = self.top / "home"
@@ -503,7 +535,7 @@ class PrivateSite(Site):
             copy.chmod(0o755)
             line = f"required {copy} config={self.config}\n"
         (self.top / "plugstack.conf").write_text(line)
-        (self.top / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        (self.top / "cgroup.conf").write_text(with_keys("", self.cgroup))
         daemons = ["slurmctld", *self.nodes]
         self.ports = dict(zip(daemons, free_ports(len(daemons))))
         self.write_slurm_conf()
@@ -532,9 +564,6 @@ SlurmdLogFile={self.slurmd_log}
 SlurmctldDebug=info
 SlurmdDebug=info
 PlugStackConfig={self.top}/plugstack.conf
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=100
@@ -546,7 +575,7 @@ KillWait=2
 MinJobAge=3600
 InactiveLimit=0
 PartitionName=all Nodes=ALL Default=YES MaxTime=60 OverSubscribe=NO State=UP
-""" + self._node_lines()
+""" + with_keys("", self.placement) + self._node_lines()
 
     def _node_lines(self):
         cpus = os.cpu_count()
@@ -613,9 +642,15 @@ CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory * 9 // 10}
     def restart_slurmd(self):
         self._stop_slurmd()
         self._start_slurmd()
-        # The controller goes on calling it idle for a while: ask slurmd itself.
-        until(lambda: self.command("scontrol", "show", "slurmd").returncode == 0,
-              self.partition_wait, "the new slurmd")
+        self._until_answering(self.node)
+
+    def _until_answering(self, node):
+        """The controller goes on calling it idle for a while: ask slurmd itself.
+
+        Without its name scontrol looks for one on the loopback, where newer releases do not listen.
+        """
+        until(lambda: self.command("env", f"SLURMD_NODENAME={node}", "scontrol", "show", "slurmd").returncode == 0,
+              self.partition_wait, f"the new slurmd of {node}")
 
     def own_keys(self):
         return {"CgroupBase": self.base, "RunDir": self.run_directory()}
@@ -662,6 +697,10 @@ class TwoNodesSite(PrivateSite):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.topology = self.TOPOLOGY
+        # Nobody can be bound to CPUs that the host does not have.
+        plugins = [p for p in self.placement["TaskPlugin"].split(",") if p != "task/affinity"]
+        self.placement["TaskPlugin"] = ",".join(plugins) or "task/none"
+        self.cgroup.pop("ConstrainCores", None)
 
     @property
     def node(self):
@@ -698,8 +737,7 @@ class TwoNodesSite(PrivateSite):
         self._stop_slurmd(*nodes)
         self._start_slurmd(*nodes)
         for node in nodes:
-            until(lambda: self.command("scontrol", "show", "slurmd", node).returncode == 0,
-                  self.partition_wait, f"the new slurmd of {node}")
+            self._until_answering(node)
 
     def write_slurm_conf(self, topology=TOPOLOGY, **keys):
         """Also with nodes that look like this."""
@@ -768,8 +806,8 @@ def free_ports(count):
 class Keeper:
     """Starts and stops daemons on request, and ends them all when nobody asks any more."""
 
-    def __init__(self, top, environment, base):
-        self.top, self.environment, self.base = top, environment, base
+    def __init__(self, top, environment, trees):
+        self.top, self.environment, self.trees = top, environment, trees
         self.pids = {}
         ours, theirs = socket.socketpair()
         sys.stdout.flush()
@@ -911,8 +949,10 @@ class Keeper:
         for name in ("slurmctld", "munged"):
             if name in self.pids:
                 daemons.update(kernel.descendants(self.pids[name]))
+        # `slurmstepd infinity` keeps Slurm's scope alive.
         return [pid for pid in kernel.descendants(os.getpid())
-                if pid not in daemons and kernel.is_alive(pid)]
+                if pid not in daemons and kernel.is_alive(pid)
+                and not kernel.command_line(pid).endswith("slurmstepd infinity")]
 
     def _end_everything(self):
         try:
@@ -937,14 +977,15 @@ class Keeper:
     def _remove_cgroups(self):
         """Only what is empty, from the leaf up: rmdir refuses the rest by itself."""
         def remove():
-            for top in kernel.Group("/" + self.base).directories():
+            groups = [kernel.Group("/" + tree) for tree in self.trees]
+            for top in (top for group in groups for top in group.directories()):
                 places = sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True)
                 for place in [*places, top]:
                     with contextlib.suppress(OSError):
                         place.rmdir()
-            return not kernel.Group("/" + self.base).exists()
+            return not any(group.exists() for group in groups)
         if not self._poll(remove, 3):
-            print(f"cgroups below {self.base} could not be removed", file=sys.stderr)
+            print(f"cgroups below {', '.join(self.trees)} could not be removed", file=sys.stderr)
 
 
 # ----------------------------------------------------------------------------------------
@@ -1043,14 +1084,8 @@ class InstalledSite(Site):
         return [configured.strip("/")] if configured else [
             "jobfence", "jobfence.slice/jobfence.scope"]
 
-    def slurms_leftovers(self):
-        root = Path("/sys/fs/cgroup")
-        found = [p for p in root.glob("system.slice/*slurmstepd.scope/*")
-                 if p.is_dir() and p.name != "system"]
-        # Only where we have written something. Slurm 22.05 can leave its own behind elsewhere.
-        for controller in ("cpu", "memory"):
-            found += root.glob(f"{controller}/slurm*/uid_*/job_*")
-        return sorted(map(str, found))
+    def slurms_names(self):
+        return [("*slurmstepd.scope", "slurm*")]
 
     def run_directory(self):
         configured = {k.lower(): v for k, v in self.own_keys().items()}.get("rundir")

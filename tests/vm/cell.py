@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Runs the Slurm cases in one virtual machine cell: cell.py CELL [--layout | CASE...].
+"""Runs the Slurm cases in one virtual machine cell: cell.py CELL [--two-nodes] [--layout | CASE...].
 
-What is installed is what 'make install' installs. --layout: only the cases in which the cgroup layout makes a difference.
+What is installed is what 'make install' installs, and its cases are run by the Slurm that is installed; then those of two
+nodes by a private one, placed as the cell says. --two-nodes: only those. --layout: only the cases in which the cgroup
+layout makes a difference.
 """
 
+import argparse
 import os
 import shutil
 import signal
@@ -16,26 +19,33 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests"))
-from slurm import saboteur  # noqa: E402
+sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm")]
+from cells import CELLS  # noqa: E402
+from slurm import saboteur, suite  # noqa: E402, F401
+from slurm.harness import CASES  # noqa: E402
 
 TESTS = "opt/jobfence-tests"
 
 # As an administrator would after 'make install', from the README.
-IN_GUEST = f"""
+INSTALLED = f"""
 systemctl daemon-reload
 if [ -e /sys/fs/cgroup/cgroup.controllers ] && jobfence check; then
     echo "jobfence check must fail where systemd has delegated nothing" >&2
     exit 1
 fi
 # 'make demo' needs no installation; it makes a scope of its own.
-if [ $# = 0 ]; then
+if [ -z "$INSTALLED_CASES" ]; then
     python3 -B /{TESTS}/demo.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence || exit 1
 fi
 systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /opt/guest/start-slurm || exit 1
 jobfence check || exit 1
-exec python3 -B /{TESTS}/slurm/cases.py --site installed "$@"
+python3 -B /{TESTS}/slurm/cases.py --site installed $INSTALLED_CASES || status=1
+systemctl stop slurmd.service slurmctld.service
+"""
+TWO_NODES = f"""
+python3 -B /{TESTS}/slurm/cases.py --site two-nodes --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence \
+    --settings /opt/guest/run --patience 3 $TWO_NODES_CASES || status=1
 """
 
 
@@ -56,18 +66,44 @@ def payload(directory):
         print(f"cell: {reason}", file=sys.stderr)
 
 
+def in_guest(two_nodes, layout, cases):
+    """The guest's commands; nothing is said of a site that has none of these cases."""
+    lines = ["status=0"]
+    unknown = set(cases)
+    for site, name, commands in ("installed", "INSTALLED_CASES", INSTALLED), ("two-nodes", "TWO_NODES_CASES", TWO_NODES):
+        if two_nodes and site == "installed":
+            continue
+        chosen = [case.__name__ for case in CASES if site in case.sites and case.__name__ in cases]
+        unknown -= set(chosen)
+        if cases and not chosen:
+            continue
+        options = ["--layout"] if layout else ["--only", *chosen] if chosen else []
+        lines += [f"{name}='{' '.join(options)}'", commands]
+    if unknown:
+        sys.exit(f"cell: no such case: {', '.join(sorted(unknown))}")
+    return "\n".join([*lines, "exit $status"])
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("cell", choices=CELLS, metavar="CELL")
+    parser.add_argument("--two-nodes", action="store_true", help="only the cases of two nodes")
+    parser.add_argument("--layout", action="store_true", help="only those in which the cgroup layout makes a difference")
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    return parser.parse_args()
+
+
 def main():
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    cell, *cases = sys.argv[1:]
-    only = ["--only", *cases] if cases and cases != ["--layout"] else cases
+    options = arguments()
+    cell = options.cell
+    commands = in_guest(options.two_nodes, options.layout, options.cases)
     results = TOP / "target/vm/results" / cell
     shutil.rmtree(results, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
         payload(directory)
         process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
-             os.environ.get("JOBFENCE_VM_TIMEOUT", "2400"), "--", "sh", "-c", IN_GUEST, "sh", *only],
+             os.environ.get("JOBFENCE_VM_TIMEOUT", "2400"), "--", "sh", "-c", commands],
         )  # fmt: skip
         # It tidies up after itself, and so do we once it has.
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())

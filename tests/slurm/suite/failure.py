@@ -360,7 +360,8 @@ def extern_fails(site):
             jobid = site.submit(user, "cat /proc/self/cgroup; srun -n1 cat /proc/self/cgroup", "-n1", "--mem=100")
             expect_equal(site.wait(jobid), "COMPLETED", "state of the job")
             for step in ("step_batch", "step_0"):
-                expect_in(f"/job_{jobid}/{step}\n", site.output(jobid), "cgroups of the job's programs")
+                # In Slurm's own directories the task has one, too.
+                expect_match(rf"/{step}(/user/task_\w+)?\n", site.output(jobid), "cgroups of the job's programs")
             # Of the step perhaps, but of no task.
             expect("task runs WITHOUT" not in site.slurmd_log_since(mark), "a task is said to be without a fence")
 

@@ -383,6 +383,8 @@ def dead_step_on_one_of_two(site):
     user = site.users[0]
     jobid = site.submit(user, "srun sleep 300", "-N2", "-n2", "-c1", "--mem=100", "--no-kill")
     groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
+    if groups["n2"].slurms:
+        raise Skip("what Slurm's own cgroups hold when its daemon dies is not ours to end")
     orphans = list(filter(None, map(kernel.identity, groups["n2"].members())))
     alive = list(filter(None, map(kernel.identity, groups["n1"].members())))
     daemons = [pid for pid in site.step_daemons(jobid)

@@ -12,17 +12,28 @@ from .user import FORGED
 
 
 def job_on(site, user, jobid, node):
-    """The job's directory in that node's branch of the tree, whether it exists or not."""
-    return Job(f"/{site.bases()[0]}/{node}/uid_{uid(user)}/job_{jobid}")
+    """The directory there of a job that runs: by our own rule, whether it exists or not. Slurm's is where its processes
+    are, those of the extern step among them."""
+    def found():
+        pids = [pid for daemon in site.step_daemons(jobid) for pid in kernel.descendants(daemon)]
+        groups = [group for group in map(Group.of, pids) if group and group.slurms]
+        if not groups:
+            return Job(ours)
+        slurms = next((group.parent.slurms for group in groups if group.is_on(node)), None)
+        return slurms and Job(None if kernel.expected_hierarchies() <= set(slurms) else ours, slurms)
+
+    ours = f"/{site.bases()[0]}/{node}/uid_{uid(user)}/job_{jobid}"
+    return until(found, 10, f"the directory of job {jobid} on {node}")
 
 
 def extern_of(job):
     return job.step("step_extern")
 
 
-def made_at(group):
-    """When a directory without children was made."""
-    return min(top.stat().st_ctime_ns for top in group.directories())
+def made_before(group, other):
+    """The kernel numbers its directories as they are made."""
+    numbers = [one.limits_directory("cpu").stat().st_ino for one in (group, other)]
+    return numbers[0] < numbers[1]
 
 
 # srun -N1 in a job of two nodes, on the one where the batch script does not run.
@@ -43,11 +54,11 @@ def extern_first(site):
         expect_limits(job, cpus, cpus * 100)
         expect_limits(extern_of(job), cpus, cpus * 100)
     expect_limits(batch, 2.0, 200)
-    expect(made_at(extern_of(jobs[0])) < made_at(batch), "the extern step was not the first")
+    expect(made_before(extern_of(jobs[0]), batch), "the extern step was not the first")
     expect_equal(sorted(steps_of(site, jobid)), ["step_batch"], "steps with processes")
 
-    # Slurm's own placeholder is root's, and no plugin is told its pid: it stays outside.
-    for job in jobs:
+    # Slurm's own placeholder is root's, and no plugin is told its pid: it is where Slurm has put it.
+    for job in filter(lambda job: not job.slurms, jobs):
         expect_equal(extern_of(job).members(), set(), f"processes in {extern_of(job).path}")
     site.scancel(jobid)
     site.wait(jobid)
@@ -167,11 +178,13 @@ def node_level(site):
     # The end of the whole job on one node: the other user's job there stays.
     other = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=120")
     kept = fenced(site, other)
-    expect_in("/n2/uid_", kept.path, "the other user's path")
+    expect(kept.is_on("n2"), f"the other user's job is in {kept.path}")
     site.scancel(jobid)
     site.wait(jobid)
     for group in groups.values():
-        until(lambda: not group.parent.parent.exists(), 5, f"the end of {group.parent.path}")
+        # Above Slurm's own is the node's, which stays.
+        top = group.parent if group.slurms else group.parent.parent
+        until(lambda: not top.exists(), 5, f"the end of {group.parent.path}")
     expect_limits(kept, 1.0, 120)
     expect_limits(kept.parent, 1.0, 120)
     expect(kept.members(), "the other user's job has lost its processes")
@@ -184,8 +197,11 @@ def memory_not_managed(site):
     with site.reconfigured(SelectTypeParameters="CR_Core", PrologFlags=None):
         jobid = site.submit(site.users[0], "srun sleep 300", "-N1", "-n1", "-c1")
         step = fenced(site, jobid, "step_0")
-        expect_limits(step, 1.0, None)
-        expect_limits(step.parent, 1.0, None)
+        for group in (step, step.parent):
+            expect_equal(group.cpu_limit(), 1.0, f"CPU limit of {group.path}")
+            # Slurm's own limit is then all that the host has.
+            if not (group.memory_is_slurms() and kernel.slurm_limits_memory):
+                expect_equal(group.memory_limit(), None, f"memory limit of {group.path}")
         site.scancel(jobid)
         site.wait(jobid)
 
