@@ -112,44 +112,39 @@ def memory_changes(site):
     go = site.directory(user) / "go"
     go.unlink(missing_ok=True)
 
-    def given(mib):
-        done = site.command("scontrol", "update", f"jobid={jobid}", f"MinMemoryNode={mib}")
-        expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
-
     # Slurm wants the extern step for that.
     with site.reconfigured(PrologFlags="Contain"):
-        jobid = site.submit(user, """
-            until [ -e go ]; do sleep 0.1; done
-            srun --overlap sleep 300 &
-            until [ ! -e go ]; do sleep 0.1; done
-            until [ -e go ]; do sleep 0.1; done
-            srun --overlap sleep 300 &
-            wait
-            """, "-c1", "--mem=200")
+        jobid = site.submit(user, 2 * "until [ -e go ]; do sleep 0.1; done; srun sleep 300\n",
+                            "-c1", "--mem=200")
         batch = fenced(site, jobid)
-        running = [batch]
+        theirs = batch.memory_is_slurms() and kernel.slurm_limits_memory
 
-        def follows(mib, name):
-            given(mib)
-            if batch.memory_is_slurms() and kernel.slurm_limits_memory:
-                for one in running:
-                    until(lambda: one.memory_limit() == mib * MIB, 10, f"{mib} MiB as memory limit of {one.path}")
+        def given(mib, *running):
+            """What runs has the new limit where it is Slurm's, and its own where not: less could kill it."""
+            before = [one.memory_limit() for one in running]
+            done = site.command("scontrol", "update", f"jobid={jobid}", f"MinMemoryNode={mib}")
+            expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
+            for one in running if theirs else ():
+                until(lambda: one.memory_limit() == mib * MIB, 10, f"{mib} MiB as memory limit of {one.path}")
+            return before
+
+        def next_step(name, mib):
             go.touch()
             step = fenced(site, jobid, name, timeout=20)
             go.unlink()
-            running.append(step)
             expect_equal(step.memory_limit(), mib * MIB, f"memory limit of {step.path}")
             return step
 
-        first = follows(120, "step_0")
-        if not batch.memory_is_slurms():
-            # Less could kill what runs in it.
-            expect_equal([batch.memory_limit(), batch.parent.memory_limit()], [200 * MIB] * 2,
-                         "memory limits of what ran before")
-        follows(180, "step_1")
-        if not batch.memory_is_slurms():
-            expect_equal([batch.memory_limit(), first.memory_limit()], [200 * MIB, 120 * MIB],
-                         "memory limits of what ran before")
+        before = given(120, batch, batch.parent)
+        first = next_step("step_0", 120)
+        if not theirs:
+            expect_equal([one.memory_limit() for one in (batch, batch.parent)], before, "limits of what ran before")
+        before = given(180, batch, batch.parent, first)
+        if not theirs:
+            expect_equal([one.memory_limit() for one in (batch, batch.parent, first)], before, "limits of what runs")
+        site.scancel(f"{jobid}.0")
+        until(lambda: not first.exists(), 10, f"the end of {first.path}")
+        next_step("step_1", 180)
         site.scancel(jobid)
         site.wait(jobid)
         fences_well(site, user)

@@ -42,8 +42,9 @@ def use_of(group, seconds=5):
 @case
 def all_steps_together(site):
     """Each step alone may use the grant; all of them, and what is adopted, no more than the job."""
-    headroom = 0.25
-    site.configure(HeadroomCPUs=str(headroom))
+    # So little that the quota is met on one core, too: Slurm may have bound them all to one.
+    grant, headroom = 0.5, 0.25
+    site.configure(CPUQuotaPercent="50", HeadroomCPUs=str(headroom))
     jobid = site.submit(site.users[0], f"""
         srun --overlap --mem=50 bash -c '{SPINS}' &
         srun --overlap --mem=50 bash -c '{SPINS}' &
@@ -51,14 +52,14 @@ def all_steps_together(site):
         wait
         """, "-n1", "-c1", "--mem=300")
     steps = [fenced(site, jobid, name) for name in ("step_batch", "step_0", "step_1")]
-    expect_equal([step.cpu_limit() for step in steps], [1.0] * 3, "CPU limits of the steps")
+    expect_equal([step.cpu_limit() for step in steps], [grant] * 3, "CPU limits of the steps")
     job = steps[0].parent
-    allowed = 1.0 if job.own or not kernel.has_v2_controllers() else 1.0 + headroom
+    allowed = grant if job.own or not kernel.has_v2_controllers() else grant + headroom
     with site.favoured():
         used = use_of(job)
     expect(used <= allowed * 1.05, f"the job used {used:.3f} CPUs of {allowed}")
     if os.cpu_count() > 1:
-        expect(used >= 0.5, f"the job used only {used:.3f} CPUs of {allowed}")
+        expect(used >= allowed / 2, f"the job used only {used:.3f} CPUs of {allowed}")
     processes = [who for step in steps for who in map(kernel.identity, step.members()) if who]
     site.scancel(jobid)
     until(lambda: not any(kernel.identity(who[0]) == who for who in processes), 2,
@@ -136,14 +137,17 @@ def answers(site, jobid, step, daemons):
     expect(found & step.members(), f"scontrol listpids says none of {step.members()}:\n{listed}")
     expect_equal(site.job(jobid).get("JobState"), "RUNNING", "state")
     expect_equal(site.command("squeue", "-h", "-o", "%T", "-j", str(jobid)).stdout, "RUNNING\n", "squeue")
+    tasks = {pid: kernel.identity(pid) for pid in step.parent.members()}
     start = time.monotonic()
     site.scancel(jobid)
-    until(lambda: not any(kernel.identity(pid) == who for pid, who in daemons.items()), 5,
-          "the end of the step daemons after scancel")
-    took = time.monotonic() - start
+    took = []
+    for what, processes in ("tasks", tasks), ("step daemons", daemons):
+        until(lambda: not any(who and kernel.identity(pid) == who for pid, who in processes.items()), 5,
+              f"the end of the {what} after scancel")
+        took.append(time.monotonic() - start)
     expect_equal(site.wait(jobid), "CANCELLED", "state")
     until(lambda: not step.parent.exists(), 5, f"the removal of {step.parent.path}")
-    return took
+    return "scancel: tasks {:.2f} s, daemons {:.2f} s".format(*took)
 
 
 @case
@@ -186,6 +190,7 @@ def daemon_lives_in_the_job(site):
     expect_in("eaten=137", site.output(jobid), "its end")
     after_oom = answers(site, jobid, step, daemons)
 
+    site.configure(CPUQuotaPercent="50", HeadroomCPUs="0.25")
     jobid = site.submit(user, f"""
         srun --overlap --mem=50 bash -c '({SPINS}) & {SPINS}' &
         srun --overlap --mem=50 bash -c '({SPINS}) & {SPINS}' &
@@ -197,7 +202,7 @@ def daemon_lives_in_the_job(site):
     throttled = step.parent.directory("") / "cpu.stat"
 
     def saturated():
-        return int(kernel.keyed(kernel.read(throttled))["nr_throttled"]) > 10
+        return int(kernel.keyed(kernel.read(throttled))["nr_throttled"]) > 20
     until(saturated, 30, "the job's quota to be used up")
-    saturated_end = answers(site, jobid, step, daemons)
-    return f"scancel took {after_oom:.2f} s, {saturated_end:.2f} s when the quota is used up"
+    used_up = answers(site, jobid, step, daemons)
+    return f"{after_oom}; when the quota is used up, {used_up}"
