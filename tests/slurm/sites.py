@@ -26,7 +26,8 @@ from pathlib import Path
 from . import kernel
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED"}
+UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED",
+              "RESIZING"}
 POLL = 0.05
 # Every time limit of a test is multiplied by this: an emulated processor is slow.
 PATIENCE = 1.0
@@ -379,6 +380,10 @@ class Site:
     def slurms_leftovers(self):
         """Job directories of Slurm's own cgroup plugins, which it must be able to remove."""
         root, found = Path("/sys/fs/cgroup"), []
+        shown = self.command("scontrol", "show", "config").stdout
+        if not re.search(r"^ProctrackType\s*=\s*proctrack/cgroup", shown, re.M):
+            # It does not kill all that is in them before it tries, and does not try again.
+            return []
         for scope, top in self.slurms_names():
             found += (p for p in root.glob(f"system.slice/{scope}/*") if p.is_dir() and p.name != "system")
             # Only where we have written something. Slurm 22.05 can leave its own behind elsewhere.
