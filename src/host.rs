@@ -156,20 +156,20 @@ fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bool) 
     for name in below {
         let file = above.join("cgroup.subtree_control");
         if stops_at.is_none() && !std::fs::read_to_string(&file).is_ok_and(|on| has(&on)) {
-            stops_at = Some(file);
+            stops_at = Some((file, above.file_name().unwrap_or_default().to_string_lossy().into_owned()));
         }
         above.push(name);
     }
-    let stops_at = stops_at?;
+    let (stops_at, slice) = stops_at?;
     let stops_at = stops_at.display();
     let is_unit = |name: &&str| [".scope", ".service", ".slice"].iter().any(|kind| name.ends_with(kind));
     let unit = below.iter().rev().filter_map(|name| name.to_str()).find(is_unit).filter(|_| systemd);
     let error = Error::new(format!("the cgroup does not have the {controller} controller:")).at(dir.path());
     Some(error.value(given.trim()).hint(match unit {
         Some(unit) => format!(
-            "{stops_at} lacks it: {unit} needs Delegate=yes (or Delegate= with {controller} in its list), and no slice \
-             above it may have DisableControllers={controller} (systemctl show -p Delegate -p DelegateControllers -p \
-             DisableControllers {unit}); then start {unit} anew, when no job runs"
+            "{stops_at} lacks it: {unit} needs Delegate=yes (or Delegate= with {controller} in its list), and {slice} may not \
+             have DisableControllers={controller} (systemctl show -p Delegate -p DelegateControllers -p DisableControllers \
+             {unit} {slice}); then stop jobfence.service when no job runs, and start it again"
         ),
         None => format!("{stops_at} lacks it: echo +{controller} >{stops_at}"),
     }))

