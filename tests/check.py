@@ -79,7 +79,7 @@ GROUPS = (
         Group(
             f"vm {cell}",
             (RELEASE, ("python3", "-B", "tests/vm/cell.py", cell, *(["--layout"] if cases == "layout" else []))),
-            1500,
+            1800,
             root=True,
             programs=("mmdebstrap", "mkfs.ext4"),
         )

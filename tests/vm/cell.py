@@ -103,7 +103,7 @@ def main():
         payload(directory)
         process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
-             os.environ.get("JOBFENCE_VM_TIMEOUT", "900"), "--", "sh", "-c", commands],
+             os.environ.get("JOBFENCE_VM_TIMEOUT", "1500"), "--", "sh", "-c", commands],
         )  # fmt: skip
         # It tidies up after itself, and so do we once it has.
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
