@@ -380,7 +380,9 @@ class Site:
         """Job directories of Slurm's own cgroup plugins, which it must be able to remove."""
         root, found = Path("/sys/fs/cgroup"), []
         for scope, top in self.slurms_names():
-            found += (p for p in root.glob(f"system.slice/{scope}/*") if p.is_dir() and p.name != "system")
+            # 26.05 puts a slurmd there that systemd has not started.
+            found += (p for p in root.glob(f"system.slice/{scope}/*")
+                      if p.is_dir() and p.name not in ("system", "slurmd"))
             # Only where we have written something. Slurm 22.05 can leave its own behind elsewhere.
             for controller in ("cpu", "memory"):
                 found += root.glob(f"{controller}/{top}/uid_*/job_*")
