@@ -66,6 +66,11 @@ impl Error {
     pub fn kernel_errno(&self) -> Option<Errno> {
         self.errno
     }
+
+    /// Whether the kernel said that we may not.
+    pub fn is_about_rights(&self) -> bool {
+        matches!(self.errno, Some(Errno::EACCES | Errno::EPERM))
+    }
 }
 
 impl fmt::Display for Error {

@@ -159,7 +159,10 @@ pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()
             let Some(parent) = tree.dirs.get(depth) else { continue };
             if depth + 1 == levels.len() {
                 remove_step(parent, name, &tree.hierarchy, deadline)?;
-            } else if parent.remove(name).is_err() {
+            } else if let Err(error) = parent.remove(name) {
+                if error.is_about_rights() {
+                    return Err(error);
+                }
                 // Another step or job still lives there.
                 break;
             }

@@ -385,7 +385,9 @@ class Site:
             # It does not kill all that is in them before it tries, and does not try again.
             return []
         for scope, top in self.slurms_names():
-            found += (p for p in root.glob(f"system.slice/{scope}/*") if p.is_dir() and p.name != "system")
+            # 26.05 puts a slurmd there that systemd has not started.
+            found += (p for p in root.glob(f"system.slice/{scope}/*")
+                      if p.is_dir() and p.name not in ("system", "slurmd"))
             # Only where we have written something. Slurm 22.05 can leave its own behind elsewhere.
             for controller in ("cpu", "memory"):
                 found += root.glob(f"{controller}/{top}/uid_*/job_*")

@@ -6,8 +6,9 @@
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use nix::poll::{PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -399,12 +400,24 @@ pub fn task_ended() {
     tell_user(&format!("{sentence}{others}"));
 }
 
+/// How long another thread of the daemon may keep root's rights from us.
+const RIGHTS_RETURN: Duration = Duration::from_secs(2);
+
 /// In the step daemon, when every task has ended: what was used, and then nothing is left.
 pub fn end() {
     let Some(mut step) = step() else { return };
     let Step::Fenced(mut fenced) = std::mem::replace(&mut *step, Step::Ended) else { return };
     log::info!("{}", report::ended(fenced.fence.key(), &fenced.fence.usage()));
-    if let Err(error) = fenced.fence.close(Instant::now() + CLEANUP_TIMEOUT) {
+    let deadline = Instant::now() + CLEANUP_TIMEOUT;
+    let mut closed = fenced.fence.close(deadline);
+    // Where a thread of the extern step's daemon ends X11 forwarding (also where there is none), it gives up root's rights for
+    // a moment, and the C library takes them from every thread.
+    let patience = Instant::now() + RIGHTS_RETURN;
+    while closed.as_ref().is_err_and(Error::is_about_rights) && Instant::now() < patience {
+        let _ = poll(&mut [], PollTimeout::from(1u8));
+        closed = fenced.fence.close(deadline);
+    }
+    if let Err(error) = closed {
         log::error!("{}: its directories remain for now: {error}", fenced.fence.key());
     }
 }

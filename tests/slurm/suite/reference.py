@@ -377,6 +377,8 @@ def components(site):
     jobid = site.submit(site.users[0], """
         srun --het-group=0,1 -l sh -c 'echo $SLURM_NTASKS $SLURM_CPUS_ON_NODE; exit $SLURM_PROCID'
         echo srun $?
+        # srun does not wait until the controller knows how the step has ended; that of a job that has ended does not count.
+        while squeue -h -s -o %i | grep -q '\\.0$'; do sleep 0.1; done
         exit 4
         """, "-n1", "-c2", "--mem=200", ":", "-n2", "-c1", "--mem=100")
     site.wait(jobid)
