@@ -81,12 +81,12 @@ GROUPS = (
     *(
         Group(
             f"vm {cell}",
-            (RELEASE, ("python3", "-B", "tests/vm/cell.py", cell, *(["--layout"] if cases == "layout" else []))),
+            (RELEASE, ("python3", "-B", "tests/vm/cell.py", cell, *options)),
             2700,
             root=True,
             programs=("mmdebstrap", "mkfs.ext4"),
         )
-        for cell, cases in CHECKED.items()
+        for cell, options in CHECKED.items()
     ),
 )
 

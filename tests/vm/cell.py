@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Runs the Slurm cases in one virtual machine cell: cell.py CELL [--two-nodes] [--layout | CASE...].
+"""Runs the Slurm cases in one virtual machine cell: cell.py CELL [--installed | --two-nodes] [--layout | CASE...].
 
 What is installed is what 'make install' installs, and its cases are run by the Slurm that is installed; then those of two
-nodes by a private one, placed as the cell says. --two-nodes: only those. --layout: only the cases in which the cgroup
+nodes by a private one, placed as the cell says. --installed, --two-nodes: only one of them. --layout: only the cases in which the cgroup
 layout makes a difference.
 """
 
@@ -66,12 +66,12 @@ def payload(directory):
         print(f"cell: {reason}", file=sys.stderr)
 
 
-def in_guest(two_nodes, layout, cases):
+def in_guest(sites, layout, cases):
     """The guest's commands; nothing is said of a site that has none of these cases."""
     lines = ["status=0"]
     unknown = set(cases)
     for site, name, commands in ("installed", "INSTALLED_CASES", INSTALLED), ("two-nodes", "TWO_NODES_CASES", TWO_NODES):
-        if two_nodes and site == "installed":
+        if site not in sites:
             continue
         chosen = [case.__name__ for case in CASES if site in case.sites and case.__name__ in cases]
         unknown -= set(chosen)
@@ -87,16 +87,21 @@ def in_guest(two_nodes, layout, cases):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("cell", choices=CELLS, metavar="CELL")
-    parser.add_argument("--two-nodes", action="store_true", help="only the cases of two nodes")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--installed", dest="sites", action="store_const", const=["installed"],
+                      help="only the cases of the installed Slurm")
+    only.add_argument("--two-nodes", dest="sites", action="store_const", const=["two-nodes"],
+                      help="only the cases of two nodes")
     parser.add_argument("--layout", action="store_true", help="only those in which the cgroup layout makes a difference")
     parser.add_argument("cases", nargs="*", metavar="CASE")
+    parser.set_defaults(sites=["installed", "two-nodes"])
     return parser.parse_args()
 
 
 def main():
     options = arguments()
     cell = options.cell
-    commands = in_guest(options.two_nodes, options.layout, options.cases)
+    commands = in_guest(options.sites, options.layout, options.cases)
     results = TOP / "target/vm/results" / cell
     shutil.rmtree(results, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
