@@ -128,11 +128,11 @@ class Group:
         """The same from what a process has read of its own /proc/self/cgroup."""
         own, slurms = None, {}
         for controller, path in paths_by_controller(text).items():
-            if OURS.search(path):
+            found = next(filter(None, (pattern.match(path) for pattern in SLURMS)), None)
+            if found:
+                slurms[controller] = found.group(0)
+            elif OURS.search(path):
                 own = path
-            for pattern in SLURMS:
-                if found := pattern.match(path):
-                    slurms[controller] = found.group(0)
         limited = [slurms.get(controller) for controller in expected_hierarchies()]
         return cls(own, slurms) if own or any(limited) else None
 
