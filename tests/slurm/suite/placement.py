@@ -68,6 +68,26 @@ def all_steps_together(site):
 
 
 @case
+def headroom_changes(site):
+    """A job that began with another headroom: its next step has what it was granted, not less and not more."""
+    user = site.users[0]
+    go = site.directory(user) / "go"
+    for before, after in (("0", "1"), ("1", "0")):
+        site.configure(HeadroomCPUs=before)
+        jobid = site.submit(user, "while [ ! -e go ]; do sleep 0.1; done; srun sleep 300", "-c1", "--mem=100")
+        fenced(site, jobid)
+        site.configure(HeadroomCPUs=after)
+        go.touch()
+        try:
+            step = fenced(site, jobid, "step_0")
+        finally:
+            go.unlink()
+        expect_equal(step.cpu_limit(), 1.0, f"CPU limit of {step.path}, HeadroomCPUs from {before} to {after}")
+        site.scancel(jobid)
+        site.wait(jobid)
+
+
+@case
 def nothing_of_ours_in_slurms(site):
     """We make no directory in Slurm's, and move nobody out of them."""
     jobid = site.submit(site.users[0], "srun sleep 300", "-c1", "--mem=100")
