@@ -310,15 +310,7 @@ impl Fence {
     pub fn limit(&mut self, plan: &Plan) -> Vec<LimitError> {
         let mut errors = Vec::new();
         for (controller, error) in &self.missing {
-            let limits = [
-                (Limit::Cpu, plan.step.cpu.is_some()),
-                (Limit::Ram, plan.step.ram.is_some()),
-                (Limit::Swap, plan.step.swap.is_some()),
-            ];
-            let theirs = limits
-                .into_iter()
-                .filter(|(limit, wanted)| *wanted && (*limit == Limit::Cpu) == (*controller == "cpu"));
-            errors.extend(theirs.map(|(limit, _)| (limit, error.clone())));
+            errors.extend(limiting::none_of(plan, |theirs| theirs == *controller, error));
         }
         self.plan = Some(plan.clone());
         for tree in &self.trees {
@@ -342,9 +334,13 @@ impl Fence {
             (Ok(dirs), Tree::Own(_)) => dirs,
             (Ok(dirs), Tree::Overlay(overlay)) => match overlay.enable(&self.wanted, &dirs.1) {
                 Ok(()) => dirs,
-                Err(error) => return errors.extend(limiting::all(plan, hierarchy, &error)),
+                Err(error) => {
+                    return errors.extend(limiting::none_of(plan, |controller| hierarchy.has(controller), &error));
+                }
             },
-            (Err(error), _) => return errors.extend(limiting::all(plan, hierarchy, &error)),
+            (Err(error), _) => {
+                return errors.extend(limiting::none_of(plan, |controller| hierarchy.has(controller), &error));
+            }
         };
         let version = hierarchy.version;
         if hierarchy.has("cpu") {
@@ -553,10 +549,9 @@ impl Fence {
     /// is the job's, its limit and the most it held, in bytes.
     pub fn memory_levels(&self) -> Vec<MemoryLevel> {
         let Some(tree) = self.trees.iter().find(|tree| tree.hierarchy().has("memory")) else { return Vec::new() };
-        let (limit_file, peak_file) = match tree.hierarchy().version {
-            Version::V2 => ("memory.max", "memory.peak"),
-            Version::V1 => ("memory.limit_in_bytes", "memory.max_usage_in_bytes"),
-        };
+        let version = tree.hierarchy().version;
+        let (limit_file, _) = limits::memory_files(version);
+        let peak_file = if version == Version::V2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
         let (step, job) = match tree {
             Tree::Own(own) => {
                 let step = in_mount(&own.hierarchy, &self.path);

@@ -187,10 +187,7 @@ fn lower_below(dir: &Dir, version: Version, want: CpuQuota, depth: u32) -> Resul
 /// Limits RAM. Rounded down to whole pages, as the kernel would.
 pub fn set_ram(dir: &Dir, version: Version, bytes: u64) -> Result<()> {
     let want = whole_pages(bytes);
-    let file = match version {
-        Version::V2 => "memory.max",
-        Version::V1 => "memory.limit_in_bytes",
-    };
+    let (file, _) = memory_files(version);
     let bytes = signed(dir, file, want)?;
     let memory = MemController::new(dir.handle_path(), "".into(), version == Version::V2);
     let set = || memory.set_limit(bytes).map_err(|e| refused(dir, file, "memory", want.to_string(), &e));
@@ -230,6 +227,14 @@ pub fn set_swap(dir: &Dir, version: Version, want: SwapLimit, ram_is_limited: bo
         }
     }
     Ok(true)
+}
+
+/// The files of RAM and of swap; v1's second one is of both together.
+pub fn memory_files(version: Version) -> (&'static str, &'static str) {
+    match version {
+        Version::V2 => ("memory.max", SWAP),
+        Version::V1 => ("memory.limit_in_bytes", MEMSW),
+    }
 }
 
 /// Reads a memory limit; `None` means unlimited.

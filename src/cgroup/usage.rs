@@ -48,9 +48,7 @@ impl Usage {
             }
         }
     }
-}
 
-impl Usage {
     /// Takes what another one knows and this one does not.
     pub fn or(&mut self, other: Self) {
         self.cpu = self.cpu.or(other.cpu);

@@ -3,7 +3,7 @@
 
 use super::LimitError;
 use crate::cgroup::dir::Dir;
-use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::layout::Version;
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
 use crate::config::Limit;
 use crate::error::{Error, Result};
@@ -49,10 +49,7 @@ pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, beside: Option<
 /// still runs in them, and lowering them could kill it.
 pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
     let Some(ram) = limits.ram else { return false };
-    let (file, swap_file) = match version {
-        Version::V2 => ("memory.max", "memory.swap.max"),
-        Version::V1 => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
-    };
+    let (file, swap_file) = limits::memory_files(version);
     let Ok(Some(current)) = limits::memory_limit(job, file) else { return false };
     let is_limited = |file| limits::memory_limit(job, file).is_ok_and(|limit| limit.is_some());
     let others = || job.list(true).is_ok_and(|steps| steps.len() > 1);
@@ -86,10 +83,7 @@ fn memory_and(dir: &Dir, version: Version, limits: &Limits, ram_is_limited: bool
 
 /// Limits RAM and swap where the scheduler has not done so itself.
 pub fn memory_beside(dir: &Dir, version: Version, limits: &Limits, errors: &mut Vec<LimitError>) {
-    let (file, swap_file) = match version {
-        Version::V2 => ("memory.max", "memory.swap.max"),
-        Version::V1 => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
-    };
+    let (file, swap_file) = limits::memory_files(version);
     let theirs = |file| limits::memory_limit(dir, file).ok().flatten();
     let ram = theirs(file);
     let swap = limits.swap.filter(|_| theirs(swap_file).is_none());
@@ -102,15 +96,15 @@ pub fn memory_beside(dir: &Dir, version: Version, limits: &Limits, errors: &mut 
     memory_and(dir, version, &rest, ram.is_some() || rest.ram.is_some(), errors);
 }
 
-/// That nothing of what was planned for this hierarchy could be set, for one reason.
-pub fn all(plan: &Plan, hierarchy: &Hierarchy, error: &Error) -> Vec<LimitError> {
+/// That nothing of what was planned for these controllers could be set, for one reason.
+pub fn none_of(plan: &Plan, controllers: impl Fn(&str) -> bool, error: &Error) -> Vec<LimitError> {
     let limits = [
         (Limit::Cpu, "cpu", plan.job.cpu.is_some() || plan.step.cpu.is_some()),
         (Limit::Ram, "memory", plan.step.ram.is_some()),
         (Limit::Swap, "memory", plan.step.swap.is_some()),
     ];
-    let here = limits.into_iter().filter(|(_, controller, wanted)| *wanted && hierarchy.has(controller));
-    here.map(|(limit, ..)| (limit, error.clone())).collect()
+    let theirs = limits.into_iter().filter(|(_, controller, wanted)| *wanted && controllers(controller));
+    theirs.map(|(limit, ..)| (limit, error.clone())).collect()
 }
 
 /// Whether any swap is in use: `/proc/swaps` has a line for each device, after its heading.
