@@ -5,7 +5,7 @@ import re
 
 from .. import kernel
 from ..harness import (
-    MIB, case, ended_line, expect, expect_equal, expect_in, expect_limits, fenced,
+    MIB, case, expect, expect_equal, expect_in, expect_limits, fenced,
     fenced_in_all, logged, steps_of, uid,
 )
 from ..kernel import Group, Job
@@ -70,7 +70,7 @@ def extern_first(site):
     site.wait(jobid)
     for node, job in zip(site.nodes, jobs):
         until(lambda: not job.exists(), 5, f"the removal of {job.path}")
-        logged(site, mark, ended_line(jobid, "extern"))
+        logged(site, mark, rf"jobfence: job {jobid} step extern ended:")
         said = site.slurmd_log_since(mark, node)
         expect("WITHOUT a fence" not in said, f"{node} says that something is not fenced")
     until(lambda: not site.step_daemons(jobid), 5, "the end of the step daemons")
