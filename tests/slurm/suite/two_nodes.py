@@ -5,7 +5,7 @@ import re
 
 from .. import kernel
 from ..harness import (
-    MIB, case, expect, expect_equal, expect_in, expect_limits, fenced,
+    MIB, case, expect, expect_equal, expect_limits, fenced,
     fenced_in_all, logged, steps_of, uid,
 )
 from ..kernel import Group, Job
