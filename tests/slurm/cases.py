@@ -152,6 +152,7 @@ def main():
     sites.PATIENCE = options.patience or (3 if options.site == "installed" else 1)
     with SITES[options.site](options) as site:
         kernel.slurm_limits_memory = site.slurm_limits_memory()
+        kernel.slurm_tracks = site.slurm_tracks()
         counts = run(site, chosen)
     print(f"{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
     return 1 if counts["FAIL"] else 0

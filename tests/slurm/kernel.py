@@ -24,6 +24,8 @@ SLURMS = (
 HEADROOM_CPUS = 1.0
 # Whether Slurm's task/cgroup limits memory itself; set when the site is known.
 slurm_limits_memory = False
+# Whether proctrack/cgroup does; it removes what it has made, and the others may not.
+slurm_tracks = False
 
 
 class Hierarchy:
@@ -196,6 +198,13 @@ class Group:
 
     def exists(self):
         return bool(self.directories())
+
+    def remains(self):
+        """Whether anything is there that should have gone with it. Where Slurm does not track
+        processes by cgroup it may leave its own directories, with jobfence and without."""
+        if slurm_tracks:
+            return self.exists()
+        return any(self.directory(c) for c in hierarchies() if self.own and c not in self.slurms)
 
     def limits_directory(self, controller):
         return self.directory("" if has_v2_controllers() else controller)

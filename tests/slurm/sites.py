@@ -380,8 +380,7 @@ class Site:
     def slurms_leftovers(self):
         """Job directories of Slurm's own cgroup plugins, which it must be able to remove."""
         root, found = Path("/sys/fs/cgroup"), []
-        shown = self.command("scontrol", "show", "config").stdout
-        if not re.search(r"^ProctrackType\s*=\s*proctrack/cgroup", shown, re.M):
+        if not self.slurm_tracks():
             # It does not kill all that is in them before it tries, and does not try again.
             return []
         for scope, top in self.slurms_names():
@@ -396,6 +395,11 @@ class Site:
     def slurms_names(self):
         """What Slurm's own plugins call a node's directory, on v2 and on v1."""
         return [(f"{node}_slurmstepd.scope", f"slurm_{node}") for node in self.nodes]
+
+    def slurm_tracks(self):
+        """Whether Slurm knows by its cgroups which processes are a step's."""
+        shown = self.command("scontrol", "show", "config").stdout
+        return bool(re.search(r"^ProctrackType\s*=\s*proctrack/cgroup", shown, re.M))
 
     def slurm_limits_memory(self):
         """Whether Slurm's task/cgroup writes memory limits of its own."""

@@ -116,7 +116,7 @@ def adopted_into_the_last_job(site):
     # It goes on elsewhere when the last one has ended.
     site.scancel(second)
     site.wait(second)
-    until(lambda: not step.exists(), 10, f"the removal of {step.path}")
+    until(lambda: not step.remains(), 10, f"the removal of {step.path}")
     with session(site, user, "sleep 300") as (process, _):
         adopted(site, process.pid, extern_of(job_on(site, user, first, "n1")))
     site.scancel(first)
@@ -253,7 +253,7 @@ def session_in_a_spinning_job(site, ours, grant, headroom):
               "the death of every process after scancel")
         took = time.monotonic() - start
     expect_equal(site.wait(jobid), "CANCELLED", "state")
-    until(lambda: not job.exists(), 10, f"the removal of {job.path}")
+    until(lambda: not job.remains(), 10, f"the removal of {job.path}")
     return f"{used:.2f} CPUs of {allowed:g}, scancel {took:.2f} s, {called:.2f} s of it the command"
 
 

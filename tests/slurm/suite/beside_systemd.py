@@ -79,7 +79,7 @@ def dollars_are_not_expanded(site):
     finally:
         holder.terminate()
         said, _ = holder.communicate(timeout=60)
-    until(lambda: not leaf.exists(), 10, f"the end of {leaf.path} ({said})")
+    until(lambda: not leaf.remains(), 10, f"the end of {leaf.path} ({said})")
 
 
 def systemctl(site, *args):
@@ -95,7 +95,7 @@ def without_scope(site):
     """For the time being the service is stopped, and with its last process systemd has removed the scope."""
     try:
         systemctl(site, "stop", "jobfence.service")
-        until(lambda: not SCOPE.exists(), 20, "the end of the scope")
+        until(lambda: not SCOPE.remains(), 20, "the end of the scope")
         yield
     finally:
         systemctl(site, "start", "jobfence.service")

@@ -55,7 +55,7 @@ def scancel(site):
     start = time.monotonic()
     site.scancel(jobid)
     expect_equal(site.wait(jobid, 5), "CANCELLED", "state")
-    until(lambda: not group.parent.exists(), 5, "the removal of the job's directories")
+    until(lambda: not group.parent.remains(), 5, "the removal of the job's directories")
     for who in filter(None, processes):
         expect_dead(who, 1)
     limit = 5 * sites.PATIENCE
@@ -71,7 +71,7 @@ def time_limit(site):
     done = site.command("scontrol", "update", f"jobid={jobid}", "EndTime=now+1seconds")
     expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
     expect_equal(site.wait(jobid, 100), "TIMEOUT", "state")
-    until(lambda: not group.parent.exists(), 5, "the removal of the job's directories")
+    until(lambda: not group.parent.remains(), 5, "the removal of the job's directories")
 
 
 @case(layout=False)
@@ -112,4 +112,4 @@ def stepd_killed(site):
         fences_well(site, user)
         for who in filter(None, orphans):
             expect_dead(who)
-        until(lambda: not group.parent.exists(), 5, f"the removal of {group.parent.path}")
+        until(lambda: not group.parent.remains(), 5, f"the removal of {group.parent.path}")

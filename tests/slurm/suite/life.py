@@ -95,7 +95,7 @@ def requeue_after_stepd_killed(site):
         until(lambda: len(again.members()) >= 3, 10, "the second run's processes")
         site.scancel(jobid)
         site.wait(jobid)
-        until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
+        until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
 def suspended(site):
@@ -130,7 +130,7 @@ def suspend_resume(site):
     expect_limits(group.parent, 1.0, 100)
     site.scancel(jobid)
     expect_equal(site.wait(jobid), "CANCELLED", "state")
-    until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
+    until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
 @case
@@ -143,7 +143,7 @@ def scancel_suspended(site):
     expect_equal(site.wait(jobid), "CANCELLED", "state")
     for who in processes:
         expect_dead(who)
-    until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
+    until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
 def goes_on_through(site, happening):
@@ -190,7 +190,7 @@ def goes_on_through(site, happening):
     logged(site, mark, ended_line(jobid, "0"))
     site.scancel(jobid)
     expect_equal(site.wait(jobid), "CANCELLED", "state")
-    until(lambda: not batch.parent.exists(), 5, f"the end of {batch.parent.path}")
+    until(lambda: not batch.parent.remains(), 5, f"the end of {batch.parent.path}")
     for name in ("1", "batch"):
         logged(site, mark, ended_line(jobid, name))
     expect_equal(site.node_state(), "IDLE", "state of the node")
@@ -328,7 +328,7 @@ def upgraded(site):
             site.scancel(f"{jobid}.0")
             for who in processes:
                 expect_dead(who)
-            until(lambda: not old.exists(), 10, f"the end of {old.path}")
+            until(lambda: not old.remains(), 10, f"the end of {old.path}")
             logged(site, mark, ended_line(jobid, "0"))
             expect(new.members(), "step 1 has lost its processes")
             expect_limits(batch.parent, 1.0, 200)
@@ -336,7 +336,7 @@ def upgraded(site):
             fences_well(site, user)
             site.scancel(jobid)
             expect_equal(site.wait(jobid), "CANCELLED", "state")
-            until(lambda: not batch.parent.exists(), 5, f"the end of {batch.parent.path}")
+            until(lambda: not batch.parent.remains(), 5, f"the end of {batch.parent.path}")
             for name in ("1", "batch"):
                 logged(site, mark, ended_line(jobid, name))
             expect_equal(kernel.identity(site.slurmd_pid()), slurmd, "slurmd")
@@ -374,7 +374,7 @@ def one_of_two_restarts(site):
     for one in (jobid, other):
         expect_equal(site.wait(one), "CANCELLED", f"state of job {one}")
     for group in groups.values():
-        until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
+        until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
 
 
 @case(on=["two-nodes"])
@@ -402,12 +402,12 @@ def dead_step_on_one_of_two(site):
             expect_dead(who)
         for who in alive:
             expect_equal(kernel.identity(who[0]), who, "process on n1")
-        until(lambda: not groups["n2"].exists(), 5, f"the end of {groups['n2'].path}")
+        until(lambda: not groups["n2"].remains(), 5, f"the end of {groups['n2'].path}")
         expect_limits(groups["n1"], 1.0, 100)
     site.scancel(jobid)
     site.wait(jobid)
     for group in groups.values():
-        until(lambda: not group.parent.exists(), 10, f"the end of {group.parent.path}")
+        until(lambda: not group.parent.remains(), 10, f"the end of {group.parent.path}")
 
 
 @case(layout=False)
@@ -426,7 +426,7 @@ def warned_and_timed_out(site):
     until(lambda: "warned" in site.output(jobid), 100, "the signal")
     expect_limits(batch, 1.0, 100)
     until(lambda: "srun=" in site.output(jobid), 120, "the end of the step")
-    until(lambda: not step.exists(), 10, f"the end of {step.path}")
+    until(lambda: not step.remains(), 10, f"the end of {step.path}")
     said = site.output(jobid)
     expect("task warned" not in said, f"the step has had the script's signal:\n{said}")
     expect_match(r"DUE TO TIME LIMIT", said, "the job's output")
@@ -459,4 +459,4 @@ def srun_waits(site):
     expect_match(r"(?i)first task exited 1s ago", said, "srun's stderr")
     for who in processes:
         expect_dead(who)
-    until(lambda: not step.parent.exists(), 5, f"the end of {step.parent.path}")
+    until(lambda: not step.parent.remains(), 5, f"the end of {step.parent.path}")

@@ -143,7 +143,7 @@ def memory_changes(site):
         if not theirs:
             expect_equal([one.memory_limit() for one in (batch, batch.parent, first)], before, "limits of what runs")
         site.scancel(f"{jobid}.0")
-        until(lambda: not first.exists(), 10, f"the end of {first.path}")
+        until(lambda: not first.remains(), 10, f"the end of {first.path}")
         next_step("step_1", 180)
         site.scancel(jobid)
         site.wait(jobid)

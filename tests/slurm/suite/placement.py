@@ -166,7 +166,7 @@ def answers(site, jobid, step, daemons):
               f"the end of the {what} after scancel")
         took.append(time.monotonic() - start)
     expect_equal(site.wait(jobid), "CANCELLED", "state")
-    until(lambda: not step.parent.exists(), 5, f"the removal of {step.parent.path}")
+    until(lambda: not step.parent.remains(), 5, f"the removal of {step.parent.path}")
     return "scancel: tasks {:.2f} s, daemons {:.2f} s".format(*took)
 
 

@@ -31,7 +31,7 @@ def extern_step(site):
         # Also where the batch step is over long before it.
         site.scancel(jobid)
         site.wait(jobid)
-        until(lambda: not extern.parent.exists(), 5, f"the end of {extern.parent.path}")
+        until(lambda: not extern.parent.remains(), 5, f"the end of {extern.parent.path}")
         # What it used, Slurm may have removed by then.
         logged(site, mark, rf"jobfence: job {jobid} step extern ended:")
 
@@ -45,7 +45,7 @@ def extern_step(site):
             site.scancel(jobid)
             ended(salloc)
         site.wait(jobid)
-        until(lambda: not step.parent.exists(), 5, f"the end of {step.parent.path}")
+        until(lambda: not step.parent.remains(), 5, f"the end of {step.parent.path}")
 
 
 def running_job(site, user):
@@ -86,7 +86,7 @@ def interactive_step(site):
             expect_equal(step.parent, group.parent, "job directory of the inner step")
             expect_limits(step, 1.0, 100)
             site.scancel(f"{jobid}.0")
-            until(lambda: not step.exists(), 10, "the end of the inner step")
+            until(lambda: not step.remains(), 10, "the end of the inner step")
             expect(group.members(), "the shell has gone with the inner step")
             os.write(ours, b"exit 5\n")
             # What the terminal shows must be read, or whoever writes waits for it.
@@ -94,7 +94,7 @@ def interactive_step(site):
             until(lambda: shown(ours, said) or salloc.poll() is not None, 20, "salloc's end")
             expect_equal(salloc.returncode, 5, f"exit status of salloc, which said {said}")
         site.wait(jobid)
-        until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
+        until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
         logged(site, mark, ended_line(jobid, "interactive"))
 
 
@@ -121,7 +121,7 @@ def salloc_command(site):
         expect_limits(step.parent, 1.0, 100)
         expect_equal(sorted(steps_of(site, jobid)), ["step_1"], "steps with processes")
         first = step.parent.step("step_0")
-        expect(not first.exists(), f"{first.path} is still there")
+        expect(not first.remains(), f"{first.path} is still there")
         read = {name: (site.directory(user) / name).read_text() for name in ("inside", "outside")}
         expect_equal(Group.named_in(read["inside"]), first, "the first step's cgroup")
         expect(step.parent.path not in read["outside"], "salloc's shell is in the job's directory")
@@ -129,7 +129,7 @@ def salloc_command(site):
         _, said, _ = ended(salloc)
         expect_in("srun=3\n", said, "salloc's output")
     site.wait(jobid)
-    until(lambda: not step.parent.exists(), 5, f"the end of {step.parent.path}")
+    until(lambda: not step.parent.remains(), 5, f"the end of {step.parent.path}")
     logged(site, mark, ended_line(jobid, "1"))
 
 
@@ -152,7 +152,7 @@ def salloc_no_shell(site):
             status, _, _ = ended(srun)
             expect(status != 0, "srun returned 0 for a cancelled step")
         # The last step out takes the job's directory with it, and the next makes it again.
-        until(lambda: not step.parent.exists(), 5, f"the end of {step.parent.path}")
+        until(lambda: not step.parent.remains(), 5, f"the end of {step.parent.path}")
     expect_equal(site.job(jobid)["JobState"], "RUNNING", "state of the job between its steps")
     site.scancel(jobid)
     site.wait(jobid)
@@ -191,7 +191,7 @@ def het_job(site):
         site.scancel(jobid)
         site.wait(jobid)
         for number, step in found.items():
-            until(lambda: not step.parent.exists(), 10, f"the end of {step.parent.path}")
+            until(lambda: not step.parent.remains(), 10, f"the end of {step.parent.path}")
             logged(site, mark, ended_line(number, "0"))
 
 

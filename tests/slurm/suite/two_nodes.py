@@ -69,7 +69,7 @@ def extern_first(site):
     site.scancel(jobid)
     site.wait(jobid)
     for node, job in zip(site.nodes, jobs):
-        until(lambda: not job.exists(), 5, f"the removal of {job.path}")
+        until(lambda: not job.remains(), 5, f"the removal of {job.path}")
         logged(site, mark, rf"jobfence: job {jobid} step extern ended:")
         said = site.slurmd_log_since(mark, node)
         expect("WITHOUT a fence" not in said, f"{node} says that something is not fenced")
@@ -170,7 +170,7 @@ def node_level(site):
     expect(shells, "no shell on n1")
     go.touch()
     try:
-        until(lambda: not groups["n2"].exists(), 10, "the end of the step on n2")
+        until(lambda: not groups["n2"].remains(), 10, "the end of the step on n2")
     finally:
         go.unlink()
     for who in shells:
@@ -190,7 +190,7 @@ def node_level(site):
     for group in groups.values():
         # Above Slurm's own is the node's, which stays.
         top = group.parent if group.slurms else group.parent.parent
-        until(lambda: not top.exists(), 5, f"the end of {group.parent.path}")
+        until(lambda: not top.remains(), 5, f"the end of {group.parent.path}")
     expect_limits(kept, 1.0, 120)
     expect_limits(kept.parent, 1.0, 120)
     expect(kept.members(), "the other user's job has lost its processes")
@@ -227,7 +227,7 @@ def step_without_exact(site):
         expect_limits(group.parent, 2.0, 100)
         expect_equal(group.cpu_limit(), cpus, f"CPU limit of {step}")
         site.scancel(f"{jobid}.{step[-1]}")
-        until(lambda: not group.exists(), 10, f"the end of {step}")
+        until(lambda: not group.remains(), 10, f"the end of {step}")
 
 
 TWO_THREADS = "CPUs=4 Sockets=1 CoresPerSocket=2 ThreadsPerCore=2"
