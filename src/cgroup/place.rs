@@ -67,8 +67,8 @@ pub struct SlurmsOwn {
 
 /// Whether a path is inside what Slurm's own cgroup plugins made for a job, and where that is.
 ///
-/// v2: `…/[NODE_]slurmstepd.scope/JOB/step_S/…`, but not its `system` leaf, where the step daemons sit when Slurm does not
-/// track processes by cgroup, and not where a user can make directories (below systemd's user.slice). v1, at the top of a
+/// v2: `…/[NODE_]slurmstepd.scope/JOB/step_S/…`, but not its leaves `system` and `slurmd`, where the step daemons sit when Slurm
+/// does not track processes by cgroup (`slurmd` if systemd has not started that), and not where a user can make directories (below systemd's user.slice). v1, at the top of a
 /// hierarchy only: `/slurm[_NODE]/uid_U/job_J[/step_S…]`. Source: src/plugins/cgroup/ of Slurm 22.05 to
 /// 26.05.
 fn slurms_own(path: &str, hierarchy: &Hierarchy) -> Option<SlurmsOwn> {
@@ -96,7 +96,8 @@ fn slurms_own(path: &str, hierarchy: &Hierarchy) -> Option<SlurmsOwn> {
                     .is_some_and(|(name, _)| name == "slurmstepd.scope" || name.ends_with("_slurmstepd.scope"))
             };
             let job = (0..starts.len()).find(is_scope)? + 1;
-            component(job).filter(|(name, _)| *name != "system").map(|_| job)?
+            // A job's processes are always in a step; other directories are the daemons' own (`system`, `slurmd`).
+            component(job + 1).filter(|(name, _)| name.starts_with("step_")).map(|_| job)?
         }
     };
     let end_of_job = component(job).map_or(below.len(), |(_, end)| end);
@@ -157,6 +158,7 @@ mod tests {
             (&v2, "/system.slice/slurmd.service"),
             (&v2, scope),
             (&v2, &format!("{scope}/system")),
+            (&v2, &format!("{scope}/slurmd")),
             (&v2, "/jobfence.slice/jobfence.scope/uid_1/job_2/step_0"),
             // A user can make these.
             (&v2, "/user.slice/user-1.slice/user@1.service/x_slurmstepd.scope/job_1/step_0/user"),
