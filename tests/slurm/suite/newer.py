@@ -114,8 +114,9 @@ def memory_changes(site):
 
     # Slurm wants the extern step for that.
     with site.reconfigured(PrologFlags="Contain"):
-        jobid = site.submit(user, 2 * "until [ -e go ]; do sleep 0.1; done; srun sleep 300\n",
-                            "-c1", "--mem=200")
+        # srun would ask for what the job had when it began.
+        one = "until [ -e go ]; do sleep 0.1; done; env -u SLURM_MEM_PER_NODE srun sleep 300\n"
+        jobid = site.submit(user, 2 * one, "-c1", "--mem=200")
         batch = fenced(site, jobid)
         theirs = batch.memory_is_slurms() and kernel.slurm_limits_memory
 
