@@ -250,7 +250,7 @@ def session_in_a_spinning_job(site, ours, grant, headroom):
         site.scancel(jobid)
         called = time.monotonic() - start
         # Within two seconds; the time of an emulated machine that others load, too, is another.
-        until(lambda: not any(kernel.identity(who[0]) == who for who in processes), 2 if sites.PATIENCE == 1 else 5,
+        until(lambda: not any(kernel.identity(who[0]) == who for who in processes), 2 if sites.PATIENCE == 1 else 10,
               "the death of every process after scancel")
         took = time.monotonic() - start
     expect_equal(site.wait(jobid), "CANCELLED", "state")

@@ -106,7 +106,7 @@ def prolog_in_the_job(site):
 
 @case
 def memory_changes(site):
-    """A running job is given less memory, and more again: Slurm's own limits follow, ours with the next step."""
+    """A running job is given less memory (more Slurm refuses): its own limits follow, ours with the next step."""
     since(site, 26, 5)
     user = site.users[0]
     go = site.directory(user) / "go"
@@ -140,12 +140,12 @@ def memory_changes(site):
         first = next_step("step_0", 120)
         if not theirs:
             expect_equal([one.memory_limit() for one in (batch, batch.parent)], before, "limits of what ran before")
-        before = given(180, batch, batch.parent, first)
+        before = given(110, batch, batch.parent, first)
         if not theirs:
             expect_equal([one.memory_limit() for one in (batch, batch.parent, first)], before, "limits of what runs")
         site.scancel(f"{jobid}.0")
         until(lambda: not first.remains(), 10, f"the end of {first.path}")
-        next_step("step_1", 180)
+        next_step("step_1", 110)
         site.scancel(jobid)
         site.wait(jobid)
         fences_well(site, user)
