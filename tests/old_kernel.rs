@@ -162,11 +162,7 @@ impl Site {
     }
 
     fn command(&self, subcommand: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
-        let run_dir = self.run.path().join("run");
-        command.arg(subcommand).arg("-o").arg(format!("CgroupBase={}", self.base.name));
-        command.arg("-o").arg(format!("RunDir={}", run_dir.display())).stdin(Stdio::null());
-        command
+        common::command(subcommand, &self.base, self.run.path())
     }
 
     fn run(&self, args: &[&str]) -> Output {

@@ -47,6 +47,15 @@ impl Drop for Base {
     }
 }
 
+/// The command, with these directories of its own when it makes any.
+#[allow(dead_code)]
+pub fn command(subcommand: &str, base: &Base, run: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+    command.arg(subcommand).arg("-o").arg(format!("CgroupBase={}", base.name));
+    command.arg("-o").arg(format!("RunDir={}", run.join("run").display())).stdin(Stdio::null());
+    command
+}
+
 fn cgroup_mounts() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let cgroups = mounts.lines().filter(|line| line.contains(" - cgroup"));
