@@ -8,7 +8,6 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -403,6 +402,15 @@ pub fn task_ended() {
 /// How long another thread of the daemon may keep root's rights from us.
 const RIGHTS_RETURN: Duration = Duration::from_secs(2);
 
+/// Makes this thread root again, and no other: the system calls themselves, since the C library's functions change every thread.
+fn take_rights_back() {
+    let same: libc::c_long = -1;
+    for call in [libc::SYS_setresuid, libc::SYS_setresgid] {
+        // SAFETY: three numbers, of which two say "as it is"; whether it may, the kernel decides by the real and the saved id.
+        unsafe { libc::syscall(call, same, 0, same) };
+    }
+}
+
 /// In the step daemon, when every task has ended: what was used, and then nothing is left.
 pub fn end() {
     let Some(mut step) = step() else { return };
@@ -411,13 +419,37 @@ pub fn end() {
     let deadline = Instant::now() + CLEANUP_TIMEOUT;
     let mut closed = fenced.fence.close(deadline);
     // Where a thread of the extern step's daemon ends X11 forwarding (also where there is none), it gives up root's rights for
-    // a moment, and the C library takes them from every thread.
+    // a moment, and the C library takes them from every thread. The daemon may be gone a moment later, so we do not wait.
     let patience = Instant::now() + RIGHTS_RETURN;
     while closed.as_ref().is_err_and(Error::is_about_rights) && Instant::now() < patience {
-        let _ = poll(&mut [], PollTimeout::from(1u8));
+        take_rights_back();
         closed = fenced.fence.close(deadline);
     }
     if let Err(error) = closed {
         log::error!("{}: its directories remain for now: {error}", fenced.fence.key());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_takes_its_rights_back_and_leaves_the_others_theirs() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        // SAFETY: asks for nothing but a number.
+        let effective = || unsafe { libc::syscall(libc::SYS_geteuid) };
+        let thread = std::thread::spawn(move || {
+            let (same, nobody): (libc::c_long, libc::c_long) = (-1, 65_534);
+            // SAFETY: as in take_rights_back; this thread alone, which ends with the test.
+            unsafe { libc::syscall(libc::SYS_setresuid, same, nobody, same) };
+            let before = effective();
+            take_rights_back();
+            (before, effective())
+        });
+        assert_eq!(thread.join().unwrap(), (65_534, 0));
+        assert_eq!(effective(), 0);
     }
 }
