@@ -266,8 +266,8 @@ def attach_at_every_stage(site):
 @case(layout=False)
 def nothing_stays_open(site):
     """What was opened before there were too many does not stay so in a step that goes on without a fence."""
-    # In Slurm's own directories fewer are needed.
-    for free in (1, 3) if placed(site).slurms else (4, 12):
+    # In one hierarchy, and in Slurm's own directories, fewer are needed.
+    for free in (1, 3) if kernel.has_v2_controllers() or placed(site).slurms else (4, 12):
         with failing(site, "init_post_opt", "descriptors", f"free={free}", arguments=["OnError=warn"]) as mark:
             jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
             until(lambda: site.job_pids(jobid, "sleep"), 10, "the job's process")
