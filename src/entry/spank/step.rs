@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -419,11 +420,15 @@ pub fn end() {
     let deadline = Instant::now() + CLEANUP_TIMEOUT;
     let mut closed = fenced.fence.close(deadline);
     // Where a thread of the extern step's daemon ends X11 forwarding (also where there is none), it gives up root's rights for
-    // a moment, and the C library takes them from every thread. The daemon may be gone a moment later, so we do not wait.
+    // a moment, and the C library takes them from every thread. The daemon may be gone a moment later, so we do not wait
+    // before the first attempt; only an error that stays is not asked about without pause.
     let patience = Instant::now() + RIGHTS_RETURN;
     while closed.as_ref().is_err_and(Error::is_about_rights) && Instant::now() < patience {
         take_rights_back();
         closed = fenced.fence.close(deadline);
+        if closed.as_ref().is_err_and(Error::is_about_rights) {
+            let _ = poll(&mut [], PollTimeout::from(1u8));
+        }
     }
     if let Err(error) = closed {
         log::error!("{}: its directories remain for now: {error}", fenced.fence.key());
