@@ -15,7 +15,7 @@ use nix::poll::{PollTimeout, poll};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{Pid, UnlinkatFlags, linkat, unlinkat};
 use procfs::FromRead;
-use procfs::process::Stat;
+use procfs::process::{Stat, StatFlags};
 
 use crate::cgroup::dir::Dir;
 use crate::error::{Error, Result};
@@ -52,19 +52,36 @@ impl Owner {
     }
 }
 
+/// Whether a process has ended, or is in the kernel and on its way to: then `cgroup.procs` takes its pid and does not move it
+/// (kernel/cgroup/cgroup.c, `cgroup_migrate_add_task`), and it will not run again. Where that cannot be seen it has not.
+pub fn is_ending(proc: &Dir, pid: i32) -> bool {
+    stat(proc, pid).is_ok_and(|stat| {
+        stat.is_none_or(|stat| {
+            has_ended(&stat) || StatFlags::from_bits_truncate(stat.flags).contains(StatFlags::PF_EXITING)
+        })
+    })
+}
+
 fn start_of(proc: &Dir, pid: i32) -> Result<Option<u64>> {
+    Ok(stat(proc, pid)?.filter(|stat| !has_ended(stat)).map(|stat| stat.starttime))
+}
+
+/// Whether it is a zombie.
+fn has_ended(stat: &Stat) -> bool {
+    stat.state == 'Z' || stat.state == 'X'
+}
+
+/// `None`: there is no such process.
+fn stat(proc: &Dir, pid: i32) -> Result<Option<Stat>> {
     // The parser alone: procfs's own handle of a process also looks which kernel this is.
     let text = match proc.read(&format!("{pid}/stat")) {
         Ok(text) => text,
         Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ESRCH)) => return Ok(None),
         Err(error) => return Err(error),
     };
-    match Stat::from_read(text.as_bytes()) {
-        Ok(stat) if stat.state == 'Z' || stat.state == 'X' => Ok(None),
-        Ok(stat) => Ok(Some(stat.starttime)),
-        // Not knowing is not the same as dead: the janitor must not act on it.
-        Err(error) => Err(Error::new(format!("read the state of process {pid}: {error}"))),
-    }
+    // Not knowing is not the same as dead: the janitor must not act on it.
+    let stat = Stat::from_read(text.as_bytes());
+    stat.map(Some).map_err(|error| Error::new(format!("read the state of process {pid}: {error}")))
 }
 
 /// What the records of every release say in their first lines, and end with: a node is upgraded, or goes back, while steps of

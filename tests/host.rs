@@ -22,6 +22,7 @@ use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy;
+use jobfence::record::{Owner, is_ending};
 
 mod common;
 
@@ -155,6 +156,32 @@ fn from_beginning_to_end() {
     fence.close(soon()).unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+/// The kernel takes its pid for `cgroup.procs` and leaves it where it is; whoever attaches it must know why.
+#[test]
+fn a_process_that_is_about_to_end_is_known_before_it_is_a_zombie() {
+    let site = Site::new("ending");
+    let host = site.host();
+    let mut fence = open(&site, "0", &grant(1, 100));
+    // So much memory that the kernel needs a while to free it.
+    let script = "import time; held = b'x' * 300_000_000; print('SAYS', len(held), flush=True); time.sleep(300)";
+    let mut comes_upon_it = || {
+        let mut child = Command::new("python3").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = child.id().cast_signed();
+        read_line(&mut child);
+        assert!(!is_ending(&host.proc, pid));
+        child.kill().unwrap();
+        while !is_ending(&host.proc, pid) {}
+        fence.attach(&host, pid).unwrap_err();
+        let is_no_zombie = Owner::of(&host.proc, pid).unwrap().is_some();
+        child.wait().unwrap();
+        assert!(is_ending(&host.proc, pid), "gone");
+        is_no_zombie
+    };
+    // On a busy machine we may come too late.
+    assert!((0..50).any(|_| comes_upon_it()));
+    fence.close(soon()).unwrap();
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::host::Host;
 use crate::janitor;
 use crate::job::{JobKey, Name};
 use crate::policy;
-use crate::record::Owner;
+use crate::record::is_ending;
 use crate::report;
 
 /// What became of this process's step.
@@ -298,7 +298,7 @@ pub fn attach(spank: &Spank) {
                 return;
             }
             // Another plugin has refused it, or somebody has killed it: it needs no fence any more.
-            Err(error) if Owner::of(&fenced.host.proc, pid).is_ok_and(|owner| owner.is_none()) => {
+            Err(error) if is_ending(&fenced.host.proc, pid) => {
                 log::debug!("task {pid} ended before it could be fenced: {error}");
                 return;
             }
