@@ -51,21 +51,29 @@ define!("weak": "gettid" = gettid);
 /// As the kernel has it, which is as glibc has it on 64-bit processors.
 type Stat = libc::stat64;
 
+/// # Safety
+/// As stat(2): a NUL-terminated path, and room for one answer.
 unsafe extern "C" fn stat(path: *const c_char, stat: *mut Stat) -> c_int {
     // SAFETY: as for this function: a NUL-terminated path and room for the answer.
     unsafe { fstatat(libc::AT_FDCWD, path, stat, 0) }
 }
 
+/// # Safety
+/// As lstat(2): a NUL-terminated path, and room for one answer.
 unsafe extern "C" fn lstat(path: *const c_char, stat: *mut Stat) -> c_int {
     // SAFETY: as for this function: a NUL-terminated path and room for the answer.
     unsafe { fstatat(libc::AT_FDCWD, path, stat, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
+/// # Safety
+/// As fstat(2): room for one answer.
 unsafe extern "C" fn fstat(fd: c_int, stat: *mut Stat) -> c_int {
     // SAFETY: as for this function: room for the answer.
     answer(unsafe { libc::syscall(libc::SYS_fstat, fd, stat) })
 }
 
+/// # Safety
+/// As fstatat(2): a NUL-terminated path, and room for one answer.
 unsafe extern "C" fn fstatat(dir: c_int, path: *const c_char, stat: *mut Stat, flags: c_int) -> c_int {
     // SAFETY: as for this function: a NUL-terminated path and room for the answer.
     answer(unsafe { libc::syscall(libc::SYS_newfstatat, dir, path, stat, flags) })

@@ -67,10 +67,10 @@ pub struct SlurmsOwn {
 
 /// Whether a path is inside what Slurm's own cgroup plugins made for a job, and where that is.
 ///
-/// v2: `…/[NODE_]slurmstepd.scope/JOB/step_S/…`, but not its leaves `system` and `slurmd`, where the step daemons sit when Slurm
-/// does not track processes by cgroup (`slurmd` if systemd has not started that), and not where a user can make directories (below systemd's user.slice). v1, at the top of a
-/// hierarchy only: `/slurm[_NODE]/uid_U/job_J[/step_S…]`. Source: src/plugins/cgroup/ of Slurm 22.05 to
-/// 26.05.
+/// v2: `…/[NODE_]slurmstepd.scope/JOB/step_S/…`, but not where a user can make directories (below systemd's user.slice), nor the
+/// leaves `system` and `slurmd` of the scope: there the step daemons sit when Slurm does not track processes by cgroup, in
+/// `slurmd` if systemd has not started that. v1, at the top of a hierarchy only: `/slurm[_NODE]/uid_U/job_J[/step_S…]`.
+/// Source: src/plugins/cgroup/ of Slurm 22.05 to 26.05.
 fn slurms_own(path: &str, hierarchy: &Hierarchy) -> Option<SlurmsOwn> {
     let below = format!("/{}", hierarchy.below_mount(path)?);
     let offset = path.len().saturating_sub(below.len());

@@ -53,7 +53,8 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "CgroupBase",
-        expects: "one to four names of A-Z a-z 0-9 _ . - that begin with no dot, separated by \"/\", each of at most 255 characters",
+        expects: "one to four names of A-Z a-z 0-9 _ . - that begin with no dot, separated by \"/\", \
+                  each of at most 255 characters",
         set: |config, text| base(text).map(|base| config.cgroup_base = Some(base)),
         get: |config| config.cgroup_base.clone(),
     },

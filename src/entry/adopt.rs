@@ -2,8 +2,8 @@
 //! The door for processes that Slurm tells nobody about: those that pam_slurm_adopt lets in.
 //!
 //! Slurm adds such a process to the job's extern step without any callback. Where it tracks processes by cgroup (overlay) that
-//! puts it within the limits; elsewhere nothing holds it. So pam_exec(8) calls `jobfence adopt` when the session is opened, and the process that opens it, from
-//! which everything else of the session descends, is moved into the extern step's directories.
+//! puts it within the limits; elsewhere nothing holds it. So pam_exec(8) calls `jobfence adopt` when the session is opened, and
+//! the process that opens it, from which everything else of the session descends, is moved into the extern step's directories.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;

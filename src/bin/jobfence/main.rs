@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use jobfence::config::{self, Loaded};
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use nix::sys::signal::{SigHandler, Signal, signal};
 
 /// Fences batch jobs in cgroups: the administrator's command.
 #[derive(Parser)]
@@ -75,8 +76,7 @@ impl Configured {
 fn main() -> ExitCode {
     // A reader that went away (`jobfence check | head`) is no reason for a panic.
     // SAFETY: the default action is no code of ours, and nothing else runs yet.
-    let _ =
-        unsafe { nix::sys::signal::signal(nix::sys::signal::Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl) };
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     if log::set_logger(&Stderr).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }

@@ -42,12 +42,14 @@ global_asm!(
 
 type Constructor = unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
+// SAFETY: the linker defines both, at the two ends of the list of constructors; only their addresses are used.
 unsafe extern "C" {
-    // The linker's own, at both ends of the list.
     static __init_array_start: [Constructor; 0];
     static __init_array_end: [Constructor; 0];
 }
 
+/// # Safety
+/// To be called once, before `main` and with its arguments.
 unsafe extern "C" fn constructors(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) {
     let mut next = (&raw const __init_array_start).cast::<Constructor>();
     let end = (&raw const __init_array_end).cast::<Constructor>();
