@@ -69,6 +69,8 @@ pub struct Config {
     pub constrain_swap_space: bool,
     /// `AllowedSwapSpace`: swap in percent of the allocated memory, 0 to 10000, as in cgroup.conf(5).
     pub allowed_swap_space: Percent,
+    /// `MaxProcesses`: how many processes and threads a job may have on the node, 1 to 4194304; `None` for no limit.
+    pub max_processes: Option<u64>,
 }
 
 impl Default for Config {
@@ -88,6 +90,7 @@ impl Default for Config {
             min_ram_space: 30 << 20,
             constrain_swap_space: true,
             allowed_swap_space: Percent::ZERO,
+            max_processes: None,
         }
     }
 }
@@ -135,6 +138,8 @@ pub enum Limit {
     Ram,
     /// Swap.
     Swap,
+    /// The number of processes.
+    Processes,
 }
 
 impl fmt::Display for Limit {
@@ -143,6 +148,7 @@ impl fmt::Display for Limit {
             Self::Cpu => "CPU",
             Self::Ram => "RAM",
             Self::Swap => "swap",
+            Self::Processes => "processes",
         })
     }
 }
@@ -154,12 +160,13 @@ pub struct OnErrors {
     cpu: OnError,
     ram: OnError,
     swap: OnError,
+    processes: OnError,
 }
 
 impl OnErrors {
     /// The same for everything.
     pub const fn all(general: OnError) -> Self {
-        Self { general, cpu: general, ram: general, swap: general }
+        Self { general, cpu: general, ram: general, swap: general, processes: general }
     }
 
     /// Makes one limit differ.
@@ -169,6 +176,7 @@ impl OnErrors {
             Limit::Cpu => self.cpu = on_error,
             Limit::Ram => self.ram = on_error,
             Limit::Swap => self.swap = on_error,
+            Limit::Processes => self.processes = on_error,
         }
         self
     }
@@ -201,6 +209,7 @@ impl OnErrors {
             Limit::Cpu => self.cpu,
             Limit::Ram => self.ram,
             Limit::Swap => self.swap,
+            Limit::Processes => self.processes,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::cgroup::dir::Dir;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
 use crate::cgroup::place::{Membership, SlurmsOwn};
-use crate::cgroup::usage::{Usage, oom_kills};
+use crate::cgroup::usage::{Usage, forks_refused, oom_kills};
 use crate::config::{Config, Limit};
 use crate::error::{Error, Result};
 use crate::host::Host;
@@ -349,6 +349,12 @@ impl Fence {
             let limited = lock.and_then(|_lock| limiting::cpu(&job, &step, version, plan, beside.as_ref()));
             errors.extend(limited.err().map(|error| (Limit::Cpu, error)));
         }
+        if hierarchy.has("pids") && (plan.job.processes.is_some() || plan.step.processes.is_some()) {
+            // The steps that live are counted.
+            let lock = self.records.lock_limits(Instant::now() + LOCK_TIMEOUT);
+            let limited = lock.and_then(|_lock| limiting::processes(&job, &step, plan, beside.as_ref()));
+            errors.extend(limited.err().map(|error| (Limit::Processes, error)));
+        }
         if hierarchy.has("memory") {
             match tree {
                 Tree::Own(_) => {
@@ -539,6 +545,23 @@ impl Fence {
         quota.map(limits::CpuQuota::cpus)
     }
 
+    /// How many processes and threads the step may have, as the kernel has it; `None` when unlimited.
+    pub fn processes(&self) -> Option<u64> {
+        limits::processes(&*self.with_pids()?.step().ok()?).ok().flatten()
+    }
+
+    /// How often a process of the step could not start another one for the limit of their number; where the kernel counts at
+    /// the limit that was reached (Linux 6.11) and that is the job's, a process of the job.
+    pub fn forks_refused(&self) -> u64 {
+        let Some(tree) = self.with_pids() else { return 0 };
+        let count = |dir: Result<Handle<'_>>| forks_refused(tree.hierarchy(), &*dir.ok()?).filter(|count| *count > 0);
+        count(tree.step()).or_else(|| count(tree.job())).unwrap_or(0)
+    }
+
+    fn with_pids(&self) -> Option<&Tree> {
+        self.trees.iter().find(|tree| tree.hierarchy().has("pids"))
+    }
+
     /// How many of the step's processes were killed for want of memory.
     pub fn oom_kills(&self) -> u64 {
         let count = |tree: &Tree| oom_kills(tree.hierarchy(), &*tree.step().ok()?);
@@ -622,6 +645,9 @@ pub fn controllers(config: &Config) -> Vec<&'static str> {
     }
     if config.constrain_ram_space || config.constrain_swap_space {
         controllers.push("memory");
+    }
+    if config.max_processes.is_some() {
+        controllers.push("pids");
     }
     controllers
 }

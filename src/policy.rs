@@ -18,6 +18,8 @@ pub struct Limits {
     pub ram: Option<u64>,
     /// Swap.
     pub swap: Option<SwapLimit>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
 }
 
 /// The limits of a step and of the job around it.
@@ -34,7 +36,8 @@ impl fmt::Display for Limits {
         let cpu = self.cpu.map(|quota| format!("{} CPUs", quota.cpus()));
         let ram = self.ram.map(|bytes| format!("{} of memory", mebibytes(bytes)));
         let swap = self.swap.map(|limit| format!("{} of swap", mebibytes(limit.swap)));
-        let all: Vec<String> = [cpu, ram, swap].into_iter().flatten().collect();
+        let processes = self.processes.map(|count| format!("{count} processes"));
+        let all: Vec<String> = [cpu, ram, swap, processes].into_iter().flatten().collect();
         f.write_str(&if all.is_empty() { "nothing".to_owned() } else { all.join(", ") })
     }
 }
@@ -71,6 +74,9 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
         limits.ram = config.constrain_ram_space.then_some(ram);
         limits.swap =
             config.constrain_swap_space.then(|| SwapLimit { swap: config.allowed_swap_space.of(memory), ram });
+    }
+    for limits in [&mut plan.job, &mut plan.step] {
+        limits.processes = config.max_processes;
     }
     (plan, errors)
 }
@@ -116,6 +122,7 @@ mod tests {
             cpu: Some(CpuQuota { quota_us: 300_000, period_us: 100_000 }),
             ram: Some(200 * MIB),
             swap: Some(SwapLimit { swap: 0, ram: 200 * MIB }),
+            processes: None,
         };
         assert_eq!(plan, Plan { job: limits.clone(), step: limits });
     }

@@ -28,6 +28,9 @@ pub fn ended(key: &JobKey, usage: &Usage) -> String {
     if let Some(kills) = usage.oom_kills {
         add(format!("OOM kills {kills}"));
     }
+    if let Some(refused) = usage.forks_refused.filter(|refused| *refused > 0) {
+        add(format!("forks refused {refused}"));
+    }
     line
 }
 
@@ -55,6 +58,16 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
     format!(
         "{key}: {victim} was killed: the {whose} reached its memory limit{limit}{peak}. Ask for more memory (--mem) or use \
          less."
+    )
+}
+
+/// One sentence for the user: why fork(2) failed, which programs report as a lack of memory or as "Resource temporarily
+/// unavailable".
+pub fn too_many_processes(key: &JobKey, refused: u64, limit: u64) -> String {
+    let times = if refused == 1 { "once".to_owned() } else { format!("{refused} times") };
+    format!(
+        "{key}: {times} no further process or thread could be started: the job may have {limit} at once on this node. Start \
+         fewer, or ask your administrator (MaxProcesses)."
     )
 }
 
@@ -89,9 +102,12 @@ mod tests {
             throttled: Some(Duration::from_millis(3_200)),
             memory_peak: Some(200 << 20),
             oom_kills: Some(1),
+            forks_refused: Some(0),
         };
         let line = "job 5 step batch ended: cpu 12.340 s, throttled 3.200 s, peak memory 200.0 MiB, OOM kills 1";
         assert_eq!(ended(&key(), &usage), line);
+        let refused = Usage { forks_refused: Some(3), ..usage };
+        assert_eq!(ended(&key(), &refused), format!("{line}, forks refused 3"));
         let usage = Usage { memory_peak: None, ..usage };
         assert!(!ended(&key(), &usage).contains("peak"));
     }

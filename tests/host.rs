@@ -158,6 +158,30 @@ fn from_beginning_to_end() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
+#[test]
+fn no_more_processes_than_the_site_allows() {
+    let mut site = Site::new("pids");
+    site.config.max_processes = Some(3);
+    let mut fence = open(&site, "0", &grant(1, 100));
+    for job in [false, true] {
+        let (dir, _) = dir_of(&site, &fence, "pids", job);
+        assert_eq!(limits::processes(&dir).unwrap(), Some(3), "{job}");
+    }
+    assert_eq!((fence.processes(), fence.forks_refused()), (Some(3), 0));
+    // The shell itself, and what it can start: it says "Cannot fork" of the third.
+    let script = "read line; sleep 1000 & sleep 1000 & sleep 1000 & wait";
+    let mut child = Command::new("sh");
+    let mut child = child.args(["-c", script]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(fence.forks_refused(), 1);
+    let used = fence.usage();
+    assert_eq!(used.forks_refused, Some(1));
+    fence.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
 /// The kernel takes its pid for `cgroup.procs` and leaves it where it is; whoever attaches it must know why.
 #[test]
 fn a_process_that_is_about_to_end_is_known_before_it_is_a_zombie() {

@@ -20,11 +20,14 @@ pub struct Usage {
     pub memory_peak: Option<u64>,
     /// Processes that the kernel killed for want of memory.
     pub oom_kills: Option<u64>,
+    /// How often no process could be started, for the limit of their number.
+    pub forks_refused: Option<u64>,
 }
 
 impl Usage {
     /// Reads what this hierarchy knows, where nothing before it knew.
     pub fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+        self.forks_refused = self.forks_refused.or_else(|| forks_refused(hierarchy, dir));
         match hierarchy.version {
             Version::V2 => {
                 // cpu.stat has usage_usec in every cgroup2 directory, with or without the cpu controller.
@@ -55,6 +58,7 @@ impl Usage {
         self.throttled = self.throttled.or(other.throttled);
         self.memory_peak = self.memory_peak.or(other.memory_peak);
         self.oom_kills = self.oom_kills.or(other.oom_kills);
+        self.forks_refused = self.forks_refused.or(other.forks_refused);
     }
 }
 
@@ -70,6 +74,21 @@ pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
             Some(own + below.iter().filter_map(of_child).sum::<u64>())
         }
     }
+}
+
+/// How often a process of this directory could not start another one, since there were as many as its own `pids.max` or an
+/// outer one allows.
+///
+/// v1, and v2 before Linux 6.11, count where the process is: Slurm has a directory for each task below the step's. Since then
+/// v2 counts at the limit that was reached, and above (cgroup-v2.rst, `pids.events`).
+pub fn forks_refused(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
+    if !hierarchy.has("pids") {
+        return None;
+    }
+    let at = |dir: &Dir| keyed(&read(dir, "pids.events"), "max");
+    let own = at(dir)?;
+    let below = dir.list(true).unwrap_or_default();
+    Some(own + below.iter().filter_map(|name| at(&dir.child(name).ok()?)).sum::<u64>())
 }
 
 /// A file that cannot be read gives no figures; the step ended all the same.
@@ -112,6 +131,7 @@ mod tests {
                 throttled: Some(Duration::from_micros(20)),
                 memory_peak: None,
                 oom_kills: Some(1),
+                forks_refused: None,
             }
         );
     }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The table of keys: the one place where a key's name, its values and its setting meet.
 
-use super::units::{Wrong, base, cpus, path, percent, period, size, size_text, word, word_of};
+use super::units::{
+    Wrong, base, cpus, path, percent, period, processes, processes_text, size, size_text, word, word_of,
+};
 use super::{Config, Limit, Mode, OnError, OnErrors};
 
 /// One key of jobfence.conf(5).
@@ -41,7 +43,7 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "OnError",
-        expects: "fail or warn, then perhaps each of cpu, ram, swap at most once, as fail,swap:warn",
+        expects: "fail or warn, then perhaps each of cpu, ram, swap, processes at most once, as fail,swap:warn",
         set: |config, text| on_errors(text).map(|on_error| config.on_error = on_error),
         get: |config| Some(on_errors_text(config.on_error)),
     },
@@ -118,11 +120,18 @@ pub static KEYS: &[Key] = &[
         set: |config, text| percent(text, 0..=10_000).map(|percent| config.allowed_swap_space = percent),
         get: |config| Some(config.allowed_swap_space.to_string()),
     },
+    Key {
+        name: "MaxProcesses",
+        expects: "a whole number of processes from 1 to 4194304, or unlimited",
+        set: |config, text| processes(text).map(|processes| config.max_processes = processes),
+        get: |config| Some(processes_text(config.max_processes)),
+    },
 ];
 
 const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
 const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
-const LIMITS: &[(&str, Limit)] = &[("cpu", Limit::Cpu), ("ram", Limit::Ram), ("swap", Limit::Swap)];
+const LIMITS: &[(&str, Limit)] =
+    &[("cpu", Limit::Cpu), ("ram", Limit::Ram), ("swap", Limit::Swap), ("processes", Limit::Processes)];
 
 /// The words that Slurm's own parser takes for a boolean (`s_p_handle_boolean`).
 const BOOLEANS: &[(&str, bool)] = &[

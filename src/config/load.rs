@@ -247,7 +247,7 @@ mod tests {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G # more\n\
-                    ConstrainSwapSpace=0 AllowedSwapSpace=10%\n";
+                    ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n";
         let config = Config {
             mode: Mode::Observe,
             on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail),
@@ -263,6 +263,7 @@ mod tests {
             min_ram_space: 1 << 30,
             constrain_swap_space: false,
             allowed_swap_space: Percent::from_hundredths(1000),
+            max_processes: Some(4096),
         };
         assert_eq!(parse("f", text.as_bytes()), Ok(config));
         assert_eq!(parse("f", b""), Ok(Config::default()));
@@ -284,8 +285,8 @@ mod tests {
                 r#"6:13: found the end of the line, expected a value after "=""#,
                 "7:17: found \"99999999999999999999\", expected AllowedRAMSpace to be a percentage from 1 to 10000 with \
                  at most two decimals; it does not fit in 64 bits",
-                "7:48: found \"fial\", expected OnError to be fail or warn, then perhaps each of cpu, ram, swap at most \
-                 once, as fail,swap:warn",
+                "7:48: found \"fial\", expected OnError to be fail or warn, then perhaps each of cpu, ram, swap, processes \
+                 at most once, as fail,swap:warn",
                 "7:52: found the end of the file, expected a newline; the file may have been cut off while it was written",
             ]
         );
@@ -377,7 +378,7 @@ mod tests {
         let path = || "(/[^/\"\\pC.][^/\"\\pC]{0,9}){1,3}".prop_map(PathBuf::from);
         let words = (
             prop::sample::select(vec![Mode::Enforce, Mode::Observe, Mode::Off]),
-            (fails(), fails(), fails(), fails()),
+            (fails(), fails(), fails(), fails(), fails()),
             (path(), prop::option::of("[A-Za-z0-9_-]{1,9}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,9}){0,3}"), path()),
             any::<[bool; 3]>(),
         );
@@ -386,23 +387,31 @@ mod tests {
             (1_000_u32..=1_000_000).prop_map(|micros| Period::from_micros(micros).unwrap()),
             (1_u64 << 10..1 << 54).prop_map(|kib| kib << 10),
             (0_u64..=1_024_000).prop_map(Cpus::from_thousandths),
+            prop::option::of(1_u64..=4_194_304),
         );
-        (words, numbers).prop_map(|((mode, on, (mount, base, run), yes), (percents, period, min, headroom))| Config {
-            mode,
-            on_error: OnErrors::all(on.0).with(Limit::Cpu, on.1).with(Limit::Ram, on.2).with(Limit::Swap, on.3),
-            cgroup_mountpoint: mount,
-            cgroup_base: base,
-            run_dir: run,
-            constrain_cpu_quota: yes[0],
-            cpu_quota_percent: percents.0,
-            cpu_quota_period: period,
-            headroom_cpus: headroom,
-            constrain_ram_space: yes[1],
-            allowed_ram_space: percents.1,
-            min_ram_space: min,
-            constrain_swap_space: yes[2],
-            allowed_swap_space: percents.2,
-        })
+        (words, numbers).prop_map(
+            |((mode, on, (mount, base, run), yes), (percents, period, min, headroom, processes))| Config {
+                mode,
+                on_error: OnErrors::all(on.0)
+                    .with(Limit::Cpu, on.1)
+                    .with(Limit::Ram, on.2)
+                    .with(Limit::Swap, on.3)
+                    .with(Limit::Processes, on.4),
+                cgroup_mountpoint: mount,
+                cgroup_base: base,
+                run_dir: run,
+                constrain_cpu_quota: yes[0],
+                cpu_quota_percent: percents.0,
+                cpu_quota_period: period,
+                headroom_cpus: headroom,
+                constrain_ram_space: yes[1],
+                allowed_ram_space: percents.1,
+                min_ram_space: min,
+                constrain_swap_space: yes[2],
+                allowed_swap_space: percents.2,
+                max_processes: processes,
+            },
+        )
     }
 
     proptest! {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use crate::cgroup::limits::MOST_PROCESSES;
 use crate::job::Cpus;
 
 /// Why a value was refused; what was expected instead is in the table of keys.
@@ -112,6 +113,22 @@ pub(super) fn period(text: &str) -> Result<Period, Wrong> {
     };
     u32::try_from(micros.ok_or(Wrong::Overflow)?).ok().and_then(Period::from_micros).ok_or(Wrong::Range)
 }
+
+/// A number of processes up to the kernel's own most (`PID_MAX_LIMIT`, include/linux/threads.h), or no limit.
+pub(super) fn processes(text: &str) -> Result<Option<u64>, Wrong> {
+    if text.eq_ignore_ascii_case(UNLIMITED) {
+        return Ok(None);
+    }
+    let count = number(text)?;
+    if (1..=MOST_PROCESSES).contains(&count) { Ok(Some(count)) } else { Err(Wrong::Range) }
+}
+
+/// The number as [`processes`] reads it.
+pub(super) fn processes_text(processes: Option<u64>) -> String {
+    processes.map_or_else(|| UNLIMITED.to_owned(), |count| count.to_string())
+}
+
+const UNLIMITED: &str = "unlimited";
 
 /// A number of CPUs up to 1024, with up to three decimals.
 pub(super) fn cpus(text: &str) -> Result<Cpus, Wrong> {

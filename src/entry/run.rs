@@ -36,6 +36,8 @@ pub struct Request {
     pub cpus: Option<Cpus>,
     /// Memory in bytes; `None`: not limited.
     pub memory: Option<u64>,
+    /// Processes and threads; `None`: not limited.
+    pub processes: Option<u64>,
     /// Another user than ourselves.
     pub user: Option<User>,
     /// The program, looked for in PATH, and its arguments.
@@ -49,8 +51,8 @@ pub struct Ended {
     pub how: How,
     /// The line of what it used.
     pub usage: Usage,
-    /// Why it was killed, if the kernel killed a process of it for want of memory.
-    pub out_of_memory: Option<String>,
+    /// At which limits it was stopped, in sentences.
+    pub told: Vec<String>,
     /// Why its directories remain, if they do.
     pub left: Option<Error>,
     /// Whose.
@@ -104,8 +106,12 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
         let ours = |place: &str| levels.iter().any(|level| level.path == place);
         report::out_of_memory(&key, kills.iter().rfind(|kill| ours(&kill.task_in)), &levels)
     });
+    let refused = fence.forks_refused();
+    let too_many = fence.processes().filter(|_| refused > 0);
+    let told = out_of_memory.into_iter().chain(too_many.map(|limit| report::too_many_processes(&key, refused, limit)));
+    let told = told.collect();
     let left = fence.close(Instant::now() + CLEANUP_TIMEOUT).err();
-    Ok(Ended { how: how?, usage, out_of_memory, left, key })
+    Ok(Ended { how: how?, usage, told, left, key })
 }
 
 /// Somebody who names a number wants that number: no percentages, no least amount, and no limit that was not asked for.
@@ -118,6 +124,7 @@ fn exactly(config: &Config, request: &Request) -> Config {
         min_ram_space: 0,
         constrain_swap_space: config.constrain_swap_space && request.memory.is_some(),
         allowed_swap_space: Percent::ZERO,
+        max_processes: request.processes,
         ..config.clone()
     }
 }

@@ -18,6 +18,23 @@ pub struct Beside {
     pub batch: Option<CpuQuota>,
 }
 
+/// Processes and threads that a step daemon of the scheduler may have in the job's directory, on top of the job's own.
+const PROCESSES_OF_A_DAEMON: u64 = 64;
+
+/// Limits the processes of the job and of the step. What is in the scheduler's directories shares the job's with a daemon for
+/// each step that lives.
+pub fn processes(job: &Dir, step: &Dir, plan: &Plan, beside: Option<&Beside>) -> Result<()> {
+    if let Some(count) = plan.job.processes {
+        let daemons = match beside {
+            Some(_) => job.list(true)?.iter().filter(|name| name.starts_with("step_")).count(),
+            None => 0,
+        };
+        let daemons = PROCESSES_OF_A_DAEMON.saturating_mul(u64::try_from(daemons).unwrap_or(u64::MAX));
+        limits::set_processes(job, count.saturating_add(daemons))?;
+    }
+    plan.step.processes.map_or(Ok(()), |count| limits::set_processes(step, count))
+}
+
 /// The step's quota is never above the job's, which may be lower than planned when an earlier step was told less; v1 would
 /// refuse it. With headroom in it the job's own quota does not tell (it may have been another headroom): the batch step's does.
 pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, beside: Option<&Beside>) -> Result<()> {
@@ -91,7 +108,7 @@ pub fn memory_beside(dir: &Dir, version: Version, limits: &Limits, errors: &mut 
         ram: limits.ram.filter(|_| ram.is_none()),
         // v1 limits the sum, which cannot be below the limit of RAM that is there.
         swap: swap.map(|swap| SwapLimit { ram: ram.unwrap_or(swap.ram), ..swap }),
-        cpu: None,
+        ..Limits::default()
     };
     memory_and(dir, version, &rest, ram.is_some() || rest.ram.is_some(), errors);
 }
@@ -102,6 +119,7 @@ pub fn none_of(plan: &Plan, controllers: impl Fn(&str) -> bool, error: &Error) -
         (Limit::Cpu, "cpu", plan.job.cpu.is_some() || plan.step.cpu.is_some()),
         (Limit::Ram, "memory", plan.step.ram.is_some()),
         (Limit::Swap, "memory", plan.step.swap.is_some()),
+        (Limit::Processes, "pids", plan.step.processes.is_some()),
     ];
     let theirs = limits.into_iter().filter(|(_, controller, wanted)| *wanted && controllers(controller));
     theirs.map(|(limit, ..)| (limit, error.clone())).collect()

@@ -22,6 +22,7 @@ SLURMS = (
 )
 # On v2 Slurm's step daemons live in the job's directory: what it gets beyond the grant for them.
 HEADROOM_CPUS = 1.0
+HEADROOM_PROCESSES = 64  # for each of them
 # Whether Slurm's task/cgroup limits memory itself; set when the site is known.
 slurm_limits_memory = False
 # Whether proctrack/cgroup does; it removes what it has made, and the others may not.
@@ -230,6 +231,12 @@ class Group:
     def memory_limit(self):
         """Bytes, or None when there is no limit."""
         return self._bytes("memory.max", "memory.limit_in_bytes")
+
+    def processes_limit(self):
+        """Processes and threads, or None when there is no limit."""
+        directory = self.limits_directory("pids")
+        text = read(directory / "pids.max") if directory else ""
+        return None if text in ("", "max") else int(text)
 
     def swap_limit(self):
         """Bytes of swap, or None when there is no limit (or no account of swap)."""

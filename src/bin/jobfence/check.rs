@@ -258,15 +258,14 @@ fn trial(config: &Config) -> Result<String, String> {
     let request = Request {
         cpus: (limited && config.constrain_cpu_quota).then(|| Cpus::whole(1)),
         memory: (limited && (config.constrain_ram_space || config.constrain_swap_space)).then_some(64 << 20),
+        processes: config.max_processes.filter(|_| limited),
         user: None,
         command: vec!["true".into()],
     };
-    let limits = match (request.cpus, request.memory) {
-        (Some(_), Some(_)) => "1 CPU and 64 MiB",
-        (Some(_), None) => "1 CPU",
-        (None, Some(_)) => "64 MiB",
-        (None, None) => "no limits",
-    };
+    let processes = request.processes.map(|count| format!("{count} processes"));
+    let limits = [request.cpus.map(|_| "1 CPU".to_owned()), request.memory.map(|_| "64 MiB".to_owned()), processes];
+    let limits = limits.into_iter().flatten().reduce(|all, one| format!("{all} and {one}"));
+    let limits = limits.unwrap_or_else(|| "no limits".to_owned());
     match run::run(config, &request) {
         Ok(Ended { left: Some(error), .. }) => Err(error.to_string()),
         Ok(ended) if ended.how == How::Exited(0) => {

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::cgroup::limits::MOST_PROCESSES;
 use jobfence::config::parse_size;
 use jobfence::entry::run::{self, Request};
 use jobfence::job::Cpus;
@@ -21,6 +22,9 @@ pub struct Options {
     /// Memory, such as 200M or 4G; a plain number is MiB, as in sbatch [default: not limited]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     mem: Option<u64>,
+    /// Processes and threads at once [default: not limited]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MOST_PROCESSES))]
+    processes: Option<u64>,
     /// Run as this user (name or number)
     #[arg(long, value_name = "NAME", value_parser = user)]
     user: Option<User>,
@@ -41,11 +45,12 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let request = Request {
         cpus: options.cpus,
         memory: options.mem,
+        processes: options.processes,
         user: options.user.clone(),
         command: options.command.clone(),
     };
     let ended = run::run(&config, &request)?;
-    if let Some(sentence) = &ended.out_of_memory {
+    for sentence in &ended.told {
         eprintln!("jobfence: {sentence}");
     }
     // The command's end is what the caller asked about: this does not change the exit status.

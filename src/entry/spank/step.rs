@@ -55,6 +55,8 @@ struct Fenced {
     kernel_log: Option<KernelLog>,
     /// How many of the step's processes the kernel had killed when the user was last told.
     told_kills: u64,
+    /// How many forks had failed then.
+    told_refusals: u64,
     /// The tasks that are in it.
     attached: Vec<i32>,
     /// One of its tasks could not be put in, and so none may run.
@@ -153,6 +155,7 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
         config,
         kernel_log: kernel_log.ok(),
         told_kills: 0,
+        told_refusals: 0,
         attached: Vec::new(),
         ended: false,
     })
@@ -226,12 +229,14 @@ fn tell_job(spank: &Spank, config: &Config, fence: &Fence) -> Result<()> {
     // Slurm's own limits are not ours to tell of.
     let ours = enforced && (config.constrain_ram_space || config.constrain_swap_space);
     match memory.filter(|_| ours) {
-        Some(bytes) => spank.setenv(c"JOBFENCE_MEMORY_BYTES", &bytes.to_string()),
-        None => {
-            spank.unsetenv(c"JOBFENCE_MEMORY_BYTES");
-            Ok(())
-        }
+        Some(bytes) => spank.setenv(c"JOBFENCE_MEMORY_BYTES", &bytes.to_string())?,
+        None => spank.unsetenv(c"JOBFENCE_MEMORY_BYTES"),
     }
+    match fence.processes().filter(|_| enforced && config.max_processes.is_some()) {
+        Some(count) => spank.setenv(c"JOBFENCE_MAX_PROCESSES", &count.to_string())?,
+        None => spank.unsetenv(c"JOBFENCE_MAX_PROCESSES"),
+    }
+    Ok(())
 }
 
 /// In a task's own process, before it becomes the user's.
@@ -376,11 +381,25 @@ fn end_process(pid: i32) {
     }
 }
 
-/// In the step daemon, while the user's stderr is open: if a process was killed for want of memory, say so.
+/// In the step daemon, while the user's stderr is open: says at which limits the step's processes have been stopped.
 pub fn task_ended() {
     let mut step = step();
     let Some(Step::Fenced(fenced)) = step.as_deref_mut() else { return };
     fenced.fence.take_usage();
+    tell_refusals(fenced);
+    tell_kills(fenced);
+}
+
+fn tell_refusals(fenced: &mut Fenced) {
+    let refused = fenced.fence.forks_refused();
+    let unsaid = refused.saturating_sub(fenced.told_refusals);
+    fenced.told_refusals = refused;
+    if let (1.., Some(limit)) = (unsaid, fenced.fence.processes()) {
+        tell_user(&report::too_many_processes(fenced.fence.key(), unsaid, limit));
+    }
+}
+
+fn tell_kills(fenced: &mut Fenced) {
     let kills = fenced.fence.oom_kills();
     if kills <= fenced.told_kills {
         return;

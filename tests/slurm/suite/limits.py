@@ -131,6 +131,47 @@ def memory_oom_srun(site):
 
 
 @case
+def fork_bomb(site):
+    """It ends at its own fence, the node stays usable, and the user reads why his forks fail."""
+    user, other = site.users
+    site.configure(MaxProcesses="60")
+    mark = site.log_mark()
+    # Should nothing else hold it, its own ulimit does.
+    jobid = site.submit(user, """
+        echo may=$JOBFENCE_MAX_PROCESSES
+        ulimit -u 500
+        mkfifo never
+        exec 2>/dev/null 3<>never
+        bomb() { bomb | bomb & }
+        bomb
+        while read -t 1 -u 3 || [ ! -e stop ]; do :; done
+        exit 0
+        """, "-c1", "--mem=300")
+    group = fenced(site, jobid)
+    expect_equal(group.processes_limit(), 60, f"process limit of {group.path}")
+    daemons = kernel.HEADROOM_PROCESSES if "" in group.slurms and kernel.has_v2_controllers() else 0
+    expect_equal(group.parent.processes_limit(), 60 + daemons, f"process limit of {group.parent.path}")
+    counted = []
+
+    def exploded():
+        counted.append(len(group.members()))
+        return counted[-1] >= 50
+    until(exploded, 60, "the bomb's explosion")
+    done = site.srun(other, "--mem=50", "echo", "usable")
+    expect_equal((done.returncode, done.stdout), (0, "usable\n"), f"another user's step ({done.stderr})")
+    (site.directory(user) / "stop").touch()
+    expect_equal(site.wait(jobid, 90), "COMPLETED", "state")
+    # Who is being started is a member already, and not one of the sixty if that is refused.
+    expect(max(counted) <= 61, f"{max(counted)} processes of 60")
+    said = site.output(jobid)
+    expect_in("may=60\n", said, "what the job was told")
+    refused = r"no further process or thread could be started: the job may have 60 at once on this node\. "
+    expect_match(rf"jobfence: job {jobid} step batch: \d+ times {refused}", said, "what the user is told")
+    logged(site, mark, ended_line(jobid, "batch") + r".*, forks refused \d+")
+    until(lambda: not group.parent.remains(), 10, "the end of its directories")
+
+
+@case
 def swap_limit(site):
     if not kernel.swap_total():
         raise Skip("this host has no swap")

@@ -188,15 +188,16 @@ def daemon_lives_in_the_job(site):
         site.wait(jobid)
         return found
 
-    site.configure(HeadroomCPUs="0.25")
+    site.configure(HeadroomCPUs="0.25", MaxProcesses="100")
     fenced_ones = seen()
     with site.unplugged():
         slurms_alone = seen()
     expect_equal(slurms_alone["job"]["cpu.max"].split()[0], "max", "quota of a job without jobfence")
     quota, period = map(int, fenced_ones["job"]["cpu.max"].split())
     expect_equal(quota / period, 1.25, "CPUs of a job with one and a quarter for its daemons")
+    expect_equal(fenced_ones["job"]["pids.max"], "164", "processes of a job with 64 for its daemon")
     expect_equal(fenced_ones["job"]["memory.oom.group"], "0", "memory.oom.group of the job")
-    ours = {"job": {"cpu.max"}, "step": set(), "daemon": set(), "tasks": {"cpu.max"}}
+    ours = {"job": {"cpu.max", "pids.max"}, "step": set(), "daemon": set(), "tasks": {"cpu.max", "pids.max"}}
     if not kernel.slurm_limits_memory:
         ours["tasks"] |= {"memory.max", "memory.swap.max"}
     for place, theirs in slurms_alone.items():
@@ -210,7 +211,7 @@ def daemon_lives_in_the_job(site):
     expect_in("eaten=137", site.output(jobid), "its end")
     after_oom = answers(site, jobid, step, daemons)
 
-    site.configure(CPUQuotaPercent="50", HeadroomCPUs="0.25")
+    site.configure(CPUQuotaPercent="50", HeadroomCPUs="0.25", MaxProcesses="100")
     jobid = site.submit(user, f"""
         srun --overlap --mem=50 bash -c '({SPINS}) & {SPINS}' &
         srun --overlap --mem=50 bash -c '({SPINS}) & {SPINS}' &
@@ -219,6 +220,7 @@ def daemon_lives_in_the_job(site):
     step = [fenced(site, jobid, name) for name in ("step_0", "step_1", "step_batch")][-1]
     daemons = daemons_below(site, jobid, step)
     expect_equal(len(daemons), 3, "number of step daemons")
+    expect_equal(step.parent.processes_limit(), 100 + 3 * kernel.HEADROOM_PROCESSES, "processes of the job")
     throttled = step.parent.directory("") / "cpu.stat"
 
     def saturated():
