@@ -53,6 +53,8 @@ struct Fenced {
     config: Config,
     /// `None` where it cannot be read.
     kernel_log: Option<KernelLog>,
+    /// What a dead step daemon left did not go when this step began.
+    leftovers: bool,
     /// How many of the step's processes the kernel had killed when the user was last told.
     told_kills: u64,
     /// How many forks had failed then.
@@ -131,7 +133,9 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
     // What dead step daemons left is nobody's but ours to remove, and this is the next chance.
-    match janitor::reap(&host, &config, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
+    let reaped = janitor::reap(&host, &config, Instant::now() + janitor::PATIENCE_AT_LAUNCH);
+    let leftovers = reaped.as_ref().is_ok_and(|reaped| !reaped.failed.is_empty());
+    match reaped {
         Ok(reaped) => reaped.log(),
         Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }
@@ -154,6 +158,7 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
         host,
         config,
         kernel_log: kernel_log.ok(),
+        leftovers,
         told_kills: 0,
         told_refusals: 0,
         attached: Vec::new(),
@@ -451,6 +456,12 @@ pub fn end() {
     }
     if let Err(error) = closed {
         log::error!("{}: its directories remain for now: {error}", fenced.fence.key());
+    }
+    // A launch cannot wait for long, and the node's next may be hours away. What has failed once was said then.
+    if fenced.leftovers
+        && let Ok(reaped) = janitor::reap(&fenced.host, &fenced.config, Instant::now() + janitor::PATIENCE_AT_LAUNCH)
+    {
+        janitor::Reaped { failed: Vec::new(), ..reaped }.log();
     }
 }
 
