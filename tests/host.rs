@@ -539,17 +539,25 @@ fn child() {
     }
 }
 
-/// Directories as Slurm's own plugins make them, in the hierarchies of these controllers, below the test's base.
+/// Directories as Slurm's own plugins make them, in the hierarchies of these controllers, or in cgroup2 as it tracks processes
+/// (`TRACKED`), below the test's base.
 struct Slurms {
     tasks: Vec<(PathBuf, Version)>,
 }
+
+/// Stands for cgroup2 where a controller is asked for: on hybrid hosts it has none.
+const TRACKED: &str = "";
 
 impl Slurms {
     fn make(site: &Site, controllers: &[&str]) -> Self {
         let layout = site.host().layout;
         let mut tasks = Vec::new();
         for controller in controllers {
-            let hierarchy = layout.with_controller(controller).unwrap();
+            let hierarchy = match *controller {
+                TRACKED => layout.unified(),
+                controller => layout.with_controller(controller),
+            };
+            let hierarchy = hierarchy.unwrap();
             let task = match hierarchy.version {
                 Version::V1 => {
                     hierarchy.mount.join(format!("slurm_{}", site.base())).join("uid_65534/job_1/step_0/task_0")
@@ -682,6 +690,74 @@ fn another_steps_directory_is_not_limited_for_this_one() {
         child.wait().unwrap();
         fence.close(soon()).unwrap();
     }
+    slurms.remove();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+/// As where a Slurm of its own was started within a job: its slurmd and its step daemons are where the job's task was.
+#[test]
+fn a_step_daemon_within_another_step_leaves_that_alone() {
+    let site = Site::new("nested");
+    let host = site.host();
+    let mut controllers = vec!["cpu"];
+    controllers.extend(host.layout.unified().map(|_| TRACKED));
+    for controller in controllers {
+        let slurms = Slurms::make(&site, &[controller]);
+        let (task, version) = &slurms.tasks[0];
+        let mut outer = Command::new("sleep").arg("1000").spawn().unwrap();
+        slurms.take(outer.id());
+        let daemon = Membership::read(&host.proc, outer.id().cast_signed()).unwrap();
+        let other_job = JobKey { job: Name::new("2").unwrap(), ..key("0") };
+        // On v2 a job's name says little (SLUID); but no daemon is ever beside its tasks.
+        let others =
+            if *version == Version::V2 { vec![key("1"), other_job, key("0")] } else { vec![key("1"), other_job] };
+        for other in others {
+            let opened = Fence::open(&host, &site.config, &other, Some(&daemon)).map(|mut fence| {
+                let (plan, _) = policy::plan(&site.config, &grant(1, 100));
+                fence.limit(&plan);
+                fence.close(soon())
+            });
+            assert!(outer.try_wait().unwrap().is_none(), "{other} in {} ended it", task.display());
+            let error = opened.unwrap_err().to_string();
+            assert!(error.contains("another step's cgroup") && error.contains("started within a job"), "{error}");
+            if controller == "cpu" {
+                let (job, step, version) = slurms.job_and_step("cpu");
+                // On v2 nobody has enabled the controller, and nobody may.
+                let quota = |dir: &Dir| limits::cpu_quota(dir, version).ok().flatten();
+                assert_eq!((quota(&job), quota(&step)), (None, None), "{other}");
+            }
+        }
+        outer.kill().unwrap();
+        outer.wait().unwrap();
+        slurms.remove();
+    }
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_step_daemon_in_its_own_leaf_shows_where_its_step_is() {
+    let site = Site::new("leaf");
+    let host = site.host();
+    if host.layout.unified().is_none() {
+        return;
+    }
+    let slurms = Slurms::make(&site, &[TRACKED]);
+    let step = slurms.tasks[0].0.ancestors().nth(2).unwrap();
+    let leaf = step.join("slurm");
+    fs::create_dir(&leaf).unwrap();
+    let mut daemon = Command::new("sleep").arg("1000").spawn().unwrap();
+    fs::write(leaf.join("cgroup.procs"), daemon.id().to_string()).unwrap();
+    let member = Membership::read(&host.proc, daemon.id().cast_signed()).unwrap();
+    let mut task = Command::new("sleep").arg("1000").spawn().unwrap();
+    slurms.take(task.id());
+    let mut fence = Fence::open(&host, &site.config, &key("0"), Some(&member)).unwrap();
+    assert!(fence.has_overlay(), "{}", fence.placement());
+    fence.close(soon()).unwrap();
+    assert_eq!(task.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert!(daemon.try_wait().unwrap().is_none());
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    fs::remove_dir(&leaf).unwrap();
     slurms.remove();
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
