@@ -156,6 +156,7 @@ impl Fence {
         let owner = Owner::this(&host.proc)?;
         let mut levels = key.parents();
         let mut again = 1;
+        let mut removed = 0;
         loop {
             let records = Records::open(&config.run_dir)?;
             levels.truncate(key.parents().len());
@@ -171,7 +172,8 @@ impl Fence {
             if !own.is_empty() && !records.claim(&record)? {
                 // Somebody's: a dead owner's is taken away, a living one's (a requeued job overlaps its own end) stays.
                 match janitor::reap_one(host, &records, &levels, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
-                    Ok(janitor::Outcome::Removed) => continue,
+                    // The name should be free now; who takes it again and again must not keep us here.
+                    Ok(janitor::Outcome::Removed) => removed += 1,
                     Ok(janitor::Outcome::Alive | janitor::Outcome::Busy) => again += 1,
                     // A process of it that does not die, or a record that is not understood, is no reason to refuse this job.
                     Err(error) => {
@@ -208,8 +210,8 @@ impl Fence {
                     }
                 }
             }
-            if again > 100 {
-                return Err(Error::new("a hundred steps with this name are alive or cannot be removed")
+            if again + removed > 100 {
+                return Err(Error::new("a hundred times another step had the name of this one")
                     .value(key)
                     .hint("see 'jobfence reap'"));
             }

@@ -761,3 +761,22 @@ fn a_step_daemon_in_its_own_leaf_shows_where_its_step_is() {
     slurms.remove();
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
+
+/// Somebody who records the name again each time that it has been freed; here a device that does not exist, which can neither be
+/// read as a record nor made one. Where no device can be opened at all it is a record that cannot be read.
+#[test]
+fn a_name_that_never_becomes_free_is_given_up() {
+    let site = Site::new("again");
+    let mut fence = open(&site, "0", &grant(1, 100));
+    fence.close(soon()).unwrap();
+    // A miscellaneous device with a number that no driver has.
+    let (kind, number) = (nix::sys::stat::SFlag::S_IFCHR, nix::sys::stat::makedev(10, 250));
+    let mode = nix::sys::stat::Mode::S_IRUSR;
+    let record = site.config.run_dir.join("uid_65534,job_1,step_0");
+    nix::sys::stat::mknod(&record, kind, mode, number).unwrap();
+    let error =
+        Fence::open(&site.host(), &site.config, &key("0"), None).map(|mut fence| fence.close(soon())).unwrap_err();
+    assert!(error.to_string().contains("a hundred times"), "{error}");
+    fs::remove_file(record).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
