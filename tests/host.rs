@@ -762,6 +762,47 @@ fn a_step_daemon_in_its_own_leaf_shows_where_its_step_is() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
+/// From now on this thread has a copy of the descriptors, and the memory in common with the others.
+fn with_descriptors_of_its_own() {
+    // SAFETY: takes a flag and no memory; this thread closes nothing that another one has opened.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+}
+
+/// With contain_spank tasks are attached in a process with the step daemon's memory and a copy of its descriptors.
+#[test]
+fn giving_way_in_a_process_with_other_descriptors_leaves_none_behind() {
+    let site = Site::new("shared");
+    let host = site.host();
+    let count = || fs::read_dir("/proc/thread-self/fd").unwrap().count();
+    let ours = Membership::read(&host.proc, std::process::id().cast_signed()).unwrap();
+    let slurms = Slurms::make(&site, &["cpu"]);
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    slurms.take(child.id());
+    // A table of descriptors of its own for this thread: no other test's are in it.
+    std::thread::scope(|scope| {
+        let daemon = scope.spawn(|| {
+            with_descriptors_of_its_own();
+            let before = count();
+            let mut fence = Fence::open(&host, &site.config, &key("0"), Some(&ours)).unwrap();
+            std::thread::scope(|scope| {
+                let contained = scope.spawn(|| {
+                    with_descriptors_of_its_own();
+                    fence.attach(&host, child.id().cast_signed()).unwrap();
+                });
+                contained.join().unwrap();
+            });
+            assert!(fence.has_overlay());
+            fence.close(soon()).unwrap();
+            drop(fence);
+            assert_eq!(count(), before, "descriptors");
+        });
+        daemon.join().unwrap();
+    });
+    child.wait().unwrap();
+    slurms.remove();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
 /// Somebody who records the name again each time that it has been freed; here a device that does not exist, which can neither be
 /// read as a record nor made one. Where no device can be opened at all it is a record that cannot be read.
 #[test]

@@ -31,6 +31,11 @@ pub struct Overlay {
     anchor: (Dir, usize),
     /// Where the step is; `None` until a process of it has been seen.
     place: Option<Place>,
+    /// The directories of ours that this has replaced, all but the anchor.
+    ///
+    /// They stay open to the end, when the step daemon closes them: closed by a process that shares its memory and not its
+    /// descriptors, they would be open in the daemon, which no longer knew of them.
+    _replaced: Vec<Dir>,
     /// What was used when it could last be seen: Slurm may remove its directories before the exit callback.
     seen: Usage,
 }
@@ -53,14 +58,15 @@ impl Place {
 impl Overlay {
     /// `anchor` is a directory in the hierarchy, so many levels below its mount point.
     pub fn new(hierarchy: Hierarchy, anchor: Dir, levels: usize) -> Self {
-        Self { hierarchy, anchor: (anchor, levels), place: None, seen: Usage::default() }
+        Self { hierarchy, anchor: (anchor, levels), place: None, _replaced: Vec::new(), seen: Usage::default() }
     }
 
     /// In the place of directories of ours; the outermost is so many levels below the mount point. `None` where none could be
     /// made.
     pub fn instead_of(own: &mut Own, levels: usize) -> Option<Self> {
-        let anchor = std::mem::take(&mut own.dirs).into_iter().next()?;
-        Some(Self::new(own.hierarchy.clone(), anchor, levels))
+        let mut dirs = std::mem::take(&mut own.dirs).into_iter();
+        let anchor = dirs.next()?;
+        Some(Self { _replaced: dirs.collect(), ..Self::new(own.hierarchy.clone(), anchor, levels) })
     }
 
     /// Whether the step's directory is known.
