@@ -251,14 +251,26 @@ fn a_job_whose_memory_grows_and_shrinks_is_limited_anew() {
 }
 
 #[test]
-fn a_jobs_memory_is_not_lowered_under_its_running_steps() {
+fn a_jobs_memory_is_lowered_unless_processes_of_another_step_run() {
     let site = Site::new("lower");
-    let mut first = open(&site, "0", &grant(1, 400));
+    let limits =
+        |fence: &Fence| fence.memory_levels().iter().map(|level| level.limit.unwrap() >> 20).collect::<Vec<_>>();
+    // There from the job's beginning to its end.
+    let mut empty = open(&site, "extern", &grant(1, 400));
+    let mut first = open(&site, "0", &grant(1, 300));
+    assert_eq!(limits(&first), [300, 300]);
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    first.attach(&site.host(), child.id().cast_signed()).unwrap();
     let mut second = open(&site, "1", &grant(1, 100));
-    let limits: Vec<_> = second.memory_levels().iter().map(|level| level.limit.unwrap() >> 20).collect();
-    assert_eq!(limits, [100, 400]);
+    assert_eq!(limits(&second), [100, 300]);
     second.close(soon()).unwrap();
     first.close(soon()).unwrap();
+    child.wait().unwrap();
+    let mut third = open(&site, "2", &grant(1, 100));
+    assert_eq!(limits(&third), [100, 100]);
+    third.close(soon()).unwrap();
+    empty.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
 #[test]
