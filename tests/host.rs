@@ -427,6 +427,33 @@ fn a_fork_storm_is_ended_with_and_without_cgroup_kill() {
     }
 }
 
+/// As where another thread of the step daemon has given up root's rights for all of them.
+#[test]
+fn a_process_that_may_not_be_killed_is_no_process_that_does_not_die() {
+    use std::os::unix::process::CommandExt;
+    let site = Site::new("rights");
+    let mut fence = open(&site, "0", &grant(1, 100));
+    let mut child = Command::new("sleep").arg("1000").uid(1234).spawn().unwrap();
+    fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+    let (dir, _) = dir_of(&site, &fence, "memory", false);
+    let begun = Instant::now();
+    let error = std::thread::scope(|scope| {
+        let without_rights = scope.spawn(|| {
+            let (same, nobody): (libc::c_long, libc::c_long) = (-1, 65_534);
+            // SAFETY: three numbers, of which two say "as it is"; the call itself changes this thread alone, which ends here.
+            unsafe { libc::syscall(libc::SYS_setresuid, same, nobody, same) };
+            kill_all(Members { unified: None, freezer: None, any: &dir }, soon()).unwrap_err()
+        });
+        without_rights.join().unwrap()
+    });
+    assert!(begun.elapsed() < Duration::from_secs(5), "waited for it: {error}");
+    assert!(error.is_about_rights(), "{error}");
+    assert!(error.to_string().contains(&format!("pid {}", child.id())), "{error}");
+    fence.close(soon()).unwrap();
+    child.wait().unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn directories_made_inside_a_step_go_with_it() {
     let site = Site::new("inside");

@@ -52,10 +52,12 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     loop {
         let frozen = Frozen::try_from(members);
         let victims = open_members(members.any)?;
-        for victim in &victims {
-            victim.kill();
-        }
+        // One that we may not kill does not save the others.
+        let refused: Vec<Error> = victims.iter().filter_map(|victim| victim.kill().err()).collect();
         drop(frozen);
+        if let Some(error) = refused.into_iter().next() {
+            return Err(error.at(members.any.path()));
+        }
         if victims.is_empty() {
             return Ok(());
         }
@@ -143,21 +145,22 @@ struct Victim {
 }
 
 impl Victim {
-    fn kill(&self) {
-        match &self.pidfd {
+    /// That it is gone already is no error.
+    fn kill(&self) -> Result<()> {
+        let by_pidfd = self.pidfd.as_ref().map(|fd| {
+            let no_info = std::ptr::null::<libc::siginfo_t>();
             // SAFETY: pidfd_send_signal takes a descriptor that we own, a signal number, no siginfo and no flags.
-            Some(fd) => unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    fd.as_raw_fd(),
-                    libc::SIGKILL,
-                    std::ptr::null::<libc::siginfo_t>(),
-                    0,
-                );
-            },
-            None => {
-                let _ = signal(self.pid, Signal::SIGKILL);
-            }
+            let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), libc::SIGKILL, no_info, 0) };
+            Errno::result(sent).map(drop)
+        });
+        let sent = match by_pidfd {
+            // A filter knows one of the two calls and not the other.
+            None | Some(Err(Errno::ENOSYS)) => signal(self.pid, Signal::SIGKILL),
+            Some(sent) => sent,
+        };
+        match sent {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(errno) => Err(Error::new("kill a process of").value(format!("pid {}", self.pid)).errno(errno)),
         }
     }
 
