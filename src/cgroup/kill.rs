@@ -44,9 +44,15 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
             Err(_) => break,
         }
         // Who is moved in while others still die (`jobfence adopt`) has outlived the signal: once more.
-        match wait_until_empty(dir, deadline.min(Instant::now() + AGAIN)) {
-            Err(_) if Instant::now() < deadline => {}
-            ended => return ended,
+        if is_empty_by(dir, deadline.min(Instant::now() + AGAIN))? {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let pids = dir.read("cgroup.procs").unwrap_or_default();
+            return Err(Error::new("processes do not die:")
+                .at(dir.path())
+                .value(format!("pids {}", pids.split_whitespace().collect::<Vec<_>>().join(" ")))
+                .hint("they wait inside the kernel, usually for a file system; they are removed at a later launch"));
         }
     }
     loop {
@@ -72,11 +78,12 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     }
 }
 
-/// Waits until nobody is left below a cgroup2 directory. A directory that is gone is empty.
-pub fn wait_until_empty(dir: &Dir, deadline: Instant) -> Result<()> {
+/// Waits until nobody is left below a cgroup2 directory, and says whether that is so at the deadline. A directory that is gone
+/// is empty.
+fn is_empty_by(dir: &Dir, deadline: Instant) -> Result<bool> {
     let events = match dir.open_file("cgroup.events", OFlag::O_RDONLY) {
         Ok(fd) => fd,
-        Err(error) if is_gone(&error) => return Ok(()),
+        Err(error) if is_gone(&error) => return Ok(true),
         Err(error) => return Err(error),
     };
     let mut text = [0u8; 256];
@@ -84,19 +91,13 @@ pub fn wait_until_empty(dir: &Dir, deadline: Instant) -> Result<()> {
         let _ = lseek(&events, 0, Whence::SeekSet);
         match read(&events, &mut text) {
             Ok(n) if !String::from_utf8_lossy(text.get(..n).unwrap_or_default()).contains("populated 1") => {
-                return Ok(());
+                return Ok(true);
             }
             Ok(_) | Err(Errno::EINTR) => {}
-            Err(Errno::ENODEV) => return Ok(()),
+            Err(Errno::ENODEV) => return Ok(true),
             Err(errno) => return Err(Error::os("read", dir.path().join("cgroup.events"), errno)),
         }
-        let Some(timeout) = remaining(deadline) else {
-            let pids = dir.read("cgroup.procs").unwrap_or_default();
-            return Err(Error::new("processes do not die:")
-                .at(dir.path())
-                .value(format!("pids {}", pids.split_whitespace().collect::<Vec<_>>().join(" ")))
-                .hint("they wait inside the kernel, usually for a file system; they are removed at a later launch"));
-        };
+        let Some(timeout) = remaining(deadline) else { return Ok(false) };
         let _ = poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLPRI)], timeout);
     }
 }
@@ -231,5 +232,23 @@ pub(crate) fn pidfd_open(pid: Pid) -> Result<Option<Option<OwnedFd>>> {
             Errno::ENOSYS | Errno::EPERM | Errno::EINVAL => Ok(Some(None)),
             errno => Err(Error::new(format!("open a handle of process {pid}")).errno(errno)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Killing again does not mend it, and would only be done again.
+    #[test]
+    fn where_it_cannot_be_seen_whether_processes_live_nobody_waits() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("cgroup.kill"), "").unwrap();
+        std::fs::create_dir(temp.path().join("cgroup.events")).unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let error = kill_all(Members { unified: Some(&dir), freezer: None, any: &dir }, deadline).unwrap_err();
+        assert_eq!(error.kernel_errno(), Some(Errno::EISDIR), "{error}");
+        assert!(Instant::now() < deadline, "waited: {error}");
     }
 }
