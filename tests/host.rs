@@ -428,6 +428,48 @@ fn a_fork_storm_is_ended_with_and_without_cgroup_kill() {
 }
 
 /// As where another thread of the step daemon has given up root's rights for all of them.
+fn kill_without_rights(dir: &Dir) -> jobfence::error::Result<()> {
+    std::thread::scope(|scope| {
+        let without_rights = scope.spawn(|| {
+            let (same, nobody): (libc::c_long, libc::c_long) = (-1, 65_534);
+            // SAFETY: three numbers, of which two say "as it is"; the call itself changes this thread alone, which ends here.
+            unsafe { libc::syscall(libc::SYS_setresuid, same, nobody, same) };
+            kill_all(Members { unified: None, freezer: None, any: dir }, soon())
+        });
+        without_rights.join().unwrap()
+    })
+}
+
+#[test]
+fn who_cannot_be_seen_is_not_gone() {
+    use std::os::unix::fs::PermissionsExt;
+    let site = Site::new("unseen");
+    let mut fence = open(&site, "0", &grant(1, 100));
+    let (dir, _) = dir_of(&site, &fence, "memory", false);
+    fs::create_dir(dir.path().join("a")).unwrap();
+    let mut child = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
+    fs::write(dir.path().join("a/cgroup.procs"), child.id().to_string()).unwrap();
+    let with_mode = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+    with_mode(0o711);
+    let killed = kill_without_rights(&dir);
+    with_mode(0o755);
+    fence.close(soon()).unwrap();
+    child.wait().unwrap();
+    let error = killed.unwrap_err();
+    assert!(error.is_about_rights(), "{error}");
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn many_and_deep_directories_are_looked_through_with_few_descriptors() {
+    let site = Site::new("few");
+    let mut child = site.child("kill with few descriptors");
+    let said = read_line(&mut child);
+    child.wait().unwrap();
+    assert_eq!(said, "Ok(())");
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn a_process_that_may_not_be_killed_is_no_process_that_does_not_die() {
     use std::os::unix::process::CommandExt;
@@ -437,15 +479,7 @@ fn a_process_that_may_not_be_killed_is_no_process_that_does_not_die() {
     fence.attach(&site.host(), child.id().cast_signed()).unwrap();
     let (dir, _) = dir_of(&site, &fence, "memory", false);
     let begun = Instant::now();
-    let error = std::thread::scope(|scope| {
-        let without_rights = scope.spawn(|| {
-            let (same, nobody): (libc::c_long, libc::c_long) = (-1, 65_534);
-            // SAFETY: three numbers, of which two say "as it is"; the call itself changes this thread alone, which ends here.
-            unsafe { libc::syscall(libc::SYS_setresuid, same, nobody, same) };
-            kill_all(Members { unified: None, freezer: None, any: &dir }, soon()).unwrap_err()
-        });
-        without_rights.join().unwrap()
-    });
+    let error = kill_without_rights(&dir).unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(5), "waited for it: {error}");
     assert!(error.is_about_rights(), "{error}");
     assert!(error.to_string().contains(&format!("pid {}", child.id())), "{error}");
@@ -573,6 +607,32 @@ fn child() {
                 open(&site, "9", &grant(1, 100)).close(soon()).unwrap();
             }
             println!("\nSAYS {}", if count() == before { "same" } else { "different" });
+        }
+        "kill with few descriptors" => {
+            let mut fence = open(&site, "0", &grant(1, 1000));
+            let (dir, _) = dir_of(&site, &fence, "memory", false);
+            let deep = "b/".repeat(25);
+            // More processes than descriptors, in two places.
+            let many = "read go; for i in $(seq 200); do sleep 1000 & done; echo; wait";
+            let mut shells = Vec::new();
+            for place in ["a", &deep] {
+                fs::create_dir_all(dir.path().join(place)).unwrap();
+                let mut shell = Command::new("sh");
+                let mut shell = shell.args(["-c", many]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+                fs::write(dir.path().join(place).join("cgroup.procs"), shell.id().to_string()).unwrap();
+                shell.stdin.take().unwrap().write_all(b"\n").unwrap();
+                std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+                shells.push(shell);
+            }
+            let limit = libc::rlimit { rlim_cur: 330, rlim_max: 330 };
+            // SAFETY: the kernel reads a structure of the right size.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+            let killed = kill_all(Members { unified: None, freezer: None, any: &dir }, soon());
+            fence.close(soon()).unwrap();
+            for shell in &mut shells {
+                shell.wait().unwrap();
+            }
+            println!("\nSAYS {killed:?}");
         }
         other => panic!("unknown role {other}"),
     }

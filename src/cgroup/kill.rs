@@ -57,7 +57,8 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     }
     loop {
         let frozen = Frozen::try_from(members);
-        let victims = open_members(members.any)?;
+        let mut victims = Vec::new();
+        let all_seen = open_members(members.any, deadline, &mut victims);
         // One that we may not kill does not save the others.
         let refused: Vec<Error> = victims.iter().filter_map(|victim| victim.kill().err()).collect();
         drop(frozen);
@@ -65,8 +66,9 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
             return Err(error.at(members.any.path()));
         }
         if victims.is_empty() {
-            return Ok(());
+            return all_seen;
         }
+        // Who could not be seen is looked for again when these have made room.
         for victim in &victims {
             if !victim.wait(deadline) {
                 return Err(Error::new("a process does not die:")
@@ -189,22 +191,49 @@ impl Victim {
     }
 }
 
-/// Processes of the directory and of those below it; so many at once as to leave the host program its descriptors.
-fn open_members(dir: &Dir) -> Result<Vec<Victim>> {
+/// Adds processes of the directory and of those below it; so many at once as to leave the host program its descriptors. An
+/// error where not all could be looked at: who has not been seen is not gone.
+///
+/// Where users make directories (Slurm 22.05 on v1) these can be many and deep. So none is kept open, the depth is what a
+/// path can hold, and the deadline is an end.
+fn open_members(top: &Dir, deadline: Instant, victims: &mut Vec<Victim>) -> Result<()> {
     const AT_ONCE: usize = 256;
-    let mut victims = Vec::new();
-    for name in dir.list(true).unwrap_or_default() {
-        if let Ok(child) = dir.child(&name) {
-            victims.extend(open_members(&child)?);
+    open_members_in(top, AT_ONCE, victims)?;
+    let mut unseen = names_in(top)?;
+    while let Some(path) = unseen.pop() {
+        if victims.len() >= AT_ONCE {
+            return Ok(());
         }
+        if Instant::now() >= deadline {
+            return Err(Error::new("there are more cgroups than can be looked through in time below").at(top.path()));
+        }
+        let dir = match top.child(&path) {
+            Ok(dir) => dir,
+            Err(error) if is_gone(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        open_members_in(&dir, AT_ONCE, victims)?;
+        unseen.extend(names_in(&dir)?.iter().map(|name| format!("{path}/{name}")));
     }
-    let pids = pids(dir)?;
-    for &pid in pids.iter().take(AT_ONCE.saturating_sub(victims.len())) {
-        victims.extend(pidfd_open(pid)?.map(|pidfd| Victim { pid, pidfd }));
+    Ok(())
+}
+
+/// Adds those of one directory, until there are so many.
+fn open_members_in(dir: &Dir, at_most: usize, victims: &mut Vec<Victim>) -> Result<()> {
+    let mut opened = Vec::new();
+    for pid in pids(dir)?.into_iter().take(at_most.saturating_sub(victims.len())) {
+        opened.extend(pidfd_open(pid)?.map(|pidfd| Victim { pid, pidfd }));
     }
-    let still = self::pids(dir)?;
-    victims.retain(|victim| !pids.contains(&victim.pid) || still.contains(&victim.pid));
-    Ok(victims)
+    if !opened.is_empty() {
+        let still = pids(dir)?;
+        victims.extend(opened.into_iter().filter(|victim| still.contains(&victim.pid)));
+    }
+    Ok(())
+}
+
+/// The directories in one that may be gone.
+fn names_in(dir: &Dir) -> Result<Vec<String>> {
+    dir.list(true).or_else(|error| if is_gone(&error) { Ok(Vec::new()) } else { Err(error) })
 }
 
 /// The pids in `cgroup.procs`, less those that nobody may signal from here: ourselves, init, and 0, which stands for a
