@@ -134,18 +134,20 @@ impl Fence {
     /// Makes the step's directories in every hierarchy that is used, under a name that nobody else has.
     ///
     /// Where the scheduler itself tracks the step by cgroup, as far as can be seen from where its daemon is (`daemon`), nothing
-    /// is made. Without a daemon (`None`) no process is taken out of a scheduler's directory, and that is an error.
+    /// is made; a daemon in the directories of another step is an error. Without a daemon (`None`) no process is taken out of a
+    /// scheduler's directory, and that is an error.
     pub fn open(host: &Host, config: &Config, key: &JobKey, daemon: Option<&Membership>) -> Result<Self> {
         let wanted = controllers(config);
         let mut own = Vec::new();
         let mut overlays = Vec::new();
         for hierarchy in host.hierarchies(&wanted)? {
-            match daemon.and_then(|daemon| daemon.slurms_own(hierarchy)) {
+            match daemon.and_then(|daemon| Some((daemon, daemon.slurms_own(hierarchy)?))) {
                 None => own.push(hierarchy),
-                Some(found) => {
+                Some((daemon, found)) => {
                     let mut overlay = Overlay::new(hierarchy.clone(), hierarchy.open()?, 0);
+                    overlay::check_daemon(hierarchy, key, daemon, &found)?;
                     // v1's freezer, in which nothing is limited, shows no step of the daemon.
-                    if overlay.locate(&found) || wanted.iter().any(|controller| hierarchy.has(controller)) {
+                    if overlay.locate(key, &found)? || wanted.iter().any(|controller| hierarchy.has(controller)) {
                         overlays.push(Tree::Overlay(overlay));
                     }
                 }
@@ -154,6 +156,7 @@ impl Fence {
         let owner = Owner::this(&host.proc)?;
         let mut levels = key.parents();
         let mut again = 1;
+        let mut removed = 0;
         loop {
             let records = Records::open(&config.run_dir)?;
             levels.truncate(key.parents().len());
@@ -169,7 +172,8 @@ impl Fence {
             if !own.is_empty() && !records.claim(&record)? {
                 // Somebody's: a dead owner's is taken away, a living one's (a requeued job overlaps its own end) stays.
                 match janitor::reap_one(host, &records, &levels, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
-                    Ok(janitor::Outcome::Removed) => continue,
+                    // The name should be free now; who takes it again and again must not keep us here.
+                    Ok(janitor::Outcome::Removed) => removed += 1,
                     Ok(janitor::Outcome::Alive | janitor::Outcome::Busy) => again += 1,
                     // A process of it that does not die, or a record that is not understood, is no reason to refuse this job.
                     Err(error) => {
@@ -206,8 +210,8 @@ impl Fence {
                     }
                 }
             }
-            if again > 100 {
-                return Err(Error::new("a hundred steps with this name are alive or cannot be removed")
+            if again + removed > 100 {
+                return Err(Error::new("a hundred times another step had the name of this one")
                     .value(key)
                     .hint("see 'jobfence reap'"));
             }
@@ -434,22 +438,19 @@ impl Fence {
             let Some(tree) = self.trees.get_mut(index) else { break };
             let Some(found) = member.slurms_own(tree.hierarchy()) else { continue };
             // Who owns the process could have moved it on v1, to another job of his: not there with this one's limits.
-            let version = tree.hierarchy().version;
-            if found.step.as_ref().is_some_and(|step| !is_named(step, &self.key, version)) {
-                return Err(Error::new("the process is in another step's cgroup in")
-                    .at(&tree.hierarchy().mount)
-                    .value(found.step.unwrap_or_default()));
+            overlay::check_name(tree.hierarchy(), &self.key, &found)?;
+            // A step daemon in v1 sits beside its steps: their tasks tell more.
+            if found.step.is_none() {
+                continue;
             }
-            match tree {
-                Tree::Overlay(overlay) if overlay.is_located() => continue,
-                // A step daemon in v1 sits beside its steps: their tasks tell more.
-                _ if found.step.is_none() => continue,
-                Tree::Overlay(overlay) => {
-                    overlay.check_owner(&found)?;
-                    overlay.locate(&found);
-                }
-                Tree::Own(_) => self.give_way(index, &found)?,
+            if let Tree::Own(_) = tree {
+                self.give_way(index, &found)?;
             }
+            let Some(Tree::Overlay(overlay)) = self.trees.get_mut(index) else { continue };
+            if overlay.is_located() {
+                continue;
+            }
+            overlay.locate(&self.key, &found)?;
             if let (Some(tree), Some(plan)) = (self.trees.get(index), &self.plan) {
                 self.limit_tree(tree, plan, &mut errors);
             }
@@ -463,18 +464,22 @@ impl Fence {
             let Some(tree) = self.trees.get_mut(index) else { break };
             let Some(found) = member.slurms_own(tree.hierarchy()) else { continue };
             match tree {
-                Tree::Overlay(overlay) => {
-                    overlay.locate(&found);
+                Tree::Overlay(overlay) => overlay.look_at(&found),
+                Tree::Own(own) if found.step.is_some() => {
+                    let Some(mut overlay) = Overlay::instead_of(own, self.base_levels) else { continue };
+                    overlay.look_at(&found);
+                    *tree = Tree::Overlay(overlay);
                 }
-                Tree::Own(_) if found.step.is_some() => drop(self.exchange(index, &found)),
                 Tree::Own(_) => {}
             }
         }
     }
 
-    /// Takes our own directories away in one hierarchy, unless somebody has been put into them.
+    /// Takes our own directories away in one hierarchy, unless somebody has been put into them: from now on the step is in the
+    /// scheduler's there.
     fn give_way(&mut self, index: usize, found: &SlurmsOwn) -> Result<()> {
-        let Some(Tree::Own(own)) = self.trees.get(index) else { return Ok(()) };
+        let Some(tree) = self.trees.get_mut(index) else { return Ok(()) };
+        let Tree::Own(own) = tree else { return Ok(()) };
         let anchor = own.dirs.first().ok_or_else(|| not_made("step", &own.hierarchy))?;
         overlay::check_owner(&own.hierarchy, anchor, self.base_levels, found)?;
         if let Some(step) = own.step().filter(|step| own::is_inhabited(step, 0)) {
@@ -485,18 +490,7 @@ impl Fence {
             .value(found.step.as_deref().unwrap_or_default()));
         }
         own::remove(&[own], &self.levels, Instant::now() + YIELD_TIMEOUT)?;
-        self.exchange(index, found)
-    }
-
-    /// From now on, the step is in the scheduler's directories in this hierarchy.
-    fn exchange(&mut self, index: usize, found: &SlurmsOwn) -> Result<()> {
-        let Some(Tree::Own(own)) = self.trees.get_mut(index) else { return Ok(()) };
-        if own.dirs.is_empty() {
-            return Err(not_made("step", &own.hierarchy));
-        }
-        let mut overlay = Overlay::new(own.hierarchy.clone(), own.dirs.swap_remove(0), self.base_levels);
-        overlay.locate(found);
-        if let Some(tree) = self.trees.get_mut(index) {
+        if let Some(overlay) = Overlay::instead_of(own, self.base_levels) {
             *tree = Tree::Overlay(overlay);
         }
         Ok(())
@@ -652,38 +646,7 @@ pub fn controllers(config: &Config) -> Vec<&'static str> {
     controllers
 }
 
-/// Whether Slurm's directory is this step's; a component of a heterogeneous job adds its number (`step_0+1`).
-///
-/// On v1 it names user and job, too: there Slurm 22.05 gives directories below a step's to the user, who could have moved the
-/// task into those of another job of his. On v2 the job may have another name (SLUID), and nobody but root can move it.
-fn is_named(path: &str, key: &JobKey, version: Version) -> bool {
-    let (job, name) = path.rsplit_once('/').unwrap_or_default();
-    let is_job = version == Version::V2 || job.ends_with(&format!("/uid_{}/job_{}", key.uid, key.job));
-    let rest = name.strip_prefix(key.step_dir(1).as_str());
-    is_job && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('+'))
-}
-
 /// The path below a hierarchy's root as processes see it where another cgroup than the root is mounted (containers).
 fn in_mount(hierarchy: &Hierarchy, path: &str) -> String {
     format!("{}{path}", hierarchy.root.trim_end_matches('/'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::job::Name;
-
-    #[test]
-    fn slurms_step_is_known_by_its_name() {
-        let key =
-            |step: &str| JobKey { node: None, uid: 1, job: Name::new("5").unwrap(), step: Name::new(step).unwrap() };
-        let v1 = |path: &str| is_named(path, &key("1"), Version::V1);
-        assert!(v1("/slurm/uid_1/job_5/step_1"));
-        assert!(v1("/slurm/uid_1/job_5/step_1+2"));
-        for other in ["uid_1/job_5/step_10", "uid_1/job_5/step_batch", "uid_1/job_55/step_1", "uid_11/job_5/step_1"] {
-            assert!(!v1(&format!("/slurm/{other}")), "{other}");
-        }
-        assert!(is_named("/x.scope/s2YNM7YN3THN00/step_1", &key("1"), Version::V2));
-        assert!(!is_named("/x.scope/s2YNM7YN3THN00/step_2", &key("1"), Version::V2));
-    }
 }

@@ -38,7 +38,12 @@ impl Owner {
     /// This process.
     pub fn this(proc: &Dir) -> Result<Self> {
         let pid = Pid::this().as_raw();
-        Self::of(proc, pid)?.ok_or_else(|| Error::new("this process is not in /proc"))
+        Self::of(proc, pid)?.ok_or_else(|| {
+            Error::new("this process is not in")
+                .at(proc.path())
+                .value(pid)
+                .hint("what is mounted there must be the proc file system of this pid namespace")
+        })
     }
 
     /// A process, unless it has ended.
@@ -329,6 +334,13 @@ mod tests {
     fn record(owner: Owner) -> Record {
         let levels = ["uid_1", "job_2", "step_0"].map(str::to_owned).to_vec();
         Record { boot_id: "b".into(), pid_namespace: "p".into(), owner, base: "jobfence".into(), levels }
+    }
+
+    #[test]
+    fn a_proc_without_this_process_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let error = Owner::this(&Dir::open(temp.path()).unwrap()).unwrap_err().to_string();
+        assert!(error.contains(&temp.path().display().to_string()) && error.contains("pid namespace"), "{error}");
     }
 
     #[test]

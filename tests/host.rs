@@ -251,14 +251,26 @@ fn a_job_whose_memory_grows_and_shrinks_is_limited_anew() {
 }
 
 #[test]
-fn a_jobs_memory_is_not_lowered_under_its_running_steps() {
+fn a_jobs_memory_is_lowered_unless_processes_of_another_step_run() {
     let site = Site::new("lower");
-    let mut first = open(&site, "0", &grant(1, 400));
+    let limits =
+        |fence: &Fence| fence.memory_levels().iter().map(|level| level.limit.unwrap() >> 20).collect::<Vec<_>>();
+    // There from the job's beginning to its end.
+    let mut empty = open(&site, "extern", &grant(1, 400));
+    let mut first = open(&site, "0", &grant(1, 300));
+    assert_eq!(limits(&first), [300, 300]);
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    first.attach(&site.host(), child.id().cast_signed()).unwrap();
     let mut second = open(&site, "1", &grant(1, 100));
-    let limits: Vec<_> = second.memory_levels().iter().map(|level| level.limit.unwrap() >> 20).collect();
-    assert_eq!(limits, [100, 400]);
+    assert_eq!(limits(&second), [100, 300]);
     second.close(soon()).unwrap();
     first.close(soon()).unwrap();
+    child.wait().unwrap();
+    let mut third = open(&site, "2", &grant(1, 100));
+    assert_eq!(limits(&third), [100, 100]);
+    third.close(soon()).unwrap();
+    empty.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -415,6 +427,67 @@ fn a_fork_storm_is_ended_with_and_without_cgroup_kill() {
     }
 }
 
+/// As where another thread of the step daemon has given up root's rights for all of them.
+fn kill_without_rights(dir: &Dir) -> jobfence::error::Result<()> {
+    std::thread::scope(|scope| {
+        let without_rights = scope.spawn(|| {
+            let (same, nobody): (libc::c_long, libc::c_long) = (-1, 65_534);
+            // SAFETY: three numbers, of which two say "as it is"; the call itself changes this thread alone, which ends here.
+            unsafe { libc::syscall(libc::SYS_setresuid, same, nobody, same) };
+            kill_all(Members { unified: None, freezer: None, any: dir }, soon())
+        });
+        without_rights.join().unwrap()
+    })
+}
+
+#[test]
+fn who_cannot_be_seen_is_not_gone() {
+    use std::os::unix::fs::PermissionsExt;
+    let site = Site::new("unseen");
+    let mut fence = open(&site, "0", &grant(1, 100));
+    let (dir, _) = dir_of(&site, &fence, "memory", false);
+    fs::create_dir(dir.path().join("a")).unwrap();
+    let mut child = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
+    fs::write(dir.path().join("a/cgroup.procs"), child.id().to_string()).unwrap();
+    let with_mode = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+    with_mode(0o711);
+    let killed = kill_without_rights(&dir);
+    with_mode(0o755);
+    fence.close(soon()).unwrap();
+    child.wait().unwrap();
+    let error = killed.unwrap_err();
+    assert!(error.is_about_rights(), "{error}");
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn many_and_deep_directories_are_looked_through_with_few_descriptors() {
+    let site = Site::new("few");
+    let mut child = site.child("kill with few descriptors");
+    let said = read_line(&mut child);
+    child.wait().unwrap();
+    assert_eq!(said, "Ok(())");
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_process_that_may_not_be_killed_is_no_process_that_does_not_die() {
+    use std::os::unix::process::CommandExt;
+    let site = Site::new("rights");
+    let mut fence = open(&site, "0", &grant(1, 100));
+    let mut child = Command::new("sleep").arg("1000").uid(1234).spawn().unwrap();
+    fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+    let (dir, _) = dir_of(&site, &fence, "memory", false);
+    let begun = Instant::now();
+    let error = kill_without_rights(&dir).unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(5), "waited for it: {error}");
+    assert!(error.is_about_rights(), "{error}");
+    assert!(error.to_string().contains(&format!("pid {}", child.id())), "{error}");
+    fence.close(soon()).unwrap();
+    child.wait().unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn directories_made_inside_a_step_go_with_it() {
     let site = Site::new("inside");
@@ -535,21 +608,55 @@ fn child() {
             }
             println!("\nSAYS {}", if count() == before { "same" } else { "different" });
         }
+        "kill with few descriptors" => {
+            let mut fence = open(&site, "0", &grant(1, 1000));
+            let (dir, _) = dir_of(&site, &fence, "memory", false);
+            let deep = "b/".repeat(25);
+            // More processes than descriptors, in two places.
+            let many = "read go; for i in $(seq 200); do sleep 1000 & done; echo; wait";
+            let mut shells = Vec::new();
+            for place in ["a", &deep] {
+                fs::create_dir_all(dir.path().join(place)).unwrap();
+                let mut shell = Command::new("sh");
+                let mut shell = shell.args(["-c", many]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+                fs::write(dir.path().join(place).join("cgroup.procs"), shell.id().to_string()).unwrap();
+                shell.stdin.take().unwrap().write_all(b"\n").unwrap();
+                std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+                shells.push(shell);
+            }
+            let limit = libc::rlimit { rlim_cur: 330, rlim_max: 330 };
+            // SAFETY: the kernel reads a structure of the right size.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+            let killed = kill_all(Members { unified: None, freezer: None, any: &dir }, soon());
+            fence.close(soon()).unwrap();
+            for shell in &mut shells {
+                shell.wait().unwrap();
+            }
+            println!("\nSAYS {killed:?}");
+        }
         other => panic!("unknown role {other}"),
     }
 }
 
-/// Directories as Slurm's own plugins make them, in the hierarchies of these controllers, below the test's base.
+/// Directories as Slurm's own plugins make them, in the hierarchies of these controllers, or in cgroup2 as it tracks processes
+/// (`TRACKED`), below the test's base.
 struct Slurms {
     tasks: Vec<(PathBuf, Version)>,
 }
+
+/// Stands for cgroup2 where a controller is asked for: on hybrid hosts it has none.
+const TRACKED: &str = "";
 
 impl Slurms {
     fn make(site: &Site, controllers: &[&str]) -> Self {
         let layout = site.host().layout;
         let mut tasks = Vec::new();
         for controller in controllers {
-            let hierarchy = layout.with_controller(controller).unwrap();
+            let hierarchy = match *controller {
+                TRACKED => layout.unified(),
+                controller => layout.with_controller(controller),
+            };
+            let hierarchy = hierarchy.unwrap();
             let task = match hierarchy.version {
                 Version::V1 => {
                     hierarchy.mount.join(format!("slurm_{}", site.base())).join("uid_65534/job_1/step_0/task_0")
@@ -683,5 +790,133 @@ fn another_steps_directory_is_not_limited_for_this_one() {
         fence.close(soon()).unwrap();
     }
     slurms.remove();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+/// As where a Slurm of its own was started within a job: its slurmd and its step daemons are where the job's task was.
+#[test]
+fn a_step_daemon_within_another_step_leaves_that_alone() {
+    let site = Site::new("nested");
+    let host = site.host();
+    let mut controllers = vec!["cpu"];
+    controllers.extend(host.layout.unified().map(|_| TRACKED));
+    for controller in controllers {
+        let slurms = Slurms::make(&site, &[controller]);
+        let (task, version) = &slurms.tasks[0];
+        let mut outer = Command::new("sleep").arg("1000").spawn().unwrap();
+        slurms.take(outer.id());
+        let daemon = Membership::read(&host.proc, outer.id().cast_signed()).unwrap();
+        let other_job = JobKey { job: Name::new("2").unwrap(), ..key("0") };
+        // On v2 a job's name says little (SLUID); but no daemon is ever beside its tasks.
+        let others =
+            if *version == Version::V2 { vec![key("1"), other_job, key("0")] } else { vec![key("1"), other_job] };
+        for other in others {
+            let opened = Fence::open(&host, &site.config, &other, Some(&daemon)).map(|mut fence| {
+                let (plan, _) = policy::plan(&site.config, &grant(1, 100));
+                fence.limit(&plan);
+                fence.close(soon())
+            });
+            assert!(outer.try_wait().unwrap().is_none(), "{other} in {} ended it", task.display());
+            let error = opened.unwrap_err().to_string();
+            assert!(error.contains("another step's cgroup") && error.contains("started within a job"), "{error}");
+            if controller == "cpu" {
+                let (job, step, version) = slurms.job_and_step("cpu");
+                // On v2 nobody has enabled the controller, and nobody may.
+                let quota = |dir: &Dir| limits::cpu_quota(dir, version).ok().flatten();
+                assert_eq!((quota(&job), quota(&step)), (None, None), "{other}");
+            }
+        }
+        outer.kill().unwrap();
+        outer.wait().unwrap();
+        slurms.remove();
+    }
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_step_daemon_in_its_own_leaf_shows_where_its_step_is() {
+    let site = Site::new("leaf");
+    let host = site.host();
+    if host.layout.unified().is_none() {
+        return;
+    }
+    let slurms = Slurms::make(&site, &[TRACKED]);
+    let step = slurms.tasks[0].0.ancestors().nth(2).unwrap();
+    let leaf = step.join("slurm");
+    fs::create_dir(&leaf).unwrap();
+    let mut daemon = Command::new("sleep").arg("1000").spawn().unwrap();
+    fs::write(leaf.join("cgroup.procs"), daemon.id().to_string()).unwrap();
+    let member = Membership::read(&host.proc, daemon.id().cast_signed()).unwrap();
+    let mut task = Command::new("sleep").arg("1000").spawn().unwrap();
+    slurms.take(task.id());
+    let mut fence = Fence::open(&host, &site.config, &key("0"), Some(&member)).unwrap();
+    assert!(fence.has_overlay(), "{}", fence.placement());
+    fence.close(soon()).unwrap();
+    assert_eq!(task.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert!(daemon.try_wait().unwrap().is_none());
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    fs::remove_dir(&leaf).unwrap();
+    slurms.remove();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+/// From now on this thread has a copy of the descriptors, and the memory in common with the others.
+fn with_descriptors_of_its_own() {
+    // SAFETY: takes a flag and no memory; this thread closes nothing that another one has opened.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+}
+
+/// With contain_spank tasks are attached in a process with the step daemon's memory and a copy of its descriptors.
+#[test]
+fn giving_way_in_a_process_with_other_descriptors_leaves_none_behind() {
+    let site = Site::new("shared");
+    let host = site.host();
+    let count = || fs::read_dir("/proc/thread-self/fd").unwrap().count();
+    let ours = Membership::read(&host.proc, std::process::id().cast_signed()).unwrap();
+    let slurms = Slurms::make(&site, &["cpu"]);
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    slurms.take(child.id());
+    // A table of descriptors of its own for this thread: no other test's are in it.
+    std::thread::scope(|scope| {
+        let daemon = scope.spawn(|| {
+            with_descriptors_of_its_own();
+            let before = count();
+            let mut fence = Fence::open(&host, &site.config, &key("0"), Some(&ours)).unwrap();
+            std::thread::scope(|scope| {
+                let contained = scope.spawn(|| {
+                    with_descriptors_of_its_own();
+                    fence.attach(&host, child.id().cast_signed()).unwrap();
+                });
+                contained.join().unwrap();
+            });
+            assert!(fence.has_overlay());
+            fence.close(soon()).unwrap();
+            drop(fence);
+            assert_eq!(count(), before, "descriptors");
+        });
+        daemon.join().unwrap();
+    });
+    child.wait().unwrap();
+    slurms.remove();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+/// Somebody who records the name again each time that it has been freed; here a device that does not exist, which can neither be
+/// read as a record nor made one. Where no device can be opened at all it is a record that cannot be read.
+#[test]
+fn a_name_that_never_becomes_free_is_given_up() {
+    let site = Site::new("again");
+    let mut fence = open(&site, "0", &grant(1, 100));
+    fence.close(soon()).unwrap();
+    // A miscellaneous device with a number that no driver has.
+    let (kind, number) = (nix::sys::stat::SFlag::S_IFCHR, nix::sys::stat::makedev(10, 250));
+    let mode = nix::sys::stat::Mode::S_IRUSR;
+    let record = site.config.run_dir.join("uid_65534,job_1,step_0");
+    nix::sys::stat::mknod(&record, kind, mode, number).unwrap();
+    let error =
+        Fence::open(&site.host(), &site.config, &key("0"), None).map(|mut fence| fence.close(soon())).unwrap_err();
+    assert!(error.to_string().contains("a hundred times"), "{error}");
+    fs::remove_file(record).unwrap();
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }

@@ -27,23 +27,29 @@ mod common;
 /// `close_range` and `openat2` are behind it.
 const FIRST_SINCE_5_1: u32 = 424;
 
+const NO_CALL: (u32, u32) = (u32::MAX, u32::MAX);
+
 /// What a kernel lacks.
 #[derive(Clone, Copy)]
 struct Kernel {
     name: &'static str,
-    calls: bool,
+    /// System calls that do not exist: the first and the last of them.
+    missing: (u32, u32),
     files: &'static [&'static str],
 }
 
 /// RHEL 8. `max_usage_in_bytes` it had: where that is what the host has, it stands for memory.peak.
 const LINUX_4_18: Kernel = Kernel {
     name: "4.18",
-    calls: false,
+    missing: (FIRST_SINCE_5_1, u32::MAX),
     files: &["cgroup.kill", "cgroup.freeze", "memory.peak", "memory.max_usage_in_bytes"],
 };
 
 /// Just before `cgroup.kill`, as RHEL 9 was in the beginning.
-const LINUX_5_13: Kernel = Kernel { name: "5.13", calls: true, files: &["cgroup.kill", "memory.peak"] };
+const LINUX_5_13: Kernel = Kernel { name: "5.13", missing: NO_CALL, files: &["cgroup.kill", "memory.peak"] };
+
+/// As where a container's filter knows `pidfd_open` and not `pidfd_send_signal`.
+const FILTERED: Kernel = Kernel { name: "5.13, filtered", missing: (FIRST_SINCE_5_1, FIRST_SINCE_5_1), ..LINUX_5_13 };
 
 impl Kernel {
     /// Does the work as on this kernel; also says which of the files it asked for in vain.
@@ -78,11 +84,12 @@ impl Kernel {
             libc::sock_filter { code: code(libc::BPF_JMP | test | libc::BPF_K), jt, jf, k: number }
         };
         let number = |number: i64| u32::try_from(number).unwrap();
-        let first_missing = if self.calls { u32::MAX } else { FIRST_SINCE_5_1 };
+        let (first, last) = self.missing;
         let mut program = [
             // The call's number is the first word of seccomp_data.
             libc::sock_filter { code: code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), jt: 0, jf: 0, k: 0 },
-            jump(libc::BPF_JGE, first_missing, 4, 0),
+            jump(libc::BPF_JGE, first, 0, 1),
+            jump(libc::BPF_JGT, last, 0, 4),
             jump(libc::BPF_JEQ, number(libc::SYS_openat), 2, 0),
             jump(libc::BPF_JEQ, number(libc::SYS_newfstatat), 1, 0),
             answer(libc::SECCOMP_RET_ALLOW),
@@ -96,7 +103,8 @@ impl Kernel {
         assert!(fd >= 0, "seccomp: {}", std::io::Error::last_os_error());
         // SAFETY: pidfd_open takes a pid and no flags; what it returns without the filter is closed when the test ends.
         let missing = unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) } < 0;
-        assert_eq!(missing, !self.calls, "pidfd_open");
+        let is_missing = |call: libc::c_long| (first..=last).contains(&number(call));
+        assert_eq!(missing, is_missing(libc::SYS_pidfd_open), "pidfd_open");
         // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
         unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) }
     }
@@ -200,7 +208,7 @@ const STRAGGLERS: &str = "setsid sleep 20 >/dev/null 2>&1 & echo $!; (sleep 20 >
 
 #[test]
 fn whatever_a_command_leaves_is_ended() {
-    for kernel in [LINUX_4_18, LINUX_5_13] {
+    for kernel in [LINUX_4_18, LINUX_5_13, FILTERED] {
         let site = Site::new("stragglers");
         let (output, hidden) =
             kernel.run(|| site.run(&["-v", "--cpus", "1", "--mem", "64", "--", "sh", "-c", STRAGGLERS]));

@@ -44,21 +44,31 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
             Err(_) => break,
         }
         // Who is moved in while others still die (`jobfence adopt`) has outlived the signal: once more.
-        match wait_until_empty(dir, deadline.min(Instant::now() + AGAIN)) {
-            Err(_) if Instant::now() < deadline => {}
-            ended => return ended,
+        if is_empty_by(dir, deadline.min(Instant::now() + AGAIN))? {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let pids = dir.read("cgroup.procs").unwrap_or_default();
+            return Err(Error::new("processes do not die:")
+                .at(dir.path())
+                .value(format!("pids {}", pids.split_whitespace().collect::<Vec<_>>().join(" ")))
+                .hint("they wait inside the kernel, usually for a file system; they are removed at a later launch"));
         }
     }
     loop {
         let frozen = Frozen::try_from(members);
-        let victims = open_members(members.any)?;
-        for victim in &victims {
-            victim.kill();
-        }
+        let mut victims = Vec::new();
+        let all_seen = open_members(members.any, deadline, &mut victims);
+        // One that we may not kill does not save the others.
+        let refused: Vec<Error> = victims.iter().filter_map(|victim| victim.kill().err()).collect();
         drop(frozen);
-        if victims.is_empty() {
-            return Ok(());
+        if let Some(error) = refused.into_iter().next() {
+            return Err(error.at(members.any.path()));
         }
+        if victims.is_empty() {
+            return all_seen;
+        }
+        // Who could not be seen is looked for again when these have made room.
         for victim in &victims {
             if !victim.wait(deadline) {
                 return Err(Error::new("a process does not die:")
@@ -70,11 +80,12 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     }
 }
 
-/// Waits until nobody is left below a cgroup2 directory. A directory that is gone is empty.
-pub fn wait_until_empty(dir: &Dir, deadline: Instant) -> Result<()> {
+/// Waits until nobody is left below a cgroup2 directory, and says whether that is so at the deadline. A directory that is gone
+/// is empty.
+fn is_empty_by(dir: &Dir, deadline: Instant) -> Result<bool> {
     let events = match dir.open_file("cgroup.events", OFlag::O_RDONLY) {
         Ok(fd) => fd,
-        Err(error) if is_gone(&error) => return Ok(()),
+        Err(error) if is_gone(&error) => return Ok(true),
         Err(error) => return Err(error),
     };
     let mut text = [0u8; 256];
@@ -82,19 +93,13 @@ pub fn wait_until_empty(dir: &Dir, deadline: Instant) -> Result<()> {
         let _ = lseek(&events, 0, Whence::SeekSet);
         match read(&events, &mut text) {
             Ok(n) if !String::from_utf8_lossy(text.get(..n).unwrap_or_default()).contains("populated 1") => {
-                return Ok(());
+                return Ok(true);
             }
             Ok(_) | Err(Errno::EINTR) => {}
-            Err(Errno::ENODEV) => return Ok(()),
+            Err(Errno::ENODEV) => return Ok(true),
             Err(errno) => return Err(Error::os("read", dir.path().join("cgroup.events"), errno)),
         }
-        let Some(timeout) = remaining(deadline) else {
-            let pids = dir.read("cgroup.procs").unwrap_or_default();
-            return Err(Error::new("processes do not die:")
-                .at(dir.path())
-                .value(format!("pids {}", pids.split_whitespace().collect::<Vec<_>>().join(" ")))
-                .hint("they wait inside the kernel, usually for a file system; they are removed at a later launch"));
-        };
+        let Some(timeout) = remaining(deadline) else { return Ok(false) };
         let _ = poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLPRI)], timeout);
     }
 }
@@ -143,21 +148,22 @@ struct Victim {
 }
 
 impl Victim {
-    fn kill(&self) {
-        match &self.pidfd {
+    /// That it is gone already is no error.
+    fn kill(&self) -> Result<()> {
+        let by_pidfd = self.pidfd.as_ref().map(|fd| {
+            let no_info = std::ptr::null::<libc::siginfo_t>();
             // SAFETY: pidfd_send_signal takes a descriptor that we own, a signal number, no siginfo and no flags.
-            Some(fd) => unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    fd.as_raw_fd(),
-                    libc::SIGKILL,
-                    std::ptr::null::<libc::siginfo_t>(),
-                    0,
-                );
-            },
-            None => {
-                let _ = signal(self.pid, Signal::SIGKILL);
-            }
+            let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), libc::SIGKILL, no_info, 0) };
+            Errno::result(sent).map(drop)
+        });
+        let sent = match by_pidfd {
+            // A filter knows one of the two calls and not the other.
+            None | Some(Err(Errno::ENOSYS)) => signal(self.pid, Signal::SIGKILL),
+            Some(sent) => sent,
+        };
+        match sent {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(errno) => Err(Error::new("kill a process of").value(format!("pid {}", self.pid)).errno(errno)),
         }
     }
 
@@ -185,22 +191,49 @@ impl Victim {
     }
 }
 
-/// Processes of the directory and of those below it; so many at once as to leave the host program its descriptors.
-fn open_members(dir: &Dir) -> Result<Vec<Victim>> {
+/// Adds processes of the directory and of those below it; so many at once as to leave the host program its descriptors. An
+/// error where not all could be looked at: who has not been seen is not gone.
+///
+/// Where users make directories (Slurm 22.05 on v1) these can be many and deep. So none is kept open, the depth is what a
+/// path can hold, and the deadline is an end.
+fn open_members(top: &Dir, deadline: Instant, victims: &mut Vec<Victim>) -> Result<()> {
     const AT_ONCE: usize = 256;
-    let mut victims = Vec::new();
-    for name in dir.list(true).unwrap_or_default() {
-        if let Ok(child) = dir.child(&name) {
-            victims.extend(open_members(&child)?);
+    open_members_in(top, AT_ONCE, victims)?;
+    let mut unseen = names_in(top)?;
+    while let Some(path) = unseen.pop() {
+        if victims.len() >= AT_ONCE {
+            return Ok(());
         }
+        if Instant::now() >= deadline {
+            return Err(Error::new("there are more cgroups than can be looked through in time below").at(top.path()));
+        }
+        let dir = match top.child(&path) {
+            Ok(dir) => dir,
+            Err(error) if is_gone(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        open_members_in(&dir, AT_ONCE, victims)?;
+        unseen.extend(names_in(&dir)?.iter().map(|name| format!("{path}/{name}")));
     }
-    let pids = pids(dir)?;
-    for &pid in pids.iter().take(AT_ONCE.saturating_sub(victims.len())) {
-        victims.extend(pidfd_open(pid)?.map(|pidfd| Victim { pid, pidfd }));
+    Ok(())
+}
+
+/// Adds those of one directory, until there are so many.
+fn open_members_in(dir: &Dir, at_most: usize, victims: &mut Vec<Victim>) -> Result<()> {
+    let mut opened = Vec::new();
+    for pid in pids(dir)?.into_iter().take(at_most.saturating_sub(victims.len())) {
+        opened.extend(pidfd_open(pid)?.map(|pidfd| Victim { pid, pidfd }));
     }
-    let still = self::pids(dir)?;
-    victims.retain(|victim| !pids.contains(&victim.pid) || still.contains(&victim.pid));
-    Ok(victims)
+    if !opened.is_empty() {
+        let still = pids(dir)?;
+        victims.extend(opened.into_iter().filter(|victim| still.contains(&victim.pid)));
+    }
+    Ok(())
+}
+
+/// The directories in one that may be gone.
+fn names_in(dir: &Dir) -> Result<Vec<String>> {
+    dir.list(true).or_else(|error| if is_gone(&error) { Ok(Vec::new()) } else { Err(error) })
 }
 
 /// The pids in `cgroup.procs`, less those that nobody may signal from here: ourselves, init, and 0, which stands for a
@@ -228,5 +261,23 @@ pub(crate) fn pidfd_open(pid: Pid) -> Result<Option<Option<OwnedFd>>> {
             Errno::ENOSYS | Errno::EPERM | Errno::EINVAL => Ok(Some(None)),
             errno => Err(Error::new(format!("open a handle of process {pid}")).errno(errno)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Killing again does not mend it, and would only be done again.
+    #[test]
+    fn where_it_cannot_be_seen_whether_processes_live_nobody_waits() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("cgroup.kill"), "").unwrap();
+        std::fs::create_dir(temp.path().join("cgroup.events")).unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let error = kill_all(Members { unified: Some(&dir), freezer: None, any: &dir }, deadline).unwrap_err();
+        assert_eq!(error.kernel_errno(), Some(Errno::EISDIR), "{error}");
+        assert!(Instant::now() < deadline, "waited: {error}");
     }
 }

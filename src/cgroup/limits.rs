@@ -158,20 +158,25 @@ pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<Cp
             Err(error) if Instant::now() >= deadline => return Err(error),
             Err(_) => {}
         }
-        lower_below(dir, version, want, 0)?;
+        lower_below(dir, version, want, 0, deadline)?;
         let _ = poll(&mut [], PollTimeout::from(1u8));
     }
 }
 
 /// Lowers what is above, from the innermost: where Slurm gives a step's directory to the user (22.05), he can have made others
-/// in it.
-fn lower_below(dir: &Dir, version: Version, want: CpuQuota, depth: u32) -> Result<()> {
+/// in it, so many that steps of others, which wait for us, would be refused.
+fn lower_below(dir: &Dir, version: Version, want: CpuQuota, depth: u32, deadline: Instant) -> Result<()> {
     const DEEPEST: u32 = 32;
     for name in dir.list(true)? {
+        if Instant::now() >= deadline {
+            return Err(Error::new("there are more cgroups than can be lowered in time below")
+                .at(dir.path())
+                .hint("steps of this job have made them: remove them, or end those steps"));
+        }
         // A step that is ending takes its directory away meanwhile.
         let Ok(child) = dir.child(&name) else { continue };
         if depth < DEEPEST {
-            lower_below(&child, version, want, depth + 1)?;
+            lower_below(&child, version, want, depth + 1, deadline)?;
         }
         let Ok(Some(theirs)) = cpu_quota(&child, version) else { continue };
         if theirs.is_above(want)
@@ -366,6 +371,23 @@ mod tests {
         }
         let error = memory_limit(&dir, "memory.high").unwrap_err().to_string();
         assert!(error.contains("the memory controller is not available here"), "{error}");
+    }
+
+    #[test]
+    fn what_takes_too_long_to_lower_is_not_lowered() {
+        let temp = tempfile::tempdir().unwrap();
+        let inner = temp.path().join("step_0/users");
+        std::fs::create_dir_all(&inner).unwrap();
+        for (file, text) in [(QUOTA, "90000"), (PERIOD, "100000")] {
+            std::fs::write(inner.join(file), text).unwrap();
+        }
+        let dir = Dir::open(temp.path()).unwrap();
+        let quota = || std::fs::read_to_string(inner.join(QUOTA)).unwrap();
+        let error = lower_below(&dir, Version::V1, HALF, 0, Instant::now()).unwrap_err().to_string();
+        assert!(error.contains("more cgroups than can be lowered in time below"), "{error}");
+        assert_eq!(quota(), "90000");
+        lower_below(&dir, Version::V1, HALF, 0, Instant::now() + Duration::from_secs(60)).unwrap();
+        assert_eq!(quota(), "50000");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! Which limit is written into which of a step's directories, and which is left as it is.
 
 use super::LimitError;
+use super::own::is_inhabited;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
@@ -63,13 +64,15 @@ pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, beside: Option<
 }
 
 /// Whether a job's memory limits are left alone: they are what they should be, or an earlier step has set higher ones and
-/// still runs in them, and lowering them could kill it.
+/// processes still run in them, and lowering them could kill one.
 pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
     let Some(ram) = limits.ram else { return false };
     let (file, swap_file) = limits::memory_files(version);
     let Ok(Some(current)) = limits::memory_limit(job, file) else { return false };
     let is_limited = |file| limits::memory_limit(job, file).is_ok_and(|limit| limit.is_some());
-    let others = || job.list(true).is_ok_and(|steps| steps.len() > 1);
+    // The extern step is there from the job's beginning to its end, and mostly has no process. This step has none yet.
+    let lives = |name: &String| job.child(name).is_ok_and(|step| is_inhabited(&step, 0));
+    let others = || job.list(true).is_ok_and(|steps| steps.iter().any(lives));
     let right = current == limits::whole_pages(ram) && (limits.swap.is_none() || is_limited(swap_file));
     right || current > ram && others()
 }

@@ -8,14 +8,16 @@
 
 use std::time::Instant;
 
+use super::own::Own;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota};
-use crate::cgroup::place::SlurmsOwn;
+use crate::cgroup::place::{Membership, SlurmsOwn};
 use crate::cgroup::usage::Usage;
 use crate::error::{Error, Result};
 use crate::host;
+use crate::job::JobKey;
 
 /// One step in one hierarchy that Slurm uses.
 ///
@@ -29,6 +31,11 @@ pub struct Overlay {
     anchor: (Dir, usize),
     /// Where the step is; `None` until a process of it has been seen.
     place: Option<Place>,
+    /// The directories of ours that this has replaced, all but the anchor.
+    ///
+    /// They stay open to the end, when the step daemon closes them: closed by a process that shares its memory and not its
+    /// descriptors, they would be open in the daemon, which no longer knew of them.
+    _replaced: Vec<Dir>,
     /// What was used when it could last be seen: Slurm may remove its directories before the exit callback.
     seen: Usage,
 }
@@ -37,12 +44,29 @@ pub struct Overlay {
 struct Place {
     job: String,
     step: String,
+    /// Whether it is certain that the directories are this step's.
+    is_ours: bool,
+}
+
+impl Place {
+    /// `None`: it leads to no step.
+    fn of(found: &SlurmsOwn, is_ours: bool) -> Option<Self> {
+        found.step.as_ref().map(|step| Self { job: found.job.clone(), step: step.clone(), is_ours })
+    }
 }
 
 impl Overlay {
     /// `anchor` is a directory in the hierarchy, so many levels below its mount point.
     pub fn new(hierarchy: Hierarchy, anchor: Dir, levels: usize) -> Self {
-        Self { hierarchy, anchor: (anchor, levels), place: None, seen: Usage::default() }
+        Self { hierarchy, anchor: (anchor, levels), place: None, _replaced: Vec::new(), seen: Usage::default() }
+    }
+
+    /// In the place of directories of ours; the outermost is so many levels below the mount point. `None` where none could be
+    /// made.
+    pub fn instead_of(own: &mut Own, levels: usize) -> Option<Self> {
+        let mut dirs = std::mem::take(&mut own.dirs).into_iter();
+        let anchor = dirs.next()?;
+        Some(Self { _replaced: dirs.collect(), ..Self::new(own.hierarchy.clone(), anchor, levels) })
     }
 
     /// Whether the step's directory is known.
@@ -50,18 +74,22 @@ impl Overlay {
         self.place.is_some()
     }
 
-    /// As the free function, for this step.
-    pub fn check_owner(&self, found: &SlurmsOwn) -> Result<()> {
-        check_owner(&self.hierarchy, &self.anchor.0, self.anchor.1, found)
+    /// Takes down where a process of the step was seen, unless that is known; an error where that is not certainly the step's
+    /// own. `false`: it leads to no step.
+    pub fn locate(&mut self, key: &JobKey, found: &SlurmsOwn) -> Result<bool> {
+        if !self.place.as_ref().is_some_and(|place| place.is_ours) {
+            check_name(&self.hierarchy, key, found)?;
+            check_owner(&self.hierarchy, &self.anchor.0, self.anchor.1, found)?;
+            self.place = Place::of(found, true);
+        }
+        Ok(self.is_located())
     }
 
-    /// Takes down where a process of the step was seen, unless that is known. `false`: it leads to no step.
-    pub fn locate(&mut self, found: &SlurmsOwn) -> bool {
+    /// As `locate`, unchecked: for who only looks.
+    pub fn look_at(&mut self, found: &SlurmsOwn) {
         if self.place.is_none() {
-            let place = |step: &String| Place { job: found.job.clone(), step: step.clone() };
-            self.place = found.step.as_ref().map(place);
+            self.place = Place::of(found, false);
         }
-        self.place.is_some()
     }
 
     /// Whether a process with this path is one of the step's.
@@ -136,6 +164,9 @@ impl Overlay {
     /// Kills whoever is left, when the scheduler has done with the step: with proctrack/linuxproc it does not find those that
     /// have a session of their own. The directories are its to remove.
     pub fn end(&self, deadline: Instant) -> Result<()> {
+        if !self.place.as_ref().is_some_and(|place| place.is_ours) {
+            return Ok(());
+        }
         let Ok(step) = self.step() else { return Ok(()) };
         let unified = (self.hierarchy.version == Version::V2).then_some(&step);
         kill::kill_all(Members { unified, freezer: None, any: &step }, deadline)
@@ -145,6 +176,48 @@ impl Overlay {
         let unknown = || Error::new("Slurm's directory of the step is not known in").at(&self.hierarchy.mount);
         open_below(&self.hierarchy, &self.anchor.0, self.anchor.1, path.ok_or_else(unknown)?)
     }
+}
+
+/// Refuses directories that Slurm has made for another step.
+pub fn check_name(hierarchy: &Hierarchy, key: &JobKey, found: &SlurmsOwn) -> Result<()> {
+    if is_named(found, key, hierarchy.version) {
+        return Ok(());
+    }
+    let theirs = found.step.as_ref().unwrap_or(&found.job);
+    Err(Error::new("the process is in another step's cgroup in").at(&hierarchy.mount).value(theirs))
+}
+
+/// Refuses to take a step daemon's place for its step's where it has inherited it from another step, within which its slurmd
+/// was started. On v2 its own is beside the tasks, in a leaf; a Slurm in a job has its daemons where the tasks are.
+pub fn check_daemon(hierarchy: &Hierarchy, key: &JobKey, daemon: &Membership, found: &SlurmsOwn) -> Result<()> {
+    let place = daemon.path_in(hierarchy).unwrap_or_default();
+    let is_leaf = found.step.as_ref().is_none_or(|step| place.strip_prefix(step.as_str()) == Some("/slurm"));
+    if is_named(found, key, hierarchy.version) && (is_leaf || hierarchy.version == Version::V1) {
+        return Ok(());
+    }
+    Err(Error::new("the step daemon is in another step's cgroup in")
+        .at(&hierarchy.mount)
+        .value(place)
+        .hint("its slurmd was started within a job, which is not to be touched: start it outside of one"))
+}
+
+/// Whether Slurm's directories are this step's; a component of a heterogeneous job adds its number (`step_0+1`).
+///
+/// On v1 they name user and job: there Slurm 22.05 gives directories below a step's to the user, who could have moved the task
+/// into those of another job of his. On v2 nobody but root can move it, and the job may have another name than its number (SLUID).
+fn is_named(found: &SlurmsOwn, key: &JobKey, version: Version) -> bool {
+    let job = match version {
+        Version::V1 => found.job.ends_with(&format!("/uid_{}/job_{}", key.uid, key.job)),
+        Version::V2 => {
+            let number = found.job.rsplit_once('/').and_then(|(_, job)| job.strip_prefix("job_"));
+            number.is_none_or(|number| number == key.job.as_str())
+        }
+    };
+    let step = |path: &String| {
+        let name = path.rsplit_once('/').and_then(|(_, name)| name.strip_prefix(key.step_dir(1).as_str()));
+        name.is_some_and(|rest| rest.is_empty() || rest.starts_with('+'))
+    };
+    job && found.step.as_ref().is_none_or(step)
 }
 
 /// Refuses directories that are not root's: somebody could have made them like Slurm's, where he may make some, and have the
@@ -166,4 +239,32 @@ fn open_below(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, path: &str) ->
     let below = hierarchy.below_mount(path).ok_or_else(outside)?;
     let dir = anchor.child(&format!("{}{below}", "../".repeat(levels)))?;
     Ok(dir.named(hierarchy.mount.join(below)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Name;
+
+    #[test]
+    fn slurms_step_is_known_by_its_name() {
+        let key = JobKey { node: None, uid: 1, job: Name::new("5").unwrap(), step: Name::new("1").unwrap() };
+        let is_ours = |version, job: &str, step: &str| {
+            let step = (!step.is_empty()).then(|| format!("{job}/{step}"));
+            is_named(&SlurmsOwn { job: job.to_owned(), step }, &key, version)
+        };
+        for step in ["", "step_1", "step_1+2"] {
+            assert!(is_ours(Version::V1, "/slurm/uid_1/job_5", step), "{step}");
+            assert!(is_ours(Version::V2, "/x.scope/job_5", step), "{step}");
+            assert!(is_ours(Version::V2, "/x.scope/s2YNM7YN3THN00", step), "{step}");
+            assert!(!is_ours(Version::V1, "/slurm/uid_1/job_55", step), "{step}");
+            assert!(!is_ours(Version::V1, "/slurm/uid_11/job_5", step), "{step}");
+            assert!(!is_ours(Version::V2, "/x.scope/job_55", step), "{step}");
+        }
+        for step in ["step_10", "step_batch"] {
+            assert!(!is_ours(Version::V1, "/slurm/uid_1/job_5", step), "{step}");
+            assert!(!is_ours(Version::V2, "/x.scope/job_5", step), "{step}");
+            assert!(!is_ours(Version::V2, "/x.scope/s2YNM7YN3THN00", step), "{step}");
+        }
+    }
 }

@@ -45,16 +45,26 @@ pub fn make_dirs(
     dirs: &mut Vec<Dir>,
 ) -> Result<()> {
     const TRIES: usize = 20;
-    let mut last = None;
-    for _ in 0..TRIES {
+    let mut tries = 1;
+    loop {
         dirs.clear();
         match try_dirs(host, hierarchy, wanted, levels, dirs) {
             // A parent that was empty a moment ago went away with the step that ended there.
-            Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENODEV)) => last = Some(error),
+            Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENODEV)) => {
+                if tries < TRIES {
+                    tries += 1;
+                } else if dirs.is_empty() {
+                    // Ours is missing, which has its own remedy.
+                    return Err(error);
+                } else {
+                    return Err(
+                        error.hint("somebody removes the step's directories while they are made: see who else does so")
+                    );
+                }
+            }
             other => return other,
         }
     }
-    Err(last.unwrap_or_else(|| Error::new("make the directories of the step")))
 }
 
 fn try_dirs(

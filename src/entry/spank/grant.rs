@@ -100,7 +100,12 @@ fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result
             let rounded_up = items.ncpus.checked_sub(asked).is_some_and(|more| asked > 0 && more < per_core);
             (job, if rounded_up { asked } else { items.ncpus })
         }
-        _ => return Err(Error::new("Slurm does not say how many CPUs it granted to the step")),
+        kind => {
+            return Err(Error::new("Slurm does not say how many CPUs it granted to the step:").value(kind.name()).hint(
+                "this has never been seen; please report it, with Slurm's release. Until then OnError=warn has such \
+                 steps run without a fence",
+            ));
+        }
     };
     let cpus = |count: u32| (count > 0).then(|| Cpus::whole(count));
     // MiB; 0 means that memory is not a consumable resource on this cluster, and not that none was granted.
@@ -192,7 +197,8 @@ mod tests {
 
     #[test]
     fn no_cpus_is_an_error_and_no_memory_is_unmanaged() {
-        assert!(grant(Items { ncpus: 0, ..BATCH }, || Some(1)).is_err());
+        let error = grant(Items { ncpus: 0, ..BATCH }, || Some(1)).unwrap_err().to_string();
+        assert!(error.contains("(value \"batch\")") && error.contains("OnError=warn"), "{error}");
         assert!(grant(Items { ncpus: 0, ..SRUN }, || Some(1)).is_err());
         let unmanaged = grant(Items { job_mib: 0, step_mib: 0, ..BATCH }, || Some(1)).unwrap();
         assert_eq!((unmanaged.job_memory, unmanaged.step_memory), (None, None));

@@ -290,7 +290,8 @@ pub fn attach(spank: &Spank) {
             return;
         }
         answer => {
-            log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer:?})");
+            let answer = answer.map_or_else(|error| error.to_string(), |pid| format!("it says {pid}"));
+            log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer})");
             // It cannot be ended, but those that are still to come can.
             if let Some(Step::Fenced(fenced)) = step.as_deref_mut() {
                 fenced.ended = fenced.config.on_error.general() == OnError::Fail;

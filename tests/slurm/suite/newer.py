@@ -8,7 +8,8 @@ from pathlib import Path
 
 from .. import kernel
 from ..harness import (
-    MIB, Skip, case, expect, expect_equal, expect_in, expect_limits, fenced, fences_well,
+    MIB, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_limits, expect_match, fenced,
+    fences_well, started,
 )
 from ..sites import InstalledSite, until, write_atomically
 
@@ -146,6 +147,24 @@ def memory_changes(site):
         site.scancel(f"{jobid}.0")
         until(lambda: not first.remains(), 10, f"the end of {first.path}")
         next_step("step_1", 110)
+        site.scancel(jobid)
+        site.wait(jobid)
+
+        # Where only the extern step is there, which has no process, the job's limit follows with the next step, too.
+        done = site.as_user(user, ["salloc", "--no-shell", "-n1", "--mem=200"])
+        expect_equal(done.returncode, 0, f"salloc ({done.stderr})")
+        jobid = allocated(site, user, expect_match(r"job allocation (\d+)", done.stderr, "salloc")[1])
+        where = {"SLURM_SUBMIT_DIR": str(site.directory(user))}
+        for number, mib in enumerate((200, 120)):
+            if number:
+                given(mib)
+            with started(site, user, ["srun", f"--jobid={jobid}", "sleep", "300"], env=where) as srun:
+                step = fenced(site, jobid, f"step_{number}")
+                for one in (step, step.parent) if theirs or not step.memory_is_slurms() else (step,):
+                    expect_equal(one.memory_limit(), mib * MIB, f"memory limit of {one.path}")
+                site.scancel(f"{jobid}.{number}")
+                ended(srun)
+            until(lambda: not step.remains(), 10, f"the end of {step.path}")
         site.scancel(jobid)
         site.wait(jobid)
         fences_well(site, user)
