@@ -52,12 +52,14 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     loop {
         let frozen = Frozen::try_from(members);
         let victims = open_members(members.any)?;
-        for victim in &victims {
-            victim.kill();
-        }
+        let refused = victims.iter().filter_map(|victim| victim.kill().err()).last();
         drop(frozen);
         if victims.is_empty() {
             return Ok(());
+        }
+        // Who was not told to end is not waited for.
+        if let Some(error) = refused {
+            return Err(error.at(members.any.path()));
         }
         for victim in &victims {
             if !victim.wait(deadline) {
@@ -143,21 +145,20 @@ struct Victim {
 }
 
 impl Victim {
-    fn kill(&self) {
-        match &self.pidfd {
-            // SAFETY: pidfd_send_signal takes a descriptor that we own, a signal number, no siginfo and no flags.
-            Some(fd) => unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    fd.as_raw_fd(),
-                    libc::SIGKILL,
-                    std::ptr::null::<libc::siginfo_t>(),
-                    0,
-                );
-            },
-            None => {
-                let _ = signal(self.pid, Signal::SIGKILL);
+    /// An error where the kernel says that we may not: somebody has taken root's rights from this thread.
+    fn kill(&self) -> Result<()> {
+        let killed = match &self.pidfd {
+            Some(fd) => {
+                let (fd, info) = (fd.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
+                // SAFETY: pidfd_send_signal takes a descriptor that we own, a signal number, no siginfo and no flags.
+                Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, info, 0) }).map(drop)
             }
+            None => signal(self.pid, Signal::SIGKILL),
+        };
+        match killed {
+            Err(Errno::EPERM) => Err(Error::new(format!("kill process {} in", self.pid)).errno(Errno::EPERM)),
+            // It ended meanwhile.
+            _ => Ok(()),
         }
     }
 

@@ -41,12 +41,12 @@ def failing(site, callback, action, *selection, **options):
 class Trial:
     """A batch job and a job of srun alone, at the same time."""
 
-    def __init__(self, site, *options):
+    def __init__(self, site, *options, script=RAN):
         self.site, self.user = site, site.users[0]
         self.name = f"trial{time.monotonic_ns()}"
-        self.batch = site.submit(self.user, RAN, "-n1", "--mem=100", *options)
+        self.batch = site.submit(self.user, script, "-n1", "--mem=100", *options)
         self.srun = site.as_user(self.user, [
-            "srun", f"--job-name={self.name}", "-n1", "--mem=100", *options, "sh", "-c", RAN], start=True)
+            "srun", f"--job-name={self.name}", "-n1", "--mem=100", *options, "sh", "-c", script], start=True)
 
     def ended(self):
         """(state, output, whether it ran) of both, by their name here."""
@@ -316,6 +316,35 @@ def end_fails(site):
             fences_well(site, user)
             until(lambda: not site.leftovers(), 5, f"a clean tree after {action} in {callback}")
     fences_well(site, user)
+
+
+# A process that no scheduler finds by its session; it would end by itself some time after the case.
+STRAY = f"{RAN}; setsid sleep 60 </dev/null >/dev/null 2>&1 &"
+
+
+@case
+def end_without_rights(site):
+    """In Slurm 24.11 another thread of the extern step's daemon gives them up for a moment: that is no reason to leave
+    anything. If they do not come back, it is not asked for ever, and what remains goes with the next launch."""
+    user = site.users[0]
+    own = bool(placed(site).own)
+    for action, kind, remains in (("rights", "optional", False), ("nobody", "required", own or makes_ours_first(site))):
+        with failing(site, "exit", action, kind=kind) as mark:
+            trial = Trial(site, script=STRAY)
+            trial.expect_untouched()
+            until(lambda: not trial.step_daemons(), 10, "the end of the step daemons")
+        expect_equal(bool(site.leftovers()), remains, f"{action} in exit: whether something remains")
+        took = re.findall(r"saboteur: without rights for (\d+) ms, (\d+) ms of CPU", site.slurmd_log_since(mark))
+        expect_equal(len(took), 2, "number of ends without rights")
+        for wall, cpu in ((int(wall), int(cpu)) for wall, cpu in took):
+            expect(wall < 5000 * sites.PATIENCE, f"{action}: the end took {wall} ms")
+            expect(cpu < max(wall / 2, 500), f"{action}: the end took {wall} ms, and {cpu} ms of CPU")
+        if remains:
+            logged(site, mark, "directories remain for now")
+            fences_well(site, user)
+            until(lambda: not site.leftovers(), 5, "a clean tree")
+    fences_well(site, user)
+    return str(took)
 
 
 @case(layout=False)
