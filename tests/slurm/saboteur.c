@@ -189,7 +189,8 @@ static int take_clock(void)
 enum { NOBODY = 65533 };
 
 static enum { KEPT, GIVEN_UP, LOST } rights;
-static struct timespec wall_before, cpu_before;
+static struct timespec wall_before;
+static struct rusage use_before;
 
 static void *seteuid_in_thread(void *uid)
 {
@@ -231,17 +232,29 @@ static int regain_rights(void)
     return syscall(SYS_capset, &header, sets) || syscall(SYS_setresuid, 0, 0, 0) || prctl(PR_SET_KEEPCAPS, 0) ? -1 : 0;
 }
 
+static long ms_between(long seconds, long microseconds)
+{
+    return seconds * 1000 + microseconds / 1000;
+}
+
 static void start_clocks(void)
 {
     clock_gettime(CLOCK_MONOTONIC, &wall_before);
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu_before);
+    getrusage(RUSAGE_THREAD, &use_before);
 }
 
-static long ms_since(clockid_t clock, const struct timespec *before)
+/* Who spins does not sleep, however little of a CPU a busy machine gives him. */
+static void say_what_was_used(void)
 {
     struct timespec now;
-    clock_gettime(clock, &now);
-    return (now.tv_sec - before->tv_sec) * 1000 + (now.tv_nsec - before->tv_nsec) / 1000000;
+    struct rusage use;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    getrusage(RUSAGE_THREAD, &use);
+    slurm_info("saboteur: without rights for %ld ms, %ld ms of CPU, slept %ld times",
+               ms_between(now.tv_sec - wall_before.tv_sec, (now.tv_nsec - wall_before.tv_nsec) / 1000),
+               ms_between(use.ru_utime.tv_sec - use_before.ru_utime.tv_sec + use.ru_stime.tv_sec - use_before.ru_stime.tv_sec,
+                          use.ru_utime.tv_usec - use_before.ru_utime.tv_usec + use.ru_stime.tv_usec - use_before.ru_stime.tv_usec),
+               use.ru_nvcsw - use_before.ru_nvcsw);
 }
 
 /* ---- what can be undone --------------------------------------------------------------------------------------------- */
@@ -297,9 +310,8 @@ static int restore(void)
     while (n_readonly)
         failed |= umount2(readonly[--n_readonly], MNT_DETACH);
     if (rights != KEPT) {
-        long wall = ms_since(CLOCK_MONOTONIC, &wall_before), cpu = ms_since(CLOCK_THREAD_CPUTIME_ID, &cpu_before);
+        say_what_was_used();
         failed |= rights == LOST ? regain_rights() : seteuid(0);
-        slurm_info("saboteur: without rights for %ld ms, %ld ms of CPU", wall, cpu);
     }
     rights = KEPT;
     return failed;
