@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -389,6 +389,30 @@ fn a_fork_storm_is_ended_with_and_without_cgroup_kill() {
         child.wait().unwrap();
         assert_eq!(site.left(), Vec::<PathBuf>::new());
     }
+}
+
+/// Another thread of the host program can take them from ours for a moment.
+#[test]
+fn without_roots_rights_a_step_is_not_ended_and_that_is_said_at_once() {
+    let site = Site::new("rights");
+    let host = site.host();
+    let mut fence = open(&site, "0", &grant(1, 100));
+    let mut child = Command::new("sleep").arg("300").uid(65_534).spawn().unwrap();
+    fence.attach(&host, child.id().cast_signed()).unwrap();
+    let close = || {
+        let (same, other): (libc::c_long, libc::c_long) = (-1, 65_533);
+        // SAFETY: three numbers. The system call changes this thread alone, which ends with the closure.
+        unsafe { libc::syscall(libc::SYS_setresuid, same, other, same) };
+        let start = Instant::now();
+        (fence.close(soon()).unwrap_err(), start.elapsed())
+    };
+    let (error, took) = std::thread::scope(|scope| scope.spawn(close).join()).unwrap();
+    assert!(error.is_about_rights(), "{error}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(child.try_wait().unwrap().is_none());
+    fence.close(soon()).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
 #[test]

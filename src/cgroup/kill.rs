@@ -151,7 +151,8 @@ impl Victim {
             Some(fd) => {
                 let (fd, info) = (fd.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
                 // SAFETY: pidfd_send_signal takes a descriptor that we own, a signal number, no siginfo and no flags.
-                Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, info, 0) }).map(drop)
+                let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, info, 0) };
+                Errno::result(sent).map(drop)
             }
             None => signal(self.pid, Signal::SIGKILL),
         };
