@@ -52,15 +52,16 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     loop {
         let frozen = Frozen::try_from(members);
         let victims = open_members(members.any)?;
-        let refused = victims.iter().filter_map(|victim| victim.kill().err()).last();
+        let mut killed = Ok(());
+        for victim in &victims {
+            killed = killed.and(victim.kill());
+        }
         drop(frozen);
         if victims.is_empty() {
             return Ok(());
         }
         // Who was not told to end is not waited for.
-        if let Some(error) = refused {
-            return Err(error.at(members.any.path()));
-        }
+        killed.map_err(|error| error.at(members.any.path()))?;
         for victim in &victims {
             if !victim.wait(deadline) {
                 return Err(Error::new("a process does not die:")
