@@ -123,8 +123,7 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(spank: api::Handle, _ac: c_i
         Verdict::Good
     });
     if verdict.is_none() {
-        // No later callback could refuse the task.
-        let _ = guard("end the task", || step::end_task(&Spank::new(spank)));
+        let _ = guard("end the task", || step::attach_did_not_finish(&Spank::new(spank)));
     }
     // Never a failure from here: it would drain the node, as from init_post_opt.
     answer(Verdict::Good)

@@ -12,12 +12,20 @@
  *                   the number of the step)
  *     noproc        nothing in /proc, as far as this thread can see
  *     panic         in jobfence's code alone, no clock can be read: the only thing found to make it panic
- *     rmdir         the step's directories are removed; top=MOUNT,ROOT (more than once) says where the hierarchies are
+ *     readonly      nothing can be written in the hierarchies, as far as this thread can see
+ *     rights        another thread gives up root's rights, and the C library takes them from every thread
+ *     nobody        this thread is nobody's, and cannot take root's rights back
+ *     rmdir         the step's directories are removed
  *     threaded      the job's cgroup2 directory becomes threaded, and then its steps' take no process
+ *     move          the task is moved to the top of the hierarchies
+ *     astray        the task is moved to where the batch step of its job is
+ *     disown        the job's directories, as Slurm has made them, are nobody's
  *     forget        the job's records in run=DIRECTORY are removed
  *     kill          the task is killed
  *     refuse        this callback fails
- *     restore       undoes the first three
+ *     restore       undoes the first six, and says how long it was without root's rights
+ *
+ * top=MOUNT,ROOT,CONTROLLER (more than once) says where the hierarchies are; that of cgroup2 is called "".
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -26,6 +34,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <link.h>
+#include <linux/capability.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,7 +43,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -171,17 +183,114 @@ static int take_clock(void)
     return set_clock(no_clock);
 }
 
-/* ---- the rest ------------------------------------------------------------------------------------------------------- */
+/* ---- rights --------------------------------------------------------------------------------------------------------- */
+
+/* Nor the user of a test, whose processes could be ended as that user. */
+enum { NOBODY = 65533 };
+
+static enum { KEPT, GIVEN_UP, LOST } rights;
+static struct timespec wall_before;
+static struct rusage use_before;
+
+static void *seteuid_in_thread(void *uid)
+{
+    return (void *)(long)seteuid(*(uid_t *)uid);
+}
+
+/* The C library's seteuid asks each thread to follow. */
+static int give_rights_up(void)
+{
+    pthread_t thread;
+    void *failed;
+    uid_t nobody = NOBODY;
+    errno = pthread_create(&thread, NULL, seteuid_in_thread, &nobody);
+    if (!errno)
+        errno = pthread_join(thread, &failed);
+    if (errno || failed || geteuid() != NOBODY)
+        return -1;
+    rights = GIVEN_UP;
+    return 0;
+}
+
+/* The system calls change this thread alone. It keeps the capabilities by which it can undo it, and none of them is in effect. */
+static int lose_rights(void)
+{
+    if (prctl(PR_SET_KEEPCAPS, 1) || syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY))
+        return -1;
+    rights = LOST;
+    return 0;
+}
+
+static int regain_rights(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct sets[2];
+    if (syscall(SYS_capget, &header, sets))
+        return -1;
+    for (int i = 0; i < 2; i++)
+        sets[i].effective = sets[i].permitted;
+    return syscall(SYS_capset, &header, sets) || syscall(SYS_setresuid, 0, 0, 0) || prctl(PR_SET_KEEPCAPS, 0) ? -1 : 0;
+}
+
+static long ms_between(long seconds, long microseconds)
+{
+    return seconds * 1000 + microseconds / 1000;
+}
+
+static void start_clocks(void)
+{
+    clock_gettime(CLOCK_MONOTONIC, &wall_before);
+    getrusage(RUSAGE_THREAD, &use_before);
+}
+
+/* Who spins does not sleep, however little of a CPU a busy machine gives him. */
+static void say_what_was_used(void)
+{
+    struct timespec now;
+    struct rusage use;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    getrusage(RUSAGE_THREAD, &use);
+    slurm_info("saboteur: without rights for %ld ms, %ld ms of CPU, slept %ld times",
+               ms_between(now.tv_sec - wall_before.tv_sec, (now.tv_nsec - wall_before.tv_nsec) / 1000),
+               ms_between(use.ru_utime.tv_sec - use_before.ru_utime.tv_sec + use.ru_stime.tv_sec - use_before.ru_stime.tv_sec,
+                          use.ru_utime.tv_usec - use_before.ru_utime.tv_usec + use.ru_stime.tv_usec - use_before.ru_stime.tv_usec),
+               use.ru_nvcsw - use_before.ru_nvcsw);
+}
+
+/* ---- what can be undone --------------------------------------------------------------------------------------------- */
 
 static int proc_is_hidden;
+static const char *readonly[16];
+static int n_readonly;
+
+/* A mount namespace of this thread's own: nobody else is to miss anything. */
+static int mounts_of_our_own(void)
+{
+    return unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ? -1 : 0;
+}
 
 static int hide_proc(void)
 {
-    /* In a mount namespace of this thread's own: nobody else is to miss it. */
-    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("none", "/proc", "tmpfs", 0, NULL))
+    if (mounts_of_our_own() || mount("none", "/proc", "tmpfs", 0, NULL))
         return -1;
     proc_is_hidden = 1;
     return 0;
+}
+
+static int make_readonly(int ac, char **av)
+{
+    if (mounts_of_our_own())
+        return -1;
+    for (int i = 0; n_readonly < 16 && argument(ac, av, "top", i); i++) {
+        char *mount_point = strdup(argument(ac, av, "top", i));
+        *strchr(mount_point, ',') = 0;
+        if (mount(mount_point, mount_point, NULL, MS_BIND, NULL))
+            return -1;
+        readonly[n_readonly++] = mount_point;
+        if (mount(NULL, mount_point, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL))
+            return -1;
+    }
+    return n_readonly ? 0 : -1;
 }
 
 static int restore(void)
@@ -198,43 +307,141 @@ static int restore(void)
     if (proc_is_hidden)
         failed |= umount2("/proc", MNT_DETACH);
     proc_is_hidden = 0;
+    while (n_readonly)
+        failed |= umount2(readonly[--n_readonly], MNT_DETACH);
+    if (rights != KEPT) {
+        say_what_was_used();
+        failed |= rights == LOST ? regain_rights() : seteuid(0);
+    }
+    rights = KEPT;
     return failed;
 }
 
-/* The step's directories by the variable that jobfence has set, in each hierarchy. */
-static int in_directories(spank_t spank, int ac, char **av, int (*act)(const char *))
+/* ---- directories ---------------------------------------------------------------------------------------------------- */
+
+/* One hierarchy. */
+struct top {
+    const char *mount, *root, *controller;
+};
+
+/* In a hierarchy, something is done to the directory with this path (as /proc/PID/cgroup has it), or by it. */
+typedef int action_in(const struct top *top, const char *path, pid_t task);
+
+/* Where that is in the file system, and what is below it. */
+static const char *place(const struct top *top, const char *path, const char *below)
 {
-    char path[PATH_MAX], place[2 * PATH_MAX];
-    if (spank_getenv(spank, "JOBFENCE_CGROUP", path, sizeof path) != ESPANK_SUCCESS) {
-        errno = ENOENT;
-        return -1;
-    }
-    int done = 0;
-    for (int i = 0; argument(ac, av, "top", i); i++) {
-        char *top = strdup(argument(ac, av, "top", i)), *root = strchr(top, ',');
-        if (root)
-            *root++ = 0;
-        size_t above = root && strcmp(root, "/") && !strncmp(path, root, strlen(root)) ? strlen(root) : 0;
-        snprintf(place, sizeof place, "%s%s", top, path + above);
-        free(top);
-        if (act(place) == 0)
-            done++;
-        else if (errno != ENOENT)
-            return -1;
-    }
-    return done ? 0 : -1;
+    static char found[3 * PATH_MAX];
+    size_t above = strcmp(top->root, "/") && !strncmp(path, top->root, strlen(top->root)) ? strlen(top->root) : 0;
+    snprintf(found, sizeof found, "%s%s%s", top->mount, path + above, below);
+    return found;
 }
 
-static int make_threaded(const char *place)
+static int put(const char *file, const char *value)
 {
-    char file[2 * PATH_MAX + 16];
-    snprintf(file, sizeof file, "%s/../cgroup.type", place);
     int fd = open(file, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return -1;
-    int failed = write(fd, "threaded", 8) != 8;
+    ssize_t written = write(fd, value, strlen(value));
     close(fd);
-    return failed ? -1 : 0;
+    return written == (ssize_t)strlen(value) ? 0 : -1;
+}
+
+static int remove_step(const struct top *top, const char *path, pid_t task)
+{
+    (void)task;
+    return rmdir(place(top, path, ""));
+}
+
+static int make_threaded(const struct top *top, const char *path, pid_t task)
+{
+    (void)task;
+    return *top->controller ? (errno = ENOENT, -1) : put(place(top, path, "/../cgroup.type"), "threaded");
+}
+
+static int move_to(const struct top *top, const char *path, pid_t task)
+{
+    char pid[16];
+    snprintf(pid, sizeof pid, "%d", task);
+    return put(place(top, path, "/cgroup.procs"), pid);
+}
+
+static int move_to_top(const struct top *top, const char *path, pid_t task)
+{
+    (void)path;
+    return move_to(top, top->root, task);
+}
+
+/* In the task's path, the end of the job's part. */
+static const char *end_of_job(const char *path)
+{
+    errno = ENOENT;
+    return strstr(path, "/step_");
+}
+
+static int move_to_batch_step(const struct top *top, const char *path, pid_t task)
+{
+    char batch[2 * PATH_MAX];
+    const char *step = end_of_job(path);
+    if (!step)
+        return -1;
+    const char *rest = strchr(step + 1, '/');
+    snprintf(batch, sizeof batch, "%.*s/step_batch%s", (int)(step - path), path, rest ? rest : "");
+    return move_to(top, batch, task);
+}
+
+static int disown(const struct top *top, const char *path, pid_t task)
+{
+    (void)task;
+    char job[PATH_MAX];
+    const char *step = end_of_job(path);
+    if (!step)
+        return -1;
+    snprintf(job, sizeof job, "%.*s", (int)(step - path), path);
+    return chown(place(top, job, ""), NOBODY, -1);
+}
+
+/* Where a process is in this hierarchy. */
+static int path_of(pid_t pid, const struct top *top, char *path)
+{
+    char file[64], line[2 * PATH_MAX], names[PATH_MAX], wanted[64];
+    snprintf(file, sizeof file, "/proc/%d/cgroup", pid);
+    snprintf(wanted, sizeof wanted, ",%s,", top->controller);
+    FILE *text = fopen(file, "re");
+    int found = 0;
+    while (text && !found && fgets(line, sizeof line, text)) {
+        char *first = strchr(line, ':'), *second = first ? strchr(first + 1, ':') : NULL;
+        if (!second)
+            continue;
+        snprintf(names, sizeof names, ",%.*s,", (int)(second - first - 1), first + 1);
+        found = strstr(names, wanted) != NULL;
+        snprintf(path, PATH_MAX, "%.*s", (int)strcspn(second + 1, "\n"), second + 1);
+    }
+    if (text)
+        fclose(text);
+    errno = ENOENT;
+    return found ? 0 : -1;
+}
+
+/* `act` in each hierarchy, with the path of `task`, or without one that of the step's directories, by the variable that
+ * jobfence has set. */
+static int in_hierarchies(spank_t spank, int ac, char **av, pid_t task, action_in *act)
+{
+    char path[PATH_MAX];
+    int done = 0;
+    if (!task && spank_getenv(spank, "JOBFENCE_CGROUP", path, sizeof path) != ESPANK_SUCCESS) {
+        errno = ENOENT;
+        return -1;
+    }
+    for (int i = 0; argument(ac, av, "top", i); i++) {
+        char *text = strdup(argument(ac, av, "top", i)), *rest = text;
+        struct top top = {strsep(&rest, ","), strsep(&rest, ","), rest};
+        if (rest && (!task || path_of(task, &top, path) == 0) && act(&top, path, task) == 0)
+            done++;
+        else if (errno != ENOENT)
+            return -1;
+        free(text);
+    }
+    return done ? 0 : -1;
 }
 
 static int forget(const char *run, unsigned int job)
@@ -286,6 +493,9 @@ static int act(spank_t spank, const char *callback, int ac, char **av)
         if (node && strcmp(node, getenv("SLURMD_NODENAME") ? getenv("SLURMD_NODENAME") : ""))
             return 0;
     }
+    pid_t pid = 0;
+    if (!strcmp(callback, "task_post_fork") || !strcmp(callback, "task_exit"))
+        spank_get_item(spank, S_TASK_PID, &pid);
     errno = 0;
     if (!strcmp(action, "descriptors"))
         failed = exhaust(spare && !strcmp(spare, "step") ? (int)step : spare ? atoi(spare) : 0);
@@ -293,22 +503,34 @@ static int act(spank_t spank, const char *callback, int ac, char **av)
         failed = hide_proc();
     else if (!strcmp(action, "panic"))
         failed = take_clock();
+    else if (!strcmp(action, "readonly"))
+        failed = make_readonly(ac, av);
+    else if (!strcmp(action, "rights"))
+        failed = give_rights_up();
+    else if (!strcmp(action, "nobody"))
+        failed = lose_rights();
     else if (!strcmp(action, "rmdir"))
-        failed = in_directories(spank, ac, av, rmdir);
+        failed = in_hierarchies(spank, ac, av, 0, remove_step);
     else if (!strcmp(action, "threaded"))
-        failed = in_directories(spank, ac, av, make_threaded);
+        failed = in_hierarchies(spank, ac, av, 0, make_threaded);
+    else if (!strcmp(action, "move"))
+        failed = in_hierarchies(spank, ac, av, pid, move_to_top);
+    else if (!strcmp(action, "astray"))
+        failed = in_hierarchies(spank, ac, av, pid, move_to_batch_step);
+    else if (!strcmp(action, "disown"))
+        failed = in_hierarchies(spank, ac, av, pid, disown);
     else if (!strcmp(action, "forget"))
         failed = forget(argument(ac, av, "run", 0), job);
-    else if (!strcmp(action, "kill")) {
-        pid_t pid = 0;
-        spank_get_item(spank, S_TASK_PID, &pid);
+    else if (!strcmp(action, "kill"))
         failed = pid > 1 ? kill(pid, SIGKILL) : -1;
-    } else if (!strcmp(action, "restore"))
+    else if (!strcmp(action, "restore"))
         failed = restore();
     else if (!strcmp(action, "refuse"))
         failed = 0;
     if (strcmp(action, "restore") || failed)
         say(callback, action, failed);
+    if (rights != KEPT)
+        start_clocks();
     return strcmp(action, "refuse") ? 0 : -1;
 }
 
@@ -318,6 +540,7 @@ static int act(spank_t spank, const char *callback, int ac, char **av)
 CALLBACK(init)
 CALLBACK(init_post_opt)
 CALLBACK(task_init_privileged)
+CALLBACK(task_init)
 CALLBACK(task_post_fork)
 CALLBACK(task_exit)
 CALLBACK(exit)

@@ -325,12 +325,27 @@ pub fn attach(spank: &Spank) {
         },
         Some(Step::New | Step::Ended) | None => UNFINISHED.to_owned(),
     };
+    refuse_task(step.as_deref(), pid, &failure);
+}
+
+/// When [`attach`] panicked: no later callback could refuse the task.
+pub fn attach_did_not_finish(spank: &Spank) {
+    let Some(pid) = spank.int(spank_item::S_TASK_PID).ok().filter(|&pid| pid > 1) else { return };
+    let mut step = step();
+    if let Some(Step::Fenced(fenced)) = step.as_deref_mut() {
+        fenced.ended = true;
+    }
+    refuse_task(step.as_deref(), pid, UNFINISHED);
+}
+
+/// Ends a task that waits before its exec, and those that were attached before it.
+fn refuse_task(step: Option<&Step>, pid: i32, failure: &str) {
     // Before its end: see `end_process`.
     tell_user(&format!("this task was not started, since it cannot be fenced: {failure}"));
     end_process(pid);
     log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
     // The others would wait for it, perhaps for ever; those that are still to come meet `ended`.
-    if let Some(Step::Fenced(fenced)) = step.as_deref()
+    if let Some(Step::Fenced(fenced)) = step
         && !fenced.attached.is_empty()
     {
         log::error!("{}: its tasks {:?} were ended, too", fenced.fence.key(), fenced.attached);
@@ -364,15 +379,6 @@ fn settle_extern(fenced: &mut Fenced) {
             // No task to refuse: the job's other steps say so to their user.
             log::error!("{}: what is adopted into it is not limited as it should be: {error}", fenced.fence.key());
         }
-    }
-}
-
-/// Ends the task that waits before its exec.
-pub fn end_task(spank: &Spank) {
-    if let Ok(pid) = spank.int(spank_item::S_TASK_PID)
-        && pid > 1
-    {
-        end_process(pid);
     }
 }
 

@@ -22,6 +22,8 @@ NOT_THIS_TASK = "jobfence: this task was not started, since it cannot be fenced:
 # At the beginning of a line, but for the name of its daemon, which Slurm puts before some messages.
 TO_THE_USER = r"(?m)^(?:slurmstepd[^:]*: )?"
 COMBINATIONS = [(kind, on_error) for kind in ("required", "optional") for on_error in ("fail", "warn")]
+# Those in which what plugstack.conf says is not what jobfence.conf says: enough for a second failure of the same callback.
+CROSSED = [("optional", "fail"), ("required", "warn")]
 
 
 @contextlib.contextmanager
@@ -41,12 +43,12 @@ def failing(site, callback, action, *selection, **options):
 class Trial:
     """A batch job and a job of srun alone, at the same time."""
 
-    def __init__(self, site, *options):
+    def __init__(self, site, *options, script=RAN):
         self.site, self.user = site, site.users[0]
         self.name = f"trial{time.monotonic_ns()}"
-        self.batch = site.submit(self.user, RAN, "-n1", "--mem=100", *options)
+        self.batch = site.submit(self.user, script, "-n1", "--mem=100", *options)
         self.srun = site.as_user(self.user, [
-            "srun", f"--job-name={self.name}", "-n1", "--mem=100", *options, "sh", "-c", RAN], start=True)
+            "srun", f"--job-name={self.name}", "-n1", "--mem=100", *options, "sh", "-c", script], start=True)
 
     def ended(self):
         """(state, output, whether it ran) of both, by their name here."""
@@ -130,6 +132,15 @@ def begin_fails_otherwise(site):
         Trial(site).expect_refused(NOT_STARTED + ".*run-is-a-file")
     with failing(site, "init_post_opt", "noproc"):
         Trial(site).expect_refused(NOT_STARTED + ".*/proc")
+    # As in a container. Where the directories are Slurm's, the first that cannot be written is a limit.
+    for kind, on_error in CROSSED:
+        with failing(site, "init_post_opt", "readonly", kind=kind, arguments=[f"OnError={on_error}"]) as mark:
+            trial = Trial(site)
+            if on_error == "fail":
+                trial.expect_refused(NOT_STARTED + ".*EROFS")
+            else:
+                trial.expect_untouched()
+                logged(site, mark, r"(WITHOUT a fence|without its CPU limit) \(OnError=warn\).*EROFS")
     fences_well(site, user)
     if "" in kernel.hierarchies() and makes_ours_first(site):
         with full(site):
@@ -162,6 +173,54 @@ def begin_panics(site):
     fences_well(site, site.users[0])
 
 
+@case
+def limit_is_refused(site):
+    """On v1 no quota may be above that of the user's directory, and an administrator can have set one there."""
+    if kernel.has_v2_controllers():
+        raise Skip("cgroup v2 refuses no quota")
+    user = site.users[0]
+    # A job that holds the directory, within the quota.
+    site.configure(CPUQuotaPercent="1")
+    jobid = site.submit(user, "sleep 300", "-n1", "--mem=100")
+    quota = fenced(site, jobid).parent.parent.directory("cpu") / "cpu.cfs_quota_us"
+    site.configure()
+    quota.write_text("1000")
+    try:
+        for kind, on_error in CROSSED:
+            mark = site.log_mark()
+            with site.plugstack(f"OnError={on_error}", kind=kind):
+                trial = Trial(site)
+                if on_error == "fail":
+                    trial.expect_refused("jobfence: this (job|task) was not started, since it cannot be fenced: .*EINVAL")
+                else:
+                    trial.expect_untouched()
+                    logged(site, mark, r"without its CPU limit \(OnError=warn\).*EINVAL")
+    finally:
+        # Slurm may keep it.
+        quota.write_text("-1")
+    site.scancel(jobid)
+    site.wait(jobid)
+    fences_well(site, user)
+
+
+# ----------------------------------------------------------------------------------------
+# In the task's own process
+
+
+@case(layout=False)
+def task_lacks_descriptors(site):
+    """Whether it may run has been decided before, and is said without any."""
+    user = site.users[0]
+    run = site.home / "run-is-a-file"
+    run.touch()
+    for callback, kind in (("task_init_privileged", "optional"), ("task_init", "required")):
+        with failing(site, callback, "descriptors", kind=kind):
+            fences_well(site, user)
+    for kind in ("required", "optional"):
+        with failing(site, "task_init_privileged", "descriptors", kind=kind, arguments=[f"RunDir={run}"]):
+            Trial(site).expect_refused(NOT_STARTED + ".*run-is-a-file")
+
+
 # ----------------------------------------------------------------------------------------
 # The task waits, and cannot be put into its fence
 
@@ -177,7 +236,12 @@ def attach_fails(site):
             else:
                 trial.expect_untouched()
                 logged(site, mark, r"WITHOUT a fence \(OnError=warn\).*Too many open files")
-    own = bool(placed(site).own)
+    place = placed(site)
+    own = bool(place.own)
+    if place.slurms and makes_ours_first(site):
+        # Only now are the limits written, for which a lock is waited for, until some time.
+        with failing(site, "task_post_fork", "panic", kind="optional"):
+            Trial(site).expect_refused(NOT_THIS_TASK + "jobfence did not finish")
     if own:
         with failing(site, "task_post_fork", "rmdir"):
             Trial(site).expect_refused(NOT_THIS_TASK)
@@ -186,6 +250,28 @@ def attach_fails(site):
         with failing(site, "task_post_fork", "threaded"):
             Trial(site).expect_refused(NOT_THIS_TASK + ".*threaded")
     fences_well(site, site.users[0])
+
+
+@case
+def task_is_elsewhere(site):
+    """What is limited is where Slurm has put the task: it must be there, and that must be the step's, and root's."""
+    user = site.users[0]
+    if not placed(site).slurms:
+        raise Skip("Slurm has no directories of its own here")
+    if not makes_ours_first(site):
+        with failing(site, "task_post_fork", "move", kind="optional"):
+            Trial(site).expect_refused(NOT_THIS_TASK + ".*not where Slurm tracks its step")
+    else:
+        with failing(site, "task_post_fork", "disown"):
+            Trial(site).expect_refused(NOT_THIS_TASK + ".*not root's")
+    with failing(site, "task_post_fork", "astray", "step=0", kind="optional"):
+        jobid = site.submit(user, "srun --mem=50 touch ran.astray; echo srun=$?", "-n1", "--mem=100")
+        expect_equal(site.wait(jobid), "COMPLETED", "state of the job")
+        expect_match(TO_THE_USER + NOT_THIS_TASK + ".*another step's cgroup", site.output(jobid), "the job's output")
+        expect_match(r"(?m)^srun=[1-9]", site.output(jobid), "the job's output")
+        expect(not (site.directory(user) / "ran.astray").exists(), "the step's program has run")
+        expect_not_drained(site)
+    fences_well(site, user)
 
 
 @case(layout=False)
@@ -294,17 +380,19 @@ def end_fails(site):
     user = site.users[0]
     # Nothing in Slurm's own directories is ours to remove.
     own = bool(placed(site).own)
-    for callback, action, remains in (
-        ("task_exit", "descriptors", False),
-        ("task_exit", "rmdir", False),
-        ("exit", "descriptors", False),
-        ("exit", "panic", True),
-        ("exit", "rmdir", False),
-        ("exit", "forget", False),
+    for callback, action, kind, remains in (
+        ("task_exit", "descriptors", "required", False),
+        ("task_exit", "descriptors", "optional", False),
+        ("task_exit", "rmdir", "optional", False),
+        ("exit", "descriptors", "required", False),
+        ("exit", "descriptors", "optional", False),
+        ("exit", "panic", "required", True),
+        ("exit", "rmdir", "optional", False),
+        ("exit", "forget", "required", False),
     ):
         if not own and action in ("rmdir", "forget"):
             continue
-        with failing(site, callback, action) as mark:
+        with failing(site, callback, action, kind=kind) as mark:
             trial = Trial(site)
             trial.expect_untouched()
             until(lambda: not trial.step_daemons(), 10, "the end of the step daemons")
@@ -315,6 +403,35 @@ def end_fails(site):
             logged(site, mark, "directories remain for now|slurm_spank_exit did not finish")
             fences_well(site, user)
             until(lambda: not site.leftovers(), 5, f"a clean tree after {action} in {callback}")
+    fences_well(site, user)
+
+
+# A process that no scheduler finds by its session; it would end by itself some time after the case.
+STRAY = f"{RAN}; setsid sleep 60 </dev/null >/dev/null 2>&1 &"
+
+
+@case
+def end_without_rights(site):
+    """In Slurm 24.11 another thread of the extern step's daemon gives them up for a moment: that is no reason to leave
+    anything. If they do not come back, it is not asked for ever, and what remains goes with the next launch."""
+    user = site.users[0]
+    own = bool(placed(site).own)
+    for action, kind, remains in (("rights", "optional", False), ("nobody", "required", own or makes_ours_first(site))):
+        with failing(site, "exit", action, kind=kind) as mark:
+            trial = Trial(site, script=STRAY)
+            trial.expect_untouched()
+            until(lambda: not trial.step_daemons(), 10, "the end of the step daemons")
+        expect_equal(bool(site.leftovers()), remains, f"{action} in exit: whether something remains")
+        took = re.findall(r"saboteur: without rights for (\d+) ms, (\d+) ms of CPU, slept (\d+) times",
+                          site.slurmd_log_since(mark))
+        expect_equal(len(took), 2, "number of ends without rights")
+        for wall, cpu, sleeps in (map(int, one) for one in took):
+            expect(wall < 5000 * sites.PATIENCE, f"{action}: the end took {wall} ms")
+            expect(cpu < 100 + 5 * sleeps, f"{action}: the end used {cpu} ms of CPU and slept {sleeps} times")
+        if remains:
+            logged(site, mark, "directories remain for now")
+            fences_well(site, user)
+            until(lambda: not site.leftovers(), 5, "a clean tree")
     fences_well(site, user)
 
 
@@ -335,8 +452,8 @@ def another_refuses(site):
 
 @case(layout=False)
 def slurmd_starts(site):
-    for action in ("descriptors", "panic"):
-        with failing(site, "init", action, "context=slurmd") as mark:
+    for action, kind in (("descriptors", "required"), ("panic", "optional")):
+        with failing(site, "init", action, "context=slurmd", kind=kind) as mark:
             site.restart_slurmd()
             logged(site, mark, "jobfence: (jobs on this node will not be|cannot look for|slurm_spank_init did not finish)")
     run = site.home / "run-is-a-file"
