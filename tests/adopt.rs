@@ -22,9 +22,10 @@ use jobfence::record::{Owner, Records};
 
 mod common;
 
-/// `nobody` and `games`, as Debian numbers them.
+/// `nobody`, `games` and `bin`, as Debian numbers them.
 const NOBODY: u32 = 65_534;
 const GAMES: u32 = 5;
+const BIN: u32 = 2;
 
 struct Site {
     config: Config,
@@ -85,13 +86,17 @@ impl Site {
         command
     }
 
-    /// A session as sshd opens it, with our line last in its service.
-    fn session(&self, user: &str, before: &str, more: &str, assignments: &[&str]) -> Session {
+    /// The line that has pam_exec(8) run the command.
+    fn exec_line(&self, more: &str) -> String {
+        let program = env!("CARGO_BIN_EXE_jobfence");
+        format!("session required pam_exec.so quiet stdout {program} {}{more}\n", self.words().join(" "))
+    }
+
+    /// A session as sshd opens it, of a service with this stack.
+    fn session(&self, user: &str, stack: &str, assignments: &[&str]) -> Session {
         let directory = self.run.path().join("pam.d");
         fs::create_dir_all(&directory).unwrap();
-        let program = env!("CARGO_BIN_EXE_jobfence");
-        let line = format!("session required pam_exec.so quiet stdout {program} {}{more}\n", self.words().join(" "));
-        fs::write(directory.join("test"), format!("{before}{line}")).unwrap();
+        fs::write(directory.join("test"), stack).unwrap();
         let mut child = Command::new("/usr/bin/python3")
             .args(["-S", "tests/common/pam_session.py"])
             .args([directory.to_str().unwrap(), "test", user])
@@ -499,12 +504,12 @@ fn the_command_says_what_it_did_and_what_it_did_not() {
 fn pam_puts_the_session_into_the_users_job() {
     let site = Site::new("pam");
     let mut step = site.step(NOBODY, "1", "extern");
-    let session = site.session("nobody", "", "", &[]);
+    let session = site.session("nobody", &site.exec_line(""), &[]);
     assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#);
     assert!(step.has(&site, session.pid()));
     assert_eq!(session.close(), r#"{"answer": 0, "said": []}"#);
     // One that is still open when the job ends.
-    let mut session = site.session("nobody", "", "", &[]);
+    let mut session = site.session("nobody", &site.exec_line(""), &[]);
     assert!(step.has(&site, session.pid()));
     step.close();
     assert_eq!(session.child.wait().unwrap().signal(), Some(libc::SIGKILL));
@@ -514,23 +519,23 @@ fn pam_puts_the_session_into_the_users_job() {
 fn pam_denies_a_session_without_a_job_and_says_why() {
     let site = Site::new("deny");
     let step = site.step(GAMES, "1", "extern");
-    let session = site.session("nobody", "", "", &[]);
+    let session = site.session("nobody", &site.exec_line(""), &[]);
     // PAM_SYSTEM_ERR is what pam_exec makes of any failure.
     let said = r#"{"answer": 4, "said": ["jobfence: you have no job with an extern step on this node; "#;
     assert!(session.opened.starts_with(said), "{}", session.opened);
     assert!(!step.has(&site, session.pid()));
     session.close();
-    let warned = site.session("nobody", "", " -o OnError=warn", &[]);
+    let warned = site.session("nobody", &site.exec_line(" -o OnError=warn"), &[]);
     assert!(warned.opened.starts_with(r#"{"answer": 0, "said": ["jobfence: you have no job"#), "{}", warned.opened);
     assert!(warned.opened.contains("this session is not fenced (OnError=warn)"), "{}", warned.opened);
     warned.close();
-    let observed = site.session("nobody", "", " -o Mode=observe", &[]);
+    let observed = site.session("nobody", &site.exec_line(" -o Mode=observe"), &[]);
     assert!(observed.opened.contains("this session is not fenced (Mode=observe)"), "{}", observed.opened);
     observed.close();
-    let off = site.session("nobody", "", " -o Mode=off", &[]);
+    let off = site.session("nobody", &site.exec_line(" -o Mode=off"), &[]);
     assert_eq!(off.opened, r#"{"answer": 0, "said": []}"#);
     off.close();
-    let broken = site.session("nobody", "", " -o Nonsense=1", &[]);
+    let broken = site.session("nobody", &site.exec_line(" -o Nonsense=1"), &[]);
     assert!(broken.opened.starts_with(r#"{"answer": 4, "said": ["jobfence: "#), "{}", broken.opened);
     broken.close();
 }
@@ -540,18 +545,40 @@ fn nobody_talks_his_way_out_by_pams_environment() {
     let site = Site::new("forged");
     let (step, theirs) = (site.step(NOBODY, "1", "extern"), site.step(GAMES, "2", "extern"));
     for forged in [["PAM_USER=root", "PAM_TYPE=close_session"], ["PAM_USER=games", "PAM_TYPE=open_session"]] {
-        let session = site.session("nobody", "", "", &forged);
+        let session = site.session("nobody", &site.exec_line(""), &forged);
         assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#);
         assert!(step.has(&site, session.pid()) && !theirs.has(&site, session.pid()), "{forged:?}");
         session.close();
     }
 }
 
+/// Where pam_env lets users set PAM's environment, as in Debian's sshd, pam_exec gives that to root's program.
+#[test]
+fn no_linker_of_roots_obeys_the_user() {
+    let site = Site::new("preload");
+    let _step = site.step(BIN, "1", "extern");
+    let file = site.run.path().join("environment");
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(site.run.path(), readable).unwrap();
+    fs::write(&file, "LD_PRELOAD DEFAULT=/nonexistent/evil.so\n").unwrap();
+    // Below the user's home, as pam_env sees it; that of `bin` exists everywhere.
+    let above = "../".repeat(8);
+    let user_env =
+        format!("session required pam_env.so readenv=0 user_readenv=1 user_envfile={above}{}\n", file.display());
+    let exec = site.exec_line("");
+    let old = site.session("bin", &format!("{user_env}{exec}"), &[]);
+    assert!(old.opened.contains("evil.so' from LD_PRELOAD"), "this shows nothing: {}", old.opened);
+    old.close();
+    let new = site.session("bin", &format!("{exec}{user_env}"), &[]);
+    assert_eq!(new.opened, r#"{"answer": 0, "said": []}"#);
+    new.close();
+}
+
 #[test]
 fn root_and_whom_the_administrator_excepts_are_let_alone() {
     let site = Site::new("excepted");
     let step = site.step(NOBODY, "1", "extern");
-    let root = site.session("root", "", "", &[]);
+    let root = site.session("root", &site.exec_line(""), &[]);
     assert_eq!(root.opened, r#"{"answer": 0, "said": []}"#);
     assert!(!step.has(&site, root.pid()));
     root.close();
@@ -561,7 +588,8 @@ fn root_and_whom_the_administrator_excepts_are_let_alone() {
     // Some module must have agreed to it; in sshd's stack several have.
     let before = format!("session required pam_permit.so\n{line}\n");
     for (group, fenced) in [("nogroup", false), ("games", true)] {
-        let session = site.session("nobody", &before.replace("ingroup admins", &format!("ingroup {group}")), "", &[]);
+        let before = before.replace("ingroup admins", &format!("ingroup {group}"));
+        let session = site.session("nobody", &format!("{before}{}", site.exec_line("")), &[]);
         assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#, "{line}");
         assert_eq!(step.has(&site, session.pid()), fenced, "{group}");
         session.close();
@@ -591,7 +619,13 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     let said = out(&missing);
     let hint = said.lines().find(|line| line.starts_with("pam ")).unwrap();
     assert!(hint.contains("ssh sessions are NOT fenced"), "{hint}");
-    assert!(hint.ends_with(&format!("add as the last line of {}: {line}", pam.join("sshd").display())), "{hint}");
+    assert!(
+        hint.ends_with(&format!(
+            "add after the line that brings pam_systemd in {}: {line}",
+            pam.join("sshd").display()
+        )),
+        "{hint}"
+    );
     // Where Slurm holds every process itself, nothing is missing; on other layouts it never does.
     if site.host().layout.kind() == Kind::Unified {
         fs::write(&slurm_conf, "ProctrackType=proctrack/cgroup\n").unwrap();

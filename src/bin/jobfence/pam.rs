@@ -26,7 +26,7 @@ pub fn missing(directory: &Path, line: &str) -> Option<String> {
     let file = if sshd.is_file() { &sshd } else { &adopting };
     Some(format!(
         "ssh sessions are NOT fenced: {} has pam_slurm_adopt, and no line calls 'jobfence adopt'; \
-         add as the last line of {}: {line}",
+         add after the line that brings pam_systemd in {}: {line}",
         adopting.display(),
         file.display()
     ))
@@ -83,9 +83,9 @@ mod tests {
     fn says_which_line_goes_into_which_file() {
         let said = with(&[("sshd", ADOPT), ("su", "")]).unwrap();
         assert!(said.contains("sshd has pam_slurm_adopt"), "{said}");
-        assert!(said.ends_with("add as the last line of sshd: THE LINE"), "{said}");
+        assert!(said.ends_with("add after the line that brings pam_systemd in sshd: THE LINE"), "{said}");
         let said = with(&[("system-auth", ADOPT), ("sshd", "account include system-auth\n")]).unwrap();
-        assert!(said.contains("system-auth has") && said.contains("line of sshd:"), "{said}");
+        assert!(said.contains("system-auth has") && said.contains("in sshd:"), "{said}");
         assert!(with(&[("ssh", "account [default=bad \\\n success=ok] /lib/pam_slurm_adopt.so x\n")]).is_some());
     }
 
