@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Sessions that are put into a job's extern step: the library, the command, and PAM itself with a directory of its own.
+//! Sessions that are put into a job's extern step: the library, the command, and PAM itself with a directory of its own, by both
+//! of its doors: the shared object as a module, and pam_exec(8) with the command.
 //!
 //! The extern step's daemon is this test program, or whoever a record names.
 
@@ -26,6 +27,22 @@ mod common;
 const NOBODY: u32 = 65_534;
 const GAMES: u32 = 5;
 const BIN: u32 = 2;
+
+/// What a module and pam_exec make of any failure.
+const PAM_SESSION_ERR: u32 = 14;
+const PAM_SYSTEM_ERR: u32 = 4;
+const PAM_SILENT: u32 = 0x8000;
+
+/// Beside the test programs: cargo builds the cdylib for them too.
+fn shared_object() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libjobfence.so")
+}
+
+struct Door {
+    line: String,
+    /// What PAM answers when a session is denied.
+    refusal: u32,
+}
 
 struct Site {
     config: Config,
@@ -86,20 +103,37 @@ impl Site {
         command
     }
 
-    /// The line that has pam_exec(8) run the command.
-    fn exec_line(&self, more: &str) -> String {
+    /// The lines by which PAM may call us, with more settings: the module's, and that of pam_exec(8) with the command.
+    fn doors(&self, more: &[&str]) -> [Door; 2] {
+        let base = format!("CgroupBase={}", self.base.name);
+        let run_dir = format!("RunDir={}", self.config.run_dir.display());
+        let settings = [&[base.as_str(), &run_dir], more].concat();
         let program = env!("CARGO_BIN_EXE_jobfence");
-        format!("session required pam_exec.so quiet stdout {program} {}{more}\n", self.words().join(" "))
+        let options: String = settings.iter().map(|setting| format!(" -o {setting}")).collect();
+        [
+            Door {
+                line: format!("session required {} {}\n", shared_object().display(), settings.join(" ")),
+                refusal: PAM_SESSION_ERR,
+            },
+            Door {
+                line: format!("session required pam_exec.so quiet stdout {program} adopt{options}\n"),
+                refusal: PAM_SYSTEM_ERR,
+            },
+        ]
     }
 
     /// A session as sshd opens it, of a service with this stack.
     fn session(&self, user: &str, stack: &str, assignments: &[&str]) -> Session {
+        self.session_with(user, stack, 0, assignments)
+    }
+
+    fn session_with(&self, user: &str, stack: &str, flags: u32, assignments: &[&str]) -> Session {
         let directory = self.run.path().join("pam.d");
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join("test"), stack).unwrap();
         let mut child = Command::new("/usr/bin/python3")
             .args(["-S", "tests/common/pam_session.py"])
-            .args([directory.to_str().unwrap(), "test", user])
+            .args([directory.to_str().unwrap(), "test", user, &flags.to_string()])
             .args(assignments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -155,7 +189,7 @@ impl Session {
     fn close(mut self) -> String {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         let closed = self.lines.next().unwrap().unwrap();
-        self.child.wait().unwrap();
+        assert!(self.child.wait().unwrap().success());
         closed
     }
 }
@@ -226,7 +260,8 @@ fn out(output: &Output) -> String {
 }
 
 fn pam(kind: &str, user: &str) -> Option<Pam> {
-    Some(Pam { kind: kind.to_owned(), user: user.to_owned() })
+    let caller = std::process::id().cast_signed();
+    Some(Pam { kind: kind.to_owned(), user: user.to_owned(), caller })
 }
 
 #[test]
@@ -500,44 +535,62 @@ fn the_command_says_what_it_did_and_what_it_did_not() {
     assert_eq!((nobody.status.code(), err(&nobody).as_str()), (Some(1), "jobfence: 'jobfence adopt' needs root\n"));
 }
 
+const GRANTED: &str = r#"{"answer": 0, "said": []}"#;
+
 #[test]
 fn pam_puts_the_session_into_the_users_job() {
     let site = Site::new("pam");
-    let mut step = site.step(NOBODY, "1", "extern");
-    let session = site.session("nobody", &site.exec_line(""), &[]);
-    assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#);
-    assert!(step.has(&site, session.pid()));
-    assert_eq!(session.close(), r#"{"answer": 0, "said": []}"#);
-    // One that is still open when the job ends.
-    let mut session = site.session("nobody", &site.exec_line(""), &[]);
-    assert!(step.has(&site, session.pid()));
-    step.close();
-    assert_eq!(session.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    for door in site.doors(&[]) {
+        let mut step = site.step(NOBODY, "1", "extern");
+        let session = site.session("nobody", &door.line, &[]);
+        assert_eq!(session.opened, GRANTED);
+        assert!(step.has(&site, session.pid()));
+        assert_eq!(session.close(), GRANTED);
+        // One that is still open when the job ends.
+        let mut session = site.session("nobody", &door.line, &[]);
+        assert!(step.has(&site, session.pid()));
+        step.close();
+        assert_eq!(session.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
 }
 
 #[test]
 fn pam_denies_a_session_without_a_job_and_says_why() {
     let site = Site::new("deny");
     let step = site.step(GAMES, "1", "extern");
-    let session = site.session("nobody", &site.exec_line(""), &[]);
-    // PAM_SYSTEM_ERR is what pam_exec makes of any failure.
-    let said = r#"{"answer": 4, "said": ["jobfence: you have no job with an extern step on this node; "#;
-    assert!(session.opened.starts_with(said), "{}", session.opened);
-    assert!(!step.has(&site, session.pid()));
+    for door in site.doors(&[]) {
+        let session = site.session("nobody", &door.line, &[]);
+        let said = "jobfence: you have no job with an extern step on this node; ";
+        let said = format!(r#"{{"answer": {}, "said": ["{said}"#, door.refusal);
+        assert!(session.opened.starts_with(&said), "{}", session.opened);
+        assert!(!step.has(&site, session.pid()));
+        session.close();
+    }
+    // pam_exec does not care.
+    let [module, _] = site.doors(&[]);
+    let session = site.session_with("nobody", &module.line, PAM_SILENT, &[]);
+    assert_eq!(session.opened, format!(r#"{{"answer": {}, "said": []}}"#, module.refusal));
     session.close();
-    let warned = site.session("nobody", &site.exec_line(" -o OnError=warn"), &[]);
-    assert!(warned.opened.starts_with(r#"{"answer": 0, "said": ["jobfence: you have no job"#), "{}", warned.opened);
-    assert!(warned.opened.contains("this session is not fenced (OnError=warn)"), "{}", warned.opened);
-    warned.close();
-    let observed = site.session("nobody", &site.exec_line(" -o Mode=observe"), &[]);
-    assert!(observed.opened.contains("this session is not fenced (Mode=observe)"), "{}", observed.opened);
-    observed.close();
-    let off = site.session("nobody", &site.exec_line(" -o Mode=off"), &[]);
-    assert_eq!(off.opened, r#"{"answer": 0, "said": []}"#);
-    off.close();
-    let broken = site.session("nobody", &site.exec_line(" -o Nonsense=1"), &[]);
-    assert!(broken.opened.starts_with(r#"{"answer": 4, "said": ["jobfence: "#), "{}", broken.opened);
-    broken.close();
+    for (setting, by) in [("OnError=warn", "(OnError=warn)"), ("Mode=observe", "(Mode=observe)")] {
+        for door in site.doors(&[setting]) {
+            let warned = site.session("nobody", &door.line, &[]);
+            let said = r#"{"answer": 0, "said": ["jobfence: you have no job"#;
+            assert!(warned.opened.starts_with(said), "{}", warned.opened);
+            assert!(warned.opened.contains(&format!("this session is not fenced {by}")), "{}", warned.opened);
+            warned.close();
+        }
+    }
+    for door in site.doors(&["Mode=off"]) {
+        let off = site.session("nobody", &door.line, &[]);
+        assert_eq!(off.opened, GRANTED);
+        off.close();
+    }
+    for (door, place) in site.doors(&["Nonsense=1"]).iter().zip(["PAM", "plugstack.conf"]) {
+        let broken = site.session("nobody", &door.line, &[]);
+        let said = format!(r#"{{"answer": {}, "said": ["jobfence: {place} argument 3, column 1: "#, door.refusal);
+        assert!(broken.opened.starts_with(&said), "{}", broken.opened);
+        broken.close();
+    }
 }
 
 #[test]
@@ -545,18 +598,20 @@ fn nobody_talks_his_way_out_by_pams_environment() {
     let site = Site::new("forged");
     let (step, theirs) = (site.step(NOBODY, "1", "extern"), site.step(GAMES, "2", "extern"));
     for forged in [["PAM_USER=root", "PAM_TYPE=close_session"], ["PAM_USER=games", "PAM_TYPE=open_session"]] {
-        let session = site.session("nobody", &site.exec_line(""), &forged);
-        assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#);
-        assert!(step.has(&site, session.pid()) && !theirs.has(&site, session.pid()), "{forged:?}");
-        session.close();
+        for door in site.doors(&[]) {
+            let session = site.session("nobody", &door.line, &forged);
+            assert_eq!(session.opened, GRANTED);
+            assert!(step.has(&site, session.pid()) && !theirs.has(&site, session.pid()), "{forged:?}");
+            session.close();
+        }
     }
 }
 
-/// Where pam_env lets users set PAM's environment, as in Debian's sshd, pam_exec gives that to root's program.
+/// Where pam_env lets users set PAM's environment, as in Debian 12's sshd, pam_exec gives that to root's program.
 #[test]
 fn no_linker_of_roots_obeys_the_user() {
     let site = Site::new("preload");
-    let _step = site.step(BIN, "1", "extern");
+    let step = site.step(BIN, "1", "extern");
     let file = site.run.path().join("environment");
     let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(site.run.path(), readable).unwrap();
@@ -565,34 +620,39 @@ fn no_linker_of_roots_obeys_the_user() {
     let above = "../".repeat(8);
     let user_env =
         format!("session required pam_env.so readenv=0 user_readenv=1 user_envfile={above}{}\n", file.display());
-    let exec = site.exec_line("");
+    let [module, exec] = site.doors(&[]).map(|door| door.line);
     let old = site.session("bin", &format!("{user_env}{exec}"), &[]);
     assert!(old.opened.contains("evil.so' from LD_PRELOAD"), "this shows nothing: {}", old.opened);
     old.close();
-    let new = site.session("bin", &format!("{exec}{user_env}"), &[]);
-    assert_eq!(new.opened, r#"{"answer": 0, "said": []}"#);
-    new.close();
+    for stack in [format!("{exec}{user_env}"), format!("{module}{user_env}"), format!("{user_env}{module}")] {
+        let new = site.session("bin", &stack, &[]);
+        assert_eq!(new.opened, GRANTED, "{stack}");
+        assert!(step.has(&site, new.pid()));
+        new.close();
+    }
 }
 
 #[test]
 fn root_and_whom_the_administrator_excepts_are_let_alone() {
     let site = Site::new("excepted");
     let step = site.step(NOBODY, "1", "extern");
-    let root = site.session("root", &site.exec_line(""), &[]);
-    assert_eq!(root.opened, r#"{"answer": 0, "said": []}"#);
-    assert!(!step.has(&site, root.pid()));
-    root.close();
     // The line of the man page.
     let page = fs::read_to_string(Path::new("docs/man/jobfence.8")).unwrap().replace('\\', "");
     let line = page.lines().find(|line| line.contains("pam_succeed_if.so")).unwrap();
-    // Some module must have agreed to it; in sshd's stack several have.
-    let before = format!("session required pam_permit.so\n{line}\n");
-    for (group, fenced) in [("nogroup", false), ("games", true)] {
-        let before = before.replace("ingroup admins", &format!("ingroup {group}"));
-        let session = site.session("nobody", &format!("{before}{}", site.exec_line("")), &[]);
-        assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#, "{line}");
-        assert_eq!(step.has(&site, session.pid()), fenced, "{group}");
-        session.close();
+    for door in site.doors(&[]) {
+        let root = site.session("root", &door.line, &[]);
+        assert_eq!(root.opened, GRANTED);
+        assert!(!step.has(&site, root.pid()));
+        root.close();
+        // Some module must have agreed to it; in sshd's stack several have.
+        let before = format!("session required pam_permit.so\n{line}\n");
+        for (group, fenced) in [("nogroup", false), ("games", true)] {
+            let before = before.replace("ingroup admins", &format!("ingroup {group}"));
+            let session = site.session("nobody", &format!("{before}{}", door.line), &[]);
+            assert_eq!(session.opened, GRANTED, "{line}");
+            assert_eq!(step.has(&site, session.pid()), fenced, "{group}");
+            session.close();
+        }
     }
 }
 
