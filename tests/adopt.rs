@@ -665,7 +665,7 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     fs::write(&slurm_conf, "ProctrackType=proctrack/linuxproc\n").unwrap();
     let so = site.run.path().join("libjobfence.so");
     fs::write(&so, "").unwrap();
-    fs::write(site.run.path().join("plugstack.conf"), format!("required {}\n", so.display())).unwrap();
+    fs::write(site.run.path().join("plugstack.conf"), format!("required {} OnError=warn\n", so.display())).unwrap();
     let check = || {
         let mut words = site.words();
         words[0] = "check".to_owned();
@@ -675,17 +675,13 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     fs::write(pam.join("sshd"), "account required pam_slurm_adopt.so\n").unwrap();
     let missing = check();
     assert_eq!(missing.status.code(), Some(0), "{}", err(&missing));
-    let line = format!("session required pam_exec.so quiet stdout {} adopt", env!("CARGO_BIN_EXE_jobfence"));
+    // As Slurm has it.
+    let line = format!("session required {} OnError=warn", so.display());
     let said = out(&missing);
     let hint = said.lines().find(|line| line.starts_with("pam ")).unwrap();
     assert!(hint.contains("ssh sessions are NOT fenced"), "{hint}");
-    assert!(
-        hint.ends_with(&format!(
-            "add after the line that brings pam_systemd in {}: {line}",
-            pam.join("sshd").display()
-        )),
-        "{hint}"
-    );
+    assert!(hint.contains(&format!("no session line of {} calls jobfence", pam.join("sshd").display())), "{hint}");
+    assert!(hint.ends_with(&format!("add as its last line: {line}")), "{hint}");
     // Where Slurm holds every process itself, nothing is missing; on other layouts it never does.
     if site.host().layout.kind() == Kind::Unified {
         fs::write(&slurm_conf, "ProctrackType=proctrack/cgroup\n").unwrap();
@@ -698,4 +694,13 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     let fine = check();
     assert_eq!(fine.status.code(), Some(0));
     assert!(!out(&fine).contains("pam "), "{}", out(&fine));
+    // What it said before is dangerous, whoever holds the processes.
+    let [_, exec] = site.doors(&[]);
+    fs::write(pam.join("sshd"), format!("session required pam_env.so user_readenv=1\n{}", exec.line)).unwrap();
+    for proctrack in ["linuxproc", "cgroup"] {
+        fs::write(&slurm_conf, format!("ProctrackType=proctrack/{proctrack}\n")).unwrap();
+        let hole = out(&check());
+        let said = format!("pam            ANY USER CAN BECOME ROOT: {}:2 runs", pam.join("sshd").display());
+        assert!(hole.lines().any(|hole| hole.starts_with(&said) && hole.ends_with(&line)), "{hole}");
+    }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence adopt`: puts a process that Slurm did not start into its user's job, by hand or for pam_exec(8).
+//! `jobfence adopt`: puts a process that Slurm did not start into its user's job.
 
 use std::process::ExitCode;
 
