@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{Kind, Version};
 use jobfence::config::Config;
 use jobfence::entry::adopt::{Outcome, Pam, Request, adopt};
@@ -327,6 +328,59 @@ fn a_job_that_is_just_going_leaves_the_session_to_another() {
     let error = site.adopt(&Request { pid: Some(apart.pid()), ..only }).unwrap_err().to_string();
     assert!(error.contains("has no directory in any hierarchy"), "{error}");
     records.forget(&levels).unwrap();
+}
+
+/// Each could be one that is just beginning.
+#[test]
+fn several_that_never_begin_are_waited_for_together() {
+    let site = Site::new("patience");
+    let other = site.step(NOBODY, "1", "extern");
+    let records = Records::open(&site.config.run_dir).unwrap();
+    let mut left = Vec::new();
+    for job in ["2", "3", "4", "5", "6"] {
+        let mut step = site.step(NOBODY, job, "extern");
+        let levels = ["uid_65534".to_owned(), format!("job_{job}"), "step_extern".to_owned()];
+        let record = records.read(&levels).unwrap().unwrap();
+        step.close();
+        assert!(records.claim(&record).unwrap());
+        left.push(levels);
+    }
+    let session = Sleeper::of(NOBODY);
+    let start = Instant::now();
+    site.adopt_pid(session.pid()).unwrap();
+    let took = start.elapsed();
+    assert!(other.has(&site, session.pid()));
+    for levels in left {
+        records.forget(&levels).unwrap();
+    }
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn who_cannot_be_read_about_hinders_no_other_user() {
+    let site = Site::new("unread");
+    let daemon = Sleeper::of(0);
+    let theirs = site.step(GAMES, "1", "extern");
+    site.give(&theirs, daemon.owner());
+    // What the kernel shows, but for the daemon.
+    let session = Sleeper::of(NOBODY);
+    let proc = tempfile::tempdir().unwrap();
+    let file = |pid: i32, name: &str| proc.path().join(pid.to_string()).join(name);
+    for pid in [session.pid(), daemon.pid()] {
+        fs::create_dir(proc.path().join(pid.to_string())).unwrap();
+        for name in ["status", "stat", "cgroup"] {
+            fs::copy(format!("/proc/{pid}/{name}"), file(pid, name)).unwrap();
+        }
+    }
+    fs::write(file(daemon.pid(), "stat"), "no line of the kernel's\n").unwrap();
+    let host = Host { proc: Dir::open(proc.path()).unwrap(), ..site.host() };
+    let request = Request { pid: Some(session.pid()), ..Request::default() };
+    let refused = || adopt(&host, &site.config, &request).unwrap_err().to_string();
+    assert!(refused().contains("has no job with an extern step"), "{}", refused());
+    // In the user's own step it is the reason.
+    let own = site.step(NOBODY, "2", "extern");
+    site.give(&own, daemon.owner());
+    assert!(refused().contains("stat"), "{}", refused());
 }
 
 #[test]

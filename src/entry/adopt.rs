@@ -26,7 +26,7 @@ use crate::host::Host;
 use crate::job::{JobKey, Name};
 use crate::record::{Owner, Record, Records};
 
-/// How long a step that has just begun has to make its directories.
+/// How long those steps that have just begun have to make their directories.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which process is to go where.
@@ -177,8 +177,9 @@ pub fn adopt(host: &Host, config: &Config, request: &Request) -> Result<Outcome>
         return Ok(outcome);
     }
     let mut failure = None;
+    let deadline = Instant::now() + PATIENCE;
     for candidate in extern_steps(host, config, uid, request)? {
-        match candidate.take(host, config, &process, &before) {
+        match candidate.take(host, config, &process, &before, deadline) {
             Ok(outcome) => return Ok(outcome),
             Err(error) if !process.is_alive(&host.proc) => return Err(error),
             // It may be just ending: its user may have another.
@@ -337,17 +338,19 @@ fn extern_steps(host: &Host, config: &Config, uid: u32, request: &Request) -> Re
         if request.job.is_some_and(|wanted| wanted != job) {
             continue;
         }
-        match records.read(&levels) {
-            Ok(Some(record)) if is_live(host, &record)? => {
-                if key.uid == uid {
-                    found.push(Candidate { record, key, job });
-                } else if request.job.is_some() {
-                    let theirs = format!("job {job} belongs to uid {}, not to uid {uid}", key.uid);
-                    failure = failure.or(Some(Error::new(theirs)));
-                }
+        let live = || match records.read(&levels)? {
+            Some(record) if is_live(host, &record)? => Ok(Some(record)),
+            _ => Ok(None),
+        };
+        match live() {
+            Ok(Some(record)) if key.uid == uid => found.push(Candidate { record, key, job }),
+            Ok(Some(_)) if request.job.is_some() => {
+                let theirs = format!("job {job} belongs to uid {}, not to uid {uid}", key.uid);
+                failure = failure.or(Some(Error::new(theirs)));
             }
             Ok(_) => {}
             Err(error) if key.uid == uid => failure = Some(error),
+            // What cannot be read of others' is nothing to this one.
             Err(_) => {}
         }
     }
@@ -382,10 +385,17 @@ fn is_live(host: &Host, record: &Record) -> Result<bool> {
 }
 
 impl Candidate {
-    fn take(&self, host: &Host, config: &Config, process: &Process, before: &Membership) -> Result<Outcome> {
+    fn take(
+        &self,
+        host: &Host,
+        config: &Config,
+        process: &Process,
+        before: &Membership,
+        deadline: Instant,
+    ) -> Result<Outcome> {
         let pid = process.this.pid;
         let ended = || Error::new(format!("process {pid} has ended"));
-        self.wait_until_made(host, config, before);
+        self.wait_until_made(host, config, before, deadline);
         let records = Records::open(&config.run_dir)?;
         let mut fence = match Fence::of_another(host, records, self.key.clone(), &self.record, before) {
             Ok(fence) => fence,
@@ -406,10 +416,9 @@ impl Candidate {
     }
 
     /// The record is there before the directories. There is no event to wait for, and it takes a few milliseconds.
-    fn wait_until_made(&self, host: &Host, config: &Config, membership: &Membership) {
+    fn wait_until_made(&self, host: &Host, config: &Config, membership: &Membership, deadline: Instant) {
         let path = format!("/{}/{}", self.record.base, self.record.levels.join("/"));
         let used = others(host, config, membership).unwrap_or_default();
-        let deadline = Instant::now() + PATIENCE;
         // A step that began with another configuration never has them all, and is taken as it is.
         while !used.iter().all(|h| dir_of(h, &in_root(h, &path)).is_ok()) && Instant::now() < deadline {
             let _ = poll(&mut [], PollTimeout::from(5u8));
