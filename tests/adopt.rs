@@ -136,6 +136,8 @@ impl Site {
             .args(["-S", "tests/common/pam_session.py"])
             .args([directory.to_str().unwrap(), "test", user, &flags.to_string()])
             .args(assignments)
+            // A program's own environment says nothing: su's is its caller's.
+            .envs([("PAM_TYPE", "close_session"), ("PAM_USER", "root")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
