@@ -184,8 +184,8 @@ impl Stack {
             let sets = |(other, call): &(usize, &Call)| call.reads_users_environment() && before(*other, call.kind);
             let (_, env) = self.calls.iter().enumerate().find(sets)?;
             Some(format!(
-                "ANY USER CAN BECOME ROOT: {} runs 'jobfence adopt' with the variables that the user has set by {}; put in its \
-                 place: {line}",
+                "ANY USER CAN BECOME ROOT: {} runs 'jobfence adopt' as root with variables that users set by {} (pam_env, \
+                 user_readenv); put in its place: {line}",
                 ours.at(),
                 env.at()
             ))
@@ -344,8 +344,8 @@ mod tests {
     fn says_where_users_choose_what_roots_program_loads() {
         let hole = |ours: &str, env: &str| {
             vec![format!(
-                "ANY USER CAN BECOME ROOT: {ours} runs 'jobfence adopt' with the variables that the user has set by {env}; \
-                 put in its place: THE LINE"
+                "ANY USER CAN BECOME ROOT: {ours} runs 'jobfence adopt' as root with variables that users set by {env} (pam_env, \
+                 user_readenv); put in its place: THE LINE"
             )]
         };
         let debian = |last: &str| format!("{ADOPT}@include common-session\n{USER_ENV}{last}");
