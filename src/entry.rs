@@ -3,5 +3,6 @@
 
 pub mod adopt;
 pub mod guard;
+pub mod pam;
 pub mod run;
 pub mod spank;

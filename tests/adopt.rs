@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Sessions that are put into a job's extern step: the library, the command, and PAM itself with a directory of its own.
+//! Sessions that are put into a job's extern step: the library, the command, and PAM itself with a directory of its own, by both
+//! of its doors: the shared object as a module, and pam_exec(8) with the command.
 //!
 //! The extern step's daemon is this test program, or whoever a record names.
 
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{Kind, Version};
 use jobfence::config::Config;
 use jobfence::entry::adopt::{Outcome, Pam, Request, adopt};
@@ -22,9 +24,26 @@ use jobfence::record::{Owner, Records};
 
 mod common;
 
-/// `nobody` and `games`, as Debian numbers them.
+/// `nobody`, `games` and `bin`, as Debian numbers them.
 const NOBODY: u32 = 65_534;
 const GAMES: u32 = 5;
+const BIN: u32 = 2;
+
+/// What a module and pam_exec make of any failure.
+const PAM_SESSION_ERR: u32 = 14;
+const PAM_SYSTEM_ERR: u32 = 4;
+const PAM_SILENT: u32 = 0x8000;
+
+/// Beside the test programs: cargo builds the cdylib for them too.
+fn shared_object() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libjobfence.so")
+}
+
+struct Door {
+    line: String,
+    /// What PAM answers when a session is denied.
+    refusal: u32,
+}
 
 struct Site {
     config: Config,
@@ -85,17 +104,40 @@ impl Site {
         command
     }
 
-    /// A session as sshd opens it, with our line last in its service.
-    fn session(&self, user: &str, before: &str, more: &str, assignments: &[&str]) -> Session {
+    /// The lines by which PAM may call us, with more settings: the module's, and that of pam_exec(8) with the command.
+    fn doors(&self, more: &[&str]) -> [Door; 2] {
+        let base = format!("CgroupBase={}", self.base.name);
+        let run_dir = format!("RunDir={}", self.config.run_dir.display());
+        let settings = [&[base.as_str(), &run_dir], more].concat();
+        let program = env!("CARGO_BIN_EXE_jobfence");
+        let options: String = settings.iter().map(|setting| format!(" -o {setting}")).collect();
+        [
+            Door {
+                line: format!("session required {} {}\n", shared_object().display(), settings.join(" ")),
+                refusal: PAM_SESSION_ERR,
+            },
+            Door {
+                line: format!("session required pam_exec.so quiet stdout {program} adopt{options}\n"),
+                refusal: PAM_SYSTEM_ERR,
+            },
+        ]
+    }
+
+    /// A session as sshd opens it, of a service with this stack.
+    fn session(&self, user: &str, stack: &str, assignments: &[&str]) -> Session {
+        self.session_with(user, stack, 0, assignments)
+    }
+
+    fn session_with(&self, user: &str, stack: &str, flags: u32, assignments: &[&str]) -> Session {
         let directory = self.run.path().join("pam.d");
         fs::create_dir_all(&directory).unwrap();
-        let program = env!("CARGO_BIN_EXE_jobfence");
-        let line = format!("session required pam_exec.so quiet stdout {program} {}{more}\n", self.words().join(" "));
-        fs::write(directory.join("test"), format!("{before}{line}")).unwrap();
+        fs::write(directory.join("test"), stack).unwrap();
         let mut child = Command::new("/usr/bin/python3")
             .args(["-S", "tests/common/pam_session.py"])
-            .args([directory.to_str().unwrap(), "test", user])
+            .args([directory.to_str().unwrap(), "test", user, &flags.to_string()])
             .args(assignments)
+            // A program's own environment says nothing: su's is its caller's.
+            .envs([("PAM_TYPE", "close_session"), ("PAM_USER", "root")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -150,7 +192,7 @@ impl Session {
     fn close(mut self) -> String {
         self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
         let closed = self.lines.next().unwrap().unwrap();
-        self.child.wait().unwrap();
+        assert!(self.child.wait().unwrap().success());
         closed
     }
 }
@@ -221,7 +263,8 @@ fn out(output: &Output) -> String {
 }
 
 fn pam(kind: &str, user: &str) -> Option<Pam> {
-    Some(Pam { kind: kind.to_owned(), user: user.to_owned() })
+    let caller = std::process::id().cast_signed();
+    Some(Pam { kind: kind.to_owned(), user: user.to_owned(), caller })
 }
 
 #[test]
@@ -287,6 +330,59 @@ fn a_job_that_is_just_going_leaves_the_session_to_another() {
     let error = site.adopt(&Request { pid: Some(apart.pid()), ..only }).unwrap_err().to_string();
     assert!(error.contains("has no directory in any hierarchy"), "{error}");
     records.forget(&levels).unwrap();
+}
+
+/// Each could be one that is just beginning.
+#[test]
+fn several_that_never_begin_are_waited_for_together() {
+    let site = Site::new("patience");
+    let other = site.step(NOBODY, "1", "extern");
+    let records = Records::open(&site.config.run_dir).unwrap();
+    let mut left = Vec::new();
+    for job in ["2", "3", "4", "5", "6"] {
+        let mut step = site.step(NOBODY, job, "extern");
+        let levels = ["uid_65534".to_owned(), format!("job_{job}"), "step_extern".to_owned()];
+        let record = records.read(&levels).unwrap().unwrap();
+        step.close();
+        assert!(records.claim(&record).unwrap());
+        left.push(levels);
+    }
+    let session = Sleeper::of(NOBODY);
+    let start = Instant::now();
+    site.adopt_pid(session.pid()).unwrap();
+    let took = start.elapsed();
+    assert!(other.has(&site, session.pid()));
+    for levels in left {
+        records.forget(&levels).unwrap();
+    }
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn who_cannot_be_read_about_hinders_no_other_user() {
+    let site = Site::new("unread");
+    let daemon = Sleeper::of(0);
+    let theirs = site.step(GAMES, "1", "extern");
+    site.give(&theirs, daemon.owner());
+    // What the kernel shows, but for the daemon.
+    let session = Sleeper::of(NOBODY);
+    let proc = tempfile::tempdir().unwrap();
+    let file = |pid: i32, name: &str| proc.path().join(pid.to_string()).join(name);
+    for pid in [session.pid(), daemon.pid()] {
+        fs::create_dir(proc.path().join(pid.to_string())).unwrap();
+        for name in ["status", "stat", "cgroup"] {
+            fs::copy(format!("/proc/{pid}/{name}"), file(pid, name)).unwrap();
+        }
+    }
+    fs::write(file(daemon.pid(), "stat"), "no line of the kernel's\n").unwrap();
+    let host = Host { proc: Dir::open(proc.path()).unwrap(), ..site.host() };
+    let request = Request { pid: Some(session.pid()), ..Request::default() };
+    let refused = || adopt(&host, &site.config, &request).unwrap_err().to_string();
+    assert!(refused().contains("has no job with an extern step"), "{}", refused());
+    // In the user's own step it is the reason.
+    let own = site.step(NOBODY, "2", "extern");
+    site.give(&own, daemon.owner());
+    assert!(refused().contains("stat"), "{}", refused());
 }
 
 #[test]
@@ -495,44 +591,62 @@ fn the_command_says_what_it_did_and_what_it_did_not() {
     assert_eq!((nobody.status.code(), err(&nobody).as_str()), (Some(1), "jobfence: 'jobfence adopt' needs root\n"));
 }
 
+const GRANTED: &str = r#"{"answer": 0, "said": []}"#;
+
 #[test]
 fn pam_puts_the_session_into_the_users_job() {
     let site = Site::new("pam");
-    let mut step = site.step(NOBODY, "1", "extern");
-    let session = site.session("nobody", "", "", &[]);
-    assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#);
-    assert!(step.has(&site, session.pid()));
-    assert_eq!(session.close(), r#"{"answer": 0, "said": []}"#);
-    // One that is still open when the job ends.
-    let mut session = site.session("nobody", "", "", &[]);
-    assert!(step.has(&site, session.pid()));
-    step.close();
-    assert_eq!(session.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    for door in site.doors(&[]) {
+        let mut step = site.step(NOBODY, "1", "extern");
+        let session = site.session("nobody", &door.line, &[]);
+        assert_eq!(session.opened, GRANTED);
+        assert!(step.has(&site, session.pid()));
+        assert_eq!(session.close(), GRANTED);
+        // One that is still open when the job ends.
+        let mut session = site.session("nobody", &door.line, &[]);
+        assert!(step.has(&site, session.pid()));
+        step.close();
+        assert_eq!(session.child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
 }
 
 #[test]
 fn pam_denies_a_session_without_a_job_and_says_why() {
     let site = Site::new("deny");
     let step = site.step(GAMES, "1", "extern");
-    let session = site.session("nobody", "", "", &[]);
-    // PAM_SYSTEM_ERR is what pam_exec makes of any failure.
-    let said = r#"{"answer": 4, "said": ["jobfence: you have no job with an extern step on this node; "#;
-    assert!(session.opened.starts_with(said), "{}", session.opened);
-    assert!(!step.has(&site, session.pid()));
+    for door in site.doors(&[]) {
+        let session = site.session("nobody", &door.line, &[]);
+        let said = "jobfence: you have no job with an extern step on this node; ";
+        let said = format!(r#"{{"answer": {}, "said": ["{said}"#, door.refusal);
+        assert!(session.opened.starts_with(&said), "{}", session.opened);
+        assert!(!step.has(&site, session.pid()));
+        session.close();
+    }
+    // pam_exec does not care.
+    let [module, _] = site.doors(&[]);
+    let session = site.session_with("nobody", &module.line, PAM_SILENT, &[]);
+    assert_eq!(session.opened, format!(r#"{{"answer": {}, "said": []}}"#, module.refusal));
     session.close();
-    let warned = site.session("nobody", "", " -o OnError=warn", &[]);
-    assert!(warned.opened.starts_with(r#"{"answer": 0, "said": ["jobfence: you have no job"#), "{}", warned.opened);
-    assert!(warned.opened.contains("this session is not fenced (OnError=warn)"), "{}", warned.opened);
-    warned.close();
-    let observed = site.session("nobody", "", " -o Mode=observe", &[]);
-    assert!(observed.opened.contains("this session is not fenced (Mode=observe)"), "{}", observed.opened);
-    observed.close();
-    let off = site.session("nobody", "", " -o Mode=off", &[]);
-    assert_eq!(off.opened, r#"{"answer": 0, "said": []}"#);
-    off.close();
-    let broken = site.session("nobody", "", " -o Nonsense=1", &[]);
-    assert!(broken.opened.starts_with(r#"{"answer": 4, "said": ["jobfence: "#), "{}", broken.opened);
-    broken.close();
+    for (setting, by) in [("OnError=warn", "(OnError=warn)"), ("Mode=observe", "(Mode=observe)")] {
+        for door in site.doors(&[setting]) {
+            let warned = site.session("nobody", &door.line, &[]);
+            let said = r#"{"answer": 0, "said": ["jobfence: you have no job"#;
+            assert!(warned.opened.starts_with(said), "{}", warned.opened);
+            assert!(warned.opened.contains(&format!("this session is not fenced {by}")), "{}", warned.opened);
+            warned.close();
+        }
+    }
+    for door in site.doors(&["Mode=off"]) {
+        let off = site.session("nobody", &door.line, &[]);
+        assert_eq!(off.opened, GRANTED);
+        off.close();
+    }
+    for (door, place) in site.doors(&["Nonsense=1"]).iter().zip(["PAM", "plugstack.conf"]) {
+        let broken = site.session("nobody", &door.line, &[]);
+        let said = format!(r#"{{"answer": {}, "said": ["jobfence: {place} argument 3, column 1: "#, door.refusal);
+        assert!(broken.opened.starts_with(&said), "{}", broken.opened);
+        broken.close();
+    }
 }
 
 #[test]
@@ -540,10 +654,37 @@ fn nobody_talks_his_way_out_by_pams_environment() {
     let site = Site::new("forged");
     let (step, theirs) = (site.step(NOBODY, "1", "extern"), site.step(GAMES, "2", "extern"));
     for forged in [["PAM_USER=root", "PAM_TYPE=close_session"], ["PAM_USER=games", "PAM_TYPE=open_session"]] {
-        let session = site.session("nobody", "", "", &forged);
-        assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#);
-        assert!(step.has(&site, session.pid()) && !theirs.has(&site, session.pid()), "{forged:?}");
-        session.close();
+        for door in site.doors(&[]) {
+            let session = site.session("nobody", &door.line, &forged);
+            assert_eq!(session.opened, GRANTED);
+            assert!(step.has(&site, session.pid()) && !theirs.has(&site, session.pid()), "{forged:?}");
+            session.close();
+        }
+    }
+}
+
+/// Where pam_env lets users set PAM's environment, as in Debian 12's sshd, pam_exec gives that to root's program.
+#[test]
+fn no_linker_of_roots_obeys_the_user() {
+    let site = Site::new("preload");
+    let step = site.step(BIN, "1", "extern");
+    let file = site.run.path().join("environment");
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(site.run.path(), readable).unwrap();
+    fs::write(&file, "LD_PRELOAD DEFAULT=/nonexistent/evil.so\n").unwrap();
+    // Below the user's home, as pam_env sees it; that of `bin` exists everywhere.
+    let above = "../".repeat(8);
+    let user_env =
+        format!("session required pam_env.so readenv=0 user_readenv=1 user_envfile={above}{}\n", file.display());
+    let [module, exec] = site.doors(&[]).map(|door| door.line);
+    let old = site.session("bin", &format!("{user_env}{exec}"), &[]);
+    assert!(old.opened.contains("evil.so' from LD_PRELOAD"), "this shows nothing: {}", old.opened);
+    old.close();
+    for stack in [format!("{exec}{user_env}"), format!("{module}{user_env}"), format!("{user_env}{module}")] {
+        let new = site.session("bin", &stack, &[]);
+        assert_eq!(new.opened, GRANTED, "{stack}");
+        assert!(step.has(&site, new.pid()));
+        new.close();
     }
 }
 
@@ -551,20 +692,23 @@ fn nobody_talks_his_way_out_by_pams_environment() {
 fn root_and_whom_the_administrator_excepts_are_let_alone() {
     let site = Site::new("excepted");
     let step = site.step(NOBODY, "1", "extern");
-    let root = site.session("root", "", "", &[]);
-    assert_eq!(root.opened, r#"{"answer": 0, "said": []}"#);
-    assert!(!step.has(&site, root.pid()));
-    root.close();
     // The line of the man page.
     let page = fs::read_to_string(Path::new("docs/man/jobfence.8")).unwrap().replace('\\', "");
     let line = page.lines().find(|line| line.contains("pam_succeed_if.so")).unwrap();
-    // Some module must have agreed to it; in sshd's stack several have.
-    let before = format!("session required pam_permit.so\n{line}\n");
-    for (group, fenced) in [("nogroup", false), ("games", true)] {
-        let session = site.session("nobody", &before.replace("ingroup admins", &format!("ingroup {group}")), "", &[]);
-        assert_eq!(session.opened, r#"{"answer": 0, "said": []}"#, "{line}");
-        assert_eq!(step.has(&site, session.pid()), fenced, "{group}");
-        session.close();
+    for door in site.doors(&[]) {
+        let root = site.session("root", &door.line, &[]);
+        assert_eq!(root.opened, GRANTED);
+        assert!(!step.has(&site, root.pid()));
+        root.close();
+        // Some module must have agreed to it; in sshd's stack several have.
+        let before = format!("session required pam_permit.so\n{line}\n");
+        for (group, fenced) in [("nogroup", false), ("games", true)] {
+            let before = before.replace("ingroup admins", &format!("ingroup {group}"));
+            let session = site.session("nobody", &format!("{before}{}", door.line), &[]);
+            assert_eq!(session.opened, GRANTED, "{line}");
+            assert_eq!(step.has(&site, session.pid()), fenced, "{group}");
+            session.close();
+        }
     }
 }
 
@@ -577,7 +721,7 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     fs::write(&slurm_conf, "ProctrackType=proctrack/linuxproc\n").unwrap();
     let so = site.run.path().join("libjobfence.so");
     fs::write(&so, "").unwrap();
-    fs::write(site.run.path().join("plugstack.conf"), format!("required {}\n", so.display())).unwrap();
+    fs::write(site.run.path().join("plugstack.conf"), format!("required {} OnError=warn\n", so.display())).unwrap();
     let check = || {
         let mut words = site.words();
         words[0] = "check".to_owned();
@@ -587,11 +731,13 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     fs::write(pam.join("sshd"), "account required pam_slurm_adopt.so\n").unwrap();
     let missing = check();
     assert_eq!(missing.status.code(), Some(0), "{}", err(&missing));
-    let line = format!("session required pam_exec.so quiet stdout {} adopt", env!("CARGO_BIN_EXE_jobfence"));
+    // As Slurm has it.
+    let line = format!("session required {} OnError=warn", so.display());
     let said = out(&missing);
     let hint = said.lines().find(|line| line.starts_with("pam ")).unwrap();
     assert!(hint.contains("ssh sessions are NOT fenced"), "{hint}");
-    assert!(hint.ends_with(&format!("add as the last line of {}: {line}", pam.join("sshd").display())), "{hint}");
+    assert!(hint.contains(&format!("no session line of {} calls jobfence", pam.join("sshd").display())), "{hint}");
+    assert!(hint.ends_with(&format!("add as its last line: {line}")), "{hint}");
     // Where Slurm holds every process itself, nothing is missing; on other layouts it never does.
     if site.host().layout.kind() == Kind::Unified {
         fs::write(&slurm_conf, "ProctrackType=proctrack/cgroup\n").unwrap();
@@ -604,4 +750,13 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     let fine = check();
     assert_eq!(fine.status.code(), Some(0));
     assert!(!out(&fine).contains("pam "), "{}", out(&fine));
+    // What it said before is dangerous, whoever holds the processes.
+    let [_, exec] = site.doors(&[]);
+    fs::write(pam.join("sshd"), format!("session required pam_env.so user_readenv=1\n{}", exec.line)).unwrap();
+    for proctrack in ["linuxproc", "cgroup"] {
+        fs::write(&slurm_conf, format!("ProctrackType=proctrack/{proctrack}\n")).unwrap();
+        let hole = out(&check());
+        let said = format!("pam            ANY USER CAN BECOME ROOT: {}:2 runs", pam.join("sshd").display());
+        assert!(hole.lines().any(|hole| hole.starts_with(&said) && hole.ends_with(&line)), "{hole}");
+    }
 }

@@ -21,10 +21,12 @@ fn output(program: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn exports_what_slurm_asks_for_and_nothing_else() {
+fn exports_what_slurm_and_pam_ask_for_and_nothing_else() {
     let symbols = output("nm", &["-D", "--defined-only", shared_object().to_str().unwrap()]);
     let exported: BTreeSet<&str> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
     let expected = [
+        "pam_sm_close_session",
+        "pam_sm_open_session",
         "plugin_name",
         "plugin_type",
         "plugin_version",

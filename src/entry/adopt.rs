@@ -2,8 +2,9 @@
 //! The door for processes that Slurm tells nobody about: those that pam_slurm_adopt lets in.
 //!
 //! Slurm adds such a process to the job's extern step without any callback. Where it tracks processes by cgroup (overlay) that
-//! puts it within the limits; elsewhere nothing holds it. So pam_exec(8) calls `jobfence adopt` when the session is opened, and
-//! the process that opens it, from which everything else of the session descends, is moved into the extern step's directories.
+//! puts it within the limits; elsewhere nothing holds it. So PAM calls us when the session is opened (`pam.rs`, or `jobfence
+//! adopt` by way of pam_exec), and the process that opens it, from which everything else of the session descends, is moved into
+//! the extern step's directories.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -12,48 +13,50 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{Pid, Uid, User, getppid};
+use nix::unistd::{Pid, Uid, User};
 
 use crate::cgroup::dir::Dir;
 use crate::cgroup::kill;
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::place::Membership;
-use crate::config::Config;
+use crate::config::{Config, LoadError, Loaded, Mode, OnError, OnErrors};
 use crate::error::{Error, Result};
 use crate::fence::{self, Fence};
 use crate::host::Host;
 use crate::job::{JobKey, Name};
 use crate::record::{Owner, Record, Records};
 
-/// How long a step that has just begun has to make its directories.
+/// How long those steps that have just begun have to make their directories.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which process is to go where.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// The process; `None`, under PAM only: the one that called us.
+    /// The process; `None`, under PAM only: the one that opens the session.
     pub pid: Option<i32>,
     /// The job, by Slurm's number; `None`: the user's that began last.
     pub job: Option<u32>,
-    /// What PAM says, where pam_exec(8) has called us.
+    /// What PAM says, where it has called us.
     pub pam: Option<Pam>,
 }
 
-/// What pam_exec(8) says of the session that is being opened.
+/// What PAM says of the session that is being opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pam {
     /// `PAM_TYPE`: account, auth, password, open_session or close_session.
     pub kind: String,
     /// `PAM_USER`: whose session it will be.
     pub user: String,
+    /// The process that opens it.
+    pub caller: i32,
 }
 
 impl Pam {
-    /// From the variables of our environment, in their order; `None` where there is no `PAM_TYPE`.
+    /// From the variables of pam_exec's command, in their order, and the command's parent; `None` where there is no `PAM_TYPE`.
     ///
     /// The last of a name counts. pam_exec puts its own behind those of the session's environment, which may be the
     /// user's; getenv(3) would give the first.
-    pub fn from_environment(variables: impl Iterator<Item = (OsString, OsString)>) -> Option<Self> {
+    pub fn from_environment(variables: impl Iterator<Item = (OsString, OsString)>, caller: i32) -> Option<Self> {
         let (mut kind, mut user) = (None, None);
         for (name, value) in variables {
             if name == OsStr::new("PAM_TYPE") {
@@ -62,7 +65,7 @@ impl Pam {
                 user = Some(value.to_string_lossy().into_owned());
             }
         }
-        kind.map(|kind| Self { kind, user: user.unwrap_or_default() })
+        kind.map(|kind| Self { kind, user: user.unwrap_or_default(), caller })
     }
 
     /// Whose processes the session will have; `None` where there is nothing to do: root's, and at the end of one.
@@ -71,7 +74,7 @@ impl Pam {
             "open_session" | "account" => {}
             "close_session" => return Ok(None),
             _ => {
-                return Err(Error::new("'jobfence adopt' can do nothing in this PAM stack:")
+                return Err(Error::new("jobfence can do nothing in this PAM stack:")
                     .value(&self.kind)
                     .hint("its line begins with 'session'; see jobfence(8)"));
             }
@@ -125,6 +128,34 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Answer {
+    /// `None`: nothing is fenced here.
+    Done(Option<Outcome>),
+    /// The session goes on without a fence, as a step that cannot be fenced does; why, in a sentence.
+    Unfenced(String),
+    /// Why not, in a sentence: the session is denied.
+    Refused(String),
+}
+
+/// Adopts as far as the configuration says so. What cannot be done is softened for PAM's sessions alone.
+pub fn answer(loaded: Result<Loaded, LoadError>, request: &Request) -> Answer {
+    let (mode, on_error, error) = match loaded {
+        Ok(Loaded { config: Config { mode: Mode::Off, .. }, .. }) => return Answer::Done(None),
+        Err(errors) if errors.mode == Mode::Off => return Answer::Done(None),
+        Ok(Loaded { config, .. }) => match Host::read(&config).and_then(|host| adopt(&host, &config, request)) {
+            Ok(outcome) => return Answer::Done(Some(outcome)),
+            Err(error) => (config.mode, config.on_error, error.to_string()),
+        },
+        Err(errors) => (errors.mode, errors.on_error, errors.to_string()),
+    };
+    if request.pam.is_some() && on_error.within(mode).general() == OnError::Warn {
+        return Answer::Unfenced(format!("{error}; this session is not fenced ({})", OnErrors::softened_by(mode)));
+    }
+    Answer::Refused(error)
+}
+
 /// Moves a process into the extern step of its user's job on this node.
 ///
 /// An error leaves it where it was, in every hierarchy, or says where that could not be done.
@@ -136,7 +167,7 @@ pub fn adopt(host: &Host, config: &Config, request: &Request) -> Result<Outcome>
             user => user,
         },
     };
-    let caller = becomes.map(|_| getppid().as_raw());
+    let caller = request.pam.as_ref().map(|pam| pam.caller);
     let pid = request.pid.or(caller).ok_or_else(|| Error::new("say which process: --pid PID"))?;
     let process = Process::open(&host.proc, pid)?;
     let uid = process.user(becomes, caller)?;
@@ -146,8 +177,9 @@ pub fn adopt(host: &Host, config: &Config, request: &Request) -> Result<Outcome>
         return Ok(outcome);
     }
     let mut failure = None;
+    let deadline = Instant::now() + PATIENCE;
     for candidate in extern_steps(host, config, uid, request)? {
-        match candidate.take(host, config, &process, &before) {
+        match candidate.take(host, config, &process, &before, deadline) {
             Ok(outcome) => return Ok(outcome),
             Err(error) if !process.is_alive(&host.proc) => return Err(error),
             // It may be just ending: its user may have another.
@@ -306,17 +338,19 @@ fn extern_steps(host: &Host, config: &Config, uid: u32, request: &Request) -> Re
         if request.job.is_some_and(|wanted| wanted != job) {
             continue;
         }
-        match records.read(&levels) {
-            Ok(Some(record)) if is_live(host, &record)? => {
-                if key.uid == uid {
-                    found.push(Candidate { record, key, job });
-                } else if request.job.is_some() {
-                    let theirs = format!("job {job} belongs to uid {}, not to uid {uid}", key.uid);
-                    failure = failure.or(Some(Error::new(theirs)));
-                }
+        let live = || match records.read(&levels)? {
+            Some(record) if is_live(host, &record)? => Ok(Some(record)),
+            _ => Ok(None),
+        };
+        match live() {
+            Ok(Some(record)) if key.uid == uid => found.push(Candidate { record, key, job }),
+            Ok(Some(_)) if request.job.is_some() => {
+                let theirs = format!("job {job} belongs to uid {}, not to uid {uid}", key.uid);
+                failure = failure.or(Some(Error::new(theirs)));
             }
             Ok(_) => {}
             Err(error) if key.uid == uid => failure = Some(error),
+            // What cannot be read of others' is nothing to this one.
             Err(_) => {}
         }
     }
@@ -351,10 +385,17 @@ fn is_live(host: &Host, record: &Record) -> Result<bool> {
 }
 
 impl Candidate {
-    fn take(&self, host: &Host, config: &Config, process: &Process, before: &Membership) -> Result<Outcome> {
+    fn take(
+        &self,
+        host: &Host,
+        config: &Config,
+        process: &Process,
+        before: &Membership,
+        deadline: Instant,
+    ) -> Result<Outcome> {
         let pid = process.this.pid;
         let ended = || Error::new(format!("process {pid} has ended"));
-        self.wait_until_made(host, config, before);
+        self.wait_until_made(host, config, before, deadline);
         let records = Records::open(&config.run_dir)?;
         let mut fence = match Fence::of_another(host, records, self.key.clone(), &self.record, before) {
             Ok(fence) => fence,
@@ -375,10 +416,9 @@ impl Candidate {
     }
 
     /// The record is there before the directories. There is no event to wait for, and it takes a few milliseconds.
-    fn wait_until_made(&self, host: &Host, config: &Config, membership: &Membership) {
+    fn wait_until_made(&self, host: &Host, config: &Config, membership: &Membership, deadline: Instant) {
         let path = format!("/{}/{}", self.record.base, self.record.levels.join("/"));
         let used = others(host, config, membership).unwrap_or_default();
-        let deadline = Instant::now() + PATIENCE;
         // A step that began with another configuration never has them all, and is taken as it is.
         while !used.iter().all(|h| dir_of(h, &in_root(h, &path)).is_ok()) && Instant::now() < deadline {
             let _ = poll(&mut [], PollTimeout::from(5u8));
@@ -413,7 +453,7 @@ mod tests {
     use std::path::PathBuf;
 
     fn pam(variables: &[(&str, &str)]) -> Option<Pam> {
-        Pam::from_environment(variables.iter().map(|(name, value)| (name.into(), value.into())))
+        Pam::from_environment(variables.iter().map(|(name, value)| (name.into(), value.into())), 7)
     }
 
     #[test]
@@ -421,12 +461,12 @@ mod tests {
         assert_eq!(pam(&[("PAM_USER", "alice")]), None);
         let forged =
             [("PAM_TYPE", "close_session"), ("PAM_USER", "root"), ("PAM_USER", "bob"), ("PAM_TYPE", "account")];
-        assert_eq!(pam(&forged), Some(Pam { kind: "account".into(), user: "bob".into() }));
+        assert_eq!(pam(&forged), Some(Pam { kind: "account".into(), user: "bob".into(), caller: 7 }));
     }
 
     #[test]
     fn pam_is_heeded_where_a_session_begins() {
-        let becomes = |kind: &str, user: &str| Pam { kind: kind.into(), user: user.into() }.becomes();
+        let becomes = |kind: &str, user: &str| Pam { kind: kind.into(), user: user.into(), caller: 7 }.becomes();
         let nobody = User::from_name("nobody").unwrap().unwrap().uid.as_raw();
         assert_eq!(becomes("open_session", "nobody"), Ok(Some(nobody)));
         assert_eq!(becomes("account", "nobody"), Ok(Some(nobody)));

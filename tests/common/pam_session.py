@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Opens a PAM session as sshd does: pam_session.py DIRECTORY SERVICE USER [NAME=VALUE...].
+"""Opens a PAM session as sshd does: pam_session.py DIRECTORY SERVICE USER FLAGS [NAME=VALUE...].
 
 DIRECTORY stands for /etc/pam.d, the assignments for what a user may put into PAM's environment. Says what PAM answered
-and told the user, then waits for a line and closes the session.
+and told the user, then waits for a line and closes the session. Fails where a session that was granted leaves anything.
 """
 
 import ctypes
 import json
+import os
 import sys
 
 PAM = ctypes.CDLL("libpam.so.0")
@@ -47,12 +48,22 @@ def report(answer):
     said.clear()
 
 
-directory, service, user, *assignments = (word.encode() for word in sys.argv[1:])
+def resources():
+    """Open descriptors, and threads."""
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+directory, service, user, flags, *assignments = (word.encode() for word in sys.argv[1:])
+before = resources()
 handle, conversation = ctypes.c_void_p(), Conversation(talk, None)
 if PAM.pam_start_confdir(service, user, ctypes.byref(conversation), directory, ctypes.byref(handle)) != 0:
     sys.exit("pam_start_confdir failed")
 for assignment in assignments:
     PAM.pam_putenv(handle, assignment)
-report(PAM.pam_open_session(handle, 0))
+opened = PAM.pam_open_session(handle, int(flags))
+report(opened)
 sys.stdin.readline()
 report(PAM.pam_close_session(handle, 0))
+PAM.pam_end(handle, 0)
+if opened == 0 and resources() != before:
+    sys.exit(f"descriptors and threads: {before} before the session, {resources()} after it")

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence adopt`: puts a session's process into its user's job, for pam_exec(8).
+//! `jobfence adopt`: puts a process that Slurm did not start into its user's job.
 
 use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
-use jobfence::config::{Mode, OnError, OnErrors};
-use jobfence::entry::adopt::{self, Pam, Request};
-use jobfence::host::Host;
+use jobfence::entry::adopt::{self, Answer, Pam, Request};
+use nix::unistd::getppid;
 
 use crate::{Configured, Failure, require_root};
 
@@ -26,28 +25,15 @@ pub struct Options {
 /// Fails unless the process is fenced, so that PAM can deny the session. A session says nothing but why it is denied.
 pub fn adopt(options: &Options) -> Result<ExitCode, Failure> {
     require_root("'jobfence adopt'")?;
-    let pam = Pam::from_environment(std::env::vars_os());
+    let pam = Pam::from_environment(std::env::vars_os(), getppid().as_raw());
     let is_session = pam.is_some();
     let request = Request { pid: options.pid, job: options.job, pam };
-    let (mode, on_error, result) = match options.configured.load() {
-        Ok(loaded) if loaded.config.mode == Mode::Off => (Mode::Off, loaded.config.on_error, Ok(None)),
-        Ok(loaded) => {
-            let config = loaded.config;
-            let adopted = Host::read(&config).and_then(|host| adopt::adopt(&host, &config, &request));
-            (config.mode, config.on_error, adopted.map(Some).map_err(|error| error.to_string()))
-        }
-        Err(errors) if errors.mode == Mode::Off => (Mode::Off, errors.on_error, Ok(None)),
-        Err(errors) => (errors.mode, errors.on_error, Err(errors.to_string())),
-    };
-    match result {
-        Ok(_) if is_session => {}
-        Ok(Some(outcome)) => println!("{outcome}"),
-        Ok(None) => println!("Mode=off: nothing is fenced here"),
-        // As a step that cannot be fenced, which runs without.
-        Err(error) if is_session && on_error.within(mode).general() == OnError::Warn => {
-            eprintln!("jobfence: {error}; this session is not fenced ({})", OnErrors::softened_by(mode));
-        }
-        Err(error) => return Err(error.into()),
+    match adopt::answer(options.configured.load(), &request) {
+        Answer::Done(_) if is_session => {}
+        Answer::Done(Some(outcome)) => println!("{outcome}"),
+        Answer::Done(None) => println!("Mode=off: nothing is fenced here"),
+        Answer::Unfenced(sentence) => eprintln!("jobfence: {sentence}"),
+        Answer::Refused(sentence) => return Err(sentence.into()),
     }
     Ok(ExitCode::SUCCESS)
 }

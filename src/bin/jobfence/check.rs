@@ -60,19 +60,18 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
     let host = Host::read(&config)?;
     let slurm = Slurm::read(loaded.file.as_deref());
     let own = describe(&host, &config, slurm.as_ref());
-    // No verdict on a job: a hint. Where the limits are in Slurm's directories, pam_slurm_adopt does it all.
-    if own.limits
-        && let Some(missing) = pam::missing(&options.pam_directory, &pam_line(&options.configured))
-    {
-        println!("pam            {missing}");
+    let plugin = slurm.as_ref().map(Slurm::plugin);
+    // No verdict on a job: hints. Where the limits are in Slurm's directories, pam_slurm_adopt does it all.
+    for fault in pam::faults(&options.pam_directory, &pam_line(&options.configured, plugin.as_ref()), own.limits) {
+        println!("pam            {fault}");
     }
     match config.mode {
         Mode::Observe => println!("mode           observe: jobs are put in cgroups and measured, but not limited"),
         Mode::Enforce | Mode::Off => {}
     }
-    match slurm.as_ref().map(Slurm::plugin) {
+    match plugin {
         None => {}
-        Some(Plugin::Line(line)) => println!("plugin         {line}"),
+        Some(Plugin::Line { line, .. }) => println!("plugin         {line}"),
         Some(Plugin::NoFile(line)) => {
             println!("plugin         {line}: there is no such file");
             println!("verdict        NO job would be fenced here: slurmd cannot load the plugin");
@@ -111,12 +110,25 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The line by which sessions are fenced, with this program and this configuration.
-fn pam_line(configured: &Configured) -> String {
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/sbin/jobfence"));
-    let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
-    let config = configured.config.as_ref().map(|file| format!(" --config {}", absolute(file).display()));
-    format!("session required pam_exec.so quiet stdout {} adopt{}", program.display(), config.unwrap_or_default())
+/// The line by which sessions are fenced, with this configuration: the file that Slurm loads, with the same arguments.
+fn pam_line(configured: &Configured, plugin: Option<&Plugin>) -> String {
+    let beside = || {
+        let program = std::env::current_exe().unwrap_or_default();
+        let found = program.ancestors().nth(2).map(|prefix| prefix.join("lib/slurm/libjobfence.so"));
+        found.filter(|file| file.is_file()).unwrap_or_else(|| PathBuf::from("/usr/lib/slurm/libjobfence.so"))
+    };
+    let (file, mut arguments) = match plugin {
+        Some(Plugin::Line { file, arguments, .. }) if file.is_absolute() => (file.clone(), arguments.clone()),
+        Some(Plugin::Line { arguments, .. }) => (beside(), arguments.clone()),
+        _ => (beside(), Vec::new()),
+    };
+    if let Some(config) = &configured.config {
+        let config = std::path::absolute(config).unwrap_or_else(|_| config.clone());
+        arguments.retain(|argument| !argument.to_ascii_lowercase().starts_with("config="));
+        arguments.insert(0, format!("config={}", config.display()));
+    }
+    let words = [vec![file.display().to_string()], arguments].concat();
+    format!("session required {}", words.join(" "))
 }
 
 /// Which directories would be ours.

@@ -36,7 +36,7 @@ enum Command {
     Run(run::Options),
     /// Remove what dead step daemons have left.
     Reap(Configured),
-    /// Put a session's process into its user's job, for pam_exec(8).
+    /// Put a process that Slurm did not start into its user's job.
     Adopt(adopt::Options),
     /// Make the delegated scope and keep it alive, for jobfence.service.
     Hold(hold::Options),

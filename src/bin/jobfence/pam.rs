@@ -1,63 +1,260 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the PAM configuration of this host says about sessions that pam_slurm_adopt lets in.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What services are configured in.
+/// What services are configured in, and where distributions put what the first does not have (pam.d(5)).
 pub const DIRECTORY: &str = "/etc/pam.d";
+const VENDORS: &str = "/usr/lib/pam.d";
 
-/// What to do, if pam_slurm_adopt lets sessions in and nothing puts them into a fence: the line `line` in which file.
-pub fn missing(directory: &Path, line: &str) -> Option<String> {
-    let mut adopting = None;
-    for (file, text) in services(directory) {
-        for words in statements(&text) {
-            if calls_us(&words) {
-                return None;
-            }
-            if adopting.is_none() && words.iter().any(|word| base_name(word).starts_with("pam_slurm_adopt")) {
-                adopting = Some(file.clone());
-            }
-        }
+/// As many files within files as libpam reads.
+const DEEPEST: usize = 16;
+
+/// What is wrong here, if anything: of each service what an administrator should do. `line` is that which it should have;
+/// `own`: whether a session is outside of every fence without it.
+pub fn faults(directory: &Path, line: &str, own: bool) -> Vec<String> {
+    let directories = [directory, Path::new(VENDORS)];
+    let stacks: Vec<Stack> = files(directory).iter().map(|file| Stack::read(&directories, file)).collect();
+    let included: BTreeSet<&PathBuf> = stacks.iter().flat_map(|stack| &stack.included).collect();
+    let mut faults = Vec::new();
+    for stack in &stacks {
+        let lack = || stack.lack(line, !included.contains(&stack.file)).filter(|_| own);
+        // A file that several services include has one fault.
+        faults.extend(stack.hole(line).or_else(lack).filter(|fault| !faults.contains(fault)));
     }
-    let adopting = adopting?;
-    // It may be a file that other services include, and those are no business of ours.
-    let sshd = directory.join("sshd");
-    let file = if sshd.is_file() { &sshd } else { &adopting };
-    Some(format!(
-        "ssh sessions are NOT fenced: {} has pam_slurm_adopt, and no line calls 'jobfence adopt'; \
-         add as the last line of {}: {line}",
-        adopting.display(),
-        file.display()
-    ))
+    faults
 }
 
-/// The files that PAM reads, by name, and their texts; none where the directory cannot be read.
-fn services(directory: &Path) -> Vec<(PathBuf, String)> {
+/// The files of services, by name; none where the directory cannot be read.
+fn files(directory: &Path) -> Vec<PathBuf> {
     let left_over = |name: &str| {
         name.ends_with('~')
             || [".dpkg-", ".rpm", ".bak", ".orig", ".old", ".ucf-"].iter().any(|mark| name.contains(mark))
     };
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let files = entries.filter(|entry| !left_over(&entry.file_name().to_string_lossy())).map(|entry| entry.path());
-    let mut texts: Vec<_> = files.filter_map(|file| Some((file.clone(), fs::read_to_string(&file).ok()?))).collect();
-    texts.sort();
-    texts
+    let entries = entries.filter(|entry| !left_over(&entry.file_name().to_string_lossy()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|file| file.is_file()).collect();
+    files.sort();
+    files
 }
 
-/// The statements of a file as words: without comments, continued lines in one (pam.d(5)).
-fn statements(text: &str) -> Vec<Vec<String>> {
-    let joined = text.replace("\\\n", " ");
-    let words = |line: &str| line.split('#').next().unwrap_or_default().split_whitespace().map(str::to_owned).collect();
-    joined.lines().map(words).collect()
+/// Where a line is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct At {
+    file: PathBuf,
+    line: usize,
 }
 
-fn calls_us(words: &[String]) -> bool {
-    let exec = words.iter().position(|word| matches!(base_name(word), "pam_exec.so" | "pam_exec"));
-    let Some(command) = exec.and_then(|exec| words.get(exec..)) else { return false };
-    command
-        .windows(2)
-        .any(|pair| matches!(pair, [program, word] if base_name(program) == "jobfence" && word == "adopt"))
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}
+
+/// A line that calls a module.
+struct Call {
+    kind: Kind,
+    /// The module and its arguments.
+    words: Vec<String>,
+    /// The places by which it came to be in the service, from the service's own file to its own.
+    path: Vec<At>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Auth,
+    Account,
+    Session,
+    Password,
+}
+
+impl Kind {
+    fn of(word: &str) -> Option<Self> {
+        // A `-` only says that the module may be missing.
+        let word = word.strip_prefix('-').unwrap_or(word);
+        let known = [
+            ("auth", Self::Auth),
+            ("account", Self::Account),
+            ("session", Self::Session),
+            ("password", Self::Password),
+        ];
+        known.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, kind)| kind)
+    }
+}
+
+impl Call {
+    fn module(&self) -> &str {
+        let name = self.words.first().map_or("", |word| base_name(word));
+        name.strip_suffix(".so").unwrap_or(name)
+    }
+
+    fn argument(&self, key: &str) -> Option<&str> {
+        self.words.iter().skip(1).rev().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    fn at(&self) -> &At {
+        self.path.last().expect("a call is somewhere")
+    }
+
+    /// Whether it puts the session into a job.
+    fn is_ours(&self) -> bool {
+        self.kind == Kind::Session && (self.module() == "libjobfence" || self.executes_us())
+    }
+
+    fn executes_us(&self) -> bool {
+        let is_adopt =
+            |pair: &[String]| matches!(pair, [program, word] if base_name(program) == "jobfence" && word == "adopt");
+        self.module() == "pam_exec" && self.words.windows(2).any(is_adopt)
+    }
+
+    /// Whether it lets the user write into PAM's environment. It does not unless told so, since Linux-PAM 1.4 and in Red Hat's
+    /// older ones.
+    fn reads_users_environment(&self) -> bool {
+        // As C's atoi has it.
+        let is_on = |value: &str| value.trim_start_matches(['+', '-', '0']).starts_with(|c: char| c.is_ascii_digit());
+        self.module() == "pam_env" && self.argument("user_readenv").is_some_and(is_on)
+    }
+
+    /// Whether it moves the process into a cgroup of the session's.
+    fn is_logind(&self) -> bool {
+        self.kind == Kind::Session && matches!(self.module(), "pam_systemd" | "pam_elogind")
+    }
+
+    /// Where the ways to it and to another part: in a file that both are in.
+    fn parts_from(&self, other: &Self) -> &At {
+        let differs = |(ours, theirs): &(&At, &At)| ours != theirs;
+        self.path.iter().zip(&other.path).find(differs).map_or(self.at(), |(ours, _)| ours)
+    }
+}
+
+/// A service with all that it includes, in PAM's order.
+struct Stack {
+    /// The service's own file.
+    file: PathBuf,
+    calls: Vec<Call>,
+    included: BTreeSet<PathBuf>,
+}
+
+impl Stack {
+    fn read(directories: &[&Path], file: &Path) -> Self {
+        let mut stack = Self { file: file.to_owned(), calls: Vec::new(), included: BTreeSet::new() };
+        stack.add(directories, file, None, &[]);
+        stack
+    }
+
+    fn add(&mut self, directories: &[&Path], file: &Path, only: Option<Kind>, path: &[At]) {
+        // What cannot be read PAM treats as a failure: no session begins.
+        let Ok(text) = fs::read(file) else { return };
+        for (line, words) in statements(&String::from_utf8_lossy(&text)) {
+            let path = [path, &[At { file: file.to_owned(), line }]].concat();
+            let mut include = |name: &str, only| {
+                let found = directories.iter().map(|directory| directory.join(name)).find(|file| file.is_file());
+                let Some(found) = found.filter(|_| path.len() < DEEPEST) else { return };
+                self.add(directories, &found, only, &path);
+                self.included.insert(found);
+            };
+            match words.as_slice() {
+                [word, name, ..] if word == "@include" => include(name, only),
+                [kind, control, rest @ ..] => {
+                    let Some(kind) = Kind::of(kind).filter(|kind| only.is_none_or(|only| only == *kind)) else {
+                        continue;
+                    };
+                    match rest {
+                        [name, ..] if ["include", "substack"].iter().any(|word| control.eq_ignore_ascii_case(word)) => {
+                            include(name, Some(kind));
+                        }
+                        _ => self.calls.push(Call { kind, words: rest.to_vec(), path }),
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a user can become root by our line. PAM's environment lasts from auth to session.
+    fn hole(&self, line: &str) -> Option<String> {
+        self.calls.iter().enumerate().find_map(|(number, ours)| {
+            if !ours.executes_us() {
+                return None;
+            }
+            let before = |other, kind| if kind == ours.kind { other < number } else { kind == Kind::Auth };
+            let sets = |(other, call): &(usize, &Call)| call.reads_users_environment() && before(*other, call.kind);
+            let (_, env) = self.calls.iter().enumerate().find(sets)?;
+            Some(format!(
+                "ANY USER CAN BECOME ROOT: {} runs 'jobfence adopt' as root with variables that users set by {} (pam_env, \
+                 user_readenv); put in its place: {line}",
+                ours.at(),
+                env.at()
+            ))
+        })
+    }
+
+    /// What is missing for sessions to be fenced, where pam_slurm_adopt lets them in. `alone`: no service includes this file.
+    fn lack(&self, line: &str, alone: bool) -> Option<String> {
+        let adopting = self.calls.iter().find(|call| self.adopts(call, alone))?;
+        let Some(number) = self.calls.iter().rposition(Call::is_ours) else {
+            return Some(format!(
+                "ssh sessions are NOT fenced: {} has pam_slurm_adopt, and no session line of {} calls jobfence; add as its last \
+                 line: {line}",
+                adopting.at(),
+                self.file.display()
+            ));
+        };
+        let (ours, later) = self.calls.get(number..)?.split_first()?;
+        let logind = later.iter().rfind(|call| call.is_logind())?;
+        Some(format!(
+            "ssh sessions are NOT fenced with cgroup v2: {} puts them into the job, and then {} ({}) moves them out of it; move \
+             {} behind {}",
+            ours.at(),
+            logind.module(),
+            logind.at(),
+            ours.parts_from(logind),
+            logind.parts_from(ours)
+        ))
+    }
+
+    /// Whether it is pam_slurm_adopt, and works in this service: in sshd, unless told otherwise.
+    fn adopts(&self, call: &Call, alone: bool) -> bool {
+        let service = call.argument("service").unwrap_or("sshd");
+        call.kind == Kind::Account
+            && call.module() == "pam_slurm_adopt"
+            && (service == "*" && alone || self.file.file_name().is_some_and(|name| name == service))
+    }
+}
+
+/// The statements of a file as words, each with the number of its first line: without comments, continued lines in one (pam.d(5)).
+fn statements(text: &str) -> Vec<(usize, Vec<String>)> {
+    let mut found = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let mut statement = line.split('#').next().unwrap_or_default().to_owned();
+        while statement.ends_with('\\') {
+            statement.pop();
+            let more = lines.next().map_or("", |(_, more)| more);
+            statement.push(' ');
+            statement.push_str(more.split('#').next().unwrap_or_default());
+        }
+        found.push((number + 1, words(&statement)));
+    }
+    found
+}
+
+/// Separated by blanks, but for what stands in brackets.
+fn words(statement: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut rest = statement.trim_start();
+    while !rest.is_empty() {
+        let (word, after) = match rest.strip_prefix('[') {
+            Some(bracketed) => bracketed.split_once(']').unwrap_or((bracketed, "")),
+            None => rest.split_once(char::is_whitespace).unwrap_or((rest, "")),
+        };
+        words.push(word.to_owned());
+        rest = after.trim_start();
+    }
+    words
 }
 
 fn base_name(word: &str) -> &str {
@@ -69,40 +266,133 @@ mod tests {
     use super::*;
 
     const ADOPT: &str = "account required pam_unix.so\n-account required pam_slurm_adopt.so\n";
+    const EXEC: &str = "session required pam_exec.so quiet stdout /usr/sbin/jobfence adopt --config /x\n";
+    const MODULE: &str = "session required /usr/lib/slurm/libjobfence.so config=/x\n";
+    const USER_ENV: &str = "session required pam_env.so user_readenv=1 envfile=/etc/default/locale\n";
+    const SYSTEMD: &str = "-session optional pam_systemd.so\n";
 
-    fn with(files: &[(&str, &str)]) -> Option<String> {
+    fn faults_of(files: &[(&str, &str)], own: bool) -> Vec<String> {
         let temp = tempfile::tempdir().unwrap();
         for (name, text) in files {
             fs::write(temp.path().join(name), text).unwrap();
         }
-        let said = missing(temp.path(), "THE LINE")?;
-        Some(said.replace(&format!("{}/", temp.path().display()), ""))
+        let said = faults(temp.path(), "THE LINE", own);
+        said.iter().map(|said| said.replace(&format!("{}/", temp.path().display()), "")).collect()
+    }
+
+    fn with(files: &[(&str, &str)]) -> Vec<String> {
+        faults_of(files, true)
+    }
+
+    fn lack(adopting: &str, service: &str) -> Vec<String> {
+        vec![format!(
+            "ssh sessions are NOT fenced: {adopting} has pam_slurm_adopt, and no session line of {service} calls jobfence; \
+             add as its last line: THE LINE"
+        )]
     }
 
     #[test]
     fn says_which_line_goes_into_which_file() {
-        let said = with(&[("sshd", ADOPT), ("su", "")]).unwrap();
-        assert!(said.contains("sshd has pam_slurm_adopt"), "{said}");
-        assert!(said.ends_with("add as the last line of sshd: THE LINE"), "{said}");
-        let said = with(&[("system-auth", ADOPT), ("sshd", "account include system-auth\n")]).unwrap();
-        assert!(said.contains("system-auth has") && said.contains("line of sshd:"), "{said}");
-        assert!(with(&[("ssh", "account [default=bad \\\n success=ok] /lib/pam_slurm_adopt.so x\n")]).is_some());
+        assert_eq!(with(&[("sshd", ADOPT), ("su", "")]), lack("sshd:2", "sshd"));
+        let in_parts = "account [default=bad \\\n success=ok] /lib/pam_slurm_adopt.so x\n";
+        assert_eq!(with(&[("sshd", in_parts)]), lack("sshd:1", "sshd"));
+        // By each way in which one file becomes part of another.
+        for include in ["account include system-auth", "account substack system-auth", "@include system-auth"] {
+            assert_eq!(with(&[("system-auth", ADOPT), ("sshd", include)]), lack("system-auth:2", "sshd"), "{include}");
+        }
+        assert_eq!(with(&[("system-auth", ADOPT), ("sshd", "session include system-auth")]), [""; 0]);
+        // In sshd alone, unless told otherwise.
+        assert_eq!(with(&[("common-account", ADOPT), ("cron", "@include common-account\n")]), [""; 0]);
+        let cron = ("cron", "@include common-account\n");
+        for service in ["*", "cron"] {
+            let adopt = format!("account required pam_slurm_adopt.so service={service}\n");
+            assert_eq!(with(&[("common-account", &adopt), cron]), lack("common-account:1", "cron"));
+        }
+        assert_eq!(faults_of(&[("sshd", ADOPT)], false), [""; 0]);
     }
 
     #[test]
     fn says_nothing_without_pam_slurm_adopt() {
-        assert_eq!(missing(Path::new("/nonexistent"), ""), None);
-        assert_eq!(with(&[("sshd", "account required pam_unix.so\n# account required pam_slurm_adopt.so\n")]), None);
-        assert_eq!(with(&[("sshd.dpkg-old", ADOPT), ("sshd~", ADOPT)]), None);
+        assert_eq!(faults(Path::new("/nonexistent"), "", true), [""; 0]);
+        let none =
+            "account required pam_unix.so\n# account required pam_slurm_adopt.so\nsession required pam_slurm_adopt.so";
+        assert_eq!(with(&[("sshd", none), ("sshd.dpkg-old", ADOPT), ("sshd~", ADOPT)]), [""; 0]);
     }
 
     #[test]
     fn says_nothing_where_the_line_is() {
-        let line = "session required pam_exec.so quiet stdout /usr/sbin/jobfence adopt --config /x\n";
-        assert_eq!(with(&[("sshd", &format!("{ADOPT}{line}"))]), None);
-        assert_eq!(with(&[("common-account", ADOPT), ("sshd", line)]), None);
-        for other in [format!("#{line}"), line.replace("adopt", "check"), line.replace("pam_exec.so", "pam_echo.so")] {
-            assert!(with(&[("sshd", &format!("{ADOPT}{other}"))]).is_some(), "{other}");
+        for line in [EXEC, MODULE] {
+            assert_eq!(with(&[("sshd", &format!("{ADOPT}{line}"))]), [""; 0]);
+            assert_eq!(
+                with(&[("sshd", &format!("{ADOPT}@include common-session")), ("common-session", line)]),
+                [""; 0]
+            );
+            // Not in this service, not in this stack, not at all.
+            for other in [line.replace("session", "auth"), format!("#{line}"), line.replace("jobfence", "jobfences")] {
+                let said = with(&[("sshd", &format!("{ADOPT}{other}")), ("su-l", line), ("common-session", line)]);
+                assert_eq!(said, lack("sshd:2", "sshd"), "{other}");
+            }
+            let included = format!("{ADOPT}account include common-session\n");
+            assert_eq!(with(&[("sshd", &included), ("common-session", line)]), lack("sshd:2", "sshd"));
         }
+        for other in [EXEC.replace("adopt", "check"), EXEC.replace("pam_exec.so", "pam_echo.so")] {
+            assert_eq!(with(&[("sshd", &format!("{ADOPT}{other}"))]), lack("sshd:2", "sshd"), "{other}");
+        }
+    }
+
+    #[test]
+    fn says_where_users_choose_what_roots_program_loads() {
+        let hole = |ours: &str, env: &str| {
+            vec![format!(
+                "ANY USER CAN BECOME ROOT: {ours} runs 'jobfence adopt' as root with variables that users set by {env} (pam_env, \
+                 user_readenv); put in its place: THE LINE"
+            )]
+        };
+        let debian = |last: &str| format!("{ADOPT}@include common-session\n{USER_ENV}{last}");
+        let session = ("common-session", SYSTEMD);
+        assert_eq!(with(&[session, ("sshd", &debian(EXEC))]), hole("sshd:5", "sshd:4"));
+        assert_eq!(with(&[session, ("sshd", &debian(MODULE))]), [""; 0]);
+        assert_eq!(with(&[session, ("sshd", &format!("{ADOPT}@include common-session\n{EXEC}{USER_ENV}"))]), [""; 0]);
+        assert_eq!(with(&[session, ("sshd", &debian(EXEC).replace("readenv=1", "readenv=0"))]), [""; 0]);
+        assert_eq!(with(&[session, ("sshd", &debian(EXEC).replace("user_readenv=1 ", ""))]), [""; 0]);
+        // Whoever lets users in, and whoever limits them.
+        assert_eq!(faults_of(&[("cron", &format!("{USER_ENV}{EXEC}"))], false), hole("cron:2", "cron:1"));
+        // What auth has set lasts, wherever it stands.
+        let auth = USER_ENV.replace("session", "auth");
+        let el = "auth substack password-auth\nsession include password-auth\n";
+        let both = format!("{SYSTEMD}{EXEC}{auth}");
+        assert_eq!(
+            with(&[("password-auth", &both), ("sshd", el), ("login", el)]),
+            hole("password-auth:2", "password-auth:3")
+        );
+        assert_eq!(
+            with(&[("password-auth", &both), ("cron", "session include password-auth\n")]),
+            hole("password-auth:2", "password-auth:3")
+        );
+    }
+
+    #[test]
+    fn says_where_the_session_is_moved_out_again() {
+        let moved = |ours: &str, systemd: &str, from: &str, to: &str| {
+            vec![format!(
+                "ssh sessions are NOT fenced with cgroup v2: {ours} puts them into the job, and then pam_systemd ({systemd}) \
+                 moves them out of it; move {from} behind {to}"
+            )]
+        };
+        let session = ("common-session", SYSTEMD);
+        let sshd = format!("{ADOPT}{MODULE}@include common-session\n");
+        assert_eq!(with(&[session, ("sshd", &sshd)]), moved("sshd:3", "common-session:1", "sshd:3", "sshd:4"));
+        let both = format!("{EXEC}{SYSTEMD}");
+        let sshd = format!("{ADOPT}@include common-session\n");
+        let said = moved("common-session:1", "common-session:2", "common-session:1", "common-session:2");
+        assert_eq!(with(&[("common-session", &both), ("sshd", &sshd)]), said);
+        // Once more behind it is late enough.
+        assert_eq!(with(&[("common-session", &both), ("sshd", &format!("{sshd}{MODULE}"))]), [""; 0]);
+    }
+
+    #[test]
+    fn an_endless_stack_has_an_end() {
+        let said = with(&[("sshd", &format!("{ADOPT}@include common\n")), ("common", "session include common\n")]);
+        assert_eq!(said, lack("sshd:2", "sshd"));
     }
 }

@@ -63,8 +63,15 @@ pub struct Slurm {
 /// What plugstack.conf says of us.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plugin {
-    /// The line that loads us, and where it is.
-    Line(String),
+    /// The one that loads us.
+    Line {
+        /// The line and where it is, for people.
+        line: String,
+        /// The file that it loads.
+        file: PathBuf,
+        /// What the line gives it.
+        arguments: Vec<String>,
+    },
     /// That line names a file that does not exist.
     NoFile(String),
     /// No line does.
@@ -183,11 +190,15 @@ fn plugin_in(file: &Path, depth: u32) -> Option<Plugin> {
                     return Some(plugin);
                 }
             }
-            [kind @ ("required" | "optional"), path, ..] if path.ends_with("libjobfence.so") => {
-                let said = format!("{kind} {path} ({}:{})", file.display(), number + 1);
+            [kind @ ("required" | "optional"), path, ref arguments @ ..] if path.ends_with("libjobfence.so") => {
+                let line = format!("{kind} {path} ({}:{})", file.display(), number + 1);
                 // A relative one is looked for in Slurm's PluginDir.
                 let is_there = !path.starts_with('/') || Path::new(path).is_file();
-                return Some(if is_there { Plugin::Line(said) } else { Plugin::NoFile(said) });
+                if !is_there {
+                    return Some(Plugin::NoFile(line));
+                }
+                let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+                return Some(Plugin::Line { line, file: PathBuf::from(path), arguments });
             }
             _ => {}
         }
@@ -326,7 +337,9 @@ mod tests {
         std::fs::write(path("plugstack.conf"), "include plugstack.conf.d/*.conf\n").unwrap();
         assert_eq!(plugin(), r#"NoFile("required libjobfence.so (plugstack.conf.d/50-jobfence.conf:2)")"#);
         std::fs::write(&so, "").unwrap();
-        assert_eq!(plugin(), r#"Line("required libjobfence.so (plugstack.conf.d/50-jobfence.conf:2)")"#);
+        let line = r#"line: "required libjobfence.so (plugstack.conf.d/50-jobfence.conf:2)""#;
+        let said = format!(r#"Line {{ {line}, file: "libjobfence.so", arguments: ["Mode=observe"] }}"#);
+        assert_eq!(plugin(), said);
     }
 
     #[test]

@@ -159,12 +159,15 @@ def adopted_by_no_job_without_extern_step(site):
         site.wait(jobid)
 
 
-# Slurm itself reads a log-in environment by this service (--export=NONE): it refuses nobody but during the case.
+# Slurm itself reads a log-in environment by this service (--export=NONE): it refuses nobody but during the case. What lets users
+# set variables is as in Debian 12's sshd; pam_systemd need not be installed.
 SERVICE = Path("/etc/pam.d/su-l")
 ADOPTING = """\
 auth sufficient pam_rootok.so
 account required pam_slurm_adopt.so service=su-l action_adopt_failure=deny action_generic_failure=deny
 session required pam_permit.so
+-session optional pam_systemd.so
+session required pam_env.so readenv=0 user_readenv=1
 """
 
 
@@ -183,8 +186,10 @@ def session_line(site):
         said = site.command("jobfence", "check").stdout
         line = re.search(r"ssh sessions are NOT fenced: .*: (session required .*)", said)
         if line:
+            expect_in("libjobfence.so", line.group(1), "the line that 'jobfence check' says")
             write_atomically(SERVICE, f"{ADOPTING}{line.group(1)}\n")
-            expect("NOT fenced" not in site.command("jobfence", "check").stdout, "check is not content")
+            content = site.command("jobfence", "check").stdout
+            expect("\npam " not in content, f"check is not content:\n{content}")
         yield bool(line)
     finally:
         write_atomically(SERVICE, before)
