@@ -26,6 +26,11 @@ from slurm.harness import CASES  # noqa: E402
 
 TESTS = "opt/jobfence-tests"
 
+# For the record: what the table of matrix.py says of the cell.
+WHAT_IT_IS = """
+echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f 1,2), $(slurmd -V)"
+"""
+
 # As an administrator would after 'make install', from the README.
 INSTALLED = f"""
 systemctl daemon-reload
@@ -68,7 +73,7 @@ def payload(directory):
 
 def in_guest(sites, layout, cases):
     """The guest's commands; nothing is said of a site that has none of these cases."""
-    lines = ["status=0"]
+    lines = ["status=0", WHAT_IT_IS]
     unknown = set(cases)
     for site, name, commands in ("installed", "INSTALLED_CASES", INSTALLED), ("two-nodes", "TWO_NODES_CASES", TWO_NODES):
         if site not in sites:
