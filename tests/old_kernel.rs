@@ -292,8 +292,7 @@ fn v1_alone() {
     const WANTED: [&str; 4] = ["cpu", "cpuacct", "memory", "freezer"];
     let v1: Vec<Hierarchy> = hierarchies().into_iter().filter(|h| h.version == Version::V1).collect();
     if !WANTED.iter().all(|controller| v1.iter().any(|h| h.has(controller))) {
-        eprintln!("skipped: this host has not all of {WANTED:?} on cgroup v1");
-        return;
+        return common::skip(&format!("this host has not all of {WANTED:?} on cgroup v1"));
     }
     let site = Site::new("v1");
     let mounts = tempfile::tempdir().unwrap();

@@ -6,6 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+// Not every file of tests has such a test.
+#[allow(dead_code)]
+mod skip;
+#[allow(unused_imports)]
+pub use skip::skip;
+
 /// Where fences may be made; gone when dropped.
 pub struct Base {
     /// The value of `CgroupBase`.

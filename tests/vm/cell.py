@@ -26,6 +26,11 @@ from slurm.harness import CASES  # noqa: E402
 
 TESTS = "opt/jobfence-tests"
 
+# For the record: what the table of matrix.py says of the cell.
+WHAT_IT_IS = """
+echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f 1,2), $(slurmd -V)"
+"""
+
 # As an administrator would after 'make install', from the README.
 INSTALLED = f"""
 systemctl daemon-reload
@@ -35,7 +40,7 @@ if [ -e /sys/fs/cgroup/cgroup.controllers ] && jobfence check; then
 fi
 # 'make demo' needs no installation; it makes a scope of its own.
 if [ -z "$INSTALLED_CASES" ]; then
-    python3 -B /{TESTS}/demo.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence || exit 1
+    python3 -B /{TESTS}/demo.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence || status=1
 fi
 systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /opt/guest/start-slurm || exit 1
@@ -68,7 +73,7 @@ def payload(directory):
 
 def in_guest(sites, layout, cases):
     """The guest's commands; nothing is said of a site that has none of these cases."""
-    lines = ["status=0"]
+    lines = ["status=0", WHAT_IT_IS]
     unknown = set(cases)
     for site, name, commands in ("installed", "INSTALLED_CASES", INSTALLED), ("two-nodes", "TWO_NODES_CASES", TWO_NODES):
         if site not in sites:

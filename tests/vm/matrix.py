@@ -28,6 +28,8 @@ CACHE = HERE.parents[1] / "target/vm"
 
 # As tests/slurm/cases.py prints them.
 CASE = re.compile(r"(ok|FAIL|skip) +(\w+) +([\d.]+) s\b")
+# As cell.py does.
+WHAT_IT_IS = re.compile(r"cell: (Linux .*)$")
 SUMMARY = re.compile(r"\d+ passed, \d+ failed, \d+ skipped$")
 
 ENDS = {TIMED_OUT: "late", NEVER_REPORTED: "died", SKIPPED: "none"}
@@ -44,6 +46,7 @@ class Result:
 
     cases: dict = field(default_factory=dict)  # name: (outcome, seconds)
     end: str = "died"
+    what: str = ""  # its kernel, systemd and Slurm
     seconds: float = 0.0
 
     def count(self, outcome):
@@ -73,6 +76,8 @@ class Runner:
             print(f"{cell}: {line}" if self.prefix else line, end="", flush=True)
             if found := CASE.match(line):
                 result.cases[found[2]] = (found[1], float(found[3]))
+            if found := WHAT_IT_IS.match(line.rstrip()):
+                result.what = found[1]
             complete = complete or bool(SUMMARY.match(line.rstrip()))
         status = child.wait()
         with self.lock:
@@ -114,7 +119,8 @@ def table(results):
     def row(name, entries):
         return name.ljust(wide) + "".join(f"{one:>7}" for one in entries)
 
-    yield from (f"{letter}  {cell}" for cell, letter in letters.items())
+    longest = max(map(len, results))
+    yield from (f"{letters[cell]}  {cell:{longest}}  {result.what}".rstrip() for cell, result in results.items())
     yield ""
     yield row("", letters.values())
     for name in names:

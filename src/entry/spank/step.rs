@@ -473,13 +473,17 @@ pub fn end() {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_thread_takes_its_rights_back_and_leaves_the_others_theirs() {
         if !nix::unistd::geteuid().is_root() {
-            return;
+            return skip::skip("only root has rights to take back");
         }
         // SAFETY: asks for nothing but a number.
         let effective = || unsafe { libc::syscall(libc::SYS_geteuid) };
