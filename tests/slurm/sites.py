@@ -118,6 +118,7 @@ class Site:
         self.config = None
         self.slurmd_log = None
         self.controller_log = None
+        self.accounting = None  # while there is one: see accounting.py
 
     # -- commands ---------------------------------------------------------------------
 

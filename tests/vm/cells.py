@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "udev", "linux-image-cloud-amd64", "initramfs-tools", "iproute2", "procps", "kmod",
     "passwd", "python3", "slurm-wlm", "slurm-wlm-basic-plugins", "munge", "libpam-slurm-adopt", "libmpich12",
+    "slurmdbd", "mariadb-server-core",
 )
 
 @dataclass(frozen=True)

@@ -7,10 +7,13 @@ Only what jobfence is for differs on purpose, and has no scenario: running out o
 becomes of processes that are left behind.
 """
 
+import contextlib
+import os
 import re
 import time
 
-from .. import kernel
+from .. import accounting, kernel
+from ..accounting import Accounting
 from ..harness import PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match
 from ..sites import until
 from .life import start_again
@@ -56,7 +59,7 @@ class Watch:
 
     def steps_made(self, jobid):
         """In their order. The log has DebugFlags=Steps."""
-        return re.findall(rf"step_create: JobId={jobid} StepId=(?:{jobid}\.)?(\S+)",
+        return re.findall(rf"step_create\w*: JobId={jobid} StepId=(?:{jobid}\.)?(\S+)",
                           self.controller())
 
     def steps_ended(self, jobid):
@@ -371,6 +374,27 @@ def parallel_program(site):
     return found
 
 
+@scenario
+def measured(site):
+    """What Slurm itself measures of a step it goes on measuring; how much that is, is a matter of chance."""
+    jobid = site.submit(site.users[0], f"""
+        srun -n1 {PYTHON} -S -c '
+        import time
+        filled = bytes([1]) * (50 << 20)
+        while time.process_time() < 4: pass
+        '
+        """.replace("\n        ", "\n"), "-c1", "--mem=200")
+    expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}")
+    if not site.accounting:
+        return None
+    (step,) = [row for row in site.accounting.rows([jobid], ("TotalCPU", "MaxRSS")) if row["JobID"] == "0.0"]
+    # Such as 00:04.123 and 59.12M.
+    minutes, seconds = step["TotalCPU"].split(":")[-2:]
+    mib = float(step["MaxRSS"].rstrip("M") or 0)
+    expect(4 <= 60 * int(minutes) + float(seconds) < 8 and 50 <= mib < 100, f"measured is {step}")
+    return "as much as it has used"
+
+
 def components(site):
     """Of a job of several, and of their one step."""
     watch = Watch(site)
@@ -394,14 +418,40 @@ def components(site):
 # The comparison
 
 
+# Not why a job had to wait, nor which scheduler started it: that is a matter of chance.
+ACCOUNTED = ("JobName", "User", "Partition", "NNodes", "NTasks", "AllocCPUS", "Layout", "State", "ExitCode",
+             "DerivedExitCode", "ReqTRES", "AllocTRES")
+ACCOUNTED_BY_CHANCE = {
+    # Of which signal the other tasks die.
+    "bad_exit_kills": {"State", "ExitCode", "DerivedExitCode"},
+    # srun ends its job perhaps before the controller knows how the step has ended.
+    "streams_of_srun": {"DerivedExitCode"},
+}
+
+
+def attempt(function, *args):
+    """What fails is an outcome, too."""
+    try:
+        return function(*args)
+    except AssertionError as error:
+        return f"failed: {error}"
+
+
 def outcomes(site, scenarios):
-    """What each scenario came to, by its name; one that fails is an outcome, too."""
-    found = {}
+    """What each scenario came to, and what sacct says of all its jobs, by their names."""
+    def jobs():
+        return {int(job["JobId"]) for job in site.jobs()}
+    found, made = {}, {}
     for function in scenarios:
-        try:
-            found[function.__name__] = function(site)
-        except AssertionError as error:
-            found[function.__name__] = f"failed: {error}"
+        before = jobs()
+        found[function.__name__] = attempt(function, site)
+        made[function.__name__] = jobs() - before
+    if site.accounting:
+        # At the end: the controller tells slurmdbd of new jobs every five seconds.
+        for name, numbers in made.items():
+            if numbers:
+                fields = [field for field in ACCOUNTED if field not in ACCOUNTED_BY_CHANCE.get(name, ())]
+                found[f"{name} in sacct"] = attempt(site.accounting.rows, numbers, fields)
     return found
 
 
@@ -421,8 +471,16 @@ def differences(ours, theirs, where):
 def compare(site, scenarios, **changes):
     records = site.controller_log.with_name("jobcomp.log")
     changes.update(DebugFlags="Steps", SlurmctldDebug="debug",
-                   JobCompType="jobcomp/filetxt", JobCompLoc=records)
-    with site.reconfigured(**changes):
+                   JobCompType="jobcomp/filetxt", JobCompLoc=records, JobAcctGatherFrequency=1)
+    # The private site gathers nothing otherwise.
+    if not re.search("= jobacct_gather/(linux|cgroup)", site.command("scontrol", "show", "config").stdout):
+        changes.update(JobAcctGatherType="jobacct_gather/linux")
+    lacking = " and ".join(accounting.missing())
+    expect(not lacking or os.environ.get("CI") != "true", f"accounting needs {lacking}")
+    with contextlib.ExitStack() as stack:
+        if not lacking:
+            changes.update(stack.enter_context(Accounting(site)).keys)
+        stack.enter_context(site.reconfigured(**changes))
         mark = site.log_mark()
         ours = outcomes(site, scenarios)
         ours_said = site.slurmd_log_since(mark)
@@ -437,6 +495,8 @@ def compare(site, scenarios, **changes):
     expect(not found, "\n".join(found))
     expect_in("jobfence: job ", ours_said, "slurmd's log")
     expect("jobfence: job " not in theirs_said, "jobfence is still there without its line")
+    if lacking:
+        raise Skip(f"no difference, but sacct's part is not compared: that needs {lacking}")
 
 
 @case(layout=False)
