@@ -864,6 +864,33 @@ fn a_step_daemon_in_its_own_leaf_shows_where_its_step_is() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
+/// On v1 a step daemon is in its job's directory: where its step is, another process shows.
+#[test]
+fn who_has_only_looked_where_a_process_is_ends_nobody_there() {
+    let site = Site::new("looked");
+    let host = site.host();
+    let slurms = Slurms::make(&site, &["cpu"]);
+    let (job, _, version) = slurms.job_and_step("cpu");
+    if version == Version::V1 {
+        let daemon = Command::new("sleep").arg("1000").spawn().unwrap();
+        job.write("cgroup.procs", &daemon.id().to_string()).unwrap();
+        let other = Command::new("sleep").arg("1000").spawn().unwrap();
+        slurms.take(other.id());
+        let member = |child: &Child| Membership::read(&host.proc, child.id().cast_signed()).unwrap();
+        let mut fence = Fence::open(&host, &site.config, &key("1"), Some(&member(&daemon))).unwrap();
+        fence.look_from(&member(&other));
+        assert!(fence.placement().contains("job_1/step_0"), "{}", fence.placement());
+        fence.close(soon()).unwrap();
+        for mut child in [daemon, other] {
+            assert!(child.try_wait().unwrap().is_none());
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+    slurms.remove();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
 /// From now on this thread has a copy of the descriptors, and the memory in common with the others.
 fn with_descriptors_of_its_own() {
     // SAFETY: takes a flag and no memory; this thread closes nothing that another one has opened.
