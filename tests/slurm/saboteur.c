@@ -25,7 +25,7 @@
  *     refuse        this callback fails
  *     restore       undoes the first six, and says how long it was without root's rights
  *
- * top=MOUNT,ROOT,CONTROLLER (more than once) says where the hierarchies are; that of cgroup2 is called "".
+ * top=MOUNT:ROOT:CONTROLLER (more than once) says where the hierarchies are; that of cgroup2 is called "".
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -283,7 +283,7 @@ static int make_readonly(int ac, char **av)
         return -1;
     for (int i = 0; n_readonly < 16 && argument(ac, av, "top", i); i++) {
         char *mount_point = strdup(argument(ac, av, "top", i));
-        *strchr(mount_point, ',') = 0;
+        *strchr(mount_point, ':') = 0;
         if (mount(mount_point, mount_point, NULL, MS_BIND, NULL))
             return -1;
         readonly[n_readonly++] = mount_point;
@@ -434,7 +434,10 @@ static int in_hierarchies(spank_t spank, int ac, char **av, pid_t task, action_i
     }
     for (int i = 0; argument(ac, av, "top", i); i++) {
         char *text = strdup(argument(ac, av, "top", i)), *rest = text;
-        struct top top = {strsep(&rest, ","), strsep(&rest, ","), rest};
+        struct top top;
+        top.mount = strsep(&rest, ":");
+        top.root = strsep(&rest, ":");
+        top.controller = rest;
         if (rest && (!task || path_of(task, &top, path) == 0) && act(&top, path, task) == 0)
             done++;
         else if (errno != ENOENT)

@@ -52,7 +52,7 @@ def sabotaged(site, callback, action, *selection, kind="required", arguments=(),
     entry = "required" if action == "refuse" else "optional"
     line = " ".join([entry, str(so), f"callback={callback}", f"do={action}", *selection])
     if action in ("readonly", "rmdir", "threaded", "move", "astray", "disown"):
-        tops = {f"top={h.mount_point},{h.root},{','.join(h.names[:1])}" for h in kernel.hierarchies().values()}
+        tops = {f"top={h.mount_point}:{h.root}:{''.join(h.names[:1])}" for h in kernel.hierarchies().values()}
         line = " ".join([line, *sorted(tops)])
     if action == "forget":
         line += f" run={site.run_directory()}"

@@ -180,11 +180,11 @@ def limit_is_refused(site):
         raise Skip("cgroup v2 refuses no quota")
     user = site.users[0]
     # A job that holds the directory, within the quota.
-    site.configure(CPUQuotaPercent="1")
+    site.configure(CPUQuotaPercent="20")
     jobid = site.submit(user, "sleep 300", "-n1", "--mem=100")
     quota = fenced(site, jobid).parent.parent.directory("cpu") / "cpu.cfs_quota_us"
     site.configure()
-    quota.write_text("1000")
+    quota.write_text("20000")
     try:
         for kind, on_error in CROSSED:
             mark = site.log_mark()
