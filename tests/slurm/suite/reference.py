@@ -34,7 +34,7 @@ def scenario(function):
 
 def plain(text, *jobids):
     """Without what differs from one run to the next: numbers of jobs and processes, times."""
-    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:]+", "TIME", text)
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:]+(\.\d+)?", "TIME", text)
     for jobid in jobids:
         text = re.sub(rf"(?i)\b((?:job|allocation|step) |stepid=){jobid}\b", r"\1JOB", text)
     # A step that follows another at once may come before its end is known: a matter of chance.
