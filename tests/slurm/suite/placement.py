@@ -57,19 +57,37 @@ def check_says_placement(site):
         raise Skip("jobfence is not installed here")
     done = site.command("jobfence", "check")
     expect_equal(done.returncode, 0, f"exit status of jobfence check ({done.stdout})")
-    said = re.findall(r"^hierarchy +(v[12]) \S+ \((.*)\): used\nplacement +(\w+),[^:\n]*: (.*)$", done.stdout, re.M)
+    said = re.findall(r"^hierarchy +(v[12]) (\S+) \((.*)\): used\nplacement +(\w+),[^:\n]*: (.*)$", done.stdout, re.M)
     jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
     group = fenced(site, jobid)
-    for version, controllers, placement, why in said:
+    for version, mount, controllers, placement, why in said:
         name = "" if version == "v2" else controllers.split(",")[0]
         found = "overlay" if name in group.slurms else "own"
         expect_equal(found, placement, f"placement in {version} ({controllers}), {group}")
         expect_equal((placement, why), expected_reason(site, version, controllers.split(",")),
                      f"placement in {version} ({controllers}) and its reason")
     covered = {"" if version == "v2" else name
-               for version, controllers, *_ in said for name in controllers.split(",")}
+               for version, _, controllers, *_ in said for name in controllers.split(",")}
     expect(kernel.expected_hierarchies() <= covered, f"check names only {covered}")
+    expect_favordynmods(done.stdout, [mount for _, mount, *_ in said])
     site.scancel(jobid)
+
+
+def expect_favordynmods(said, mounts):
+    """How long moving a process takes here, whether the kernel was told to make it faster, and what that would save."""
+    times = expect_match(r"(?m)^attach +a process was moved in ([\d.]+) ms, and the next in ([\d.]+) ms$", said, "check")
+    first, following = map(float, times.groups())
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    options = {line.split()[4]: line.split()[-1].split(",") for line in lines}
+    has = {mount for mount in mounts if "favordynmods" in options[mount]}
+    lacks = set(mounts) - has
+    told = expect_match(r"(?m)^favordynmods +(.*)$", said, "check").group(1)
+    on, off = ({name.rstrip(",;") for name in re.findall(r"/\S+", part)} for part in re.split("off in|$", told, maxsplit=1))
+    expect_equal((on, off), (has, lacks), f"where the option is on and off, in {told!r}")
+    saved = re.search(r"; it would save a job's start about ([\d.]+) ms", told)
+    expect_equal(bool(saved), not has, f"whether something would be saved, in {told!r}")
+    if saved:
+        expect(abs(float(saved.group(1)) - max(first - following, 0)) < 0.11, f"{told} ({first} and {following} ms)")
 
 
 def use_of(group, seconds=5):
