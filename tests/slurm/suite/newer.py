@@ -2,15 +2,17 @@
 """What only newer releases of Slurm have; elsewhere these cases are skipped."""
 
 import contextlib
+import os
 import re
 import time
 from pathlib import Path
 
 from .. import kernel
 from ..harness import (
-    MIB, Skip, case, expect, expect_equal, expect_in, expect_limits, fenced, fences_well,
+    MIB, Skip, case, expect, expect_equal, expect_in, expect_limits, expect_match, fenced, fences_well,
 )
 from ..sites import InstalledSite, until, write_atomically
+from .failure import failing
 
 
 def release(site):
@@ -48,16 +50,24 @@ def private_tmp(site, **keys):
         yield
 
 
+def mount_namespace(process):
+    return os.readlink(f"/proc/{process}/ns/mnt")
+
+
 def fenced_in_container(site):
+    """Jobs of a batch script and of srun; the mount namespaces of a step's tasks, and of the plugin when it attached them."""
     user = site.users[0]
     mark = Path(f"/tmp/jobfence-mark-{time.monotonic_ns()}")
-    jobid = site.submit(user, f"touch {mark}; srun sh -c 'ls {mark}; sleep 300'",
-                        "-c1", "--mem=200")
     try:
-        step = fenced(site, jobid, "step_0")
+        with failing(site, "task_post_fork", "where", "step=0") as log:
+            jobid = site.submit(user, f"touch {mark}; srun sh -c 'ls {mark}; sleep 300'",
+                                "-c1", "--mem=200")
+            step = fenced(site, jobid, "step_0")
         batch = fenced(site, jobid)
         until(lambda: str(mark) in site.output(jobid), 10, "the step's output")
         expect(not mark.exists(), "the job's /tmp is the host's: it is in no container")
+        tasks = {mount_namespace(pid) for pid in step.members()}
+        plugin = expect_match(r"saboteur: task_post_fork runs in (mnt:\S+)", site.slurmd_log_since(log), "slurmd's log").group(1)
     finally:
         mark.unlink(missing_ok=True)
     for one in (step, step.parent, batch):
@@ -66,12 +76,15 @@ def fenced_in_container(site):
     site.wait(jobid)
     done = site.srun(user, "-c1", "--mem=100", "sh", "-c", "echo $JOBFENCE_CPUS; exit 3")
     expect_equal((done.returncode, done.stdout), (3, "1\n"), f"srun's end and output ({done.stderr})")
+    expect(mount_namespace("self") not in tasks, "the tasks are in the host's mount namespace")
+    return tasks, plugin
 
 
 @case
 def private_tmp_of_jobs(site):
     with private_tmp(site):
-        fenced_in_container(site)
+        _, plugin = fenced_in_container(site)
+        expect_equal(plugin, mount_namespace(site.slurmd_pid()), "mount namespace in which tasks are attached")
 
 
 @case
@@ -79,17 +92,18 @@ def plugins_in_the_container(site):
     """contain_spank: tasks are attached by a process that shares the daemon's memory, not its descriptors."""
     since(site, 24, 5)
     with private_tmp(site, SlurmdParameters="contain_spank"):
-        fenced_in_container(site)
+        tasks, plugin = fenced_in_container(site)
+        expect_equal({plugin}, tasks, "mount namespaces in which tasks are attached, and in which they run")
 
 
 @case
 def prolog_in_the_job(site):
-    """PrologFlags=RunInJob: the prolog is run by the extern step's daemon."""
+    """PrologFlags=RunInJob: the prolog is run by the extern step's daemon, where that is."""
     since(site, 24, 5)
     user = site.users[0]
     ran = Path("/var/tmp") / f"jobfence-prolog-{time.monotonic_ns()}"
     prolog = site.home / "prolog"
-    prolog.write_text(f"#!/bin/sh\necho $SLURM_JOB_ID >>{ran}\n")
+    prolog.write_text(f"#!/bin/sh\n(echo $SLURM_JOB_ID; cat /proc/self/cgroup) >>{ran}\n")
     prolog.chmod(0o755)
     try:
         with site.reconfigured(PrologFlags="RunInJob", Prolog=str(prolog)):
@@ -97,7 +111,12 @@ def prolog_in_the_job(site):
             group = fenced(site, jobid)
             expect_limits(group, 1.0, 100)
             expect_limits(group.parent, 1.0, 100)
-            expect_equal(ran.read_text().split(), [str(jobid)], "jobs whose prolog has run")
+            ran_for, *lines = ran.read_text().splitlines()
+            expect_equal(ran_for, str(jobid), "job whose prolog has run")
+            was_in = kernel.paths_by_controller("\n".join(lines))
+            extern, = (pid for pid in site.step_daemons(jobid) if "extern" in kernel.command_line(pid))
+            expect_equal(was_in, kernel.cgroups_of(extern), "where the prolog ran")
+            expect(was_in != kernel.cgroups_of(site.slurmd_pid()), f"the prolog ran where slurmd is: {was_in}")
             site.scancel(jobid)
             site.wait(jobid)
     finally:
