@@ -139,14 +139,15 @@ def memory_changes(site):
         batch = fenced(site, jobid)
         theirs = batch.memory_is_slurms() and kernel.slurm_limits_memory
 
-        def given(mib, *running):
-            """What runs has the new limit where it is Slurm's, and its own where not: less could kill it."""
-            before = [one.memory_limit() for one in running]
+        def given(mib):
             done = site.command("scontrol", "update", f"jobid={jobid}", f"MinMemoryNode={mib}")
             expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
-            for one in running if theirs else ():
-                until(lambda: one.memory_limit() == mib * MIB, 10, f"{mib} MiB as memory limit of {one.path}")
-            return before
+
+        def limited(group, began, now):
+            """It has what the job has now where the limit is Slurm's, and its own where not: less could kill it."""
+            if theirs:
+                until(lambda: group.memory_limit() == now * MIB, 10, f"{now} MiB as memory limit of {group.path}")
+            expect_limits(group, 1.0, now if theirs else began)
 
         def next_step(name, mib):
             go.touch()
@@ -155,16 +156,20 @@ def memory_changes(site):
             expect_equal(step.memory_limit(), mib * MIB, f"memory limit of {step.path}")
             return step
 
-        before = given(120, batch, batch.parent)
+        job = batch.parent
+        limited(job, 200, 200)
+        given(120)
+        limited(job, 200, 120)
+        limited(batch, 200, 120)
         first = next_step("step_0", 120)
-        if not theirs:
-            expect_equal([one.memory_limit() for one in (batch, batch.parent)], before, "limits of what ran before")
-        before = given(110, batch, batch.parent, first)
-        if not theirs:
-            expect_equal([one.memory_limit() for one in (batch, batch.parent, first)], before, "limits of what runs")
+        given(110)
+        limited(job, 200, 110)
+        limited(batch, 200, 110)
+        limited(first, 120, 110)
         site.scancel(f"{jobid}.0")
         until(lambda: not first.remains(), 10, f"the end of {first.path}")
         next_step("step_1", 110)
+        limited(job, 200, 110)
         site.scancel(jobid)
         site.wait(jobid)
         fences_well(site, user)
