@@ -184,7 +184,19 @@ def waits_for_children(site):
     shown = site.command("scontrol", "show", "config").stdout
     if not re.search(r"^ProctrackType\s*=\s*proctrack/cgroup", shown, re.M):
         raise Skip("only proctrack/cgroup can wait for them")
-    done = site.srun(site.users[0], "-c1", "--mem=100", "--wait-for-children", "sh", "-c",
-                     "(sleep 3; echo child is done) & echo task is done")
-    expect_equal(done.returncode, 0, f"srun ({done.stderr})")
-    expect_in("child is done", done.stdout, "srun's output")
+
+    def seen(*options):
+        done = site.srun(site.users[0], "-c1", "--mem=100", *options, "sh", "-c",
+                         "(sleep 3; echo child is done) & echo task is done")
+        expect_equal(done.returncode, 0, f"srun ({done.stderr})")
+        return done.stdout
+
+    def seen_both():
+        return {"asked to": seen("--wait-for-children"), "not asked to": seen()}
+
+    fenced_ones = seen_both()
+    with site.unplugged():
+        slurms_alone = seen_both()
+    expect_equal(fenced_ones, slurms_alone, "output of srun that is asked to wait or not, with jobfence")
+    expect_in("child is done", slurms_alone["asked to"], "srun's output")
+    expect("child is done" not in slurms_alone["not asked to"], "srun waits for children without being asked to")
