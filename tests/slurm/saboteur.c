@@ -23,6 +23,7 @@
  *     forget        the job's records in run=DIRECTORY are removed
  *     kill          the task is killed
  *     refuse        this callback fails
+ *     where         does nothing: says in which mount namespace the callback runs
  *     restore       undoes the first six, and says how long it was without root's rights
  *
  * top=MOUNT:ROOT:CONTROLLER (more than once) says where the hierarchies are; that of cgroup2 is called "".
@@ -463,6 +464,17 @@ static int forget(const char *run, unsigned int job)
     return done ? 0 : -1;
 }
 
+static int say_where(const char *callback)
+{
+    char namespace[64];
+    ssize_t length = readlink("/proc/self/ns/mnt", namespace, sizeof namespace - 1);
+    if (length < 0)
+        return -1;
+    namespace[length] = 0;
+    slurm_info("saboteur: %s runs in %s", callback, namespace);
+    return 0;
+}
+
 static int is_meant(const char *wanted, unsigned int step)
 {
     char number[16];
@@ -528,6 +540,8 @@ static int act(spank_t spank, const char *callback, int ac, char **av)
         failed = pid > 1 ? kill(pid, SIGKILL) : -1;
     else if (!strcmp(action, "restore"))
         failed = restore();
+    else if (!strcmp(action, "where"))
+        failed = say_where(callback);
     else if (!strcmp(action, "refuse"))
         failed = 0;
     if (strcmp(action, "restore") || failed)

@@ -89,7 +89,7 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
     match trial(&config) {
         Ok(what) => {
             println!("trial          {what}");
-            attach_time(&host, &config);
+            attach_time(&host, &config, "");
             println!(
                 "verdict        a job would be {} here, in {}/uid_UID/job_JOB/step_STEP of each hierarchy with placement own",
                 word(config.mode),
@@ -214,7 +214,8 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
     own
 }
 
-/// Where every directory will be Slurm's there is nothing to try before a job runs, but for its scope.
+/// Where every directory will be Slurm's there is nothing to try before a job runs, but for its scope, and for how long Slurm's
+/// moves of a process would take.
 fn overlay_alone(host: &Host, config: &Config) -> Result<ExitCode, Failure> {
     let controllers = fence::controllers(config);
     let scopes = host.layout.unified().map(scopes).transpose()?.unwrap_or_default();
@@ -234,7 +235,7 @@ fn overlay_alone(host: &Host, config: &Config) -> Result<ExitCode, Failure> {
         println!("scope          Slurm has none yet: it makes one when slurmd starts");
     }
     println!("trial          none: only Slurm makes these directories, when a job starts");
-    println!("favordynmods   saves nothing here: jobfence moves no process");
+    attach_time(host, config, ", in moves by Slurm");
     println!("verdict        a job would be {} here, in Slurm's own directories", word(config.mode));
     Ok(ExitCode::SUCCESS)
 }
@@ -290,14 +291,19 @@ fn trial(config: &Config) -> Result<String, String> {
 
 /// Says how long it takes to move a process, and whether the mount option `favordynmods` would save most of that. Since Linux
 /// 6.0 a move waits for an RCU grace period when there was none for a while, as before a job starts; a mount of any hierarchy
-/// with this option ends that for all.
-fn attach_time(host: &Host, config: &Config) {
-    let (first, next) = match measure(host, config) {
-        Ok(times) => times,
-        Err(error) => return println!("attach         cannot be measured: {error}"),
+/// with this option ends that for all. `when`: of a job's start.
+fn attach_time(host: &Host, config: &Config, when: &str) {
+    let saved = match measure(host, config) {
+        Ok((first, next)) => {
+            let (first, next) = (first.as_secs_f64() * 1e3, next.as_secs_f64() * 1e3);
+            println!("attach         a process was moved in {first:.2} ms, and the next in {next:.2} ms");
+            format!("; it would save a job's start about {:.1} ms{when}", (first - next).max(0.0))
+        }
+        Err(error) => {
+            println!("attach         cannot be measured: {error}");
+            String::new()
+        }
     };
-    let (first, next) = (first.as_secs_f64() * 1e3, next.as_secs_f64() * 1e3);
-    println!("attach         a process was moved in {first:.2} ms, and the next in {next:.2} ms");
     let mounts = host.proc.read("self/mountinfo").unwrap_or_default();
     let controllers = fence::controllers(config);
     let used = host.hierarchies(&controllers).unwrap_or_default();
@@ -315,8 +321,7 @@ fn attach_time(host: &Host, config: &Config) {
     } else if !knows_favordynmods() {
         return println!("favordynmods   is off in {lacks}: Linux before 6.0 has no such option, and does not wait");
     }
-    let saved = (first - next).max(0.0);
-    println!("favordynmods   is off in {lacks}; it would save a job's start about {saved:.1} ms");
+    println!("favordynmods   is off in {lacks}{saved}");
     match host.layout.unified() {
         Some(unified) => {
             // What is not named again is switched off.

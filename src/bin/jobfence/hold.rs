@@ -18,8 +18,8 @@ use nix::sys::signal::{SigSet, Signal};
 
 use crate::{Cli, Command as Subcommands, Configured, Failure, require_root};
 
-/// Our own options, on their way through systemd-run: as its arguments, a `$` in them would be expanded (systemd 254 and
-/// later).
+/// Our own options, on their way through systemd-run: as its arguments, a `$` in them would be expanded (systemd 262 does,
+/// 257 not yet).
 const OPTIONS: &str = "JOBFENCE_HOLD_OPTIONS";
 
 /// Between them.

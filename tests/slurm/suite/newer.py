@@ -2,6 +2,7 @@
 """What only newer releases of Slurm have; elsewhere these cases are skipped."""
 
 import contextlib
+import os
 import re
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from ..harness import (
     fences_well, started,
 )
 from ..sites import InstalledSite, until, write_atomically
+from .failure import failing
 
 
 def release(site):
@@ -49,16 +51,24 @@ def private_tmp(site, **keys):
         yield
 
 
+def mount_namespace(process):
+    return os.readlink(f"/proc/{process}/ns/mnt")
+
+
 def fenced_in_container(site):
+    """Jobs of a batch script and of srun; the mount namespaces of a step's tasks, and of the plugin when it attached them."""
     user = site.users[0]
     mark = Path(f"/tmp/jobfence-mark-{time.monotonic_ns()}")
-    jobid = site.submit(user, f"touch {mark}; srun sh -c 'ls {mark}; sleep 300'",
-                        "-c1", "--mem=200")
     try:
-        step = fenced(site, jobid, "step_0")
+        with failing(site, "task_post_fork", "where", "step=0") as log:
+            jobid = site.submit(user, f"touch {mark}; srun sh -c 'ls {mark}; sleep 300'",
+                                "-c1", "--mem=200")
+            step = fenced(site, jobid, "step_0")
         batch = fenced(site, jobid)
         until(lambda: str(mark) in site.output(jobid), 10, "the step's output")
         expect(not mark.exists(), "the job's /tmp is the host's: it is in no container")
+        tasks = {mount_namespace(pid) for pid in step.members()}
+        plugin = expect_match(r"saboteur: task_post_fork runs in (mnt:\S+)", site.slurmd_log_since(log), "slurmd's log").group(1)
     finally:
         mark.unlink(missing_ok=True)
     for one in (step, step.parent, batch):
@@ -67,12 +77,15 @@ def fenced_in_container(site):
     site.wait(jobid)
     done = site.srun(user, "-c1", "--mem=100", "sh", "-c", "echo $JOBFENCE_CPUS; exit 3")
     expect_equal((done.returncode, done.stdout), (3, "1\n"), f"srun's end and output ({done.stderr})")
+    expect(mount_namespace("self") not in tasks, "the tasks are in the host's mount namespace")
+    return tasks, plugin
 
 
 @case
 def private_tmp_of_jobs(site):
     with private_tmp(site):
-        fenced_in_container(site)
+        _, plugin = fenced_in_container(site)
+        expect_equal(plugin, mount_namespace(site.slurmd_pid()), "mount namespace in which tasks are attached")
 
 
 @case
@@ -80,17 +93,18 @@ def plugins_in_the_container(site):
     """contain_spank: tasks are attached by a process that shares the daemon's memory, not its descriptors."""
     since(site, 24, 5)
     with private_tmp(site, SlurmdParameters="contain_spank"):
-        fenced_in_container(site)
+        tasks, plugin = fenced_in_container(site)
+        expect_equal({plugin}, tasks, "mount namespaces in which tasks are attached, and in which they run")
 
 
 @case
 def prolog_in_the_job(site):
-    """PrologFlags=RunInJob: the prolog is run by the extern step's daemon."""
+    """PrologFlags=RunInJob: the prolog is run by the extern step's daemon, where that is."""
     since(site, 24, 5)
     user = site.users[0]
     ran = Path("/var/tmp") / f"jobfence-prolog-{time.monotonic_ns()}"
     prolog = site.home / "prolog"
-    prolog.write_text(f"#!/bin/sh\necho $SLURM_JOB_ID >>{ran}\n")
+    prolog.write_text(f"#!/bin/sh\n(echo $SLURM_JOB_ID; cat /proc/self/cgroup) >>{ran}\n")
     prolog.chmod(0o755)
     try:
         with site.reconfigured(PrologFlags="RunInJob", Prolog=str(prolog)):
@@ -98,7 +112,12 @@ def prolog_in_the_job(site):
             group = fenced(site, jobid)
             expect_limits(group, 1.0, 100)
             expect_limits(group.parent, 1.0, 100)
-            expect_equal(ran.read_text().split(), [str(jobid)], "jobs whose prolog has run")
+            ran_for, *lines = ran.read_text().splitlines()
+            expect_equal(ran_for, str(jobid), "job whose prolog has run")
+            was_in = kernel.paths_by_controller("\n".join(lines))
+            extern, = (pid for pid in site.step_daemons(jobid) if "extern" in kernel.command_line(pid))
+            expect_equal(was_in, kernel.cgroups_of(extern), "where the prolog ran")
+            expect(was_in != kernel.cgroups_of(site.slurmd_pid()), f"the prolog ran where slurmd is: {was_in}")
             site.scancel(jobid)
             site.wait(jobid)
     finally:
@@ -121,14 +140,15 @@ def memory_changes(site):
         batch = fenced(site, jobid)
         theirs = batch.memory_is_slurms() and kernel.slurm_limits_memory
 
-        def given(mib, *running):
-            """What runs has the new limit where it is Slurm's, and its own where not: less could kill it."""
-            before = [one.memory_limit() for one in running]
+        def given(mib):
             done = site.command("scontrol", "update", f"jobid={jobid}", f"MinMemoryNode={mib}")
             expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
-            for one in running if theirs else ():
-                until(lambda: one.memory_limit() == mib * MIB, 10, f"{mib} MiB as memory limit of {one.path}")
-            return before
+
+        def limited(group, began, now):
+            """It has what the job has now where the limit is Slurm's, and its own where not: less could kill it."""
+            if theirs:
+                until(lambda: group.memory_limit() == now * MIB, 10, f"{now} MiB as memory limit of {group.path}")
+            expect_limits(group, 1.0, now if theirs else began)
 
         def next_step(name, mib):
             go.touch()
@@ -137,16 +157,20 @@ def memory_changes(site):
             expect_equal(step.memory_limit(), mib * MIB, f"memory limit of {step.path}")
             return step
 
-        before = given(120, batch, batch.parent)
+        job = batch.parent
+        limited(job, 200, 200)
+        given(120)
+        limited(job, 200, 120)
+        limited(batch, 200, 120)
         first = next_step("step_0", 120)
-        if not theirs:
-            expect_equal([one.memory_limit() for one in (batch, batch.parent)], before, "limits of what ran before")
-        before = given(110, batch, batch.parent, first)
-        if not theirs:
-            expect_equal([one.memory_limit() for one in (batch, batch.parent, first)], before, "limits of what runs")
+        given(110)
+        limited(job, 200, 110)
+        limited(batch, 200, 110)
+        limited(first, 120, 110)
         site.scancel(f"{jobid}.0")
         until(lambda: not first.remains(), 10, f"the end of {first.path}")
         next_step("step_1", 110)
+        limited(job, 200, 110)
         site.scancel(jobid)
         site.wait(jobid)
 
@@ -179,7 +203,19 @@ def waits_for_children(site):
     shown = site.command("scontrol", "show", "config").stdout
     if not re.search(r"^ProctrackType\s*=\s*proctrack/cgroup", shown, re.M):
         raise Skip("only proctrack/cgroup can wait for them")
-    done = site.srun(site.users[0], "-c1", "--mem=100", "--wait-for-children", "sh", "-c",
-                     "(sleep 3; echo child is done) & echo task is done")
-    expect_equal(done.returncode, 0, f"srun ({done.stderr})")
-    expect_in("child is done", done.stdout, "srun's output")
+
+    def seen(*options):
+        done = site.srun(site.users[0], "-c1", "--mem=100", *options, "sh", "-c",
+                         "(sleep 3; echo child is done) & echo task is done")
+        expect_equal(done.returncode, 0, f"srun ({done.stderr})")
+        return done.stdout
+
+    def seen_both():
+        return {"asked to": seen("--wait-for-children"), "not asked to": seen()}
+
+    fenced_ones = seen_both()
+    with site.unplugged():
+        slurms_alone = seen_both()
+    expect_equal(fenced_ones, slurms_alone, "output of srun that is asked to wait or not, with jobfence")
+    expect_in("child is done", slurms_alone["asked to"], "srun's output")
+    expect("child is done" not in slurms_alone["not asked to"], "srun waits for children without being asked to")

@@ -4,6 +4,7 @@
 import os
 import re
 import time
+from pathlib import Path
 
 from .. import kernel
 from ..harness import EAT, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
@@ -12,24 +13,81 @@ from ..sites import InstalledSite, until
 SPINS = "while :; do :; done"
 
 
+SLURMS_FILES = Path("/etc/slurm/slurm.conf"), Path("/etc/slurm/cgroup.conf")
+
+
+def settings_with_places():
+    """What Slurm's files say, by key: KEY=VALUE (FILE:LINE)."""
+    found = {}
+    for file in SLURMS_FILES:
+        for number, line in enumerate(kernel.read(file).splitlines(), 1):
+            found[line.partition("=")[0]] = f"{line} ({file}:{number})"
+    return found
+
+
+def expected_reason(site, version, controllers):
+    """Which of Slurm's plugins uses this hierarchy, by the settings with which Slurm runs; or that none of them does."""
+    by_key = settings_with_places()
+    shown = site.command("scontrol", "show", "config").stdout
+    plugins = "ProctrackType", "TaskPlugin", "JobAcctGatherType"
+    uses_cgroups = [key for key in plugins if re.search(rf"^{key}\s*=.*\bcgroup", shown, re.M)]
+    proctrack, task, accounting = (by_key[key] for key in plugins)
+    if version == "v2":
+        if not kernel.has_v2_controllers():
+            return "own", "Slurm's cgroup plugins use cgroup v1 on such a host"
+        candidates = plugins
+    elif "cpuacct" in controllers:
+        candidates = plugins[2:]
+    elif "memory" in controllers:
+        candidates = plugins[1:]
+        by_key["TaskPlugin"] += f" with {by_key.get('ConstrainRAMSpace')}"
+    else:
+        candidates = plugins[:1] if "freezer" in controllers else ()
+    for key in candidates:
+        if key in uses_cgroups:
+            return "overlay", by_key[key]
+    none = f"{proctrack}, {task}, {accounting}"
+    return "own", none if version == "v2" else f"none of {none} uses it"
+
+
 @case
 def check_says_placement(site):
-    """What 'jobfence check' says beforehand is what then happens, in each hierarchy."""
+    """What 'jobfence check' says beforehand is what then happens, in each hierarchy, and why."""
     if not isinstance(site, InstalledSite):
         raise Skip("jobfence is not installed here")
     done = site.command("jobfence", "check")
     expect_equal(done.returncode, 0, f"exit status of jobfence check ({done.stdout})")
-    said = re.findall(r"^hierarchy +(v[12]) \S+ \((.*)\): used\nplacement +(\w+),", done.stdout, re.M)
+    said = re.findall(r"^hierarchy +(v[12]) (\S+) \((.*)\): used\nplacement +(\w+),[^:\n]*: (.*)$", done.stdout, re.M)
     jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
     group = fenced(site, jobid)
-    for version, controllers, placement in said:
+    for version, mount, controllers, placement, why in said:
         name = "" if version == "v2" else controllers.split(",")[0]
         found = "overlay" if name in group.slurms else "own"
         expect_equal(found, placement, f"placement in {version} ({controllers}), {group}")
+        expect_equal((placement, why), expected_reason(site, version, controllers.split(",")),
+                     f"placement in {version} ({controllers}) and its reason")
     covered = {"" if version == "v2" else name
-               for version, controllers, _ in said for name in controllers.split(",")}
+               for version, _, controllers, *_ in said for name in controllers.split(",")}
     expect(kernel.expected_hierarchies() <= covered, f"check names only {covered}")
+    expect_favordynmods(done.stdout, [mount for _, mount, *_ in said])
     site.scancel(jobid)
+
+
+def expect_favordynmods(said, mounts):
+    """How long moving a process takes here, whether the kernel was told to make it faster, and what that would save."""
+    times = expect_match(r"(?m)^attach +a process was moved in ([\d.]+) ms, and the next in ([\d.]+) ms$", said, "check")
+    first, following = map(float, times.groups())
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    options = {line.split()[4]: line.split()[-1].split(",") for line in lines}
+    has = {mount for mount in mounts if "favordynmods" in options[mount]}
+    lacks = set(mounts) - has
+    told = expect_match(r"(?m)^favordynmods +(.*)$", said, "check").group(1)
+    on, off = ({name.rstrip(",;") for name in re.findall(r"/\S+", part)} for part in re.split("off in|$", told, maxsplit=1))
+    expect_equal((on, off), (has, lacks), f"where the option is on and off, in {told!r}")
+    saved = re.search(r"; it would save a job's start about ([\d.]+) ms", told)
+    expect_equal(bool(saved), not has, f"whether something would be saved, in {told!r}")
+    if saved:
+        expect(abs(float(saved.group(1)) - max(first - following, 0)) < 0.11, f"{told} ({first} and {following} ms)")
 
 
 def use_of(group, seconds=5):
