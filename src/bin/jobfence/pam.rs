@@ -180,7 +180,9 @@ impl Stack {
             if !ours.executes_us() {
                 return None;
             }
-            let before = |other, kind| if kind == ours.kind { other < number } else { kind == Kind::Auth };
+            // pam_exec runs it once more when the session is closed, and then all of the stack has been there.
+            let again = ours.kind == Kind::Session && ours.argument("type") != Some("open_session");
+            let before = |other, kind| if kind == ours.kind { again || other < number } else { kind == Kind::Auth };
             let sets = |(other, call): &(usize, &Call)| call.reads_users_environment() && before(*other, call.kind);
             let (_, env) = self.calls.iter().enumerate().find(sets)?;
             Some(format!(
@@ -352,7 +354,10 @@ mod tests {
         let session = ("common-session", SYSTEMD);
         assert_eq!(with(&[session, ("sshd", &debian(EXEC))]), hole("sshd:5", "sshd:4"));
         assert_eq!(with(&[session, ("sshd", &debian(MODULE))]), [""; 0]);
-        assert_eq!(with(&[session, ("sshd", &format!("{ADOPT}@include common-session\n{EXEC}{USER_ENV}"))]), [""; 0]);
+        let before = format!("{ADOPT}@include common-session\n{EXEC}{USER_ENV}");
+        assert_eq!(with(&[session, ("sshd", &before)]), hole("sshd:4", "sshd:5"));
+        let opens = before.replace("quiet", "quiet type=open_session");
+        assert_eq!(with(&[session, ("sshd", &opens)]), [""; 0]);
         assert_eq!(with(&[session, ("sshd", &debian(EXEC).replace("readenv=1", "readenv=0"))]), [""; 0]);
         assert_eq!(with(&[session, ("sshd", &debian(EXEC).replace("user_readenv=1 ", ""))]), [""; 0]);
         // Whoever lets users in, and whoever limits them.
