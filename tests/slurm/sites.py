@@ -875,6 +875,15 @@ class Keeper:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
+        try:
+            self._serve_all(requests, woken)
+        finally:
+            # Also when the other side dies while it waits for an answer.
+            signal.set_wakeup_fd(-1)
+            self._end_everything()
+        return 0
+
+    def _serve_all(self, requests, woken):
         stream = requests.makefile("r")
         while True:
             ready, _, _ = select.select([requests, woken], [], [])
@@ -886,11 +895,8 @@ class Keeper:
                 # One request at a time: the other side waits for each answer.
                 line = stream.readline()
                 if not line:
-                    break
+                    return
                 requests.sendall(json.dumps(self._serve(json.loads(line))).encode() + b"\n")
-        signal.set_wakeup_fd(-1)
-        self._end_everything()
-        return 0
 
     def _serve(self, request):
         if "start" in request:

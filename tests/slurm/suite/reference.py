@@ -207,6 +207,8 @@ def death_of_the_script(site):
     return found
 
 
+# srun does not wait until the controller knows how its step has ended; that of a job that has ended does not count.
+UNTIL_ITS_END_IS_KNOWN = r"while squeue -h -s -o %i | grep -q '\.0$'; do sleep 0.1; done"
 NEVER_ENDS = "while :; do sleep 300 </dev/null >/dev/null 2>&1 & wait $!; done"
 
 
@@ -235,6 +237,7 @@ def signals(site):
         srun=$!
         while kill -0 $srun 2>/dev/null; do wait $srun; status=$?; done
         echo srun $status
+        {UNTIL_ITS_END_IS_KNOWN}
         exit 2
         """, "-c1", state="FAILED", during=during)
     # Without --batch or --full a script hears nothing, and with --batch nobody else.
@@ -398,11 +401,10 @@ def measured(site):
 def components(site):
     """Of a job of several, and of their one step."""
     watch = Watch(site)
-    jobid = site.submit(site.users[0], """
+    jobid = site.submit(site.users[0], f"""
         srun --het-group=0,1 -l sh -c 'echo $SLURM_NTASKS $SLURM_CPUS_ON_NODE; exit $SLURM_PROCID'
         echo srun $?
-        # srun does not wait until the controller knows how the step has ended; that of a job that has ended does not count.
-        while squeue -h -s -o %i | grep -q '\\.0$'; do sleep 0.1; done
+        {UNTIL_ITS_END_IS_KNOWN}
         exit 4
         """, "-n1", "-c2", "--mem=200", ":", "-n2", "-c1", "--mem=100")
     site.wait(jobid)
