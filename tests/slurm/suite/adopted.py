@@ -178,11 +178,19 @@ def login(user, command):
 
 
 @contextlib.contextmanager
-def session_line(site):
-    """What 'jobfence check' says is missing in the PAM configuration is there, for the time being; whether anything was."""
+def service_says(text):
     before = SERVICE.read_text()
     try:
-        write_atomically(SERVICE, ADOPTING)
+        write_atomically(SERVICE, text)
+        yield
+    finally:
+        write_atomically(SERVICE, before)
+
+
+@contextlib.contextmanager
+def session_line(site):
+    """What 'jobfence check' says is missing in the PAM configuration is there, for the time being; whether anything was."""
+    with service_says(ADOPTING):
         said = site.command("jobfence", "check").stdout
         line = re.search(r"ssh sessions are NOT fenced: .*: (session required .*)", said)
         if line:
@@ -191,8 +199,6 @@ def session_line(site):
             content = site.command("jobfence", "check").stdout
             expect("\npam " not in content, f"check is not content:\n{content}")
         yield bool(line)
-    finally:
-        write_atomically(SERVICE, before)
 
 
 @contextlib.contextmanager
@@ -214,15 +220,61 @@ def logged_in(user, command):
         yield session
 
 
-def session_in_a_spinning_job(site, ours, grant, headroom):
-    """How many CPUs the steps of a job and a session used together, and how long scancel took."""
-    user = site.users[0]
-    jobid = site.submit(user, f"""
-        srun --overlap --mem=50 bash -c '{SPINS}' &
-        srun --overlap --mem=50 bash -c '{SPINS}' &
+def spinning_job(site, cpus):
+    """A job whose batch step and two more use all the CPUs that they get, once they do."""
+    spinners = f"({SPINS}) & " * (cpus - 1) + SPINS
+    jobid = site.submit(site.users[0], f"""
+        srun --overlap -c{cpus} --mem=50 bash -c '{spinners}' &
+        srun --overlap -c{cpus} --mem=50 bash -c '{spinners}' &
         ({SPINS}) & ({SPINS}) &
         wait
-        """, "-n1", "-c1", "--mem=300")
+        """, "-n1", f"-c{cpus}", "--mem=300")
+
+    def steps():
+        return {kernel.environment(pid).get("SLURM_STEP_ID") for pid in site.job_pids(jobid)}
+    until(lambda: {"0", "1"} <= steps(), 30, f"the steps of job {jobid}")
+    return jobid
+
+
+def end_of(site, jobid, session):
+    """The seconds from scancel until the job's last process and step daemon have gone; and, in words, until whose have."""
+    daemons = set(site.step_daemons(jobid))
+    expect_equal(len(daemons), 4, f"number of step daemons of job {jobid}")
+    whose = {"steps": set(site.job_pids(jobid)) - daemons, "session": set(session), "daemons": daemons}
+    left = {what: [who for who in map(kernel.identity, pids) if who] for what, pids in whose.items()}
+    # The script and its two spinners, two sruns and what they started.
+    expect(len(left["steps"]) >= 7, f"only {left['steps']} are alive")
+    took = {}
+    start = time.monotonic()
+    site.scancel(jobid)
+
+    def gone():
+        for what, processes in left.items():
+            if what not in took and not any(kernel.identity(who[0]) == who for who in processes):
+                took[what] = time.monotonic() - start
+        return len(took) == len(left)
+    until(gone, 30, f"the end of all that job {jobid} was after scancel")
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    return max(took.values()), ", ".join(f"{what} {seconds:.1f} s" for what, seconds in took.items())
+
+
+def slurms_own_ends(site, grants):
+    """The seconds of such jobs' ends, by their CPUs, when this Slurm has no jobfence."""
+    took = {}
+    with site.unplugged(), service_says(ADOPTING):
+        for cpus in grants:
+            jobid = spinning_job(site, cpus)
+            with logged_in(site.users[0], f"({SPINS})") as session:
+                # Where Slurm does not track it, it stays.
+                tracked = [pid for pid in session if "/step_extern" in kernel.read(f"/proc/{pid}/cgroup")]
+                took[cpus], _ = end_of(site, jobid, tracked)
+    return took
+
+
+def session_in_a_spinning_job(site, ours, cpus, grant):
+    """How many CPUs the steps of a job and a session used together, in words, and its end."""
+    user = site.users[0]
+    jobid = spinning_job(site, cpus)
     steps = [fenced(site, jobid, name) for name in ("step_batch", "step_0", "step_1")]
     # Without our line only Slurm puts the session somewhere: into its own directories.
     hierarchies = kernel.expected_hierarchies() - (set() if ours else {""} - set(steps[0].slurms))
@@ -240,7 +292,7 @@ def session_in_a_spinning_job(site, ours, grant, headroom):
         expect_equal([step.cpu_limit() for step in steps], [grant] * 3, "CPU limits of the steps")
         # Whose use is counted: on hybrid hosts the session need not be in our directory of cgroup2.
         job = extern.parent
-        allowed = grant + (headroom if "" in job.slurms else 0)
+        allowed = grant + (kernel.HEADROOM_CPUS if "" in job.slurms else 0)
         expect_equal(Group.cpu_limit(job), allowed, f"CPU limit of {job}")
         used, _ = busy_cpus(site, job)
         alone, _ = busy_cpus(site, extern)
@@ -248,19 +300,18 @@ def session_in_a_spinning_job(site, ours, grant, headroom):
         # Slurm may have bound them all to one core.
         expect(used >= min(allowed, 1.0) / 2, f"the job and the session used only {used:.3f} CPUs of {allowed}")
         expect(0 < alone <= grant * 1.05, f"the session used {alone:.3f} CPUs of {grant}")
-        pids = {*session, *(pid for step in steps for pid in step.members())}
-        processes = [who for who in map(kernel.identity, pids) if who]
-        expect(len(processes) >= len(session) + 6, f"only {processes} are alive")
-        start = time.monotonic()
-        site.scancel(jobid)
-        called = time.monotonic() - start
-        # Within two seconds; the time of an emulated machine that others load, too, is another.
-        until(lambda: not any(kernel.identity(who[0]) == who for who in processes), 2 if sites.PATIENCE == 1 else 10,
-              "the death of every process after scancel")
-        took = time.monotonic() - start
-    expect_equal(site.wait(jobid), "CANCELLED", "state")
+        took, said = end_of(site, jobid, session)
     until(lambda: not job.remains(), 10, f"the removal of {job.path}")
-    return f"{used:.2f} CPUs of {allowed:g}, scancel {took:.2f} s, {called:.2f} s of it the command"
+    return took, f"{used:.2f} CPUs of {allowed:g}, after scancel {said}"
+
+
+def prompt_end(site, ours, cpus, grant, slurms):
+    """It ends within two seconds beyond those of Slurm alone; tried again, since others load this machine."""
+    for _ in range(3):
+        took, said = session_in_a_spinning_job(site, ours, cpus, grant)
+        if took <= slurms + 2:
+            return f"{said}; without jobfence all {slurms:.1f} s"
+    raise AssertionError(f"without jobfence such a job has gone {slurms:.1f} s after scancel, with it {took:.1f} s ({said})")
 
 
 @case(on=["installed"])
@@ -268,12 +319,16 @@ def logins_by_pam_slurm_adopt(site):
     """A login on a node goes into the user's job, shares its limits with the steps, and ends with it."""
     if not any(Path("/usr/lib").glob(f"{place}security/pam_slurm_adopt.so") for place in ("", "*/")):
         raise Skip("pam_slurm_adopt is not installed")
-    with site.reconfigured(PrologFlags="Contain"), session_line(site) as ours:
-        refused = login(site.users[0], "true")
-        refused.communicate(timeout=60)
-        expect(refused.returncode != 0, "a user without a job could log in")
-        said = [session_in_a_spinning_job(site, ours, 1.0, kernel.HEADROOM_CPUS)]
-        # So little that the quota is met on one core, too.
-        site.configure(CPUQuotaPercent="50", HeadroomCPUs="0.25")
-        said.append(session_in_a_spinning_job(site, ours, 0.5, 0.25))
+    # One core is less than grant and headroom; of two, they are so little that the job's quota is met.
+    jobs = (1, 100, 1.0), (2, 40, 0.8)
+    said = []
+    with site.reconfigured(PrologFlags="Contain"):
+        slurms = slurms_own_ends(site, [cpus for cpus, _, _ in jobs])
+        with session_line(site) as ours:
+            refused = login(site.users[0], "true")
+            refused.communicate(timeout=60)
+            expect(refused.returncode != 0, "a user without a job could log in")
+            for cpus, percent, grant in jobs:
+                site.configure(CPUQuotaPercent=str(percent))
+                said.append(prompt_end(site, ours, cpus, grant, slurms[cpus]))
     return "; ".join(said)
