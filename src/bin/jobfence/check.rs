@@ -231,12 +231,14 @@ fn overlay_alone(host: &Host, config: &Config) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::FAILURE);
         }
     }
-    if scopes.is_empty() && host.layout.kind() == Kind::Unified {
+    let unknown = scopes.is_empty() && host.layout.kind() == Kind::Unified;
+    if unknown {
         println!("scope          Slurm has none yet: it makes one when slurmd starts");
     }
     println!("trial          none: only Slurm makes these directories, when a job starts");
     attach_time(host, config, ", in moves by Slurm");
-    println!("verdict        a job would be {} here, in Slurm's own directories", word(config.mode));
+    let unless = if unknown { "; run this again when slurmd has, to see whether it has the controllers" } else { "" };
+    println!("verdict        a job would be {} here, in Slurm's own directories{unless}", word(config.mode));
     Ok(ExitCode::SUCCESS)
 }
 
