@@ -147,7 +147,7 @@ fn is_systemd() -> bool {
 
 /// Why a cgroup2 directory does not have a controller that the root has: which directory above it does not hand it down, and
 /// what to write where. `None` if the directory has it, or is gone.
-fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bool) -> Option<Error> {
+pub fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bool) -> Option<Error> {
     let has = |text: &str| text.split_whitespace().any(|on| on == controller);
     let given = dir.read_value("cgroup.controllers").ok().filter(|given| !has(given))?;
     let below = dir.path().strip_prefix(&hierarchy.mount).ok()?;
@@ -164,12 +164,19 @@ fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bool) 
     let stops_at = stops_at.display();
     let is_unit = |name: &&str| [".scope", ".service", ".slice"].iter().any(|kind| name.ends_with(kind));
     let unit = below.iter().rev().filter_map(|name| name.to_str()).find(is_unit).filter(|_| systemd);
+    // Slurm's daemon makes its scope, and only where there is none.
+    let again = match unit {
+        Some(unit) if unit.ends_with("slurmstepd.scope") => {
+            format!("when no job runs stop slurmd and {unit}, and start slurmd again")
+        }
+        _ => "stop jobfence.service when no job runs, and start it again".to_owned(),
+    };
     let error = Error::new(format!("the cgroup does not have the {controller} controller:")).at(dir.path());
     Some(error.value(given.trim()).hint(match unit {
         Some(unit) => format!(
             "{stops_at} lacks it: {unit} needs Delegate=yes (or Delegate= with {controller} in its list), and {slice} may not \
              have DisableControllers={controller} (systemctl show -p Delegate -p DelegateControllers -p DisableControllers \
-             {unit} {slice}); then stop jobfence.service when no job runs, and start it again"
+             {unit} {slice}); then {again}"
         ),
         None => format!("{stops_at} lacks it: echo +{controller} >{stops_at}"),
     }))

@@ -12,7 +12,7 @@ use jobfence::config::{Config, DEFAULT_FILE, Mode, OnError, OnErrors};
 use jobfence::entry::run::{self, Ended, How, Request};
 use jobfence::error::Error;
 use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
-use jobfence::host::{Host, is_delegated};
+use jobfence::host::{Host, is_delegated, not_given};
 use jobfence::job::{Cpus, JobKey, Name};
 use nix::fcntl::OFlag;
 use nix::sys::wait::waitpid;
@@ -222,12 +222,9 @@ fn overlay_alone(host: &Host, config: &Config) -> Result<ExitCode, Failure> {
     for scope in &scopes {
         let given = scope.read_value("cgroup.controllers")?;
         println!("scope          {} has {}", scope.path().display(), given.trim());
-        if let Some(missing) = controllers.iter().find(|wanted| !given.split_whitespace().any(|one| one == **wanted)) {
-            println!(
-                "verdict        NO job would be fenced here as configured: {} lacks the {missing} controller; \
-                 Delegate=yes in slurmd.service gives it",
-                scope.path().join("cgroup.controllers").display()
-            );
+        let missing = |controller: &&str| not_given(scope, host.layout.unified()?, controller, host.systemd);
+        if let Some(error) = controllers.iter().find_map(missing) {
+            println!("verdict        NO job would be fenced here as configured: {error}");
             return Ok(ExitCode::FAILURE);
         }
     }

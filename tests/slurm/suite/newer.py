@@ -143,6 +143,8 @@ def memory_changes(site):
         def given(mib):
             done = site.command("scontrol", "update", f"jobid={jobid}", f"MinMemoryNode={mib}")
             expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
+            # Slurm takes no credential of the same second any more: it could be one for more.
+            time.sleep(1.1)
 
         def limited(group, began, now):
             """It has what the job has now where the limit is Slurm's, and its own where not: less could kill it."""
