@@ -142,25 +142,19 @@ def controller_not_handed_down(site):
 
 
 @contextlib.contextmanager
-def slice_without(site, controller, slurms):
-    """For the time being Slurm's scope does not get this controller from its slice."""
-    dropin = Path("/run/systemd/system/system.slice.d/disable.conf")
-    dropin.parent.mkdir()
+def slice_without(controller, slurms):
+    """For the time being Slurm's scope does not get this controller from its slice.
+
+    Not by systemd: with DisableControllers= it goes over what it has delegated, too, and takes Slurm's own ones away.
+    """
+    files = [directory / "cgroup.subtree_control" for directory in (slurms, slurms.parent)]
     try:
-        dropin.write_text(f"[Slice]\nDisableControllers={controller}\n")
-        # What it has handed on it keeps.
-        (slurms / "cgroup.subtree_control").write_text(f"-{controller}")
-        systemctl(site, "daemon-reload")
-        taken = slurms.parent / "cgroup.subtree_control"
-        with contextlib.suppress(OSError):
-            taken.write_text(f"-{controller}")
-        until(lambda: controller not in kernel.read(taken).split(), 10, f"the end of {controller} in {taken}")
-        yield taken
+        for file in files:
+            file.write_text(f"-{controller}")
+        yield files[1]
     finally:
-        dropin.unlink(missing_ok=True)
-        dropin.parent.rmdir()
-        systemctl(site, "daemon-reload")
-        (slurms.parent / "cgroup.subtree_control").write_text(f"+{controller}")
+        for file in reversed(files):
+            file.write_text(f"+{controller}")
 
 
 @case
@@ -177,7 +171,7 @@ def controller_not_handed_to_slurm(site):
     site.scancel(jobid)
     site.wait(jobid)
     until(lambda: not job.exists(), 10, f"the end of {job}")
-    with slice_without(site, "pids", slurms) as taken:
+    with slice_without("pids", slurms) as taken:
         parts = (f"the cgroup does not have the pids controller: {slurms} ", f"{taken} lacks it", "DisableControllers=pids",
                  f"stop slurmd and {slurms.name}")
         jobid = site.submit(user, "touch ran.$SLURM_JOB_ID", "-c1", "--mem=100")
