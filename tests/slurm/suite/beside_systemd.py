@@ -147,13 +147,15 @@ def slice_without(controller, slurms):
 
     Not by systemd: with DisableControllers= it goes over what it has delegated, too, and takes Slurm's own ones away.
     """
-    files = [directory / "cgroup.subtree_control" for directory in (slurms, slurms.parent)]
+    taken = slurms.parent / "cgroup.subtree_control"
+    # Whoever hands it on keeps it: systemd-udevd does, too.
+    files = [file for file in slurms.parent.glob("*/cgroup.subtree_control") if controller in kernel.read(file).split()]
     try:
-        for file in files:
+        for file in [*files, taken]:
             file.write_text(f"-{controller}")
-        yield files[1]
+        yield taken
     finally:
-        for file in reversed(files):
+        for file in [taken, *files]:
             file.write_text(f"+{controller}")
 
 
