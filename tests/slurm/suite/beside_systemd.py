@@ -12,6 +12,7 @@ from ..harness import (
     fenced_in_all, fences_well,
 )
 from ..sites import InstalledSite, until
+from .newer import since
 from .placement import tracked_by_cgroup
 
 
@@ -165,6 +166,8 @@ def controller_not_handed_to_slurm(site):
     only_beside_systemd(site)
     if not tracked_by_cgroup(site):
         raise Skip("the limits are not in Slurm's own scope here")
+    # Before, Slurm itself takes its other controllers for missing, too.
+    since(site, 24, 11)
     user = site.users[0]
     site.configure(MaxProcesses="100")
     jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
