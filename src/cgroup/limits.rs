@@ -150,7 +150,8 @@ pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<Cp
         return Ok(current);
     }
     // A step that has been removed still counts until the kernel has let go of it, some milliseconds later.
-    let deadline = Instant::now() + Duration::from_millis(500);
+    const PATIENCE: Duration = Duration::from_millis(500);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match set_cpu_quota(dir, version, want) {
             Ok(()) => return Ok(want),
@@ -158,7 +159,8 @@ pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<Cp
             Err(error) if Instant::now() >= deadline => return Err(error),
             Err(_) => {}
         }
-        lower_below(dir, version, want, 0, deadline)?;
+        // As long for each walk: one that the other's end cuts short would be taken for an endless one.
+        lower_below(dir, version, want, 0, Instant::now() + PATIENCE)?;
         let _ = poll(&mut [], PollTimeout::from(1u8));
     }
 }
