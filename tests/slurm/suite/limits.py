@@ -4,7 +4,7 @@
 import os
 import time
 
-from .. import kernel
+from .. import kernel, sites
 from ..harness import (
     EAT, MIB, Skip, case, ended_line, expect, expect_equal, expect_in, expect_limits,
     expect_match, fenced, fenced_in_all, logged, uid,
@@ -85,8 +85,10 @@ def use_of_quota(site, group, cpus):
 
 
 def is_held_back(used, idle, cpus):
-    """Whether the quota is to blame for so little use: the CPUs had nothing to do. An emulated timer is late when the host is busy."""
-    return used < cpus * 0.85 and idle >= cpus * 0.1
+    """Whether the quota is to blame for so little use: the CPUs had nothing to do. An emulated timer is late when the host is busy:
+    with the host's two CPUs shared by three guests 83 % were seen, of a quota that was right."""
+    least = 0.85 if sites.PATIENCE == 1 else 0.75
+    return used < cpus * least and idle >= cpus * 0.1
 
 
 def expect_quota_used(site, group, cpus):
