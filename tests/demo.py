@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from slurm import kernel  # noqa: E402
+from slurm import kernel, sites  # noqa: E402
 from slurm.sites import PrivateSite, SiteError, die_properly, until  # noqa: E402
 from slurm.suite.limits import is_held_back, use_of_quota  # noqa: E402
 
@@ -149,7 +149,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--so", required=True, help="the plugin")
     parser.add_argument("--bin", required=True, help="the jobfence command")
+    parser.add_argument("--patience", type=float, default=1, metavar="FACTOR", help="by which this machine is slower than others")
     options = parser.parse_args()
+    sites.PATIENCE = options.patience
     if os.geteuid() != 0:
         sys.exit("the demo starts a Slurm of its own and needs to be root for it")
     if not Path(options.so).is_file():

@@ -40,7 +40,7 @@ if [ -e /sys/fs/cgroup/cgroup.controllers ] && jobfence check; then
 fi
 # 'make demo' needs no installation; it makes a scope of its own.
 if [ -z "$INSTALLED_CASES" ]; then
-    python3 -B /{TESTS}/demo.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence || status=1
+    python3 -B /{TESTS}/demo.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence --patience 3 || status=1
 fi
 systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /opt/guest/start-slurm || exit 1
