@@ -553,7 +553,7 @@ impl Fence {
     }
 
     fn with_pids(&self) -> Option<&Tree> {
-        self.trees.iter().find(|tree| tree.hierarchy().has("pids"))
+        self.trees.iter().find(|tree| tree.hierarchy().has("pids")).filter(|_| self.wanted.contains(&"pids"))
     }
 
     /// How many of the step's processes were killed for want of memory.

@@ -126,8 +126,7 @@ unsafe fn tell(pam: Handle, sentence: &str) {
     let (Ok(libpam), Some(text)) = (libpam(), c_string(&format!("jobfence: {sentence}"))) else { return };
     // SAFETY: the declaration is that of security/pam_ext.h.
     let Ok(prompt) = (unsafe { libpam.get::<Prompt>(b"pam_prompt\0") }) else { return };
-    // SAFETY: a handle of this call, no room for an answer, which a message has not, and a format of one %s and one
-    // NUL-terminated string.
+    // SAFETY: a handle of this call, no room for an answer (a message has none), a format of one %s, and one C string.
     let _ = unsafe { prompt(pam, PAM_ERROR_MSG, std::ptr::null_mut(), c"%s".as_ptr(), text.as_ptr()) };
 }
 

@@ -54,8 +54,8 @@ unsafe extern "C" fn constructors(argc: c_int, argv: *const *const c_char, envp:
     let mut next = (&raw const __init_array_start).cast::<Constructor>();
     let end = (&raw const __init_array_end).cast::<Constructor>();
     while next < end {
-        // SAFETY: between these two the linker has put pointers to functions, which the C library calls with these arguments
-        // before `main`, as we do in its place.
+        // The C library calls them with these arguments before `main`, as we do in its place.
+        // SAFETY: between these two the linker has put pointers to functions of this type.
         unsafe {
             (*next)(argc, argv, envp);
             next = next.add(1);

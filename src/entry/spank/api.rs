@@ -32,8 +32,8 @@ pub type Handle = bindings::spank_t;
 pub fn functions() -> Result<&'static SpankApi> {
     static API: OnceCell<SpankApi> = OnceCell::new();
     API.get_or_try_init(|| {
-        // SAFETY: the program itself, which stays loaded; libloading runs no initialiser for it. The declarations are
-        // those of spank.h, which are the same in all releases that `version` lets load us.
+        // The declarations are those of spank.h, which are the same in all releases that `version` lets load us.
+        // SAFETY: the program itself, which stays loaded; libloading runs no initialiser for it.
         unsafe { SpankApi::from_library(libloading::os::unix::Library::this()) }.map_err(|error| missing(&error))
     })
 }

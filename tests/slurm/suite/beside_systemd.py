@@ -103,6 +103,19 @@ def without_scope(site):
         systemctl(site, "start", "jobfence.service")
 
 
+def refused_and_named(site, parts):
+    """A job is not started, and both it and 'jobfence check' say why."""
+    user = site.users[0]
+    jobid = site.submit(user, "touch ran.$SLURM_JOB_ID", "-c1", "--mem=100")
+    expect_not_started(site, user, jobid)
+    done = site.command("jobfence", "check")
+    expect_equal(done.returncode, 1, f"exit status of jobfence check ({done.stdout})")
+    for part in parts:
+        expect_in(part, site.output(jobid), "the job's output")
+        expect_in(part, done.stdout, "what jobfence check says")
+    expect_not_drained(site)
+
+
 @case
 def controller_not_handed_down(site):
     """A slice that takes the memory controller away: who does, and which line it is, stands in every message."""
@@ -125,14 +138,7 @@ def controller_not_handed_down(site):
         expect("memory" not in kernel.read(taken).split(), f"{taken} has memory: nothing was taken away")
         parts = ("does not have the memory controller", "/sys/fs/cgroup/jobfence.slice/jobfence.scope",
                  f"{taken} lacks it", "DisableControllers=memory")
-        jobid = site.submit(user, "touch ran.$SLURM_JOB_ID", "-c1", "--mem=100")
-        expect_not_started(site, user, jobid)
-        done = site.command("jobfence", "check")
-        expect_equal(done.returncode, 1, f"exit status of jobfence check ({done.stdout})")
-        for part in parts:
-            expect_in(part, site.output(jobid), "the job's output")
-            expect_in(part, done.stdout, "what jobfence check says")
-        expect_not_drained(site)
+        refused_and_named(site, parts)
     finally:
         with without_scope(site):
             dropin.unlink(missing_ok=True)
@@ -179,14 +185,7 @@ def controller_not_handed_to_slurm(site):
     with slice_without("pids", slurms) as taken:
         parts = (f"the cgroup does not have the pids controller: {slurms} ", f"{taken} lacks it", "DisableControllers=pids",
                  f"stop slurmd and {slurms.name}")
-        jobid = site.submit(user, "touch ran.$SLURM_JOB_ID", "-c1", "--mem=100")
-        expect_not_started(site, user, jobid)
-        done = site.command("jobfence", "check")
-        expect_equal(done.returncode, 1, f"exit status of jobfence check ({done.stdout})")
-        for part in parts:
-            expect_in(part, site.output(jobid), "the job's output")
-            expect_in(part, done.stdout, "what jobfence check says")
-        expect_not_drained(site)
+        refused_and_named(site, parts)
     expect_equal(site.command("jobfence", "check").returncode, 0, "exit status of jobfence check after it")
     fences_well(site, user)
 

@@ -74,9 +74,9 @@ def spinning(site, jobid):
 
 def use_of_quota(site, group, cpus):
     """What spinners use, which could use all of so many CPUs: more than that, or nearly that, or the most that was seen in half a
-    minute; and how many CPUs were idle meanwhile."""
+    minute, times this machine's patience; and how many CPUs were idle meanwhile."""
     most = 0
-    for _ in range(6):
+    for _ in range(int(6 * sites.PATIENCE)):
         used, idle = busy_cpus(site, group)
         most = max(most, used)
         if most >= cpus * 0.95:
@@ -85,10 +85,8 @@ def use_of_quota(site, group, cpus):
 
 
 def is_held_back(used, idle, cpus):
-    """Whether the quota is to blame for so little use: the CPUs had nothing to do. An emulated timer is late when the host is busy:
-    with the host's two CPUs shared by three guests 83 % were seen, of a quota that was right."""
-    least = 0.85 if sites.PATIENCE == 1 else 0.75
-    return used < cpus * least and idle >= cpus * 0.1
+    """Whether the quota is to blame for so little use: the CPUs had nothing to do. An emulated timer is late when the host is busy."""
+    return used < cpus * 0.85 and idle >= cpus * 0.1
 
 
 def expect_quota_used(site, group, cpus):
