@@ -57,6 +57,16 @@ pub struct Config {
     pub cpu_quota_percent: Percent,
     /// `CPUQuotaPeriod`: the period in which the quota is counted.
     pub cpu_quota_period: Period,
+    /// `CPUPolicy`: whether CPU time is limited, shared by weight, or both.
+    pub cpu_policy: CpuPolicy,
+    /// `CPUBurst`: unused quota that may be saved for later, in percent of the quota, 0 to 100.
+    pub cpu_burst: Percent,
+    /// `Scavenger`: whether jobs run only in CPU time that nobody else wants.
+    pub scavenger: bool,
+    /// `MaxCPUsPerUser`: the CPU time of all of a user's jobs together; `None` for no limit.
+    pub max_cpus_per_user: Option<Cpus>,
+    /// `MaxCPUsPerTask`: the CPU time of each task.
+    pub max_cpus_per_task: TaskCpus,
     /// `HeadroomCPUs`: CPUs that a job's directory gets beyond the grant where the scheduler's own daemons live in it.
     pub headroom_cpus: Cpus,
     /// `ConstrainRAMSpace`: whether memory is limited, as in cgroup.conf(5).
@@ -69,8 +79,24 @@ pub struct Config {
     pub constrain_swap_space: bool,
     /// `AllowedSwapSpace`: swap in percent of the allocated memory, 0 to 10000, as in cgroup.conf(5).
     pub allowed_swap_space: Percent,
+    /// `MaxRAMPerUser`: the memory of all of a user's jobs together, in bytes; `None` for no limit.
+    pub max_ram_per_user: Option<u64>,
+    /// `MaxRAMPerTask`: the memory of each task, in bytes; `None` for no limit.
+    pub max_ram_per_task: Option<u64>,
+    /// `MemoryHighPercent`: above so much of a memory limit, 1 to 100 %, memory is reclaimed; `None` for no such limit.
+    pub memory_high: Option<Percent>,
+    /// `MemoryLowPercent`: memory that is reclaimed only if there is no other, in percent of what was allocated, 0 to 100.
+    pub memory_low: Percent,
+    /// `MemoryMinPercent`: memory that is never reclaimed, in percent of what was allocated, 0 to 100.
+    pub memory_min: Percent,
+    /// `OOMKillStep`: whether a whole step is killed when it runs out of memory, as in slurm.conf(5).
+    pub oom_kill_step: bool,
     /// `MaxProcesses`: how many processes and threads a job may have on the node, 1 to 4194304; `None` for no limit.
     pub max_processes: Option<u64>,
+    /// `MaxProcessesPerUser`: the same for all of a user's jobs together.
+    pub max_processes_per_user: Option<u64>,
+    /// `MaxProcessesPerTask`: the same for each task.
+    pub max_processes_per_task: Option<u64>,
 }
 
 impl Default for Config {
@@ -84,13 +110,26 @@ impl Default for Config {
             constrain_cpu_quota: true,
             cpu_quota_percent: Percent::HUNDRED,
             cpu_quota_period: Period::DEFAULT,
+            cpu_policy: CpuPolicy::Quota,
+            cpu_burst: Percent::ZERO,
+            scavenger: false,
+            max_cpus_per_user: None,
+            max_cpus_per_task: TaskCpus::Unlimited,
             headroom_cpus: Cpus::whole(1),
             constrain_ram_space: true,
             allowed_ram_space: Percent::HUNDRED,
             min_ram_space: 30 << 20,
             constrain_swap_space: true,
             allowed_swap_space: Percent::ZERO,
+            max_ram_per_user: None,
+            max_ram_per_task: None,
+            memory_high: None,
+            memory_low: Percent::ZERO,
+            memory_min: Percent::ZERO,
+            oom_kill_step: false,
             max_processes: None,
+            max_processes_per_user: None,
+            max_processes_per_task: None,
         }
     }
 }
@@ -120,6 +159,40 @@ pub enum Mode {
     Off,
 }
 
+/// What holds a job's CPU time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CpuPolicy {
+    /// No more than was granted, even if nobody else wants it.
+    Quota,
+    /// As much as nobody else wants; under contention in proportion to what was granted.
+    Weight,
+    /// The quota, and below it the weight.
+    Both,
+}
+
+impl CpuPolicy {
+    /// Whether CPU time is limited.
+    pub const fn limits(self) -> bool {
+        !matches!(self, Self::Weight)
+    }
+
+    /// Whether CPU time is shared by weight.
+    pub const fn weighs(self) -> bool {
+        !matches!(self, Self::Quota)
+    }
+}
+
+/// The CPU time of one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskCpus {
+    /// No limit of its own.
+    Unlimited,
+    /// The CPUs per task that the step asked for.
+    Granted,
+    /// So many.
+    Count(Cpus),
+}
+
 /// What becomes of a job whose limit could not be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
@@ -134,21 +207,54 @@ pub enum OnError {
 pub enum Limit {
     /// CPU quota.
     Cpu,
+    /// CPU time saved for later.
+    Burst,
+    /// CPU weight, and the class of scavengers.
+    Weight,
+    /// The CPUs and memory nodes that may be used.
+    Cores,
     /// Memory.
     Ram,
     /// Swap.
     Swap,
+    /// Reclaim before the limit of memory.
+    MemoryHigh,
+    /// Memory that is not reclaimed.
+    MemoryProtection,
+    /// Whole steps killed for want of memory.
+    OomGroup,
     /// The number of processes.
     Processes,
+    /// I/O bandwidth and operations.
+    Io,
+    /// I/O weight.
+    IoWeight,
+    /// Huge pages.
+    HugePages,
+    /// Devices.
+    Devices,
 }
+
+/// The number of variants of [`Limit`].
+const LIMITS: usize = 14;
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Cpu => "CPU",
+            Self::Burst => "CPU burst",
+            Self::Weight => "CPU weight",
+            Self::Cores => "cores",
             Self::Ram => "RAM",
             Self::Swap => "swap",
+            Self::MemoryHigh => "memory.high",
+            Self::MemoryProtection => "memory protection",
+            Self::OomGroup => "OOM group",
             Self::Processes => "processes",
+            Self::Io => "I/O",
+            Self::IoWeight => "I/O weight",
+            Self::HugePages => "huge pages",
+            Self::Devices => "devices",
         })
     }
 }
@@ -157,26 +263,20 @@ impl fmt::Display for Limit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnErrors {
     general: OnError,
-    cpu: OnError,
-    ram: OnError,
-    swap: OnError,
-    processes: OnError,
+    limits: [OnError; LIMITS],
 }
 
 impl OnErrors {
     /// The same for everything.
     pub const fn all(general: OnError) -> Self {
-        Self { general, cpu: general, ram: general, swap: general, processes: general }
+        Self { general, limits: [general; LIMITS] }
     }
 
     /// Makes one limit differ.
     #[must_use]
-    pub const fn with(mut self, limit: Limit, on_error: OnError) -> Self {
-        match limit {
-            Limit::Cpu => self.cpu = on_error,
-            Limit::Ram => self.ram = on_error,
-            Limit::Swap => self.swap = on_error,
-            Limit::Processes => self.processes = on_error,
+    pub fn with(mut self, limit: Limit, on_error: OnError) -> Self {
+        if let Some(theirs) = self.limits.get_mut(limit as usize) {
+            *theirs = on_error;
         }
         self
     }
@@ -204,13 +304,8 @@ impl OnErrors {
     }
 
     /// For this limit.
-    pub const fn for_limit(self, limit: Limit) -> OnError {
-        match limit {
-            Limit::Cpu => self.cpu,
-            Limit::Ram => self.ram,
-            Limit::Swap => self.swap,
-            Limit::Processes => self.processes,
-        }
+    pub fn for_limit(self, limit: Limit) -> OnError {
+        self.limits.get(limit as usize).copied().unwrap_or(self.general)
     }
 }
 

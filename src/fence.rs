@@ -16,21 +16,25 @@ use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
 use crate::cgroup::place::{Membership, SlurmsOwn};
 use crate::cgroup::usage::{Usage, forks_refused, oom_kills};
-use crate::config::{Config, Limit};
+use crate::config::{Config, Limit, Percent, TaskCpus};
 use crate::error::{Error, Result};
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::janitor;
 use crate::job::{Cpus, JobKey};
-use crate::policy::Plan;
+use crate::policy::{Level, Plan};
 use crate::record::{Owner, Record, Records};
 
-mod limiting;
+pub mod limiting;
 mod overlay;
 mod own;
 
+use limiting::Place;
 use overlay::Overlay;
 use own::Own;
 pub use own::open_existing;
+
+/// Below our own directory: the branch of those who run only when nobody else wants to.
+const IDLE: &str = "idle";
 
 /// How long removing a step may take before it is left to the janitor.
 pub const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,6 +77,14 @@ impl Tree {
         }
     }
 
+    /// The directory of all the user's jobs. `None`: the scheduler has none, on cgroup2.
+    fn user(&self) -> Option<Result<Handle<'_>>> {
+        match self {
+            Self::Own(own) => Some(own.user().map(Handle::Kept).ok_or_else(|| not_made("user", &own.hierarchy))),
+            Self::Overlay(overlay) => Some(overlay.user()?.map(Handle::Opened)),
+        }
+    }
+
     fn own(&self) -> Option<&Own> {
         match self {
             Self::Own(own) => Some(own),
@@ -111,7 +123,7 @@ pub struct Fence {
     /// The path of the step below the root of every hierarchy in which it is in directories of ours.
     path: String,
     levels: Vec<String>,
-    /// What our own directory is called, in names.
+    /// The directory below which they are, in names.
     base_levels: usize,
     wanted: Vec<&'static str>,
     /// Controllers that limits were to be written to, and that are nowhere.
@@ -138,6 +150,8 @@ impl Fence {
     /// scheduler's directory, and that is an error.
     pub fn open(host: &Host, config: &Config, key: &JobKey, daemon: Option<&Membership>) -> Result<Self> {
         let wanted = controllers(config);
+        let class = config.scavenger.then_some(IDLE);
+        let base = class.map_or_else(|| host.base.clone(), |class| format!("{}/{class}", host.base));
         let mut own = Vec::new();
         let mut overlays = Vec::new();
         for hierarchy in host.hierarchies(&wanted)? {
@@ -165,7 +179,7 @@ impl Fence {
                 boot_id: host.boot_id.clone(),
                 pid_namespace: host.pid_namespace.clone(),
                 owner,
-                base: host.base.clone(),
+                base: base.clone(),
                 levels: levels.clone(),
             };
             // Where nothing is ours there is nothing to record, and a name for nobody to have.
@@ -185,9 +199,9 @@ impl Fence {
                 let fence = Self {
                     key: key.clone(),
                     trees: Vec::with_capacity(own.len() + overlays.len()),
-                    path: format!("/{}/{}", host.base, levels.join("/")),
+                    path: format!("/{base}/{}", levels.join("/")),
                     levels: levels.clone(),
-                    base_levels: host.base.split('/').count(),
+                    base_levels: base.split('/').count(),
                     wanted: wanted.clone(),
                     missing: wanted.iter().filter_map(|c| Some((*c, host.missing(c)?))).collect(),
                     plan: None,
@@ -197,7 +211,7 @@ impl Fence {
                     claimed: !own.is_empty(),
                     closed: false,
                 };
-                match fence.make(host, &own, &wanted) {
+                match fence.make(host, &own, &wanted, class) {
                     Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
                         log::warn!("{error}");
                         again += 1;
@@ -218,10 +232,16 @@ impl Fence {
         }
     }
 
-    fn make(mut self, host: &Host, hierarchies: &[&Hierarchy], wanted: &[&'static str]) -> Result<Self> {
+    fn make(
+        mut self,
+        host: &Host,
+        hierarchies: &[&Hierarchy],
+        wanted: &[&'static str],
+        class: Option<&str>,
+    ) -> Result<Self> {
         for hierarchy in hierarchies {
             let mut dirs = Vec::new();
-            let made = own::make_dirs(host, hierarchy, wanted, &self.levels, &mut dirs);
+            let made = own::make_dirs(host, hierarchy, wanted, class, &self.levels, &mut dirs);
             // EEXIST: somebody else lives there, and nothing of it is ours to remove.
             if made.as_ref().err().and_then(Error::kernel_errno) != Some(Errno::EEXIST) {
                 self.trees.push(Tree::Own(Own { hierarchy: (*hierarchy).clone(), dirs }));
@@ -325,64 +345,126 @@ impl Fence {
 
     fn limit_tree(&self, tree: &Tree, plan: &Plan, errors: &mut Vec<LimitError>) {
         let hierarchy = tree.hierarchy();
-        let beside = match tree {
-            Tree::Overlay(overlay) if !overlay.is_located() => return,
-            // On v1 none of the scheduler's daemons is in the job's directory of the cpu hierarchy.
-            Tree::Overlay(overlay) if hierarchy.version == Version::V2 => {
-                Some(limiting::Beside { headroom: self.headroom, batch: overlay.batch_quota() })
-            }
-            Tree::Own(_) | Tree::Overlay(_) => None,
-        };
+        if matches!(tree, Tree::Overlay(overlay) if !overlay.is_located()) {
+            return;
+        }
         let dirs = tree.job().and_then(|job| Ok((job, tree.step()?)));
-        let (job, step) = match (dirs, tree) {
-            (Ok(dirs), Tree::Own(_)) => dirs,
-            (Ok(dirs), Tree::Overlay(overlay)) => match overlay.enable(&self.wanted, &dirs.1) {
-                Ok(()) => dirs,
-                Err(error) => {
-                    return errors.extend(limiting::none_of(plan, |controller| hierarchy.has(controller), &error));
-                }
-            },
-            (Err(error), _) => {
-                return errors.extend(limiting::none_of(plan, |controller| hierarchy.has(controller), &error));
+        let dirs = dirs.and_then(|dirs| self.enable(tree, plan, &dirs.1).map(|()| dirs));
+        let (job, step) = match dirs {
+            Ok(dirs) => dirs,
+            Err(error) => return errors.extend(limiting::none_of(plan, |theirs| hierarchy.has(theirs), &error)),
+        };
+        let user = match tree.user() {
+            Some(Ok(user)) => Some(user),
+            Some(Err(error)) => return errors.extend(limiting::none_of(plan, |theirs| hierarchy.has(theirs), &error)),
+            None => {
+                errors.extend(limiting::none_for_the_user(plan, hierarchy));
+                None
             }
         };
-        let version = hierarchy.version;
-        if hierarchy.has("cpu") {
-            // Only here: the kernel may take long to lower a memory limit, and nobody must wait for that.
-            let lock = self.records.lock_limits(Instant::now() + LOCK_TIMEOUT);
-            let limited = lock.and_then(|_lock| limiting::cpu(&job, &step, version, plan, beside.as_ref()));
-            errors.extend(limited.err().map(|error| (Limit::Cpu, error)));
-        }
-        if hierarchy.has("pids") && (plan.job.processes.is_some() || plan.step.processes.is_some()) {
-            // The steps that live are counted.
-            let lock = self.records.lock_limits(Instant::now() + LOCK_TIMEOUT);
-            let limited = lock.and_then(|_lock| limiting::processes(&job, &step, plan, beside.as_ref()));
-            errors.extend(limited.err().map(|error| (Limit::Processes, error)));
-        }
-        if hierarchy.has("memory") {
-            match tree {
-                Tree::Own(_) => {
-                    if !limiting::stays_in_memory(&job, version, &plan.job) {
-                        limiting::memory(&job, version, &plan.job, errors);
-                    }
-                    limiting::memory(&step, version, &plan.step, errors);
+        let mut place = match tree {
+            Tree::Own(_) => Place::Own,
+            Tree::Overlay(overlay) => {
+                // On v1 none of the scheduler's daemons is in the job's directory of the cpu hierarchy.
+                let batch = if hierarchy.version == Version::V2 { overlay.batch_quota() } else { None };
+                Place::Overlay { headroom: self.headroom, daemons: 0, batch }
+            }
+        };
+        let levels = [(Level::User, user.as_deref()), (Level::Job, Some(&*job)), (Level::Step, Some(&*step))];
+        let set = |level, place, which: &dyn Fn(Limit) -> bool, errors: &mut Vec<LimitError>| {
+            for (_, dir) in levels.iter().filter(|(theirs, _)| *theirs == level) {
+                let limits = limiting::limits_at(plan, level, place, hierarchy.version);
+                let Some(dir) = dir else { continue };
+                limiting::set(dir, hierarchy, level, place, &limits, which, errors);
+            }
+        };
+        // Only these: the kernel may take long to lower a memory limit, and nobody must wait for that.
+        const UNDER_LOCK: [Limit; 4] = [Limit::Cpu, Limit::Burst, Limit::Weight, Limit::Processes];
+        let has_any = UNDER_LOCK.iter().any(|limit| limiting::is_planned(plan, *limit, hierarchy));
+        let lock = has_any.then(|| self.records.lock_limits(Instant::now() + LOCK_TIMEOUT)).transpose();
+        match lock {
+            Err(error) => {
+                let theirs = |limit: &Limit| limiting::is_planned(plan, *limit, hierarchy);
+                errors.extend(UNDER_LOCK.into_iter().filter(theirs).map(|limit| (limit, error.clone())));
+            }
+            Ok(None) => {}
+            Ok(Some(_lock)) => {
+                if let (Place::Overlay { daemons, .. }, true) = (&mut place, hierarchy.has("pids")) {
+                    *daemons = limiting::daemons(&job);
                 }
-                // Not the job's: its own daemons live there.
-                Tree::Overlay(_) => limiting::memory_beside(&step, version, &plan.step, errors),
+                if hierarchy.has("cpu") {
+                    let of_user = user.as_ref().zip(plan.user.cpu);
+                    let limited =
+                        of_user.map_or(Ok(()), |(user, quota)| limiting::cpu_of_user(user, hierarchy.version, quota));
+                    let limited = limited.and_then(|()| limiting::cpu(&job, &step, hierarchy.version, plan, place));
+                    errors.extend(limited.err().map(|error| (Limit::Cpu, error)));
+                }
+                for level in [Level::User, Level::Job, Level::Step] {
+                    set(level, place, &|limit| limit != Limit::Cpu && UNDER_LOCK.contains(&limit), errors);
+                }
+                if let (Some(user), true, true) = (&user, plan.weighs, hierarchy.has("cpu")) {
+                    let weighed = limiting::weigh_user(user, hierarchy.version);
+                    errors.extend(weighed.err().map(|error| (Limit::Weight, error)));
+                }
             }
         }
+        if let (Tree::Own(own), true, true) = (tree, plan.scavenger, hierarchy.has("cpu")) {
+            let top = own.dirs.first().ok_or_else(|| not_made("class", hierarchy));
+            errors.extend(top.and_then(limiting::make_idle).err().map(|error| (Limit::Weight, error)));
+        }
+        const AMOUNTS: [Limit; 2] = [Limit::Ram, Limit::Swap];
+        for (level, dir) in levels {
+            let (Some(dir), true) = (dir, hierarchy.has("memory")) else { continue };
+            if level != Level::Step && limiting::stays_in_memory(dir, hierarchy.version, plan.of(level)) {
+                continue;
+            }
+            let mut limits = limiting::limits_at(plan, level, place, hierarchy.version);
+            if place != Place::Own {
+                limits = limiting::beside_theirs(dir, hierarchy.version, &limits);
+            }
+            limiting::set(dir, hierarchy, level, place, &limits, |limit| AMOUNTS.contains(&limit), errors);
+        }
+        for level in [Level::User, Level::Job, Level::Step] {
+            set(level, place, &|limit| !UNDER_LOCK.contains(&limit) && !AMOUNTS.contains(&limit), errors);
+        }
+    }
+
+    /// Has the controllers enabled for the step, and for directories of tasks in it.
+    fn enable(&self, tree: &Tree, plan: &Plan, step: &Dir) -> Result<()> {
+        match tree {
+            Tree::Overlay(overlay) => overlay.enable(&self.wanted, step, !plan.task.is_empty()),
+            Tree::Own(own) if !plan.task.is_empty() => host::enable(step, &own.hierarchy, &self.wanted, false),
+            Tree::Own(_) => Ok(()),
+        }
+    }
+
+    /// Limits one task, which may have no more than its step.
+    fn limit_task(&self, tree: &Tree, task: &Dir, plan: &Plan, errors: &mut Vec<LimitError>) {
+        let hierarchy = tree.hierarchy();
+        let place = match tree {
+            Tree::Own(_) => Place::Own,
+            Tree::Overlay(_) => Place::Overlay { headroom: self.headroom, daemons: 0, batch: None },
+        };
+        let mut limits = limiting::limits_at(plan, Level::Task, place, hierarchy.version);
+        if let Some(quota) = limits.cpu.filter(|_| hierarchy.has("cpu")) {
+            let of_step = tree.step().and_then(|step| limits::cpu_quota(&step, hierarchy.version)).ok().flatten();
+            limits.cpu = Some(of_step.map_or(quota, |of_step| quota.at_most(of_step)));
+        }
+        limiting::set(task, hierarchy, Level::Task, place, &limits, |_| true, errors);
     }
 
     /// Moves a process into the step: one write to `cgroup.procs` in each hierarchy, and a look whether it is there.
     ///
     /// Where the scheduler itself tracks it by cgroup it is left, since taking it out would break the scheduler's signals and
     /// accounting: the step is limited there in its place. Returns the limits that could not be set then.
-    pub fn attach(&mut self, host: &Host, pid: i32) -> Result<Vec<LimitError>> {
+    /// `task` is its number within the step; `None` for one that the scheduler has not started as a task.
+    pub fn attach(&mut self, host: &Host, pid: i32, task: Option<u32>) -> Result<Vec<LimitError>> {
         let before = Membership::read(&host.proc, pid)?;
         if !self.overlay {
             self.refuse_slurms_own(&before)?;
         }
-        let errors = self.settle(&before)?;
+        let mut errors = self.settle(&before)?;
+        let plan = self.plan.as_ref().filter(|plan| task.is_some() && !plan.task.is_empty());
         for tree in &self.trees {
             let Tree::Overlay(overlay) = tree else { continue };
             let place = before.path_in(&overlay.hierarchy).unwrap_or("nowhere");
@@ -392,19 +474,42 @@ impl Fence {
                     .value(place)
                     .hint(format!("expected below {}", overlay.path().as_deref().unwrap_or("a step of Slurm's"))));
             }
+            let Some(plan) = plan else { continue };
+            match overlay.task(place) {
+                Ok(dir) => self.limit_task(tree, &dir, plan, &mut errors),
+                Err(error) => errors.extend(limiting::none_of(
+                    &Plan { task: plan.task.clone(), ..Plan::default() },
+                    |theirs| overlay.hierarchy.has(theirs),
+                    &error,
+                )),
+            }
         }
-        self.attach_own(host, pid)?;
+        self.attach_own(host, pid, plan.zip(task), &mut errors)?;
         Ok(errors)
     }
 
-    fn attach_own(&self, host: &Host, pid: i32) -> Result<()> {
+    fn attach_own(
+        &self,
+        host: &Host,
+        pid: i32,
+        task: Option<(&Plan, u32)>,
+        errors: &mut Vec<LimitError>,
+    ) -> Result<()> {
+        let name = task.map(|(_, number)| format!("task_{number}"));
         let mut bound = None;
-        for own in self.trees.iter().filter_map(Tree::own) {
-            let Some(step) = own.step() else { continue };
+        for tree in &self.trees {
+            let Some(step) = tree.own().and_then(Own::step) else { continue };
+            // Not kept: with contain_spank this is a process that shares our memory and not our descriptors.
+            let dir = name.as_ref().map(|name| step.ensure(name)).transpose()?;
+            if let (Some(dir), Some((plan, _))) = (&dir, task) {
+                self.limit_task(tree, dir, plan, errors);
+            }
             bound = bound.or_else(|| Affinity::of(pid));
-            step.write("cgroup.procs", &pid.to_string()).map_err(|error| match error.kernel_errno() {
-                Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
-                _ => error,
+            dir.as_ref().unwrap_or(step).write("cgroup.procs", &pid.to_string()).map_err(|error| {
+                match error.kernel_errno() {
+                    Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
+                    _ => error,
+                }
             })?;
         }
         let Some(bound) = bound else { return Ok(()) };
@@ -417,7 +522,10 @@ impl Fence {
         }
         let after = Membership::read(&host.proc, pid)?;
         for own in self.trees.iter().filter_map(Tree::own) {
-            let expected = in_mount(&own.hierarchy, &self.path);
+            let mut expected = in_mount(&own.hierarchy, &self.path);
+            if let Some(name) = &name {
+                expected = format!("{expected}/{name}");
+            }
             if after.path_in(&own.hierarchy) != Some(expected.as_str()) {
                 return Err(Error::new(format!("process {pid} was attached, but the kernel shows it elsewhere in"))
                     .at(&own.hierarchy.mount)
@@ -548,8 +656,15 @@ impl Fence {
     /// the limit that was reached (Linux 6.11) and that is the job's, a process of the job.
     pub fn forks_refused(&self) -> u64 {
         let Some(tree) = self.with_pids() else { return 0 };
-        let count = |dir: Result<Handle<'_>>| forks_refused(tree.hierarchy(), &*dir.ok()?).filter(|count| *count > 0);
-        count(tree.step()).or_else(|| count(tree.job())).unwrap_or(0)
+        let count = |dir: &Dir| forks_refused(tree.hierarchy(), dir).filter(|count| *count > 0);
+        // Before Linux 6.11 only where the process is that wanted another one: in its task's directory, if it has one.
+        let in_tasks = |step: &Dir| {
+            let tasks = step.list(true).unwrap_or_default();
+            let sum: u64 = tasks.iter().filter_map(|task| count(&step.child(task).ok()?)).sum();
+            Some(sum).filter(|sum| *sum > 0)
+        };
+        let of_step = tree.step().ok().and_then(|step| count(&step).or_else(|| in_tasks(&step)));
+        of_step.or_else(|| count(&*tree.job().ok()?)).unwrap_or(0)
     }
 
     fn with_pids(&self) -> Option<&Tree> {
@@ -562,8 +677,8 @@ impl Fence {
         self.trees.iter().filter(|tree| tree.hierarchy().has("memory")).find_map(count).unwrap_or(0)
     }
 
-    /// The cgroups at which this step's memory may be limited, innermost first: path as the kernel's log has it, whether it
-    /// is the job's, its limit and the most it held, in bytes.
+    /// The cgroups at which this step's memory may be limited, innermost first but for those of tasks: path as the kernel's log
+    /// has it, whose it is, its limit and the most it held, in bytes.
     pub fn memory_levels(&self) -> Vec<MemoryLevel> {
         let Some(tree) = self.trees.iter().find(|tree| tree.hierarchy().has("memory")) else { return Vec::new() };
         let version = tree.hierarchy().version;
@@ -577,13 +692,40 @@ impl Fence {
             }
             Tree::Overlay(overlay) => (overlay.path(), overlay.job_path().map(str::to_owned)),
         };
-        let level = |path: Option<String>, is_job: bool, dir: Option<&Dir>| MemoryLevel {
+        let level = |whose: Level, path: Option<String>, dir: Option<&Dir>| MemoryLevel {
             path: path.unwrap_or_default(),
-            is_job,
+            whose,
             limit: dir.and_then(|dir| limits::memory_limit(dir, limit_file).ok()).flatten(),
             peak: dir.and_then(|dir| dir.read(peak_file).ok()).and_then(|text| text.trim().parse().ok()),
         };
-        vec![level(step, false, tree.step().ok().as_deref()), level(job, true, tree.job().ok().as_deref())]
+        let user = tree.user().and_then(Result::ok);
+        let of_user = job.as_ref().and_then(|job| job.rsplit_once('/')).map(|(user, _)| user.to_owned());
+        let mut levels = vec![
+            level(Level::Step, step, tree.step().ok().as_deref()),
+            level(Level::Job, job, tree.job().ok().as_deref()),
+        ];
+        let of_user = user.map(|user| level(Level::User, of_user, Some(&user)));
+        levels.extend(of_user.filter(|level| level.limit.is_some()));
+        levels
+    }
+
+    /// When the job's directory may have gone: what the user's other jobs weigh.
+    fn weigh_user(&self) {
+        if !self.plan.as_ref().is_some_and(|plan| plan.weighs) {
+            return;
+        }
+        let own = self.trees.iter().filter_map(Tree::own).find(|own| own.hierarchy.has("cpu"));
+        let Some((own, user)) = own.and_then(|own| Some((own, own.user()?))) else { return };
+        // The directory goes with his last job.
+        if !user.has("cgroup.procs") {
+            return;
+        }
+        let lock = self.records.lock_limits(Instant::now() + LOCK_TIMEOUT);
+        if let Err(error) = lock.and_then(|_lock| limiting::weigh_user(user, own.hierarchy.version))
+            && user.has("cgroup.procs")
+        {
+            log::warn!("{}: the CPU weight of its user's other jobs is not right: {error}", self.key);
+        }
     }
 
     /// Kills what is left of the step and removes its directories and its record. May be repeated.
@@ -593,6 +735,7 @@ impl Fence {
         }
         let own: Vec<&Own> = self.trees.iter().filter_map(Tree::own).collect();
         own::remove(&own, &self.levels, deadline)?;
+        self.weigh_user();
         if self.claimed {
             self.records.forget(&self.levels)?;
         }
@@ -611,8 +754,8 @@ impl Fence {
 pub struct MemoryLevel {
     /// As `/proc/PID/cgroup` and the kernel's log write it.
     pub path: String,
-    /// The job's directory; otherwise the step's.
-    pub is_job: bool,
+    /// Whose directory it is.
+    pub whose: Level,
     /// In bytes; `None` when unlimited.
     pub limit: Option<u64>,
     /// In bytes; `None` on kernels that do not keep it.
@@ -633,17 +776,25 @@ impl MemoryLevel {
 
 /// The controllers whose files the configured limits are written to.
 pub fn controllers(config: &Config) -> Vec<&'static str> {
-    let mut controllers = Vec::new();
-    if config.constrain_cpu_quota {
-        controllers.push("cpu");
-    }
-    if config.constrain_ram_space || config.constrain_swap_space {
-        controllers.push("memory");
-    }
-    if config.max_processes.is_some() {
-        controllers.push("pids");
-    }
-    controllers
+    let unlimited = |cpus| cpus == TaskCpus::Unlimited;
+    let cpu = config.constrain_cpu_quota && config.cpu_policy.limits()
+        || config.cpu_policy.weighs()
+        || config.scavenger
+        || config.max_cpus_per_user.is_some()
+        || !unlimited(config.max_cpus_per_task);
+    let memory = config.constrain_ram_space
+        || config.constrain_swap_space
+        || config.max_ram_per_user.is_some()
+        || config.max_ram_per_task.is_some()
+        || config.memory_high.is_some()
+        || config.memory_low > Percent::ZERO
+        || config.memory_min > Percent::ZERO
+        || config.oom_kill_step;
+    let pids = config.max_processes.is_some()
+        || config.max_processes_per_user.is_some()
+        || config.max_processes_per_task.is_some();
+    let used = [("cpu", cpu), ("memory", memory), ("pids", pids)];
+    used.into_iter().filter(|(_, used)| *used).map(|(controller, _)| controller).collect()
 }
 
 /// The path below a hierarchy's root as processes see it where another cgroup than the root is mounted (containers).

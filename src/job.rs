@@ -105,6 +105,8 @@ pub struct Grant {
     pub job_cpus: Option<Cpus>,
     /// Hardware threads of this step.
     pub step_cpus: Option<Cpus>,
+    /// Hardware threads of each task, as far as the step asked for them.
+    pub task_cpus: Option<Cpus>,
     /// Memory of the whole job, in bytes.
     pub job_memory: Option<u64>,
     /// Memory of this step, in bytes.

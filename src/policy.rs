@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US, SwapLimit};
-use crate::config::{Config, Limit};
+use crate::config::{Config, Limit, Percent, TaskCpus};
 use crate::error::Error;
 use crate::job::{Cpus, Grant};
 use crate::report::mebibytes;
@@ -14,54 +14,203 @@ use crate::report::mebibytes;
 pub struct Limits {
     /// CPU time.
     pub cpu: Option<CpuQuota>,
+    /// CPU time that may be saved for later, in percent of the quota.
+    pub burst: Option<Percent>,
+    /// Share of CPU time among its siblings, as `cpu.weight` has it.
+    pub weight: Option<u64>,
     /// RAM, in bytes.
     pub ram: Option<u64>,
     /// Swap.
     pub swap: Option<SwapLimit>,
+    /// RAM above which it is reclaimed, in bytes.
+    pub high: Option<u64>,
+    /// RAM that is reclaimed only if there is no other, in bytes.
+    pub low: Option<u64>,
+    /// RAM that is never reclaimed, in bytes.
+    pub min: Option<u64>,
+    /// Whether all processes are killed when one must be, for want of memory.
+    pub oom_group: bool,
     /// Processes and threads.
     pub processes: Option<u64>,
 }
 
-/// The limits of a step and of the job around it.
+impl Limits {
+    /// Whether nothing is limited.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Of each limit the lower one; protection of memory is what others lose, and so the less of it.
+    #[must_use]
+    pub fn at_most(self, other: Self) -> Self {
+        Self {
+            cpu: least(self.cpu, other.cpu, CpuQuota::at_most),
+            burst: both(self.burst, other.burst),
+            weight: least(self.weight, other.weight, Ord::min),
+            ram: least(self.ram, other.ram, Ord::min),
+            swap: least(self.swap, other.swap, |a, b| SwapLimit { swap: a.swap.min(b.swap), ram: a.ram.min(b.ram) }),
+            high: least(self.high, other.high, Ord::min),
+            low: both(self.low, other.low),
+            min: both(self.min, other.min),
+            oom_group: self.oom_group || other.oom_group,
+            processes: least(self.processes, other.processes, Ord::min),
+        }
+    }
+}
+
+/// The lower limit, where `None` is no limit.
+fn least<T>(a: Option<T>, b: Option<T>, lower: impl Fn(T, T) -> T) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(lower(a, b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// The less of what is given, where `None` is nothing given.
+fn both<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+    a.zip(b).map(|(a, b)| a.min(b))
+}
+
+/// The limits of a step, of what is around it and of what is in it; none above that of the level around it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
+    /// The user's directory: all his jobs together.
+    pub user: Limits,
     /// The job's directory: all its steps together.
     pub job: Limits,
-    /// The step's directory; never above the job's.
+    /// The step's directory.
     pub step: Limits,
+    /// Each task's directory.
+    pub task: Limits,
+    /// Whether it runs only in CPU time that nobody else wants.
+    pub scavenger: bool,
+    /// Whether CPU time is shared by weight, and so a user's is the sum of his jobs'.
+    pub weighs: bool,
+}
+
+/// The directories that are limited, the outermost first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// All jobs of a user on this node.
+    User,
+    /// All steps of a job on this node.
+    Job,
+    /// A step.
+    Step,
+    /// A task of a step.
+    Task,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::User => "user",
+            Self::Job => "job",
+            Self::Step => "step",
+            Self::Task => "task",
+        })
+    }
+}
+
+impl Plan {
+    /// The limits of one level.
+    pub fn of(&self, level: Level) -> &Limits {
+        match level {
+            Level::User => &self.user,
+            Level::Job => &self.job,
+            Level::Step => &self.step,
+            Level::Task => &self.task,
+        }
+    }
+
+    /// Of each limit the lower one.
+    #[must_use]
+    pub fn at_most(self, other: Self) -> Self {
+        Self {
+            user: self.user.at_most(other.user),
+            job: self.job.at_most(other.job),
+            step: self.step.at_most(other.step),
+            task: self.task.at_most(other.task),
+            scavenger: self.scavenger || other.scavenger,
+            weighs: self.weighs || other.weighs,
+        }
+    }
 }
 
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cpu = self.cpu.map(|quota| format!("{} CPUs", quota.cpus()));
-        let ram = self.ram.map(|bytes| format!("{} of memory", mebibytes(bytes)));
-        let swap = self.swap.map(|limit| format!("{} of swap", mebibytes(limit.swap)));
-        let processes = self.processes.map(|count| format!("{count} processes"));
-        let all: Vec<String> = [cpu, ram, swap, processes].into_iter().flatten().collect();
+        let memory = |what| move |bytes| format!("{} {what}", mebibytes(bytes));
+        let all = [
+            self.cpu.map(|quota| format!("{} CPUs", quota.cpus())),
+            self.burst.map(|percent| format!("bursts of {percent}")),
+            self.weight.map(|weight| format!("CPU weight {weight}")),
+            self.ram.map(memory("of memory")),
+            self.swap.map(|limit| limit.swap).map(memory("of swap")),
+            self.high.map(memory("of memory before reclaim")),
+            self.low.map(memory("of memory protected")),
+            self.min.map(memory("of memory kept")),
+            self.oom_group.then(|| "killed as a whole".to_owned()),
+            self.processes.map(|count| format!("{count} processes")),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
         f.write_str(&if all.is_empty() { "nothing".to_owned() } else { all.join(", ") })
     }
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the job to {}; the step to {}", self.job, self.step)
+        if !self.user.is_empty() {
+            write!(f, "the user to {}; ", self.user)?;
+        }
+        write!(f, "the job to {}; the step to {}", self.job, self.step)?;
+        if !self.task.is_empty() {
+            write!(f, "; each task to {}", self.task)?;
+        }
+        Ok(())
     }
+}
+
+/// What `cpu.weight` is for each CPU (hardware thread): 100, the kernel's own, for ten of them, so that the most that it
+/// can be is that of a thousand.
+const WEIGHT_OF_CPU: u64 = 10;
+
+/// The least and the most that `cpu.weight` can be (cgroup-v2.rst).
+pub const WEIGHTS: std::ops::RangeInclusive<u64> = 1..=10_000;
+
+/// The weight of so many CPUs.
+pub fn weight(cpus: Cpus) -> u64 {
+    (cpus.thousandths().saturating_mul(WEIGHT_OF_CPU) / 1000).clamp(*WEIGHTS.start(), *WEIGHTS.end())
 }
 
 /// Computes the limits. What cannot be computed comes back beside what can, so that `OnError` decides limit by limit.
 pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
-    let mut plan = Plan::default();
+    let mut plan = Plan { scavenger: config.scavenger, weighs: config.cpu_policy.weighs(), ..Plan::default() };
     let mut errors = Vec::new();
-    if config.constrain_cpu_quota {
-        let step_cpus = match (grant.step_cpus, grant.job_cpus) {
-            (Some(step), Some(job)) => Some(step.min(job)),
-            (step, _) => step,
-        };
+    let step_cpus = least(grant.step_cpus, grant.job_cpus, Ord::min);
+    if config.constrain_cpu_quota && config.cpu_policy.limits() {
         for (cpus, limits) in [(grant.job_cpus, &mut plan.job), (step_cpus, &mut plan.step)] {
             match cpus.map(|cpus| quota(config, cpus)).transpose() {
                 Ok(quota) => limits.cpu = quota,
                 Err(error) => errors.push((Limit::Cpu, error)),
             }
+        }
+    }
+    // A number that the administrator names, not a percentage of a grant.
+    let task_cpus = match config.max_cpus_per_task {
+        TaskCpus::Unlimited => None,
+        TaskCpus::Granted => grant.task_cpus.map(|cpus| quota(config, cpus)),
+        TaskCpus::Count(cpus) => Some(quota_of(config, Percent::HUNDRED, cpus)),
+    };
+    let user_cpus = config.max_cpus_per_user.map(|cpus| quota_of(config, Percent::HUNDRED, cpus));
+    for (cpus, limits) in [(user_cpus, &mut plan.user), (task_cpus, &mut plan.task)] {
+        match cpus.transpose() {
+            Ok(quota) => limits.cpu = quota,
+            Err(error) => errors.push((Limit::Cpu, error)),
+        }
+    }
+    if config.cpu_policy.weighs() {
+        for (cpus, limits) in [(grant.job_cpus, &mut plan.job), (step_cpus, &mut plan.step)] {
+            limits.weight = cpus.map(weight);
         }
     }
     let step_memory = match (grant.step_memory, grant.job_memory) {
@@ -74,22 +223,66 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
         limits.ram = config.constrain_ram_space.then_some(ram);
         limits.swap =
             config.constrain_swap_space.then(|| SwapLimit { swap: config.allowed_swap_space.of(memory), ram });
+        limits.high = config.memory_high.map(|percent| percent.of(ram));
+        limits.low = (config.memory_low > Percent::ZERO).then(|| config.memory_low.of(memory).min(ram));
+        limits.min = (config.memory_min > Percent::ZERO).then(|| config.memory_min.of(memory).min(ram));
     }
-    for limits in [&mut plan.job, &mut plan.step] {
-        limits.processes = config.max_processes;
+    for (ram, limits) in [(config.max_ram_per_user, &mut plan.user), (config.max_ram_per_task, &mut plan.task)] {
+        limits.ram = ram;
+        limits.high = ram.and_then(|ram| config.memory_high.map(|percent| percent.of(ram)));
     }
+    plan.step.oom_group = config.oom_kill_step;
+    plan.user.processes = config.max_processes_per_user;
+    plan.job.processes = config.max_processes;
+    plan.step.processes = config.max_processes;
+    plan.task.processes = config.max_processes_per_task;
+    plan.nest();
+    plan.save_for_later(config);
     (plan, errors)
 }
 
+impl Plan {
+    /// No level has more than the one around it, as the kernel would have it anyway; v1 refuses quotas that have.
+    fn nest(&mut self) {
+        let mut around = self.user.clone();
+        for limits in [&mut self.job, &mut self.step, &mut self.task] {
+            limits.cpu = limits.cpu.map(|cpu| around.cpu.map_or(cpu, |around| cpu.at_most(around)));
+            if let (Some(ram), Some(most)) = (limits.ram, around.ram) {
+                limits.ram = Some(ram.min(most));
+                limits.swap = limits.swap.map(|swap| SwapLimit { ram: swap.ram.min(most), ..swap });
+            }
+            limits.high = limits.high.map(|high| around.high.map_or(high, |around| high.min(around)));
+            limits.processes = limits.processes.map(|count| around.processes.map_or(count, |around| count.min(around)));
+            around = Limits {
+                cpu: limits.cpu.or(around.cpu),
+                ram: limits.ram.or(around.ram),
+                high: limits.high.or(around.high),
+                processes: limits.processes.or(around.processes),
+                ..Limits::default()
+            };
+        }
+    }
+
+    /// Where a quota holds. A user's own quota gets none: it is for what his jobs are together.
+    fn save_for_later(&mut self, config: &Config) {
+        for limits in [&mut self.job, &mut self.step, &mut self.task] {
+            limits.burst = limits.cpu.map(|_| config.cpu_burst).filter(|burst| *burst > Percent::ZERO);
+        }
+    }
+}
+
 fn quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
+    quota_of(config, config.cpu_quota_percent, cpus)
+}
+
+fn quota_of(config: &Config, percent: Percent, cpus: Cpus) -> Result<CpuQuota, Error> {
     let period_us = config.cpu_quota_period.micros();
     // Thousandths of a CPU times microseconds: divided by 1000 at the end, so that small quotas keep their digits.
-    let quota_us = config.cpu_quota_percent.of(cpus.thousandths().saturating_mul(u64::from(period_us))) / 1000;
+    let quota_us = percent.of(cpus.thousandths().saturating_mul(u64::from(period_us))) / 1000;
     if quota_us < MIN_QUOTA_US {
         return Err(Error::new(format!(
-            "{cpus} CPUs at CPUQuotaPercent {} are {quota_us} us in a period of {period_us} us, and the kernel's least is \
-             {MIN_QUOTA_US} us",
-            config.cpu_quota_percent
+            "{cpus} CPUs at {percent} (CPUQuotaPercent) are {quota_us} us in a period of {period_us} us, and the kernel's \
+             least is {MIN_QUOTA_US} us"
         ))
         .hint("set a longer CPUQuotaPeriod"));
     }
@@ -107,7 +300,7 @@ mod tests {
 
     fn granted(cpus: u32, mib: u64) -> Grant {
         let (cpus, memory) = (Some(Cpus::whole(cpus)), Some(mib * MIB));
-        Grant { job_cpus: cpus, step_cpus: cpus, job_memory: memory, step_memory: memory }
+        Grant { job_cpus: cpus, step_cpus: cpus, task_cpus: cpus, job_memory: memory, step_memory: memory }
     }
 
     fn percent(text: &str) -> Percent {
@@ -122,9 +315,9 @@ mod tests {
             cpu: Some(CpuQuota { quota_us: 300_000, period_us: 100_000 }),
             ram: Some(200 * MIB),
             swap: Some(SwapLimit { swap: 0, ram: 200 * MIB }),
-            processes: None,
+            ..Limits::default()
         };
-        assert_eq!(plan, Plan { job: limits.clone(), step: limits });
+        assert_eq!(plan, Plan { job: limits.clone(), step: limits, ..Plan::default() });
     }
 
     #[test]
@@ -181,7 +374,7 @@ mod tests {
             };
             let cpus = |thousandths| Some(Cpus::from_thousandths(thousandths));
             let grant = Grant {
-                job_cpus: cpus(job), step_cpus: cpus(step),
+                job_cpus: cpus(job), step_cpus: cpus(step), task_cpus: None,
                 job_memory: Some(job_memory), step_memory: Some(step_memory),
             };
             let plan = plan(&config, &grant).0;

@@ -7,6 +7,7 @@ use crate::cgroup::events::OomKill;
 use crate::cgroup::usage::Usage;
 use crate::fence::MemoryLevel;
 use crate::job::JobKey;
+use crate::policy::Level;
 
 /// One line for the scheduler's log. A figure that the kernel does not keep is left out.
 pub fn ended(key: &JobKey, usage: &Usage) -> String {
@@ -47,17 +48,30 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
         None => levels.iter().find(|level| level.is_reached()).or(levels.first()),
         Some(kill) => levels.iter().find(|level| kill.limit_at.as_deref() == Some(level.path.as_str())),
     };
+    let in_step = |kill: &OomKill| {
+        levels
+            .iter()
+            .any(|level| level.whose == Level::Step && level.holds(kill.limit_at.as_deref().unwrap_or_default()))
+    };
+    if level.is_none() && kill.is_some_and(in_step) {
+        return format!("{key}: {victim} was killed: its task reached its own memory limit. Use less in each task.");
+    }
     let Some(level) = level else {
         return format!(
             "{key}: {victim} was killed: the node ran out of memory outside of this job. Tell your administrator."
         );
     };
-    let whose = if level.is_job { "job" } else { "step" };
     let limit = level.limit.map_or_else(String::new, |limit| format!(" of {}", mebibytes(limit)));
     let peak = level.peak.map_or_else(String::new, |peak| format!(" (peak use {})", mebibytes(peak)));
+    if level.whose == Level::User {
+        return format!(
+            "{key}: {victim} was killed: all your jobs on this node together reached their memory limit{limit}{peak}. Use \
+             less, or run fewer at once."
+        );
+    }
     format!(
-        "{key}: {victim} was killed: the {whose} reached its memory limit{limit}{peak}. Ask for more memory (--mem) or use \
-         less."
+        "{key}: {victim} was killed: the {} reached its memory limit{limit}{peak}. Ask for more memory (--mem) or use less.",
+        level.whose
     )
 }
 
@@ -88,10 +102,10 @@ mod tests {
     }
 
     fn levels() -> Vec<MemoryLevel> {
-        let level = |path: &str, is_job, limit, peak| MemoryLevel { path: path.into(), is_job, limit, peak };
+        let level = |path: &str, whose, limit, peak| MemoryLevel { path: path.into(), whose, limit, peak };
         vec![
-            level("/jobfence/uid_1/job_5/step_batch", false, Some(200 << 20), Some(150 << 20)),
-            level("/jobfence/uid_1/job_5", true, Some(200 << 20), Some(200 << 20)),
+            level("/jobfence/uid_1/job_5/step_batch", Level::Step, Some(200 << 20), Some(150 << 20)),
+            level("/jobfence/uid_1/job_5", Level::Job, Some(200 << 20), Some(200 << 20)),
         ]
     }
 
@@ -125,6 +139,9 @@ mod tests {
         assert_eq!(out_of_memory(&key(), Some(&kill), &levels()), sentence);
         let unknown = out_of_memory(&key(), None, &levels());
         assert!(unknown.contains("a process was killed: the job reached"), "{unknown}");
+        let task = OomKill { limit_at: Some("/jobfence/uid_1/job_5/step_batch/task_0".into()), ..kill.clone() };
+        let said = out_of_memory(&key(), Some(&task), &levels());
+        assert!(said.contains("its task reached its own memory limit"), "{said}");
         let outside = OomKill { limit_at: None, ..kill };
         assert!(out_of_memory(&key(), Some(&outside), &levels()).contains("the node ran out of memory"));
     }

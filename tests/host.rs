@@ -104,7 +104,7 @@ fn key(step: &str) -> JobKey {
 
 fn grant(cpus: u32, mib: u64) -> Grant {
     let (cpus, memory) = (Some(Cpus::whole(cpus)), Some(mib << 20));
-    Grant { job_cpus: cpus, step_cpus: cpus, job_memory: memory, step_memory: memory }
+    Grant { job_cpus: cpus, step_cpus: cpus, task_cpus: cpus, job_memory: memory, step_memory: memory }
 }
 
 fn open(site: &Site, step: &str, grant: &Grant) -> Fence {
@@ -148,7 +148,7 @@ fn from_beginning_to_end() {
     assert_eq!(quota(&site, &fence, true), CpuQuota { quota_us: 200_000, period_us: 100_000 });
     assert_eq!(quota(&site, &fence, false), CpuQuota { quota_us: 200_000, period_us: 100_000 });
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-    fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+    fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
     let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
     assert!(cgroups.matches(&path(&fence)).count() >= 1, "{cgroups}");
     assert!(fence.usage().cpu.is_some());
@@ -172,7 +172,7 @@ fn no_more_processes_than_the_site_allows() {
     let script = "read line; sleep 1000 & sleep 1000 & sleep 1000 & wait";
     let mut child = Command::new("sh");
     let mut child = child.args(["-c", script]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+    fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(!child.wait().unwrap().success());
     assert_eq!(fence.forks_refused(), 1);
@@ -197,7 +197,7 @@ fn a_process_that_is_about_to_end_is_known_before_it_is_a_zombie() {
         assert!(!is_ending(&host.proc, pid));
         child.kill().unwrap();
         while !is_ending(&host.proc, pid) {}
-        fence.attach(&host, pid).unwrap_err();
+        fence.attach(&host, pid, None).unwrap_err();
         let is_no_zombie = Owner::of(&host.proc, pid).unwrap().is_some();
         child.wait().unwrap();
         assert!(is_ending(&host.proc, pid), "gone");
@@ -260,7 +260,7 @@ fn a_jobs_memory_is_lowered_unless_processes_of_another_step_run() {
     let mut first = open(&site, "0", &grant(1, 300));
     assert_eq!(limits(&first), [300, 300]);
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-    first.attach(&site.host(), child.id().cast_signed()).unwrap();
+    first.attach(&site.host(), child.id().cast_signed(), None).unwrap();
     let mut second = open(&site, "1", &grant(1, 100));
     assert_eq!(limits(&second), [100, 300]);
     second.close(soon()).unwrap();
@@ -341,7 +341,7 @@ fn a_record_of_another_boot_is_forgotten_and_kills_nobody() {
         .collect();
     fs::write(&record, other).unwrap();
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-    fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+    fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
     let reaped = janitor::reap(&site.host(), &site.config, soon()).unwrap();
     assert_eq!(reaped.removed.len(), 1);
     assert!(child.try_wait().unwrap().is_none(), "the child was killed");
@@ -414,7 +414,7 @@ fn a_fork_storm_is_ended_with_and_without_cgroup_kill() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+        fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         std::thread::sleep(Duration::from_millis(300));
         if long_way {
@@ -476,7 +476,7 @@ fn a_process_that_may_not_be_killed_is_no_process_that_does_not_die() {
     let site = Site::new("rights");
     let mut fence = open(&site, "0", &grant(1, 100));
     let mut child = Command::new("sleep").arg("1000").uid(1234).spawn().unwrap();
-    fence.attach(&site.host(), child.id().cast_signed()).unwrap();
+    fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
     let (dir, _) = dir_of(&site, &fence, "memory", false);
     let begun = Instant::now();
     let error = kill_without_rights(&dir).unwrap_err();
@@ -590,7 +590,7 @@ fn child() {
             // Never waited for: this process is killed.
             #[allow(clippy::zombie_processes)]
             let straggler = Command::new("setsid").args(["sleep", "1000"]).stdout(Stdio::null()).spawn().unwrap();
-            fence.attach(&site.host(), straggler.id().cast_signed()).unwrap();
+            fence.attach(&site.host(), straggler.id().cast_signed(), None).unwrap();
             println!("\nSAYS {}", straggler.id());
             loop {
                 std::thread::park();
@@ -715,7 +715,7 @@ fn where_the_scheduler_has_its_own_directories_those_are_limited() {
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     slurms.take(child.id());
     let place = fs::read_to_string(format!("/proc/{}/cgroup", child.id())).unwrap();
-    assert_eq!(fence.attach(&site.host(), child.id().cast_signed()).unwrap(), vec![]);
+    assert_eq!(fence.attach(&site.host(), child.id().cast_signed(), None).unwrap(), vec![]);
 
     let (job, step, version) = slurms.job_and_step("cpu");
     let quota = |dir: &Dir| limits::cpu_quota(dir, version).unwrap().map(|quota| quota.quota_us);
@@ -765,7 +765,7 @@ fn limits_that_the_scheduler_has_set_stay() {
     fs::write(step.path().join(file), (200u64 << 20).to_string()).unwrap();
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     slurms.take(child.id());
-    assert_eq!(fence.attach(&site.host(), child.id().cast_signed()).unwrap(), vec![]);
+    assert_eq!(fence.attach(&site.host(), child.id().cast_signed(), None).unwrap(), vec![]);
     assert_eq!(limits::memory_limit(&step, file).unwrap(), Some(200 << 20));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -786,7 +786,7 @@ fn another_steps_directory_is_not_limited_for_this_one() {
         let mut fence = Fence::open(&site.host(), &site.config, &other, Some(&daemon)).unwrap();
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         slurms.take(child.id());
-        let error = fence.attach(&site.host(), child.id().cast_signed()).unwrap_err().to_string();
+        let error = fence.attach(&site.host(), child.id().cast_signed(), None).unwrap_err().to_string();
         assert!(error.contains("another step's cgroup"), "{error}");
         child.kill().unwrap();
         child.wait().unwrap();
@@ -918,7 +918,7 @@ fn giving_way_in_a_process_with_other_descriptors_leaves_none_behind() {
             std::thread::scope(|scope| {
                 let contained = scope.spawn(|| {
                     with_descriptors_of_its_own();
-                    fence.attach(&host, child.id().cast_signed()).unwrap();
+                    fence.attach(&host, child.id().cast_signed(), None).unwrap();
                 });
                 contained.join().unwrap();
             });

@@ -40,7 +40,7 @@ impl Step {
     pub fn start(place: &Place, end: End) -> Result<Self, Failure> {
         let (mut fence, _) = place.set_up()?;
         let member = Member::start()?;
-        fence.attach(&place.host, member.pid.as_raw())?;
+        fence.attach(&place.host, member.pid.as_raw(), None)?;
         std::thread::sleep(LIFE);
         Ok(Self { fence, member, end })
     }

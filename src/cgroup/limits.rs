@@ -58,7 +58,7 @@ impl CpuQuota {
     }
 
     /// Whether this allows more time than the other.
-    fn is_above(self, other: Self) -> bool {
+    pub fn is_above(self, other: Self) -> bool {
         u128::from(self.quota_us) * u128::from(other.period_us)
             > u128::from(other.quota_us) * u128::from(self.period_us)
     }
@@ -107,7 +107,18 @@ const QUOTA: &str = "cpu.cfs_quota_us";
 const PERIOD: &str = "cpu.cfs_period_us";
 
 /// Limits the CPU time of a directory, whose period stays as it is if it has a quota already.
+///
+/// What may be saved there cannot be more than the quota: it is taken back where it is in the way, for the caller to say anew.
 pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
+    match write_cpu_quota(dir, version, want) {
+        Err(error) if error.kernel_errno() == Some(Errno::EINVAL) && forget_burst(dir, version) => {
+            write_cpu_quota(dir, version, want)
+        }
+        other => other,
+    }
+}
+
+fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
     let too_large = || Error::new("the quota is too large for").at(dir.path()).value(want.quota_us);
     let quota = i64::try_from(want.quota_us).map_err(|_| too_large())?;
     let found = match version {
@@ -165,6 +176,12 @@ pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<Cp
     }
 }
 
+/// Takes back what may be saved; whether there was anything.
+fn forget_burst(dir: &Dir, version: Version) -> bool {
+    let file = burst_file(version);
+    dir.read_value(file).is_ok_and(|text| text.trim() != "0") && dir.write(file, "0").is_ok()
+}
+
 /// Lowers what is above, from the innermost: where Slurm gives a step's directory to the user (22.05), he can have made others
 /// in it, so many that steps of others, which wait for us, would be refused.
 fn lower_below(dir: &Dir, version: Version, want: CpuQuota, depth: u32, deadline: Instant) -> Result<()> {
@@ -189,6 +206,73 @@ fn lower_below(dir: &Dir, version: Version, want: CpuQuota, depth: u32, deadline
         }
     }
     Ok(())
+}
+
+/// Writes a number and reads it back, of any controller.
+pub fn set_number(dir: &Dir, controller: &'static str, file: &str, want: u64) -> Result<()> {
+    set_text(dir, controller, file, &want.to_string())
+}
+
+/// Writes a value that the kernel shows as it was written, and reads it back.
+pub fn set_text(dir: &Dir, controller: &'static str, file: &str, want: &str) -> Result<()> {
+    let found = dir.write_and_read(file, want).map_err(|error| explain(dir, file, controller, error))?;
+    if found.trim() == want {
+        return Ok(());
+    }
+    Err(Error::new("the limit was written, but the kernel shows another:")
+        .at(dir.path().join(file))
+        .value(format!("wanted {want}, found {}", found.trim())))
+}
+
+/// The file of a directory's share of CPU time among its siblings.
+pub fn weight_file(version: Version) -> &'static str {
+    match version {
+        Version::V2 => "cpu.weight",
+        Version::V1 => "cpu.shares",
+    }
+}
+
+/// What is written into [`weight_file`] for a weight as cpu.weight has it, 1 to 10000. v1's own unit is 1024 where cgroup2 has
+/// 100 (cgroup-v2.rst, sched-design-CFS.rst), and it has at least 2.
+pub fn weight_value(version: Version, weight: u64) -> u64 {
+    match version {
+        Version::V2 => weight,
+        Version::V1 => (weight.saturating_mul(1024).saturating_add(50) / 100).max(2),
+    }
+}
+
+/// The reverse of [`weight_value`], of what the kernel shows.
+pub fn cpu_weight(dir: &Dir, version: Version) -> Result<u64> {
+    let file = weight_file(version);
+    let text = read_control(dir, file, "cpu")?;
+    let wrong = || Error::new("not a weight:").at(dir.path().join(file)).value(text.trim());
+    let value: u64 = text.trim().parse().map_err(|_| wrong())?;
+    Ok(match version {
+        Version::V2 => value,
+        Version::V1 => value.saturating_mul(100).saturating_add(512) / 1024,
+    })
+}
+
+/// The class of those that run only when nobody else wants to, on v1 and v2 (Linux 5.15).
+pub const CPU_IDLE: &str = "cpu.idle";
+
+/// The file in which CPU time is saved for later (Linux 5.14; sched-bwc.rst).
+pub fn burst_file(version: Version) -> &'static str {
+    match version {
+        Version::V2 => "cpu.max.burst",
+        Version::V1 => "cpu.cfs_burst_us",
+    }
+}
+
+/// Lets a directory save unused quota, up to so many microseconds; no more than its quota.
+pub fn set_cpu_burst(dir: &Dir, version: Version, want_us: u64) -> Result<()> {
+    set_number(dir, "cpu", burst_file(version), want_us)
+        .map_err(|error| since(error, "it exists since Linux 5.14: set CPUBurst=0, or OnError=fail,burst:warn"))
+}
+
+/// Says since when a file exists that this kernel does not have.
+pub fn since(error: Error, hint: &'static str) -> Error {
+    if error.kernel_errno() == Some(Errno::ENOENT) { error.hint(hint) } else { error }
 }
 
 /// Limits RAM. Rounded down to whole pages, as the kernel would.

@@ -2,9 +2,11 @@
 //! The table of keys: the one place where a key's name, its values and its setting meet.
 
 use super::units::{
-    Wrong, base, cpus, path, percent, period, processes, processes_text, size, size_text, word, word_of,
+    UNLIMITED, Wrong, base, cpus, or_unlimited, path, percent, period, processes, size, size_text, text_or_unlimited,
+    word, word_of,
 };
-use super::{Config, Limit, Mode, OnError, OnErrors};
+use super::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, TaskCpus};
+use crate::job::Cpus;
 
 /// One key of jobfence.conf(5).
 #[derive(Debug)]
@@ -27,6 +29,9 @@ impl Key {
 }
 
 const YES_NO: &str = "yes or no";
+const SIZE_OR_UNLIMITED: &str = "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T, or \
+                                 unlimited";
+const PROCESSES: &str = "a whole number of processes from 1 to 4194304, or unlimited";
 const ABSOLUTE_PATH: &str = "an absolute path without \"..\", double quotes or control characters";
 
 /// The argument that names the file; it cannot stand in the file, and only the reader of arguments knows it.
@@ -43,7 +48,8 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "OnError",
-        expects: "fail or warn, then perhaps each of cpu, ram, swap, processes at most once, as fail,swap:warn",
+        expects: "fail or warn, then perhaps at most once each of cpu, burst, weight, cores, ram, swap, memhigh, memlow, oomgroup, \
+                  processes, io, ioweight, hugepages, devices, as fail,swap:warn",
         set: |config, text| on_errors(text).map(|on_error| config.on_error = on_error),
         get: |config| Some(on_errors_text(config.on_error)),
     },
@@ -85,6 +91,36 @@ pub static KEYS: &[Key] = &[
         get: |config| Some(config.cpu_quota_period.to_string()),
     },
     Key {
+        name: "CPUBurst",
+        expects: "a percentage from 0 to 100 with at most two decimals",
+        set: |config, text| percent(text, 0..=100).map(|percent| config.cpu_burst = percent),
+        get: |config| Some(config.cpu_burst.to_string()),
+    },
+    Key {
+        name: "CPUPolicy",
+        expects: "quota, weight or both",
+        set: |config, text| word(text, CPU_POLICIES).map(|policy| config.cpu_policy = policy),
+        get: |config| Some(word_of(config.cpu_policy, CPU_POLICIES).to_owned()),
+    },
+    Key {
+        name: "Scavenger",
+        expects: YES_NO,
+        set: |config, text| word(text, BOOLEANS).map(|yes| config.scavenger = yes),
+        get: |config| Some(word_of(config.scavenger, BOOLEANS).to_owned()),
+    },
+    Key {
+        name: "MaxCPUsPerUser",
+        expects: "a number of CPUs from 0.001 to 1024 with at most three decimals, or unlimited",
+        set: |config, text| or_unlimited(text, some_cpus).map(|cpus| config.max_cpus_per_user = cpus),
+        get: |config| Some(text_or_unlimited(config.max_cpus_per_user)),
+    },
+    Key {
+        name: "MaxCPUsPerTask",
+        expects: "a number of CPUs from 0.001 to 1024 with at most three decimals, granted or unlimited",
+        set: |config, text| task_cpus(text).map(|cpus| config.max_cpus_per_task = cpus),
+        get: |config| Some(task_cpus_text(config.max_cpus_per_task)),
+    },
+    Key {
         name: "HeadroomCPUs",
         expects: "a number of CPUs from 0 to 1024 with at most three decimals",
         set: |config, text| cpus(text).map(|cpus| config.headroom_cpus = cpus),
@@ -121,17 +157,83 @@ pub static KEYS: &[Key] = &[
         get: |config| Some(config.allowed_swap_space.to_string()),
     },
     Key {
+        name: "MaxRAMPerUser",
+        expects: SIZE_OR_UNLIMITED,
+        set: |config, text| or_unlimited(text, size).map(|bytes| config.max_ram_per_user = bytes),
+        get: |config| Some(text_or_unlimited(config.max_ram_per_user.map(size_text))),
+    },
+    Key {
+        name: "MaxRAMPerTask",
+        expects: SIZE_OR_UNLIMITED,
+        set: |config, text| or_unlimited(text, size).map(|bytes| config.max_ram_per_task = bytes),
+        get: |config| Some(text_or_unlimited(config.max_ram_per_task.map(size_text))),
+    },
+    Key {
+        name: "MemoryHighPercent",
+        expects: "a percentage from 1 to 100 with at most two decimals, or unlimited",
+        set: |config, text| {
+            or_unlimited(text, |text| percent(text, 1..=100)).map(|percent| config.memory_high = percent)
+        },
+        get: |config| Some(text_or_unlimited(config.memory_high)),
+    },
+    Key {
+        name: "MemoryLowPercent",
+        expects: "a percentage from 0 to 100 with at most two decimals",
+        set: |config, text| percent(text, 0..=100).map(|percent| config.memory_low = percent),
+        get: |config| Some(config.memory_low.to_string()),
+    },
+    Key {
+        name: "MemoryMinPercent",
+        expects: "a percentage from 0 to 100 with at most two decimals",
+        set: |config, text| percent(text, 0..=100).map(|percent| config.memory_min = percent),
+        get: |config| Some(config.memory_min.to_string()),
+    },
+    Key {
+        name: "OOMKillStep",
+        expects: YES_NO,
+        set: |config, text| word(text, BOOLEANS).map(|yes| config.oom_kill_step = yes),
+        get: |config| Some(word_of(config.oom_kill_step, BOOLEANS).to_owned()),
+    },
+    Key {
         name: "MaxProcesses",
-        expects: "a whole number of processes from 1 to 4194304, or unlimited",
-        set: |config, text| processes(text).map(|processes| config.max_processes = processes),
-        get: |config| Some(processes_text(config.max_processes)),
+        expects: PROCESSES,
+        set: |config, text| or_unlimited(text, processes).map(|count| config.max_processes = count),
+        get: |config| Some(text_or_unlimited(config.max_processes)),
+    },
+    Key {
+        name: "MaxProcessesPerUser",
+        expects: PROCESSES,
+        set: |config, text| or_unlimited(text, processes).map(|count| config.max_processes_per_user = count),
+        get: |config| Some(text_or_unlimited(config.max_processes_per_user)),
+    },
+    Key {
+        name: "MaxProcessesPerTask",
+        expects: PROCESSES,
+        set: |config, text| or_unlimited(text, processes).map(|count| config.max_processes_per_task = count),
+        get: |config| Some(text_or_unlimited(config.max_processes_per_task)),
     },
 ];
 
 const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
 const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
-const LIMITS: &[(&str, Limit)] =
-    &[("cpu", Limit::Cpu), ("ram", Limit::Ram), ("swap", Limit::Swap), ("processes", Limit::Processes)];
+const CPU_POLICIES: &[(&str, CpuPolicy)] =
+    &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
+const LIMITS: &[(&str, Limit)] = &[
+    ("cpu", Limit::Cpu),
+    ("burst", Limit::Burst),
+    ("weight", Limit::Weight),
+    ("cores", Limit::Cores),
+    ("ram", Limit::Ram),
+    ("swap", Limit::Swap),
+    ("memhigh", Limit::MemoryHigh),
+    ("memlow", Limit::MemoryProtection),
+    ("oomgroup", Limit::OomGroup),
+    ("processes", Limit::Processes),
+    ("io", Limit::Io),
+    ("ioweight", Limit::IoWeight),
+    ("hugepages", Limit::HugePages),
+    ("devices", Limit::Devices),
+];
 
 /// The words that Slurm's own parser takes for a boolean (`s_p_handle_boolean`).
 const BOOLEANS: &[(&str, bool)] = &[
@@ -144,6 +246,28 @@ const BOOLEANS: &[(&str, bool)] = &[
     ("1", true),
     ("0", false),
 ];
+
+const GRANTED: &str = "granted";
+
+fn task_cpus(text: &str) -> Result<TaskCpus, Wrong> {
+    if text.eq_ignore_ascii_case(GRANTED) {
+        return Ok(TaskCpus::Granted);
+    }
+    or_unlimited(text, some_cpus).map(|cpus| cpus.map_or(TaskCpus::Unlimited, TaskCpus::Count))
+}
+
+fn task_cpus_text(cpus: TaskCpus) -> String {
+    match cpus {
+        TaskCpus::Unlimited => UNLIMITED.to_owned(),
+        TaskCpus::Granted => GRANTED.to_owned(),
+        TaskCpus::Count(cpus) => cpus.to_string(),
+    }
+}
+
+/// CPUs to run on: more than none.
+fn some_cpus(text: &str) -> Result<Cpus, Wrong> {
+    cpus(text).and_then(|cpus| if cpus.thousandths() == 0 { Err(Wrong::Range) } else { Ok(cpus) })
+}
 
 fn on_errors(text: &str) -> Result<OnErrors, Wrong> {
     let mut parts = text.split(',');

@@ -216,7 +216,7 @@ mod tests {
     use nix::sys::stat::Mode as FileMode;
     use proptest::prelude::*;
 
-    use super::super::{Limit, OnError, Percent, Period};
+    use super::super::{CpuPolicy, Limit, OnError, Percent, Period, TaskCpus};
     use super::*;
     use crate::job::Cpus;
 
@@ -247,7 +247,10 @@ mod tests {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G # more\n\
-                    ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n";
+                    ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
+                    CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
+                    MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
+                    OOMKillStep=yes MaxProcessesPerUser=8192 MaxProcessesPerTask=512\n";
         let config = Config {
             mode: Mode::Observe,
             on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail),
@@ -257,13 +260,26 @@ mod tests {
             constrain_cpu_quota: false,
             cpu_quota_percent: Percent::from_hundredths(15050),
             cpu_quota_period: Period::from_micros(50_000).unwrap(),
+            cpu_burst: Percent::from_hundredths(1250),
+            cpu_policy: CpuPolicy::Both,
+            scavenger: true,
+            max_cpus_per_user: Some(Cpus::from_thousandths(1500)),
+            max_cpus_per_task: TaskCpus::Granted,
             headroom_cpus: Cpus::from_thousandths(250),
             constrain_ram_space: false,
             allowed_ram_space: Percent::from_hundredths(9805),
             min_ram_space: 1 << 30,
             constrain_swap_space: false,
             allowed_swap_space: Percent::from_hundredths(1000),
+            max_ram_per_user: Some(8 << 30),
+            max_ram_per_task: Some(64 << 20),
+            memory_high: Some(Percent::from_hundredths(9000)),
+            memory_low: Percent::from_hundredths(500),
+            memory_min: Percent::from_hundredths(100),
+            oom_kill_step: true,
             max_processes: Some(4096),
+            max_processes_per_user: Some(8192),
+            max_processes_per_task: Some(512),
         };
         assert_eq!(parse("f", text.as_bytes()), Ok(config));
         assert_eq!(parse("f", b""), Ok(Config::default()));
@@ -285,8 +301,9 @@ mod tests {
                 r#"6:13: found the end of the line, expected a value after "=""#,
                 "7:17: found \"99999999999999999999\", expected AllowedRAMSpace to be a percentage from 1 to 10000 with \
                  at most two decimals; it does not fit in 64 bits",
-                "7:48: found \"fial\", expected OnError to be fail or warn, then perhaps each of cpu, ram, swap, processes \
-                 at most once, as fail,swap:warn",
+                "7:48: found \"fial\", expected OnError to be fail or warn, then perhaps at most once each of cpu, burst, \
+                 weight, cores, ram, swap, memhigh, memlow, oomgroup, processes, io, ioweight, hugepages, devices, as \
+                 fail,swap:warn",
                 "7:52: found the end of the file, expected a newline; the file may have been cut off while it was written",
             ]
         );
@@ -380,17 +397,28 @@ mod tests {
             prop::sample::select(vec![Mode::Enforce, Mode::Observe, Mode::Off]),
             (fails(), fails(), fails(), fails(), fails()),
             (path(), prop::option::of("[A-Za-z0-9_-]{1,9}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,9}){0,3}"), path()),
-            any::<[bool; 3]>(),
+            any::<[bool; 5]>(),
+            prop::sample::select(vec![CpuPolicy::Quota, CpuPolicy::Weight, CpuPolicy::Both]),
         );
+        let cpus = || (1_u64..=1_024_000).prop_map(Cpus::from_thousandths);
+        let task_cpus =
+            prop_oneof![Just(TaskCpus::Unlimited), Just(TaskCpus::Granted), cpus().prop_map(TaskCpus::Count),];
+        let bytes = || (1_u64 << 10..1 << 54).prop_map(|kib| kib << 10);
+        let processes = || prop::option::of(1_u64..=4_194_304);
         let numbers = (
             (percent(1, 1000), percent(1, 10_000), percent(0, 10_000)),
             (1_000_u32..=1_000_000).prop_map(|micros| Period::from_micros(micros).unwrap()),
-            (1_u64 << 10..1 << 54).prop_map(|kib| kib << 10),
+            bytes(),
             (0_u64..=1_024_000).prop_map(Cpus::from_thousandths),
-            prop::option::of(1_u64..=4_194_304),
+            (processes(), processes(), processes()),
+            (percent(0, 100), percent(0, 100), percent(0, 100), prop::option::of(percent(1, 100))),
+            (prop::option::of(cpus()), task_cpus, prop::option::of(bytes()), prop::option::of(bytes())),
         );
         (words, numbers).prop_map(
-            |((mode, on, (mount, base, run), yes), (percents, period, min, headroom, processes))| Config {
+            |(
+                (mode, on, (mount, base, run), yes, policy),
+                (percents, period, min, headroom, processes, shares, most),
+            )| Config {
                 mode,
                 on_error: OnErrors::all(on.0)
                     .with(Limit::Cpu, on.1)
@@ -403,13 +431,26 @@ mod tests {
                 constrain_cpu_quota: yes[0],
                 cpu_quota_percent: percents.0,
                 cpu_quota_period: period,
+                cpu_burst: shares.0,
+                cpu_policy: policy,
+                scavenger: yes[3],
+                max_cpus_per_user: most.0,
+                max_cpus_per_task: most.1,
                 headroom_cpus: headroom,
                 constrain_ram_space: yes[1],
                 allowed_ram_space: percents.1,
                 min_ram_space: min,
                 constrain_swap_space: yes[2],
                 allowed_swap_space: percents.2,
-                max_processes: processes,
+                max_ram_per_user: most.2,
+                max_ram_per_task: most.3,
+                memory_high: shares.3,
+                memory_low: shares.1,
+                memory_min: shares.2,
+                oom_kill_step: yes[4],
+                max_processes: processes.0,
+                max_processes_per_user: processes.1,
+                max_processes_per_task: processes.2,
             },
         )
     }

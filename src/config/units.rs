@@ -114,21 +114,24 @@ pub(super) fn period(text: &str) -> Result<Period, Wrong> {
     u32::try_from(micros.ok_or(Wrong::Overflow)?).ok().and_then(Period::from_micros).ok_or(Wrong::Range)
 }
 
-/// A number of processes up to the kernel's own most (`PID_MAX_LIMIT`, include/linux/threads.h), or no limit.
-pub(super) fn processes(text: &str) -> Result<Option<u64>, Wrong> {
-    if text.eq_ignore_ascii_case(UNLIMITED) {
-        return Ok(None);
-    }
+/// A number of processes up to the kernel's own most (`PID_MAX_LIMIT`, include/linux/threads.h).
+pub(super) fn processes(text: &str) -> Result<u64, Wrong> {
     let count = number(text)?;
-    if (1..=MOST_PROCESSES).contains(&count) { Ok(Some(count)) } else { Err(Wrong::Range) }
+    if (1..=MOST_PROCESSES).contains(&count) { Ok(count) } else { Err(Wrong::Range) }
 }
 
-/// The number as [`processes`] reads it.
-pub(super) fn processes_text(processes: Option<u64>) -> String {
-    processes.map_or_else(|| UNLIMITED.to_owned(), |count| count.to_string())
+/// What stands for no limit.
+pub(super) const UNLIMITED: &str = "unlimited";
+
+/// A value, or no limit.
+pub(super) fn or_unlimited<T>(text: &str, read: impl Fn(&str) -> Result<T, Wrong>) -> Result<Option<T>, Wrong> {
+    if text.eq_ignore_ascii_case(UNLIMITED) { Ok(None) } else { read(text).map(Some) }
 }
 
-const UNLIMITED: &str = "unlimited";
+/// The reverse of [`or_unlimited`].
+pub(super) fn text_or_unlimited(value: Option<impl fmt::Display>) -> String {
+    value.map_or_else(|| UNLIMITED.to_owned(), |value| value.to_string())
+}
 
 /// A number of CPUs up to 1024, with up to three decimals.
 pub(super) fn cpus(text: &str) -> Result<Cpus, Wrong> {

@@ -304,7 +304,7 @@ fn step_of(hierarchy: &Hierarchy, base: &str, path: &str) -> Option<String> {
     let inside = path.strip_prefix(hierarchy.root.trim_end_matches('/'))?;
     let names: Vec<&str> = inside.strip_prefix('/')?.strip_prefix(base)?.strip_prefix('/')?.split('/').collect();
     let depth = names.iter().position(|name| name.starts_with("step_"))?;
-    let step = names.get(..=depth).filter(|levels| levels.len() == 3 || levels.len() == 4)?;
+    let step = names.get(..=depth).filter(|levels| (3..=5).contains(&levels.len()))?;
     Some(format!("/{base}/{}", step.join("/")))
 }
 
@@ -406,7 +406,7 @@ impl Candidate {
         if !process.is_alive(&host.proc) {
             return Err(ended());
         }
-        if let Err(error) = fence.attach(host, pid) {
+        if let Err(error) = fence.attach(host, pid, None) {
             return Err(if process.is_alive(&host.proc) { put_back(host, pid, before, error) } else { ended() });
         }
         if !process.is_alive(&host.proc) {

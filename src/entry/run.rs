@@ -22,7 +22,7 @@ use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid
 use crate::cgroup::dir::Dir;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::usage::Usage;
-use crate::config::{Config, OnError, Percent};
+use crate::config::{Config, OnError, Percent, TaskCpus};
 use crate::error::{Error, Result};
 use crate::fence::{CLEANUP_TIMEOUT, Fence};
 use crate::host::Host;
@@ -81,6 +81,7 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
     let grant = Grant {
         job_cpus: request.cpus,
         step_cpus: request.cpus,
+        task_cpus: request.cpus,
         job_memory: request.memory,
         step_memory: request.memory,
     };
@@ -125,6 +126,9 @@ fn exactly(config: &Config, request: &Request) -> Config {
         constrain_swap_space: config.constrain_swap_space && request.memory.is_some(),
         allowed_swap_space: Percent::ZERO,
         max_processes: request.processes,
+        max_processes_per_task: None,
+        max_cpus_per_task: TaskCpus::Unlimited,
+        max_ram_per_task: None,
         ..config.clone()
     }
 }
@@ -198,7 +202,7 @@ fn spawn(host: &Host, fence: &mut Fence, request: &Request, command: &[CString])
         }
         ForkResult::Parent { child } => {
             drop((wait, fail));
-            if let Err(error) = fence.attach(host, child.as_raw()) {
+            if let Err(error) = fence.attach(host, child.as_raw(), None) {
                 // It waits for a word that does not come, and ends when the pipe is closed.
                 drop(go);
                 let _ = waitpid(child, None);

@@ -1,66 +1,323 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which limit is written into which of a step's directories, and which is left as it is.
+//! Which limit is written into which file of which directory: one table, by which limits are set, and shown before they are.
 
 use super::LimitError;
 use super::own::is_inhabited;
 use crate::cgroup::dir::Dir;
-use crate::cgroup::layout::Version;
+use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
 use crate::config::Limit;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
-use crate::policy::{Limits, Plan};
+use crate::policy::{Level, Limits, Plan};
 
-/// What else lives in a job's directory, where that is the scheduler's.
-pub struct Beside {
-    /// For its daemons, on top of the grant.
-    pub headroom: Cpus,
-    /// What the batch step was told that the job has.
-    pub batch: Option<CpuQuota>,
+/// One value for one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// In the directory that is limited.
+    pub file: String,
+    /// As it is written.
+    pub value: String,
+}
+
+impl Write {
+    fn number(file: &str, value: u64) -> Self {
+        Self { file: file.to_owned(), value: value.to_string() }
+    }
+}
+
+/// How one kind of limit comes from the configuration into the kernel.
+#[derive(Debug)]
+pub struct Rule {
+    /// What it limits.
+    pub limit: Limit,
+    /// Whose files they are.
+    pub controller: &'static str,
+    /// The keys of jobfence.conf(5) that it comes from.
+    pub keys: &'static [&'static str],
+    /// What is written; nothing where these limits have none of its kind.
+    pub writes: fn(&Limits, Version) -> Result<Vec<Write>>,
+    /// Writes it and reads it back.
+    set: fn(&Dir, Version, &Limits) -> Result<()>,
+    /// The levels at which it is set in the scheduler's own directories; in ours it is set at all.
+    overlay: &'static [Level],
+}
+
+const EVERYWHERE: &[Level] = &[Level::User, Level::Job, Level::Step, Level::Task];
+/// Not where a daemon of the scheduler's is, which memory limits could kill.
+const INSIDE: &[Level] = &[Level::Step, Level::Task];
+
+/// Every kind of limit, in the order in which they are set.
+pub static RULES: &[Rule] = &[
+    Rule {
+        limit: Limit::Cpu,
+        controller: "cpu",
+        keys: &[
+            "ConstrainCPUQuota",
+            "CPUPolicy",
+            "CPUQuotaPercent",
+            "CPUQuotaPeriod",
+            "MaxCPUsPerUser",
+            "MaxCPUsPerTask",
+        ],
+        writes: |limits, version| {
+            Ok(match (limits.cpu, version) {
+                (None, _) => Vec::new(),
+                (Some(quota), Version::V2) => {
+                    vec![Write { file: "cpu.max".to_owned(), value: format!("{} {}", quota.quota_us, quota.period_us) }]
+                }
+                (Some(quota), Version::V1) => vec![
+                    Write::number("cpu.cfs_period_us", quota.period_us),
+                    Write::number("cpu.cfs_quota_us", quota.quota_us),
+                ],
+            })
+        },
+        set: |dir, version, limits| limits.cpu.map_or(Ok(()), |quota| limits::set_cpu_quota(dir, version, quota)),
+        overlay: EVERYWHERE,
+    },
+    Rule {
+        limit: Limit::Burst,
+        controller: "cpu",
+        keys: &["CPUBurst"],
+        writes: |limits, version| {
+            let burst = limits.burst.zip(limits.cpu).map(|(burst, quota)| burst.of(quota.quota_us));
+            Ok(burst.map(|micros| Write::number(limits::burst_file(version), micros)).into_iter().collect())
+        },
+        // Of the quota that is there, which may be lower than planned.
+        set: |dir, version, limits| {
+            let Some(burst) = limits.burst else { return Ok(()) };
+            match limits::cpu_quota(dir, version)? {
+                Some(quota) => limits::set_cpu_burst(dir, version, burst.of(quota.quota_us)),
+                None => Ok(()),
+            }
+        },
+        overlay: EVERYWHERE,
+    },
+    Rule {
+        limit: Limit::Weight,
+        controller: "cpu",
+        keys: &["CPUPolicy", "Scavenger"],
+        writes: |limits, version| {
+            let write = |weight| Write::number(limits::weight_file(version), limits::weight_value(version, weight));
+            Ok(limits.weight.map(write).into_iter().collect())
+        },
+        set: |dir, version, limits| match limits.weight {
+            Some(weight) => {
+                let value = limits::weight_value(version, weight);
+                limits::set_number(dir, "cpu", limits::weight_file(version), value)
+            }
+            None => Ok(()),
+        },
+        // A step's siblings are the daemons' directories.
+        overlay: &[Level::User, Level::Job],
+    },
+    Rule {
+        limit: Limit::Processes,
+        controller: "pids",
+        keys: &["MaxProcesses", "MaxProcessesPerUser", "MaxProcessesPerTask"],
+        writes: |limits, _| Ok(limits.processes.map(|count| Write::number("pids.max", count)).into_iter().collect()),
+        set: |dir, _, limits| limits.processes.map_or(Ok(()), |count| limits::set_processes(dir, count)),
+        overlay: EVERYWHERE,
+    },
+    Rule {
+        limit: Limit::Ram,
+        controller: "memory",
+        keys: &["ConstrainRAMSpace", "AllowedRAMSpace", "MinRAMSpace", "MaxRAMPerUser", "MaxRAMPerTask"],
+        writes: |limits, version| {
+            let (file, _) = limits::memory_files(version);
+            Ok(limits.ram.map(|bytes| Write::number(file, limits::whole_pages(bytes))).into_iter().collect())
+        },
+        set: |dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),
+        overlay: INSIDE,
+    },
+    Rule {
+        limit: Limit::Swap,
+        controller: "memory",
+        keys: &["ConstrainSwapSpace", "AllowedSwapSpace"],
+        writes: |limits, version| {
+            let (_, file) = limits::memory_files(version);
+            let value = |limit: SwapLimit| match version {
+                Version::V2 => limits::whole_pages(limit.swap),
+                Version::V1 => limits::whole_pages(limit.ram.saturating_add(limit.swap)),
+            };
+            Ok(limits.swap.map(|limit| Write::number(file, value(limit))).into_iter().collect())
+        },
+        set: |dir, version, limits| match limits.swap {
+            Some(swap) => set_swap(dir, version, swap),
+            None => Ok(()),
+        },
+        overlay: INSIDE,
+    },
+    Rule {
+        limit: Limit::MemoryHigh,
+        controller: "memory",
+        keys: &["MemoryHighPercent"],
+        writes: |limits, version| {
+            let file = match version {
+                Version::V2 => "memory.high",
+                Version::V1 => "memory.soft_limit_in_bytes",
+            };
+            Ok(limits.high.map(|bytes| Write::number(file, limits::whole_pages(bytes))).into_iter().collect())
+        },
+        set: |dir, version, limits| set_plainly(Limit::MemoryHigh, dir, version, limits),
+        overlay: INSIDE,
+    },
+    Rule {
+        limit: Limit::MemoryProtection,
+        controller: "memory",
+        keys: &["MemoryLowPercent", "MemoryMinPercent"],
+        writes: |limits, version| {
+            let protected = [("memory.low", limits.low), ("memory.min", limits.min)];
+            let writes: Vec<Write> = protected
+                .into_iter()
+                .filter_map(|(file, bytes)| Some(Write::number(file, limits::whole_pages(bytes?))))
+                .collect();
+            match version {
+                Version::V1 if !writes.is_empty() => Err(Error::new("cgroup v1 protects no memory from reclaim")
+                    .hint("set MemoryLowPercent=0 and MemoryMinPercent=0, or OnError=fail,memlow:warn")),
+                Version::V1 | Version::V2 => Ok(writes),
+            }
+        },
+        set: |dir, version, limits| set_plainly(Limit::MemoryProtection, dir, version, limits),
+        overlay: INSIDE,
+    },
+    Rule {
+        limit: Limit::OomGroup,
+        controller: "memory",
+        keys: &["OOMKillStep"],
+        writes: |limits, version| match version {
+            _ if !limits.oom_group => Ok(Vec::new()),
+            Version::V2 => Ok(vec![Write::number("memory.oom.group", 1)]),
+            Version::V1 => Err(Error::new("cgroup v1 kills single processes, never a whole step, for want of memory")
+                .hint("set OOMKillStep=no, or OnError=fail,oomgroup:warn")),
+        },
+        set: |dir, version, limits| set_plainly(Limit::OomGroup, dir, version, limits),
+        overlay: INSIDE,
+    },
+];
+
+fn set_plainly(limit: Limit, dir: &Dir, version: Version, limits: &Limits) -> Result<()> {
+    let Some(rule) = RULES.iter().find(|rule| rule.limit == limit) else { return Ok(()) };
+    for Write { file, value } in (rule.writes)(limits, version)? {
+        limits::set_text(dir, rule.controller, &file, &value)?;
+    }
+    Ok(())
+}
+
+/// Whose the directories are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Ours.
+    Own,
+    /// The scheduler's; on cgroup2 its daemons live in the job's, too.
+    Overlay {
+        /// CPUs for its daemons, on top of the grant.
+        headroom: Cpus,
+        /// How many of them there are.
+        daemons: u64,
+        /// What the batch step was told that the job has.
+        batch: Option<CpuQuota>,
+    },
 }
 
 /// Processes and threads that a step daemon of the scheduler may have in the job's directory, on top of the job's own.
 const PROCESSES_OF_A_DAEMON: u64 = 64;
 
-/// Limits the processes of the job and of the step. What is in the scheduler's directories shares the job's with a daemon for
-/// each step that lives.
-pub fn processes(job: &Dir, step: &Dir, plan: &Plan, beside: Option<&Beside>) -> Result<()> {
-    if let Some(count) = plan.job.processes {
-        let daemons = match beside {
-            Some(_) => job.list(true)?.iter().filter(|name| name.starts_with("step_")).count(),
-            None => 0,
-        };
-        let daemons = PROCESSES_OF_A_DAEMON.saturating_mul(u64::try_from(daemons).unwrap_or(u64::MAX));
-        limits::set_processes(job, count.saturating_add(daemons))?;
+/// The weight of a scavenger where it cannot have a class of its own, beside its step daemon.
+const LEAST_WEIGHT: u64 = *crate::policy::WEIGHTS.start();
+
+/// What a directory is limited to in this place.
+pub fn limits_at(plan: &Plan, level: Level, place: Place, version: Version) -> Limits {
+    let mut limits = plan.of(level).clone();
+    if let Place::Overlay { headroom, daemons, batch } = place {
+        if level == Level::Job && version == Version::V2 {
+            limits.cpu = limits.cpu.map(|quota| quota.and(headroom));
+            let more = PROCESSES_OF_A_DAEMON.saturating_mul(daemons);
+            limits.processes = limits.processes.map(|count| count.saturating_add(more));
+        }
+        if level == Level::Step {
+            limits.cpu = limits.cpu.map(|quota| batch.map_or(quota, |batch| quota.at_most(batch)));
+        }
+        if level == Level::Job && plan.scavenger {
+            limits.weight = Some(LEAST_WEIGHT);
+        }
     }
-    plan.step.processes.map_or(Ok(()), |count| limits::set_processes(step, count))
+    limits
 }
 
-/// The step's quota is never above the job's, which may be lower than planned when an earlier step was told less; v1 would
-/// refuse it. With headroom in it the job's own quota does not tell (it may have been another headroom): the batch step's does.
-pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, beside: Option<&Beside>) -> Result<()> {
+/// The rules by which this level is limited in this place, in a hierarchy.
+pub fn rules(hierarchy: &Hierarchy, level: Level, place: Place) -> impl Iterator<Item = &'static Rule> {
+    let here = move |rule: &&Rule| place == Place::Own || rule.overlay.contains(&level);
+    RULES.iter().filter(|rule| hierarchy.has(rule.controller)).filter(here)
+}
+
+/// Sets those of these limits for which `which` stands, and reads them back.
+pub fn set(
+    dir: &Dir,
+    hierarchy: &Hierarchy,
+    level: Level,
+    place: Place,
+    limits: &Limits,
+    which: impl Fn(Limit) -> bool,
+    errors: &mut Vec<LimitError>,
+) {
+    for rule in rules(hierarchy, level, place).filter(|rule| which(rule.limit)) {
+        errors.extend((rule.set)(dir, hierarchy.version, limits).err().map(|error| (rule.limit, error)));
+    }
+}
+
+/// Limits the CPU time of the job and of the step. The step's quota is never above the job's, which may be lower than planned
+/// when an earlier step was told less; v1 would refuse it. With headroom in it the job's own quota does not tell (it may have
+/// been another headroom): the batch step's does.
+pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, place: Place) -> Result<()> {
     // Not limited, the controller may well be off: in cgroup2 there is no file to read then.
     if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
         return Ok(());
     }
-    let above = match plan.job.cpu {
-        Some(quota) => {
-            let headroom = beside.map_or(Cpus::whole(0), |beside| beside.headroom);
-            Some(limits::lower_cpu_quota(job, version, quota.and(headroom))?)
-        }
+    let above = match limits_at(plan, Level::Job, place, version).cpu {
+        Some(quota) => Some(limits::lower_cpu_quota(job, version, quota)?),
         None => limits::cpu_quota(job, version)?,
     };
-    let above = match beside {
-        None => above,
-        Some(beside) => match (plan.job.cpu, beside.batch) {
-            (Some(job), Some(batch)) => Some(job.at_most(batch)),
-            (job, batch) => job.or(batch),
-        },
+    let above = match place {
+        Place::Overlay { .. } if version == Version::V2 => plan.job.cpu,
+        _ => above,
     };
-    match plan.step.cpu {
+    match limits_at(plan, Level::Step, place, version).cpu {
         Some(quota) => limits::set_cpu_quota(step, version, above.map_or(quota, |above| quota.at_most(above))),
         None => Ok(()),
     }
+}
+
+/// Limits the CPU time of all of a user's jobs; it may be raised again by the administrator.
+pub fn cpu_of_user(user: &Dir, version: Version, quota: CpuQuota) -> Result<()> {
+    match limits::cpu_quota(user, version)? {
+        Some(now) if now == quota => Ok(()),
+        Some(now) if !now.is_above(quota) => limits::set_cpu_quota(user, version, quota),
+        _ => limits::lower_cpu_quota(user, version, quota).map(drop),
+    }
+}
+
+/// Gives a user the sum of what his jobs weigh, since the kernel compares him with other users. What a job weighs is in its own
+/// directory, so nobody needs to count.
+pub fn weigh_user(user: &Dir, version: Version) -> Result<()> {
+    let mut sum = 0u64;
+    for job in user.list(true)? {
+        // One that is ending takes its directory away meanwhile.
+        let weight = user.child(&job).and_then(|job| limits::cpu_weight(&job, version));
+        sum = sum.saturating_add(weight.unwrap_or(0));
+    }
+    let sum = sum.clamp(*crate::policy::WEIGHTS.start(), *crate::policy::WEIGHTS.end());
+    limits::set_number(user, "cpu", limits::weight_file(version), limits::weight_value(version, sum))
+}
+
+/// Has everything below a directory of ours run only when nobody else wants to.
+pub fn make_idle(top: &Dir) -> Result<()> {
+    if top.read_if_there(limits::CPU_IDLE)?.is_some_and(|text| text.trim() == "1") {
+        return Ok(());
+    }
+    limits::set_number(top, "cpu", limits::CPU_IDLE, 1).map_err(|error| {
+        limits::since(error, "it exists since Linux 5.15: set Scavenger=no, or OnError=fail,weight:warn")
+    })
 }
 
 /// Whether a job's memory limits are left alone: they are what they should be, or an earlier step has set higher ones and
@@ -77,55 +334,67 @@ pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
     right || current > ram && others()
 }
 
-/// Limits RAM and swap, and reads back.
-pub fn memory(dir: &Dir, version: Version, limits: &Limits, errors: &mut Vec<LimitError>) {
-    memory_and(dir, version, limits, limits.ram.is_some(), errors);
+/// Limits swap, if this kernel counts it.
+fn set_swap(dir: &Dir, version: Version, swap: SwapLimit) -> Result<()> {
+    // By us a moment ago, or by the scheduler.
+    let ram = limits::memory_limit(dir, limits::memory_files(version).0);
+    if limits::set_swap(dir, version, swap, ram?.is_some())? || !has_swap() {
+        return Ok(());
+    }
+    Err(Error::new("this host has swap, but its kernel does not count whose it is; no limit of swap in")
+        .at(dir.path())
+        .hint("boot with swapaccount=1, or set ConstrainSwapSpace=no"))
 }
 
-fn memory_and(dir: &Dir, version: Version, limits: &Limits, ram_is_limited: bool, errors: &mut Vec<LimitError>) {
-    if let Some(ram) = limits.ram {
-        errors.extend(limits::set_ram(dir, version, ram).err().map(|error| (Limit::Ram, error)));
-    }
-    if let Some(swap) = limits.swap {
-        match limits::set_swap(dir, version, swap, ram_is_limited) {
-            Ok(true) => {}
-            Ok(false) if !has_swap() => {}
-            Ok(false) => errors.push((
-                Limit::Swap,
-                Error::new("this host has swap, but its kernel does not count whose it is; no limit of swap in")
-                    .at(dir.path())
-                    .hint("boot with swapaccount=1, or set ConstrainSwapSpace=no"),
-            )),
-            Err(error) => errors.push((Limit::Swap, error)),
-        }
-    }
-}
-
-/// Limits RAM and swap where the scheduler has not done so itself.
-pub fn memory_beside(dir: &Dir, version: Version, limits: &Limits, errors: &mut Vec<LimitError>) {
+/// What is left of these limits of RAM and swap where the scheduler has set its own.
+pub fn beside_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
     let (file, swap_file) = limits::memory_files(version);
     let theirs = |file| limits::memory_limit(dir, file).ok().flatten();
     let ram = theirs(file);
     let swap = limits.swap.filter(|_| theirs(swap_file).is_none());
-    let rest = Limits {
+    Limits {
         ram: limits.ram.filter(|_| ram.is_none()),
         // v1 limits the sum, which cannot be below the limit of RAM that is there.
         swap: swap.map(|swap| SwapLimit { ram: ram.unwrap_or(swap.ram), ..swap }),
-        ..Limits::default()
+        ..limits.clone()
+    }
+}
+
+/// How many of the scheduler's daemons may live in a job's directory: one for each step.
+pub fn daemons(job: &Dir) -> u64 {
+    let steps = job.list(true).map_or(1, |names| names.iter().filter(|name| name.starts_with("step_")).count());
+    u64::try_from(steps).unwrap_or(u64::MAX)
+}
+
+/// Whether any level is to have this limit, in this hierarchy.
+pub fn is_planned(plan: &Plan, limit: Limit, hierarchy: &Hierarchy) -> bool {
+    let rule = RULES.iter().find(|rule| rule.limit == limit && hierarchy.has(rule.controller));
+    rule.is_some_and(|rule| ALL.iter().any(|level| writes_any(rule, plan.of(*level))))
+}
+
+const ALL: [Level; 4] = [Level::User, Level::Job, Level::Step, Level::Task];
+
+/// As cgroup2 has it: what v1 does not have is planned all the same.
+fn writes_any(rule: &Rule, limits: &Limits) -> bool {
+    !(rule.writes)(limits, Version::V2).is_ok_and(|writes| writes.is_empty())
+}
+
+/// That a user's own limits cannot be set in the scheduler's directories, which on cgroup2 has none of a user.
+pub fn none_for_the_user(plan: &Plan, hierarchy: &Hierarchy) -> Vec<LimitError> {
+    let error = || {
+        Error::new("Slurm has no directory for all jobs of a user, so they cannot be limited together, in")
+            .at(&hierarchy.mount)
+            .hint("take the PerUser keys out of jobfence.conf, or leave the cgroups to jobfence (ProctrackType=proctrack/linuxproc)")
     };
-    memory_and(dir, version, &rest, ram.is_some() || rest.ram.is_some(), errors);
+    let theirs = RULES.iter().filter(|rule| hierarchy.has(rule.controller) && writes_any(rule, &plan.user));
+    theirs.map(|rule| (rule.limit, error())).collect()
 }
 
 /// That nothing of what was planned for these controllers could be set, for one reason.
 pub fn none_of(plan: &Plan, controllers: impl Fn(&str) -> bool, error: &Error) -> Vec<LimitError> {
-    let limits = [
-        (Limit::Cpu, "cpu", plan.job.cpu.is_some() || plan.step.cpu.is_some()),
-        (Limit::Ram, "memory", plan.step.ram.is_some()),
-        (Limit::Swap, "memory", plan.step.swap.is_some()),
-        (Limit::Processes, "pids", plan.step.processes.is_some()),
-    ];
-    let theirs = limits.into_iter().filter(|(_, controller, wanted)| *wanted && controllers(controller));
-    theirs.map(|(limit, ..)| (limit, error.clone())).collect()
+    let planned = |rule: &&Rule| ALL.iter().any(|level| writes_any(rule, plan.of(*level)));
+    let theirs = RULES.iter().filter(|rule| controllers(rule.controller)).filter(planned);
+    theirs.map(|rule| (rule.limit, error.clone())).collect()
 }
 
 /// Whether any swap is in use: `/proc/swaps` has a line for each device, after its heading.

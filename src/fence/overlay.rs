@@ -126,25 +126,47 @@ impl Overlay {
         self.open(self.job_path())
     }
 
+    /// Opens the directory of all the user's jobs; there is none on cgroup2.
+    pub fn user(&self) -> Option<Result<Dir>> {
+        if self.hierarchy.version == Version::V2 {
+            return None;
+        }
+        Some(self.open(self.job_path().and_then(|job| job.rsplit_once('/')).map(|(user, _)| user)))
+    }
+
+    /// Opens a task's directory, in which a process of it is.
+    pub fn task(&self, place: &str) -> Result<Dir> {
+        if self.path().as_deref() == Some(place) {
+            return Err(Error::new("Slurm makes no directory for each task, so none can be limited alone, in")
+                .at(&self.hierarchy.mount)
+                .value(place));
+        }
+        self.open(Some(place))
+    }
+
     /// Opens the directory that holds the user's processes of the step.
     pub fn step(&self) -> Result<Dir> {
         self.open(self.path().as_deref())
     }
 
-    /// Has the controllers enabled on the way down to the step, where Slurm did not. None of these directories holds a
-    /// process, and its rmdir does not mind.
-    pub fn enable(&self, wanted: &[&'static str], step: &Dir) -> Result<()> {
-        // cpu.max, memory.max
-        let is_on = |controller: &&str| step.has(&format!("{controller}.max"));
+    /// Has the controllers enabled on the way down to the step, and perhaps for its tasks' directories, where Slurm did not.
+    /// None of these directories holds a process, and its rmdir does not mind.
+    pub fn enable(&self, wanted: &[&'static str], step: &Dir, for_tasks: bool) -> Result<()> {
         let Some(place) = &self.place else { return Ok(()) };
-        if self.hierarchy.version == Version::V1 || wanted.iter().filter(|c| self.hierarchy.has(c)).all(is_on) {
+        if self.hierarchy.version == Version::V1 {
             return Ok(());
         }
-        let scope = place.job.rsplit_once('/').map_or("/", |(scope, _)| scope);
-        for path in [scope, &place.job, &place.step] {
-            host::enable(&self.open(Some(path))?, &self.hierarchy, wanted, false)?;
+        let has_all = |given: &str| {
+            let given: Vec<&str> = given.split_whitespace().collect();
+            wanted.iter().filter(|c| self.hierarchy.has(c)).all(|c| given.contains(c))
+        };
+        if !has_all(&step.read_value("cgroup.controllers")?) {
+            let scope = place.job.rsplit_once('/').map_or("/", |(scope, _)| scope);
+            for path in [scope, &place.job, &place.step] {
+                host::enable(&self.open(Some(path))?, &self.hierarchy, wanted, false)?;
+            }
         }
-        Ok(())
+        if for_tasks { host::enable(step, &self.hierarchy, wanted, false) } else { Ok(()) }
     }
 
     /// Keeps what the step has used so far, as far as it can still be read.

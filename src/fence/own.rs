@@ -33,14 +33,20 @@ impl Own {
     pub fn job(&self) -> Option<&Dir> {
         self.dirs.iter().rev().nth(1)
     }
+
+    /// The directory of all the user's jobs.
+    pub fn user(&self) -> Option<&Dir> {
+        self.dirs.iter().rev().nth(2)
+    }
 }
 
 /// Makes the directories of a step; the innermost must not exist, unless nobody has recorded it. `dirs` has those that were
-/// opened, whether all of them could be or not.
+/// opened, whether all of them could be or not. `class` is a branch below our own directory, in which they are then.
 pub fn make_dirs(
     host: &Host,
     hierarchy: &Hierarchy,
     wanted: &[&'static str],
+    class: Option<&str>,
     levels: &[String],
     dirs: &mut Vec<Dir>,
 ) -> Result<()> {
@@ -48,7 +54,7 @@ pub fn make_dirs(
     let mut tries = 1;
     loop {
         dirs.clear();
-        match try_dirs(host, hierarchy, wanted, levels, dirs) {
+        match try_dirs(host, hierarchy, wanted, class, levels, dirs) {
             // A parent that was empty a moment ago went away with the step that ended there.
             Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENODEV)) => {
                 if tries < TRIES {
@@ -71,10 +77,19 @@ fn try_dirs(
     host: &Host,
     hierarchy: &Hierarchy,
     wanted: &[&'static str],
+    class: Option<&str>,
     levels: &[String],
     dirs: &mut Vec<Dir>,
 ) -> Result<()> {
-    dirs.push(host.open_base(hierarchy, wanted)?);
+    let base = host.open_base(hierarchy, wanted)?;
+    dirs.push(match class {
+        Some(class) => {
+            let (dir, new) = base.ensure_new(class)?;
+            host::enable(&dir, hierarchy, wanted, new)?;
+            dir
+        }
+        None => base,
+    });
     let mut made = Vec::new();
     let last = levels.len().saturating_sub(1);
     for (depth, name) in levels.iter().enumerate() {

@@ -364,7 +364,7 @@ fn measure(host: &Host, config: &Config) -> Result<(Duration, Duration), Failure
     std::thread::sleep(QUIET);
     let moved = idle.iter().map(|child| {
         let start = Instant::now();
-        fence.attach(host, child.as_raw()).map(|_| start.elapsed())
+        fence.attach(host, child.as_raw(), None).map(|_| start.elapsed())
     });
     let moved: Result<Vec<Duration>, Error> = moved.collect();
     drop(write);

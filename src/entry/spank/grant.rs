@@ -108,11 +108,14 @@ fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result
         }
     };
     let cpus = |count: u32| (count > 0).then(|| Cpus::whole(count));
+    // From the request, and 1 with --overcommit: it only says how a step's own share is divided.
+    let task_cpus = if items.kind == Kind::Extern { None } else { cpus(items.cpus_per_task) };
     // MiB; 0 means that memory is not a consumable resource on this cluster, and not that none was granted.
     let memory = |mib: u64| (mib > 0).then(|| mib.saturating_mul(1 << 20));
     Ok(Grant {
         job_cpus: cpus(job_cpus),
         step_cpus: cpus(step_cpus),
+        task_cpus,
         job_memory: memory(items.job_mib),
         step_memory: memory(items.step_mib),
     })

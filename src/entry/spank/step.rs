@@ -25,7 +25,7 @@ use crate::fence::{CLEANUP_TIMEOUT, Fence, LimitError};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{JobKey, Name};
-use crate::policy;
+use crate::policy::{self, Limits};
 use crate::record::is_ending;
 use crate::report;
 
@@ -139,7 +139,11 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
         Ok(reaped) => reaped.log(),
         Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }
-    let (plan, mut errors) = policy::plan(&config, &grant);
+    let (mut plan, mut errors) = policy::plan(&config, &grant);
+    if kind == Kind::Extern {
+        // It has no tasks, and on cgroup2 no process could be in it beside directories of some.
+        plan.task = Limits::default();
+    }
     let mut fence = Fence::open(&host, &config, &key, Some(&daemon))?;
     if config.mode == Mode::Enforce {
         errors.extend(fence.limit(&plan));
@@ -303,7 +307,7 @@ pub fn attach(spank: &Spank) {
         Some(Step::Unfenced | Step::Refused { .. }) => return,
         Some(Step::Fenced(fenced)) if fenced.ended => return end_process(pid),
         Some(Step::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
-        Some(Step::Fenced(fenced)) => match fence_task(fenced, pid) {
+        Some(Step::Fenced(fenced)) => match fence_task(fenced, spank, pid) {
             Ok(()) => {
                 fenced.attached.push(pid);
                 return;
@@ -353,8 +357,9 @@ fn refuse_task(step: Option<&Step>, pid: i32, failure: &str) {
     }
 }
 
-fn fence_task(fenced: &mut Fenced, pid: i32) -> Result<(), Failure> {
-    let errors = fenced.fence.attach(&fenced.host, pid)?;
+fn fence_task(fenced: &mut Fenced, spank: &Spank, pid: i32) -> Result<(), Failure> {
+    let task = spank.u32(spank_item::S_TASK_GLOBAL_ID)?;
+    let errors = fenced.fence.attach(&fenced.host, pid, Some(task))?;
     if fenced.attached.is_empty() && fenced.fence.has_overlay() {
         log::info!("{}: {}", fenced.fence.key(), fenced.fence.placement());
     }
