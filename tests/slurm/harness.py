@@ -91,9 +91,8 @@ def fenced_in_all(pid, group):
     found = kernel.cgroups_of(pid)
     for controller in kernel.expected_hierarchies():
         wanted, path = group.path_in(controller), found.get(controller, "")
-        # Slurm has a directory for each task below the step's.
-        expect(wanted and (path == wanted or controller in group.slurms
-                           and path.startswith(wanted + "/")),
+        # Slurm has a directory for each task below the step's, and so have we where tasks are limited.
+        expect(wanted and (path == wanted or path.startswith(wanted + "/task_")),
                f"process {pid} is in {path!r} of hierarchy {controller or 'cgroup2'}, "
                f"and should be in {wanted!r}")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 # v1 says "no limit" with the greatest multiple of a page that fits in 63 bits.
 V1_UNLIMITED = 1 << 62
 
-OURS = re.compile(r"/uid_\d+/job_\d+/step_[^/]+$")
+# A step's directory, and below it those of its tasks, where a task is limited.
+OURS = re.compile(r"^(.*/uid_\d+/job_\d+/step_[^/]+)(?:/task_\d+)?$")
 # What Slurm's own plugins make: the step's directory, and on v2 what holds its tasks.
 SLURMS = (
     re.compile(r"^.*slurmstepd\.scope/(?!system/)[^/]+/step_[^/]+/user(?=/|$)"),
@@ -64,6 +65,9 @@ V1_CONTROLLERS = {
     "net_cls", "net_prio", "perf_event", "hugetlb", "rdma", "misc",
 }
 
+# How v1 calls the limits of io.max.
+V1_IO = {"rbps": "read_bps", "wbps": "write_bps", "riops": "read_iops", "wiops": "write_iops"}
+
 
 def has_v2_controllers():
     """True where the limits are set on cgroup2: on hybrid hosts it has no controllers."""
@@ -111,7 +115,7 @@ def paths_by_controller(text):
 
 
 class Group:
-    """A step or a job: one directory in each hierarchy.
+    """A step, a job, a user or a task: one directory in each hierarchy.
 
     `path` is jobfence's own, the same in every hierarchy; `slurms` has by controller ("" is
     cgroup2) those in which the processes are in Slurm's own directories instead.
@@ -134,8 +138,8 @@ class Group:
             found = next(filter(None, (pattern.match(path) for pattern in SLURMS)), None)
             if found:
                 slurms[controller] = found.group(0)
-            elif OURS.search(path):
-                own = path
+            elif found := OURS.match(path):
+                own = found.group(1)
         limited = [slurms.get(controller) for controller in expected_hierarchies()]
         return cls(own, slurms) if own or any(limited) else None
 
@@ -179,6 +183,12 @@ class Group:
         return Group(self.own and f"{self.own}/{name}",
                      {c: below(c, p) for c, p in self.slurms.items()})
 
+    def task(self, number):
+        """What holds one task of this step: Slurm's own directory, or ours, which is there only where tasks are limited."""
+        def below(path):
+            return f"{path}/task_{number}"
+        return Group(self.own and below(self.own), {c: below(p) for c, p in self.slurms.items()})
+
     def directory(self, controller):
         """The directory in that controller's hierarchy, or None if there is none."""
         hierarchy = hierarchies().get(controller)
@@ -210,6 +220,12 @@ class Group:
     def limits_directory(self, controller):
         return self.directory("" if has_v2_controllers() else controller)
 
+    def file(self, controller, v2_name, v1_name):
+        """The text of a control file, each named as its version names it; "" where there is none."""
+        name = v2_name if has_v2_controllers() else v1_name
+        directory = self.limits_directory(controller)
+        return read(directory / name) if directory and name else ""
+
     def cpu_limit(self):
         """CPUs as a number, or None when there is no limit."""
         directory = self.limits_directory("cpu")
@@ -228,15 +244,93 @@ class Group:
             return int(read(directory / "cpu.max").split()[1])
         return int(read(directory / "cpu.cfs_period_us"))
 
+    def cpu_burst_us(self):
+        """What may be saved for later, in microseconds; None where the kernel has no burst."""
+        text = self.file("cpu", "cpu.max.burst", "cpu.cfs_burst_us")
+        return int(text) if text else None
+
+    def cpu_weight(self):
+        """As on v2: 100 is a new directory's, which are 1024 shares on v1."""
+        text = self.file("cpu", "cpu.weight", "cpu.shares")
+        if not text:
+            return None
+        return int(text) if has_v2_controllers() else (int(text) * 100 + 512) // 1024
+
+    def is_idle(self):
+        """Whether it runs only when nobody else wants to; None where the kernel has no such class."""
+        text = self.file("cpu", "cpu.idle", "cpu.idle")
+        return text == "1" if text else None
+
+    def cores(self):
+        """The CPUs of its cpuset, as a set; empty where it has not been given any of its own."""
+        return cpu_list(self.file("cpuset", "cpuset.cpus", "cpuset.cpus"))
+
     def memory_limit(self):
         """Bytes, or None when there is no limit."""
         return self._bytes("memory.max", "memory.limit_in_bytes")
 
+    def memory_high(self):
+        """Bytes from which on it is slowed and has to give back; None when there is no such limit, as on v1."""
+        return self._bytes("memory.high", None)
+
+    def memory_low(self):
+        """Bytes that others' want does not take, if it can be helped: v2's memory.low, v1's soft limit. None: unprotected."""
+        if has_v2_controllers():
+            return int(self.file("memory", "memory.low", None) or 0) or None
+        return self._bytes(None, "memory.soft_limit_in_bytes")
+
+    def memory_min(self):
+        """Bytes that are never taken; None when there are none, as on v1."""
+        text = self.file("memory", "memory.min", None)
+        return int(text) or None if text else None
+
+    def memory_events(self):
+        """What has happened at its limits (memory.events), as numbers; empty on v1."""
+        return {name: int(count) for name, count in keyed(self.file("memory", "memory.events", None)).items()}
+
+    def kills_all(self):
+        """Whether a want of memory kills all of its processes at once; None where the kernel knows no such thing (v1)."""
+        text = self.file("memory", "memory.oom.group", None)
+        return text == "1" if text else None
+
     def processes_limit(self):
         """Processes and threads, or None when there is no limit."""
-        directory = self.limits_directory("pids")
-        text = read(directory / "pids.max") if directory else ""
+        text = self.file("pids", "pids.max", "pids.max")
         return None if text in ("", "max") else int(text)
+
+    def io_max(self):
+        """By device ("8:0") what is limited of rbps, wbps, riops and wiops, each per second."""
+        found = {}
+        if has_v2_controllers():
+            for line in self.file("io", "io.max", None).splitlines():
+                device, *limits = line.split()
+                pairs = (limit.split("=") for limit in limits)
+                found[device] = {name: int(rate) for name, rate in pairs if rate != "max"}
+            return found
+        for name, what in V1_IO.items():
+            for line in self.file("blkio", None, f"blkio.throttle.{what}_device").splitlines():
+                device, rate = line.split()
+                found.setdefault(device, {})[name] = int(rate)
+        return found
+
+    def io_weight(self):
+        """Of a device without one of its own, 100 being a new directory's; None where no scheduler or policy has weights."""
+        for prefix in "", "bfq.":
+            text = self.file("io", f"io.{prefix}weight", None) or self.file("blkio", None, f"blkio.{prefix}weight")
+            if text:
+                return int(text.splitlines()[0].removeprefix("default "))
+        return None
+
+    def huge_pages(self):
+        """By size ("2MB", "1GB") the bytes that may be used; without those that are not limited."""
+        directory = self.limits_directory("hugetlb")
+        suffix = "max" if has_v2_controllers() else "limit_in_bytes"
+        found = {}
+        for file in directory.glob(f"hugetlb.*.{suffix}") if directory else ():
+            size, text = file.name.split(".")[1], read(file)
+            if file.name.count(".") == 2 and text not in ("", "max") and int(text) < V1_UNLIMITED:
+                found[size] = int(text)
+        return found
 
     def swap_limit(self):
         """Bytes of swap, or None when there is no limit (or no account of swap)."""
@@ -252,9 +346,7 @@ class Group:
         return directory is not None and (directory / name).exists()
 
     def _bytes(self, v2_name, v1_name):
-        directory = self.limits_directory("memory")
-        name = v2_name if has_v2_controllers() else v1_name
-        text = read(directory / name) if directory and name else ""
+        text = self.file("memory", v2_name, v1_name)
         if text in ("", "max") or int(text) >= V1_UNLIMITED:
             return None
         return int(text)
@@ -275,10 +367,10 @@ class Group:
         return ("" if has_v2_controllers() else "memory") in self.slurms
 
     def members(self, below=False):
-        """The pids in this group, in any hierarchy. Slurm has directories of tasks below."""
+        """The pids in this group, in any hierarchy. Slurm has directories of tasks below, and so may we."""
         pids = set()
         for top in self.directories():
-            below = below or bool(self.slurms)
+            below = below or bool(self.slurms) or any(top.glob("task_*"))
             places = [top, *(p for p in top.rglob("*") if p.is_dir())] if below else [top]
             for place in places:
                 pids.update(int(pid) for pid in read(place / "cgroup.procs").split())
@@ -289,6 +381,13 @@ class Group:
 class Job(Group):
     """A job's group, or what is above it."""
 
+    @property
+    def user(self):
+        """All of the user's jobs. Slurm has no such directory on v2, and on v1 it is the one above its jobs."""
+        def above(path):
+            return path.rsplit("/", 1)[0]
+        return Group(self.own and above(self.own), {c: above(p) for c, p in self.slurms.items() if c != ""})
+
     def most(self):
         """CPUs that all in it can use together, Slurm's daemons included."""
         return super().cpu_limit()
@@ -297,6 +396,16 @@ class Job(Group):
         """CPUs that are left to the job's processes, or None when there is no limit."""
         cpus = super().cpu_limit()
         return cpus if cpus is None or "" not in self.slurms else cpus - HEADROOM_CPUS
+
+
+def cpu_list(text):
+    """The kernel's "0-2,5" as a set."""
+    found = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
 
 def keyed(text):
     return dict(line.split(None, 1) for line in text.splitlines())

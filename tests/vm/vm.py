@@ -24,6 +24,7 @@ NEVER_REPORTED = 125
 SKIPPED = 77
 
 RESULTS_BYTES = 256 << 20
+SCRATCH_BYTES = 256 << 20
 CONSOLE_LINES = 60
 
 # Errors still show; the rest only costs time on an emulated processor and console.
@@ -31,6 +32,14 @@ CMDLINE = (
     "console=ttyS0 quiet loglevel=4 systemd.show_status=error panic=-1 root=LABEL=guest rw fsck.mode=skip"
     " mitigations=off"
 )
+
+
+# A drive whose limits can be tested: nothing else uses it, so what it does is what a job has asked of it.
+MOUNT_SCRATCH = """\
+mkdir -p /scratch
+mount -o noatime /dev/disk/by-id/virtio-scratch /scratch || exit 125
+chmod 1777 /scratch
+"""
 
 
 class Ended(Exception):
@@ -47,10 +56,19 @@ def write_payload(path, payload, cell, command):
         image.pack(payload, archive)
         run = Path(directory) / "opt/guest/run"
         run.mkdir(parents=True)
-        (run / "command").write_text(f"exec {shlex.join(command)}\n")
+        (run / "command").write_text(f"{MOUNT_SCRATCH}exec {shlex.join(command)}\n")
         for name, settings in ("slurm.conf", cell.slurm), ("cgroup.conf", cell.cgroup):
             (run / name).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         image.pack(Path(directory), archive, plain_modes=True)
+
+
+def make_scratch(path):
+    """An empty file system, as large as the drive and of holes; the guests of some releases have no mkfs. Without a journal
+    the drive sees what jobs write and little else."""
+    image.need("mkfs.ext4")
+    with open(path, "wb") as drive:
+        drive.truncate(SCRATCH_BYTES)
+    image.call("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=0", "-L", "scratch", str(path))
 
 
 def qemu(files, work, cell, with_results):
@@ -58,6 +76,7 @@ def qemu(files, work, cell, with_results):
         ("root", files / "root", "snapshot=on"),
         ("swap", files / "swap", "snapshot=on"),
         ("payload", work / "payload", "readonly=on"),
+        ("scratch", work / "scratch", "readonly=off"),
     ]
     if with_results:
         with open(work / "results", "wb") as results:
@@ -132,6 +151,7 @@ def run(arguments):
     with tempfile.TemporaryDirectory(dir=image.CACHE, prefix="run-") as directory:
         work = Path(directory)
         write_payload(work / "payload", arguments.payload, cell, arguments.command)
+        make_scratch(work / "scratch")
         # qemu keeps the changes of a snapshot in TMPDIR.
         with image.child(
             qemu(files, work, cell, arguments.results is not None),
