@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""CPU time among several: weights, scavengers, bursts, and the limits of users and tasks."""
+
+import contextlib
+import time
+
+from .. import kernel
+from ..harness import NOT_STARTED, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
+from ..kernel import Group
+from ..sites import until
+from .limits import SPIN, spinning
+
+
+@contextlib.contextmanager
+def oversubscribed(site):
+    """For the time being several jobs can be granted the same CPUs, if they say --oversubscribe."""
+    partition = site.command("sinfo", "-h", "-o", "%R").stdout.split()[0]
+    # Both sites have one partition, with one line.
+    line = f"{partition} Nodes=ALL Default=YES MaxTime=60 State=UP OverSubscribe=YES:4"
+    with site.reconfigured(PartitionName=line):
+        yield
+
+
+def submit_spinners(site, user, cpus=1):
+    jobid = site.submit(user, SPIN, f"-c{cpus}", "--mem=100", "--oversubscribe")
+    return jobid, spinning(site, jobid)
+
+
+def use(groups, seconds=5):
+    """The CPUs that each of the groups uses."""
+    start, before = time.monotonic(), [group.cpu_seconds() for group in groups]
+    time.sleep(seconds)
+    after, wall = [group.cpu_seconds() for group in groups], time.monotonic() - start
+    return [(one - other) / wall for one, other in zip(after, before)]
+
+
+def until_shared(groups, wanted, what):
+    """Each gets its share of what all get, within a tenth of the whole; what the host's other work takes is nobody's."""
+    seen = []
+
+    def is_so():
+        used = use(groups)
+        shares = [one / sum(used) for one in used]
+        seen.append([round(share, 3) for share in shares])
+        return all(abs(share - right) <= 0.1 for share, right in zip(shares, wanted))
+    try:
+        until(is_so, 30, what)
+    except AssertionError:
+        raise AssertionError(f"{what}: shares {seen}, and should be {wanted}") from None
+
+
+def has_users(site):
+    """Whether a user's jobs have a directory together: Slurm's own on v2 have none."""
+    return not (kernel.has_v2_controllers() and site.slurm_tracks())
+
+
+@case
+def weights_between_users(site):
+    """A user weighs what his jobs weigh together, and no more when one has ended."""
+    first, second = site.users
+    with oversubscribed(site):
+        site.configure(CPUPolicy="weight")
+        (one, of_one), (_, of_two), (_, of_other) = [submit_spinners(site, user) for user in (first, first, second)]
+        for group in (of_one, of_two, of_other):
+            expect_equal(group.cpu_weight(), 10, f"CPU weight of {group.path}")
+            expect_equal(group.cpu_limit(), None, f"CPU limit of {group.path}")
+        users = [one.user for one in (of_one, of_other) if one.user.limits_directory("cpu")]
+        if users:
+            expect_equal([user.cpu_weight() for user in users], [20, 10], "CPU weights of the users")
+        until_shared([of_one, of_two, of_other], [1 / 3] * 3, "three jobs of two users")
+        site.scancel(one)
+        site.wait(one)
+        until(lambda: not of_one.remains(), 10, "the end of its directories")
+        if users and of_one.own:
+            until(lambda: [user.cpu_weight() for user in users] == [10, 10], 5, "the weights of the users afterwards")
+            until_shared([of_two, of_other], [1 / 2] * 2, "two jobs of two users")
+
+
+@case
+def scavengers(site):
+    """Who runs in what others leave idle is not felt by them, and gets all of it."""
+    worker, scavenger = site.users
+    with oversubscribed(site):
+        site.configure(Scavenger="yes", CPUPolicy="weight")
+        _, theirs = submit_spinners(site, scavenger)
+        if theirs.own:
+            expect_in("/idle/uid_", theirs.own, "its place")
+            top = Group(theirs.own.split("/uid_")[0])
+            expect_equal(top.is_idle(), True, f"class of {top.path}")
+        alone = use([theirs])[0]
+        expect(alone > 0.5, f"alone it uses {alone:.3f} CPUs")
+        site.configure(CPUPolicy="weight")
+        jobid, ours = submit_spinners(site, worker)
+        expect("/idle/" not in ours.path, f"{ours.path} is a scavenger's")
+        until_shared([ours, theirs], [1, 0], "a job beside a scavenger")
+        site.scancel(jobid)
+        site.wait(jobid)
+        until(lambda: use([theirs], 2)[0] > alone * 0.5, 20, "the scavenger's return")
+
+
+@case
+def both_policies(site):
+    """The quota holds beside the weight."""
+    site.configure(CPUPolicy="both", CPUQuotaPercent="50")
+    jobid = site.submit(site.users[0], SPIN, "-c1", "--mem=100")
+    group = spinning(site, jobid)
+    expect_equal((group.cpu_weight(), group.cpu_limit()), (10, 0.5), f"CPU weight and limit of {group.path}")
+    used = use([group])[0]
+    expect(used <= 0.525, f"{used:.3f} CPUs used of 0.5")
+
+
+# A spike of 90 ms of two processes after a pause, again and again: more than a quota of one CPU has for one period of 100 ms,
+# wherever most of them begin in a period.
+SPIKES = f"""{PYTHON} -S -c '
+import os, time
+for _ in range(2):
+    if not os.fork(): break
+else:
+    os.wait(); os.wait(); os._exit(0)
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    time.sleep(1.03 - time.time() % 1.03)
+    start = time.process_time()
+    while time.process_time() - start < 0.09: pass
+' &
+while [ ! -e spin ]; do sleep 0.1; done
+"""
+
+
+@case
+def burst(site):
+    """A short spike goes through, and on average the quota holds."""
+    user = site.users[0]
+    site.configure(CPUBurst="100")
+    jobid = site.submit(user, f"echo burst; {SPIKES}\n{SPIN}", "-c1", "--mem=200")
+    step = fenced(site, jobid)
+    group = step.parent
+    if step.cpu_burst_us() is None:
+        raise Skip("this kernel saves no CPU time for later")
+    for one in (step, group):
+        expect_equal(one.cpu_burst_us(), round(Group.cpu_limit(one) * one.cpu_period_us()), f"burst of {one.path}")
+    stat = group.limits_directory("cpu") / "cpu.stat"
+
+    def bursts():
+        return int(kernel.keyed(kernel.read(stat)).get("nr_bursts", 0))
+    until(lambda: bursts() >= 3, 20, "three spikes that went through")
+    (site.directory(user) / "spin").touch()
+    until(lambda: len(group.members(below=True)) > 4, 30, "the spinners")
+    used = use([step])[0]
+    expect(used <= 1.05, f"{used:.3f} CPUs used of 1")
+
+
+@case
+def limits_of_users(site):
+    """All of a user's jobs together, and nobody else's; where Slurm has no directory of users it is refused."""
+    first, second = site.users
+    with oversubscribed(site):
+        site.configure(MaxCPUsPerUser="0.5", MaxProcessesPerUser="40", MaxRAMPerUser="300M")
+        jobid = site.submit(first, SPIN, "-c1", "--mem=100", "--oversubscribe")
+        if not has_users(site):
+            expect_equal(site.wait(jobid), "FAILED", "state")
+            expect_in(NOT_STARTED, site.output(jobid), "the job's output")
+            expect_match(r"Slurm has no directory for all jobs of a user", site.output(jobid), "the job's output")
+            return
+        one = spinning(site, jobid)
+        _, two = submit_spinners(site, first)
+        _, other = submit_spinners(site, second)
+        used = use([one, two, other])
+        expect(sum(used[:2]) <= 0.525, f"the user's jobs used {used[:2]} CPUs together")
+        user = one.user
+        expect_equal(user.processes_limit(), 40, f"process limit of {user.path}")
+        expect_equal(Group.memory_limit(user), 300 << 20, f"memory limit of {user.path}")
+        expect(used[2] > 0.3, f"another user's job used {used[2]:.3f} CPUs beside them")
+
+
+@case
+def limits_of_tasks(site):
+    """Each task has its own."""
+    user = site.users[0]
+    site.configure(MaxCPUsPerTask="0.2", MaxProcessesPerTask="8", MaxRAMPerTask="64M")
+    tasks = f"""
+        srun -n2 --overcommit bash -c '
+            echo $SLURM_PROCID >task.$$
+            for i in 1 2 3; do {PYTHON} -S -c "while True: pass" & done
+            wait' &
+        wait
+        """
+    jobid = site.submit(user, tasks, "-n1", "--mem=200")
+    step = fenced(site, jobid, "step_0")
+
+    def spinners():
+        return [pid for pid in site.job_pids(jobid, "while True") if kernel.command_line(pid).startswith(PYTHON)]
+    until(lambda: len(spinners()) == 6, 20, "six spinners")
+    places = {}
+    for pid in spinners():
+        path = kernel.cgroups_of(pid)[("" if kernel.has_v2_controllers() else "cpu")]
+        places.setdefault(path, []).append(pid)
+        expect_match(r"/task_\d+$", path, "a task's place")
+    expect_equal(sorted(len(pids) for pids in places.values()), [3, 3], "spinners in each task's directory")
+    for number in 0, 1:
+        task = step.task(number)
+        if kernel.has_v2_controllers() or not task.slurms:
+            found = task.cpu_limit(), task.processes_limit(), task.memory_limit()
+            expect_equal(found, (0.2, 8, 64 << 20), f"limits of {task.path}")
+    before = {path: sum(map(kernel.process_seconds, pids)) for path, pids in places.items()}
+    start = time.monotonic()
+    time.sleep(5)
+    wall = time.monotonic() - start
+    for path, pids in places.items():
+        used = (sum(map(kernel.process_seconds, pids)) - before[path]) / wall
+        expect(used <= 0.21 + 0.02, f"task {path} used {used:.3f} of 0.2 CPUs")
+    site.scancel(jobid)
+    site.wait(jobid)
+    until(lambda: not step.parent.remains(), 10, "the end of its directories")
