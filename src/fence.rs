@@ -24,6 +24,7 @@ use crate::job::{Cpus, JobKey};
 use crate::policy::{Level, Plan};
 use crate::record::{Owner, Record, Records};
 
+pub mod explain;
 pub mod limiting;
 mod overlay;
 mod own;

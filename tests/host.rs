@@ -16,12 +16,13 @@ use jobfence::cgroup::kill::{Members, kill_all};
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{self, CpuQuota};
 use jobfence::cgroup::place::Membership;
-use jobfence::config::{Config, Limit, Percent};
+use jobfence::config::{Config, CpuPolicy, Limit, Percent, TaskCpus};
 use jobfence::fence::Fence;
+use jobfence::fence::explain::explain;
 use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
-use jobfence::policy;
+use jobfence::policy::{self, Level};
 use jobfence::record::{Owner, is_ending};
 
 mod common;
@@ -139,6 +140,54 @@ fn quota(site: &Site, fence: &Fence, job: bool) -> CpuQuota {
 fn stragglers() -> Child {
     let script = "read line; setsid sleep 1000 & exec sleep 1000";
     Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+/// Whatever `jobfence explain` says is what a step finds: values that nothing has been written to differ from all of these.
+#[test]
+fn what_is_explained_is_what_is_written() {
+    let mut site = Site::new("explain");
+    site.config = Config {
+        cpu_policy: CpuPolicy::Both,
+        cpu_burst: Percent::from_hundredths(5_000),
+        scavenger: true,
+        max_cpus_per_user: Some(Cpus::whole(3)),
+        max_cpus_per_task: TaskCpus::Count(Cpus::from_thousandths(500)),
+        max_ram_per_user: Some(300 << 20),
+        max_ram_per_task: Some(70 << 20),
+        memory_high: Some(Percent::from_hundredths(9_000)),
+        max_processes: Some(50),
+        max_processes_per_user: Some(60),
+        max_processes_per_task: Some(40),
+        ..site.config.clone()
+    };
+    let (plan, errors) = policy::plan(&site.config, &grant(2, 200));
+    assert!(errors.is_empty(), "{errors:?}");
+    let lines = explain(&site.host(), &site.config, &key("0"), &plan, |_| false).unwrap();
+    let mut fence = open(&site, "0", &grant(2, 200));
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    assert_eq!(fence.attach(&site.host(), child.id().cast_signed(), Some(0)).unwrap(), []);
+    let mut seen = Vec::new();
+    for line in &lines {
+        for write in line.writes.as_ref().unwrap() {
+            let path = line.dir.join(&write.file);
+            let found = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert_eq!(found.trim(), write.value, "{}", path.display());
+        }
+        seen.push((line.limit, line.level));
+    }
+    for limit in [Limit::Cpu, Limit::Ram, Limit::MemoryHigh, Limit::Processes] {
+        for level in [Level::User, Level::Job, Level::Step, Level::Task] {
+            assert!(seen.contains(&(limit, level)), "{limit} of the {level} is not explained: {seen:?}");
+        }
+    }
+    let task = Membership::read(&site.host().proc, child.id().cast_signed()).unwrap();
+    let cpu = site.host();
+    let cpu = cpu.layout.with_controller("cpu").unwrap();
+    assert!(task.path_in(cpu).unwrap().ends_with("/idle/uid_65534/job_1/step_0/task_0"), "{task:?}");
+    fence.close(soon()).unwrap();
+    child.wait().unwrap();
+    let left = site.left();
+    assert!(left.iter().all(|path| path.ends_with("idle")), "{left:?}");
 }
 
 #[test]

@@ -360,6 +360,11 @@ pub fn beside_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
     }
 }
 
+/// The keys that a limit comes from.
+pub fn keys_of(limit: Limit) -> &'static [&'static str] {
+    RULES.iter().find(|rule| rule.limit == limit).map_or(&[], |rule| rule.keys)
+}
+
 /// How many of the scheduler's daemons may live in a job's directory: one for each step.
 pub fn daemons(job: &Dir) -> u64 {
     let steps = job.list(true).map_or(1, |names| names.iter().filter(|name| name.starts_with("step_")).count());

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What would be written where, for a step that does not exist: by the rules by which limits are set.
+
+use std::path::PathBuf;
+
+use super::limiting::{self, Place, Write};
+use super::{IDLE, controllers, in_mount};
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::limits::CPU_IDLE;
+use crate::config::{Config, Limit};
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::job::JobKey;
+use crate::policy::{Level, Plan};
+
+/// One limit of one directory.
+#[derive(Debug)]
+pub struct Line {
+    /// What is limited.
+    pub limit: Limit,
+    /// Whose directory it is.
+    pub level: Level,
+    /// The directory; as far as it is known, where it is Slurm's.
+    pub dir: PathBuf,
+    /// What is written into its files, or why that cannot be.
+    pub writes: Result<Vec<Write>>,
+    /// The keys of jobfence.conf(5) that it comes from.
+    pub keys: &'static [&'static str],
+}
+
+/// Every limit of a step, the outermost directory first. `is_overlay` says in which hierarchies the directories are Slurm's.
+///
+/// What an earlier step has left lower, or Slurm itself has set, is not looked at.
+pub fn explain(
+    host: &Host,
+    config: &Config,
+    key: &JobKey,
+    plan: &Plan,
+    is_overlay: impl Fn(&Hierarchy) -> bool,
+) -> Result<Vec<Line>> {
+    let wanted = controllers(config);
+    let mut lines = Vec::new();
+    for hierarchy in host.hierarchies(&wanted)? {
+        let overlay = is_overlay(hierarchy);
+        let place = if overlay {
+            Place::Overlay { headroom: config.headroom_cpus, daemons: 1, batch: None }
+        } else {
+            Place::Own
+        };
+        if plan.scavenger && !overlay && hierarchy.has("cpu") {
+            lines.push(Line {
+                limit: Limit::Weight,
+                level: Level::User,
+                dir: hierarchy.mount.join(&host.base).join(IDLE),
+                writes: Ok(vec![Write { file: CPU_IDLE.to_owned(), value: "1".to_owned() }]),
+                keys: &["Scavenger"],
+            });
+        }
+        for level in [Level::User, Level::Job, Level::Step, Level::Task] {
+            let limits = limiting::limits_at(plan, level, place, hierarchy.version);
+            let dir = match dir_of(host, hierarchy, key, plan, overlay, level) {
+                Some(dir) => dir,
+                None => {
+                    let refused = limiting::none_for_the_user(plan, hierarchy);
+                    lines.extend(refused.into_iter().map(|(limit, error)| Line {
+                        limit,
+                        level,
+                        dir: hierarchy.mount.clone(),
+                        writes: Err(error),
+                        keys: limiting::keys_of(limit),
+                    }));
+                    continue;
+                }
+            };
+            lines.extend(limiting::rules(hierarchy, level, place).filter_map(|rule| {
+                let writes = (rule.writes)(&limits, hierarchy.version);
+                let line = |writes| Line { limit: rule.limit, level, dir: dir.clone(), writes, keys: rule.keys };
+                match writes {
+                    Ok(writes) if writes.is_empty() => None,
+                    writes => Some(line(writes)),
+                }
+            }));
+        }
+    }
+    for controller in wanted {
+        if let Some(error) = host.missing(controller) {
+            let missing = limiting::none_of(plan, |theirs| theirs == controller, &error);
+            lines.extend(missing.into_iter().map(|(limit, error): (Limit, Error)| Line {
+                limit,
+                level: Level::Job,
+                dir: host.layout.hierarchies.first().map_or_else(PathBuf::new, |h| h.mount.clone()),
+                writes: Err(error),
+                keys: limiting::keys_of(limit),
+            }));
+        }
+    }
+    lines.sort_by_key(|line| line.level);
+    Ok(lines)
+}
+
+/// The directory of a level; `None` where there is none of users.
+fn dir_of(
+    host: &Host,
+    hierarchy: &Hierarchy,
+    key: &JobKey,
+    plan: &Plan,
+    overlay: bool,
+    level: Level,
+) -> Option<PathBuf> {
+    let mut path = if !overlay {
+        let base = if plan.scavenger { format!("{}/{IDLE}", host.base) } else { host.base.clone() };
+        let mut levels = key.parents();
+        levels.push(key.step_dir(1));
+        // A node's level is above the user's.
+        let above = levels.len().saturating_sub(3);
+        let depth = above
+            + match level {
+                Level::User => 1,
+                Level::Job => 2,
+                Level::Step | Level::Task => 3,
+            };
+        levels.truncate(depth);
+        format!("/{base}/{}", levels.join("/"))
+    } else {
+        // Slurm's own names have more in them on some hosts: its node's, its job's SLUID.
+        let (top, below) = match hierarchy.version {
+            Version::V1 => (format!("/slurm*/uid_{}", key.uid), ""),
+            Version::V2 if level == Level::User => return None,
+            Version::V2 => ("/system.slice/*slurmstepd.scope".to_owned(), "/user"),
+        };
+        let job = format!("{top}/job_{}", key.job);
+        match level {
+            Level::User => top,
+            Level::Job => job,
+            Level::Step | Level::Task => format!("{job}/{}{below}", key.step_dir(1)),
+        }
+    };
+    if level == Level::Task {
+        path.push_str("/task_0");
+    }
+    let inside = in_mount(hierarchy, &path);
+    let inside = hierarchy.below_mount(&inside).unwrap_or(&inside);
+    Some(hierarchy.mount.join(inside.trim_start_matches('/')))
+}
