@@ -21,6 +21,7 @@ mod keys;
 mod lexer;
 mod load;
 mod parser;
+mod sections;
 mod units;
 
 use std::fmt;
@@ -28,7 +29,8 @@ use std::path::PathBuf;
 
 pub use error::ConfigError;
 pub use keys::{KEYS, Key};
-pub use load::{DEFAULT_FILE, LoadError, Loaded, load, parse};
+pub use load::{Candidate, DEFAULT_FILE, LoadError, Loaded, Origin, Resolved, Setting, load, parse};
+pub use sections::Kind as SectionKind;
 pub use units::{Percent, Period, Wrong};
 
 use crate::job::Cpus;

@@ -9,10 +9,12 @@ pub mod cgroup;
 pub mod config;
 pub mod entry;
 pub mod error;
+pub mod facts;
 pub mod fence;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod glibc;
 pub mod host;
+pub mod hostlist;
 pub mod janitor;
 pub mod job;
 pub mod policy;

@@ -218,7 +218,7 @@ const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::O
 const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
 const CPU_POLICIES: &[(&str, CpuPolicy)] =
     &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
-const LIMITS: &[(&str, Limit)] = &[
+pub(super) const LIMITS: &[(&str, Limit)] = &[
     ("cpu", Limit::Cpu),
     ("burst", Limit::Burst),
     ("weight", Limit::Weight),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where the configuration comes from: the defaults, then the file, then the arguments in plugstack.conf.
+//! Where the configuration comes from: the defaults, then the file (first what holds for all jobs, then the sections that a
+//! job has, in their order), then the arguments in plugstack.conf.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -12,9 +13,12 @@ use nix::fcntl::OFlag;
 
 use super::error::{ConfigError, MAX_ERRORS};
 use super::keys::{FILE_ARGUMENT, KEYS, Key, nearest};
-use super::lexer::{Source, Token};
-use super::parser::{self, Assignment};
+use super::lexer::{Position, Source, Token};
+use super::parser::{self, Assignment, Item};
+use super::sections::{self, Kind, Section};
 use super::{Config, Mode, OnErrors};
+use crate::error::Result as ResultOf;
+use crate::facts::{Asked, Facts};
 
 /// Read if no argument `config=PATH` names another.
 pub const DEFAULT_FILE: &str = "/etc/slurm/jobfence.conf";
@@ -23,12 +27,194 @@ pub const DEFAULT_FILE: &str = "/etc/slurm/jobfence.conf";
 const MAX_FILE: usize = 1 << 20;
 
 /// A configuration and where it came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
-    /// Defaults, file and arguments together.
+    /// What holds for all jobs: defaults, the file without its sections, and arguments together.
     pub config: Config,
     /// The file that was read; `None` if there is no [`DEFAULT_FILE`], which leaves the defaults.
     pub file: Option<PathBuf>,
+    written: Written,
+    arguments: Vec<Setting>,
+}
+
+/// What a file says.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Written {
+    general: Vec<Setting>,
+    sections: Vec<Section>,
+}
+
+/// One key with a value, and who said it.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    key: &'static Key,
+    value: String,
+    origin: Origin,
+}
+
+impl PartialEq for Setting {
+    fn eq(&self, other: &Self) -> bool {
+        (self.key.name, &self.value, &self.origin) == (other.key.name, &other.value, &other.origin)
+    }
+}
+
+impl Setting {
+    fn apply(&self, config: &mut Config) {
+        // A sound value has been read once before; a setter that refuses it now changes nothing.
+        let _ = (self.key.set)(config, &self.value);
+    }
+
+    /// The key.
+    pub fn key(&self) -> &'static Key {
+        self.key
+    }
+
+    /// Its value as it is written.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Where it is written.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+}
+
+/// Who has set a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody.
+    Default,
+    /// A line of the file.
+    File {
+        /// The file's name.
+        name: String,
+        /// Counted from 1.
+        line: usize,
+        /// The section in which it stands, as `[Partition=gpu]`.
+        section: Option<String>,
+    },
+    /// An argument of the plugin in plugstack.conf, counted from 1; or of the command, where that was given some.
+    Argument(usize),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { name, line, section: None } => write!(f, "{name}:{line}"),
+            Self::File { name, line, section: Some(section) } => write!(f, "{name}:{line} {section}"),
+            Self::Argument(number) => write!(f, "argument {number}"),
+        }
+    }
+}
+
+/// What holds for one job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// By what is decided what is no limit: where facts are unknown, of each key the strictest value.
+    pub config: Config,
+    /// What may hold: one where everything is known that sections ask for, else each that could. Of every limit the least of
+    /// them all is to be set. Never empty.
+    pub candidates: Vec<Candidate>,
+    /// What is unknown and would have to be known.
+    pub unknown: Vec<Kind>,
+    /// From which candidate the value of a key was taken in `config`, if not from the first.
+    taken: Vec<(&'static str, usize)>,
+}
+
+/// What holds for a job that has certain sections.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Everything together.
+    pub config: Config,
+    /// The headers of its sections, in their order.
+    pub sections: Vec<String>,
+    /// Every assignment that counts, in the order in which they override each other.
+    pub settings: Vec<Setting>,
+}
+
+impl Candidate {
+    /// Who has said what of a key, in that order: the last counts, except for keys that can be given several times.
+    pub fn said_of<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Setting> {
+        self.settings.iter().filter(move |setting| setting.key.name == key.name)
+    }
+
+    /// Who has set a key.
+    pub fn origin(&self, key: &Key) -> Origin {
+        self.said_of(key).last().map_or(Origin::Default, |setting| setting.origin.clone())
+    }
+}
+
+impl Resolved {
+    /// For a configuration that is the same for all jobs.
+    pub fn plain(config: Config) -> Self {
+        let candidate = Candidate { config: config.clone(), sections: Vec::new(), settings: Vec::new() };
+        Self { config, candidates: vec![candidate], unknown: Vec::new(), taken: Vec::new() }
+    }
+
+    /// Who has set the value that a key has in `config`.
+    pub fn origin(&self, key: &Key) -> Origin {
+        let taken = self.taken.iter().find(|(name, _)| *name == key.name).map_or(0, |(_, candidate)| *candidate);
+        self.candidates.get(taken).map_or(Origin::Default, |candidate| candidate.origin(key))
+    }
+
+    /// The facts that are unknown, in words; `None` where all are known that matter.
+    pub fn unknown_in_words(&self) -> Option<String> {
+        let words: Vec<String> = self.unknown.iter().map(Kind::to_string).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+}
+
+impl Loaded {
+    /// Defaults and what holds for all jobs; for callers that have no job.
+    fn new(file: Option<PathBuf>, written: Written, arguments: Vec<Setting>) -> Self {
+        let mut config = Config::default();
+        written.general.iter().chain(&arguments).for_each(|setting| setting.apply(&mut config));
+        Self { config, file, written, arguments }
+    }
+
+    /// Of what the sections speak, so that only that need be found out.
+    pub fn asked(&self) -> Asked {
+        sections::asked(&self.written.sections)
+    }
+
+    /// The headers of all sections, in their order, each with its assignments.
+    pub fn sections(&self) -> impl Iterator<Item = (&str, &[Setting])> {
+        self.written.sections.iter().map(|section| (section.header.as_str(), section.settings.as_slice()))
+    }
+
+    /// What holds for a job: the defaults, what the file says for all, the job's sections in the order of the file, and the
+    /// arguments; each overrides those before it.
+    ///
+    /// Where a fact is unknown, all that could be: see [`Resolved`]. An error where that is more than can be looked at.
+    pub fn for_job(&self, facts: &Facts) -> ResultOf<Resolved> {
+        let (sets, unknown) = sections::candidates(&self.written.sections, facts)?;
+        let candidates: Vec<Candidate> = sets.iter().map(|set| self.with_sections(set)).collect();
+        let mut strictest = self.config.clone();
+        let mut taken: Vec<(&'static str, usize)> = Vec::new();
+        for (index, candidate) in candidates.iter().enumerate() {
+            if index == 0 {
+                strictest = candidate.config.clone();
+                continue;
+            }
+            for name in sections::take_stricter(&mut strictest, &candidate.config) {
+                taken.retain(|(before, _)| *before != name);
+                taken.push((name, index));
+            }
+        }
+        Ok(Resolved { config: strictest, candidates, unknown, taken })
+    }
+
+    fn with_sections(&self, set: &[usize]) -> Candidate {
+        let sections: Vec<&Section> = set.iter().filter_map(|index| self.written.sections.get(*index)).collect();
+        let in_sections = sections.iter().flat_map(|section| &section.settings);
+        let settings: Vec<Setting> =
+            self.written.general.iter().chain(in_sections).chain(&self.arguments).cloned().collect();
+        let mut config = Config::default();
+        settings.iter().for_each(|setting| setting.apply(&mut config));
+        Candidate { config, sections: sections.iter().map(|section| section.header.clone()).collect(), settings }
+    }
 }
 
 /// Why there is no configuration, and what the arguments alone say about such a case.
@@ -65,14 +251,19 @@ pub fn load(args: &[&[u8]]) -> Result<Loaded, LoadError> {
     load_or_default(args, Path::new(DEFAULT_FILE))
 }
 
-/// The configuration that a file of this text, called `source` in errors, would give.
+/// The configuration that a file of this text, called `source` in errors, would give to jobs that have none of its sections.
 pub fn parse(source: &str, text: &[u8]) -> Result<Config, Vec<ConfigError>> {
+    Ok(Loaded::new(None, written(source, text)?, Vec::new()).config)
+}
+
+fn written(source: &str, text: &[u8]) -> Result<Written, Vec<ConfigError>> {
     if text.len() > MAX_FILE {
         return Err(too_large(source, text));
     }
     let mut layer = Layer::default();
     layer.read(parser::file(source, text));
-    if layer.errors.is_empty() { Ok(layer.over(Config::default())) } else { Err(layer.errors) }
+    layer.refuse_modes();
+    if layer.errors.is_empty() { Ok(layer.into_written()) } else { Err(layer.errors) }
 }
 
 /// The mistakes in what was read of a file that is too large, so that a line without an end is found in its place.
@@ -97,32 +288,32 @@ fn load_or_default(args: &[&[u8]], default: &Path) -> Result<Loaded, LoadError> 
     for (index, text) in args.iter().enumerate() {
         arguments.read(parser::argument(index + 1, text));
     }
-    let from_file = match arguments.settings.iter().find(|setting| setting.key.name == FILE_ARGUMENT.name) {
+    let from_file = match arguments.general.iter().find(|given| given.key.name == FILE_ARGUMENT.name) {
         None => read_file(default, true),
         Some(named) if named.sound => read_file(Path::new(named.first.value.text), false),
-        Some(_) => Ok((None, Config::default())),
+        Some(_) => Ok((None, Written::default())),
     };
     let mut errors = std::mem::take(&mut arguments.errors);
-    let loaded = from_file.map(|(file, config)| Loaded { config: arguments.over(config), file });
-    match loaded {
-        Ok(loaded) if errors.is_empty() => return Ok(loaded),
+    let Written { general: arguments, .. } = arguments.into_written();
+    match from_file {
+        Ok((file, written)) if errors.is_empty() => return Ok(Loaded::new(file, written, arguments)),
         Ok(_) => {}
         Err(more) => errors.extend(more),
     }
     errors.truncate(MAX_ERRORS);
-    let Config { on_error, mode, .. } = arguments.over(Config::default());
+    let Config { on_error, mode, .. } = Loaded::new(None, Written::default(), arguments).config;
     Err(LoadError { on_error, mode, errors })
 }
 
 /// What the file gives; nothing may be said of a file but by the handle through which it is read.
-fn read_file(path: &Path, may_be_missing: bool) -> Result<(Option<PathBuf>, Config), Vec<ConfigError>> {
+fn read_file(path: &Path, may_be_missing: bool) -> Result<(Option<PathBuf>, Written), Vec<ConfigError>> {
     let name = path.display().to_string();
     let refuse = |found: String, expected: &str| vec![ConfigError::new(&name, found, expected)];
     let failed = |error: io::Error| refuse(describe(&error), "a file that can be read");
     // A fifo must not stop slurmstepd until somebody writes, and a terminal must not become its own.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = match OpenOptions::new().read(true).custom_flags(flags.bits()).open(path) {
-        Err(error) if may_be_missing && error.kind() == ErrorKind::NotFound => return Ok((None, Config::default())),
+        Err(error) if may_be_missing && error.kind() == ErrorKind::NotFound => return Ok((None, Written::default())),
         opened => opened.map_err(failed)?,
     };
     let metadata = file.metadata().map_err(failed)?;
@@ -136,7 +327,7 @@ fn read_file(path: &Path, may_be_missing: bool) -> Result<(Option<PathBuf>, Conf
     }
     let mut text = Vec::new();
     file.take(MAX_FILE as u64 + 1).read_to_end(&mut text).map_err(failed)?;
-    Ok((Some(path.to_owned()), parse(&name, &text)?))
+    Ok((Some(path.to_owned()), written(&name, &text)?))
 }
 
 /// In the words and with the name that manual pages use.
@@ -147,55 +338,130 @@ fn describe(error: &io::Error) -> String {
     }
 }
 
-/// The settings of one source, of which those that are `sound` hold.
+/// What one source says, of which that is `sound` holds.
 #[derive(Default)]
 struct Layer<'a> {
-    settings: Vec<Setting<'a>>,
+    general: Vec<Given<'a>>,
+    sections: Vec<GivenSection<'a>>,
     errors: Vec<ConfigError>,
 }
 
-struct Setting<'a> {
+/// An assignment as it was found.
+struct Given<'a> {
     key: &'static Key,
     first: Assignment<'a>,
     sound: bool,
 }
 
+struct GivenSection<'a> {
+    /// `None` where the header is wrong: what follows it is looked at all the same.
+    section: Option<Section>,
+    given: Vec<Given<'a>>,
+}
+
 impl<'a> Layer<'a> {
-    fn read(&mut self, assignments: impl Iterator<Item = Result<Assignment<'a>, ConfigError>>) {
-        for assignment in assignments {
+    fn read(&mut self, items: impl Iterator<Item = Result<Item<'a>, ConfigError>>) {
+        for item in items {
             if self.errors.len() == MAX_ERRORS {
                 return;
             }
-            if let Err(error) = assignment.and_then(|assignment| self.take(assignment)) {
+            let taken = item.and_then(|item| match item {
+                Item::Assignment(assignment) => self.take(assignment),
+                Item::Header(header) => self.begin(&header),
+                Item::WrongHeader => {
+                    self.sections.push(GivenSection { section: None, given: Vec::new() });
+                    Ok(())
+                }
+            });
+            if let Err(error) = taken {
                 self.errors.push(error);
             }
         }
     }
 
+    fn begin(&mut self, header: &Assignment<'a>) -> Result<(), ConfigError> {
+        let (section, begun) = match Section::new(header) {
+            Ok(section) => (Some(section), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.sections.push(GivenSection { section, given: Vec::new() });
+        begun
+    }
+
     fn take(&mut self, assignment: Assignment<'a>) -> Result<(), ConfigError> {
         let Assignment { key: name, value } = assignment;
         let key = find(name)?;
-        if let Some(earlier) = self.settings.iter_mut().find(|setting| setting.key.name == key.name) {
+        let given = match self.sections.last_mut() {
+            Some(section) => &mut section.given,
+            None => &mut self.general,
+        };
+        if let Some(earlier) = given.iter_mut().find(|given| given.key.name == key.name) {
             // Which of the two was meant cannot be known.
             earlier.sound = false;
             let expected = format!("{} only once; it is given {} already", key.name, earlier.first.key.at.nearby());
             return Err(ConfigError::text(name.at, name.text, expected));
         }
         let checked = (key.set)(&mut Config::default(), value.text);
-        self.settings.push(Setting { key, first: assignment, sound: checked.is_ok() });
+        given.push(Given { key, first: assignment, sound: checked.is_ok() });
         checked.map_err(|wrong| {
             ConfigError::text(value.at, value.text, format!("{} to be {}{}", key.name, key.expects, wrong.detail()))
-        })
+        })?;
+        if !self.sections.is_empty() && !sections::is_per_job(key) {
+            let expected =
+                format!("a key that can differ from job to job; {} stands before the first section", key.name);
+            return Err(ConfigError::text(name.at, name.text, expected));
+        }
+        Ok(())
     }
 
-    /// `base`, with what this layer sets.
-    fn over(&self, mut base: Config) -> Config {
-        for Setting { key, first, .. } in self.settings.iter().filter(|setting| setting.sound) {
-            // A sound value has been read once before; a setter that refuses it now changes nothing.
-            let _ = (key.set)(&mut base, first.value.text);
+    /// Off is for a whole node: among the jobs of one that is partly off, sessions would find no fence and be denied.
+    fn refuse_modes(&mut self) {
+        let mode = |given: &Given<'_>| {
+            let mut config = Config::default();
+            (given.key.set)(&mut config, given.first.value.text).ok().map(|()| config.mode)
+        };
+        let is_mode = |given: &&Given<'_>| given.key.name == "Mode" && given.sound;
+        let off = self.general.iter().find(is_mode).filter(|given| mode(given) == Some(Mode::Off));
+        for given in self.sections.iter().filter_map(|section| section.given.iter().find(is_mode)) {
+            let expected = match off {
+                _ if mode(given) == Some(Mode::Off) => {
+                    "Mode to be enforce or observe; off is for all jobs and stands before the first section".to_owned()
+                }
+                Some(off) => {
+                    format!("no Mode in a section, since it is off for all {}", off.first.key.at.nearby())
+                }
+                None => continue,
+            };
+            if self.errors.len() < MAX_ERRORS {
+                self.errors.push(ConfigError::text(given.first.value.at, given.first.value.text, expected));
+            }
         }
-        base
     }
+
+    fn into_written(self) -> Written {
+        let general = own(self.general, None);
+        let sections = self.sections.into_iter().filter_map(|GivenSection { section, given }| {
+            let mut section = section?;
+            section.settings = own(given, Some(&section.header));
+            Some(section)
+        });
+        Written { general, sections: sections.collect() }
+    }
+}
+
+/// The sound ones, without the text that they were found in.
+fn own(given: Vec<Given<'_>>, section: Option<&str>) -> Vec<Setting> {
+    let sound = given.into_iter().filter(|given| given.sound);
+    sound
+        .map(|Given { key, first, .. }| {
+            let Position { source, line, .. } = first.key.at;
+            let origin = match source {
+                Source::File(name) => Origin::File { name: name.to_owned(), line, section: section.map(str::to_owned) },
+                Source::Argument(number) => Origin::Argument(number),
+            };
+            Setting { key, value: first.value.text.to_owned(), origin }
+        })
+        .collect()
 }
 
 /// The key of this name, among those that its source may give.
@@ -319,9 +585,148 @@ mod tests {
         assert!(loaded.file.is_some());
     }
 
+    /// The general lines, then two sections, of which the second comes later.
+    const SECTIONS: &str = "MaxProcesses=1000 CPUQuotaPercent=100\nAllowedRAMSpace=90\n\
+                            [Partition=gpu,debug]\nMaxProcesses=200 # fewer\nMode=observe\n\
+                            [Account=physics]\nMaxProcesses=unlimited CPUQuotaPercent=50\n\
+                            [Partition=debug]\n";
+
+    fn facts(partition: Option<&str>, account: Option<&str>) -> Facts {
+        let fact = |value: Option<&str>| value.map(str::to_owned).into();
+        Facts { partition: fact(partition), account: fact(account), ..Facts::default() }
+    }
+
+    fn key(name: &str) -> &'static Key {
+        KEYS.iter().find(|key| key.name == name).unwrap()
+    }
+
+    #[test]
+    fn sections_override_in_their_order_and_arguments_everything() {
+        let loaded = load_file(&["AllowedRAMSpace=80"], Some((SECTIONS, 0o644))).unwrap();
+        let general = &loaded.config;
+        assert_eq!((general.max_processes, general.mode), (Some(1000), Mode::Enforce));
+        let file = loaded.file.as_deref().unwrap().display().to_string();
+        let origin = |facts: &Facts, name: &str| {
+            let resolved = loaded.for_job(facts).unwrap();
+            assert_eq!(resolved.candidates.len(), 1);
+            assert_eq!(resolved.config, resolved.candidates[0].config);
+            resolved.origin(key(name)).to_string().replace(&file, "F")
+        };
+
+        let none = facts(Some("batch"), Some(""));
+        assert_eq!(loaded.for_job(&none).unwrap().config, *general);
+        assert_eq!(
+            ["MaxProcesses", "AllowedRAMSpace", "MinRAMSpace"].map(|name| origin(&none, name)),
+            ["F:1", "argument 1", "default"]
+        );
+
+        let gpu = facts(Some("gpu"), Some("chemistry"));
+        let config = loaded.for_job(&gpu).unwrap().config;
+        assert_eq!((config.max_processes, config.mode), (Some(200), Mode::Observe));
+        assert_eq!(config.cpu_quota_percent, Percent::HUNDRED);
+        assert_eq!(origin(&gpu, "MaxProcesses"), "F:4 [Partition=gpu,debug]");
+        assert_eq!(origin(&gpu, "CPUQuotaPercent"), "F:1");
+
+        // Of two sections the later.
+        let both = facts(Some("debug"), Some("Physics"));
+        let resolved = loaded.for_job(&both).unwrap();
+        assert_eq!((resolved.config.max_processes, resolved.config.mode), (None, Mode::Observe));
+        assert_eq!(resolved.config.allowed_ram_space, Percent::from_hundredths(8000));
+        let headers = ["[Partition=gpu,debug]", "[Account=physics]", "[Partition=debug]"];
+        assert_eq!(resolved.candidates[0].sections, headers);
+        assert_eq!(origin(&both, "MaxProcesses"), "F:7 [Account=physics]");
+        let said: Vec<_> = resolved.candidates[0].said_of(key("MaxProcesses")).map(Setting::value).collect();
+        assert_eq!(said, ["1000", "200", "unlimited"]);
+        assert!(loaded.asked().job && loaded.sections().map(|(header, _)| header).eq(headers));
+    }
+
+    #[test]
+    fn where_facts_are_unknown_the_strictest_holds() {
+        let loaded = load_file(&[], Some((SECTIONS, 0o644))).unwrap();
+        let resolved = loaded.for_job(&facts(Some("gpu"), None)).unwrap();
+        assert_eq!(resolved.candidates.len(), 2);
+        assert_eq!((resolved.config.max_processes, resolved.config.mode), (Some(200), Mode::Observe));
+        assert_eq!(resolved.config.cpu_quota_percent, Percent::from_hundredths(5000));
+        assert!(resolved.origin(key("CPUQuotaPercent")).to_string().ends_with(":7 [Account=physics]"));
+        assert!(resolved.origin(key("MaxProcesses")).to_string().ends_with(":4 [Partition=gpu,debug]"));
+        assert_eq!(resolved.unknown_in_words().as_deref(), Some("Account"));
+
+        let resolved = loaded.for_job(&Facts::default()).unwrap();
+        assert_eq!((resolved.config.max_processes, resolved.config.mode), (Some(200), Mode::Enforce));
+        assert_eq!(resolved.unknown_in_words().as_deref(), Some("Partition, Account"));
+        // Nothing is unknown that no section asks for, and an argument leaves nothing open.
+        let plain = load_file(&[], Some(("MaxProcesses=5\n", 0o644))).unwrap();
+        assert_eq!(plain.for_job(&Facts::default()).unwrap().unknown_in_words(), None);
+        let loaded = load_file(&["MaxProcesses=7"], Some((SECTIONS, 0o644))).unwrap();
+        let resolved = loaded.for_job(&Facts::default()).unwrap();
+        assert!(resolved.candidates.iter().all(|candidate| candidate.config.max_processes == Some(7)));
+    }
+
+    #[test]
+    fn strictness_is_decided_for_every_kind_of_key() {
+        let text = "Mode=observe OnError=warn,ram:fail ConstrainCPUQuota=no CPUQuotaPercent=200 HeadroomCPUs=4\n\
+                    ConstrainRAMSpace=no AllowedRAMSpace=200 MinRAMSpace=1G ConstrainSwapSpace=no AllowedSwapSpace=90\n\
+                    [QOS=x]\nMode=enforce OnError=warn,swap:fail ConstrainCPUQuota=yes CPUQuotaPercent=100 HeadroomCPUs=2\n\
+                    ConstrainRAMSpace=yes AllowedRAMSpace=100 MinRAMSpace=64M ConstrainSwapSpace=yes AllowedSwapSpace=10\n\
+                    MaxProcesses=10\n";
+        // Whichever of the two is the section: the strict one wins.
+        let (general, section) = text.split_once("[QOS=x]\n").unwrap();
+        for text in [text.to_owned(), format!("{section}[QOS=x]\n{general}MaxProcesses=unlimited\n")] {
+            let config = load_file(&[], Some((&text, 0o644))).unwrap().for_job(&Facts::default()).unwrap().config;
+            let expected = Config {
+                mode: Mode::Enforce,
+                on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail).with(Limit::Swap, OnError::Fail),
+                headroom_cpus: Cpus::whole(2),
+                min_ram_space: 64 << 20,
+                allowed_swap_space: Percent::from_hundredths(1000),
+                max_processes: Some(10),
+                ..Config::default()
+            };
+            assert_eq!(config, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_in_sections_are_told_with_their_places() {
+        let text = "MaxProcesses=5\n[Partiton=gpu]\nMode=of\nRunDir=/x\n[QOS=a]\nMaxProcesses=1 MAXPROCESSES=2\nCgroupBase=x\n\
+                    [QOS=a]\nMaxProcesses=3\n[QOS=b\nMaxProcesses=4\nMode=off\n";
+        assert_eq!(
+            errors_of(text),
+            [
+                "2:2: found \"Partiton\", expected a section about Partition, QOS, Account, User, Group or Node; did you mean \
+                 Partition?",
+                "3:6: found \"of\", expected Mode to be enforce, observe or off",
+                "4:1: found \"RunDir\", expected a key that can differ from job to job; RunDir stands before the first section",
+                "6:16: found \"MAXPROCESSES\", expected MaxProcesses only once; it is given on line 6 already",
+                "7:1: found \"CgroupBase\", expected a key that can differ from job to job; CgroupBase stands before the first \
+                 section",
+                "10:7: found the end of the line, expected \"]\"; a list has no blanks, unless it stands in double quotes",
+                "12:6: found \"off\", expected Mode to be enforce or observe; off is for all jobs and stands before the first \
+                 section",
+            ]
+        );
+        assert_eq!(
+            errors_of("[Account=a]\nMaxRAMPerUser=1G\n[User=a]\nMaxRAMPerUser=1G\n"),
+            [
+                "2:1: found \"MaxRAMPerUser\", expected a key of jobs; MaxRAMPerUser is for all of a user's together, so only \
+                 sections by User, Group or Node have it"
+            ]
+        );
+        assert_eq!(
+            errors_of("Mode=off\n[User=a]\nMode=enforce\n"),
+            ["3:6: found \"enforce\", expected no Mode in a section, since it is off for all on line 1"]
+        );
+        assert_eq!(errors_of("Mode=off\n[User=a]\nMaxProcesses=1\n"), [""; 0]);
+        assert_eq!(
+            load_file(&["[User=a]"], None).unwrap_err(),
+            "plugstack.conf argument 1, column 1: found \"[User\", expected a key of jobfence.conf(5)"
+        );
+        assert!(errors_of(&"[User=]\n".repeat(100)).len() == 20);
+    }
+
     #[test]
     fn without_the_default_file_the_defaults_fence() {
-        assert_eq!(load_file(&[], None), Ok(Loaded { config: Config::default(), file: None }));
+        assert_eq!(load_file(&[], None), Ok(Loaded::new(None, Written::default(), Vec::new())));
         assert_eq!(
             load_file(&["CONFIG=/nonexistent/f"], None).unwrap_err(),
             "/nonexistent/f: found No such file or directory (ENOENT), expected a file that can be read"
@@ -465,10 +870,46 @@ mod tests {
 
         #[test]
         fn nothing_that_looks_like_a_file_makes_it_panic(
-            text in "((Mode|CPUQuotaPercent|MinRAMSpace|OnError|[ä\0])[ \t]?(=|)[ ]?([a-z,:]{0,9}|[0-9.]{0,22}[%KMGTmsib]{0,3}|\"[^\n]{0,5}\"?)[ #\r]?\n?){0,6}"
+            text in "((\\[[ ]?(User|Node|QOS|x)?=?[a-z\\[\\]0-9\",-]{0,9}\\]?\n)|(Mode|CPUQuotaPercent|MinRAMSpace|OnError|[ä\0])[ \t]?(=|)[ ]?([a-z,:]{0,9}|[0-9.]{0,22}[%KMGTmsib]{0,3}|\"[^\n]{0,5}\"?)[ #\r]?\n?){0,6}"
         ) {
             let refused = parse("f", text.as_bytes()).err();
             prop_assert!(refused.is_none_or(|errors| (1..=20).contains(&errors.len())));
+        }
+
+        /// Whichever of the possibilities is the truth, nothing that holds is more generous.
+        #[test]
+        fn the_strictest_is_no_more_generous_than_any(one in any_config(), other in any_config()) {
+            let of_jobs = |config: &Config| {
+                let node = ["CgroupMountpoint", "CgroupBase", "RunDir"].map(str::to_lowercase);
+                // Of a user as a whole, they are not for sections by QOS.
+                let is_users = |key: &str| key.ends_with("peruser");
+                let lines: Vec<String> = config.to_string().lines().map(str::to_owned).collect();
+                let for_jobs = lines.into_iter().filter(|line| {
+                    let key = line.split('=').next().unwrap_or_default().to_lowercase();
+                    !(node.contains(&key) || is_users(&key) || key == "mode" && config.mode == Mode::Off)
+                });
+                for_jobs.map(|line| line + "\n").collect::<String>()
+            };
+            let text = format!("{}[QOS=x]\n{}", of_jobs(&one), of_jobs(&other));
+            let written = written("f", text.as_bytes()).unwrap();
+            let resolved = Loaded::new(None, written, Vec::new()).for_job(&Facts::default()).unwrap();
+            let strict = &resolved.config;
+            prop_assert_eq!(resolved.candidates.len(), 2);
+            for Candidate { config, .. } in &resolved.candidates {
+                prop_assert!(strict.cpu_quota_percent <= config.cpu_quota_percent);
+                prop_assert!(strict.min_ram_space <= config.min_ram_space);
+                prop_assert!(strict.allowed_ram_space <= config.allowed_ram_space);
+                prop_assert!(strict.allowed_swap_space <= config.allowed_swap_space);
+                prop_assert!(strict.headroom_cpus <= config.headroom_cpus);
+                prop_assert!(strict.constrain_ram_space >= config.constrain_ram_space);
+                prop_assert!(strict.constrain_cpu_quota >= config.constrain_cpu_quota);
+                prop_assert!(strict.max_processes.unwrap_or(u64::MAX) <= config.max_processes.unwrap_or(u64::MAX));
+                prop_assert!(strict.mode == Mode::Enforce || config.mode != Mode::Enforce);
+                for limit in [Limit::Cpu, Limit::Ram, Limit::Swap, Limit::Processes] {
+                    let fails = |config: &Config| config.on_error.for_limit(limit) == OnError::Fail;
+                    prop_assert!(fails(strict) || !fails(config));
+                }
+            }
         }
 
         #[test]

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From bytes to assignments `Key=Value`, each with its place; what keys there are is not known here.
+//! From bytes to assignments `Key=Value` and headers `[Kind=Value]`, each with its place; what keys and kinds there are is not
+//! known here.
+
+use std::cell::Cell;
 
 use super::error::ConfigError;
 use super::lexer::{Cursor, Position, Source, Token};
@@ -14,8 +17,18 @@ pub(super) struct Assignment<'a> {
     pub value: Token<'a>,
 }
 
-/// The assignments of a file, and its mistakes at the places where they were made.
-pub(super) fn file<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item = Result<Assignment<'a>, ConfigError>> {
+/// What a file is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Item<'a> {
+    Assignment(Assignment<'a>),
+    /// What is between the brackets of a line of its own: whose section begins.
+    Header(Assignment<'a>),
+    /// Such a line that cannot be understood: what follows belongs to no section that is known. Its error comes next.
+    WrongHeader,
+}
+
+/// What a file says, in its order, and its mistakes at the places where they were made.
+pub(super) fn file<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item = Result<Item<'a>, ConfigError>> {
     let source = Source::File(name);
     let lines = text.split(|&byte| byte == b'\n').enumerate().flat_map(move |(index, line)| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -25,7 +38,7 @@ pub(super) fn file<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item = Re
 }
 
 /// The assignment in one argument of plugstack.conf.
-pub(super) fn argument(number: usize, text: &[u8]) -> impl Iterator<Item = Result<Assignment<'_>, ConfigError>> {
+pub(super) fn argument(number: usize, text: &[u8]) -> impl Iterator<Item = Result<Item<'_>, ConfigError>> {
     Line::new(Position { source: Source::Argument(number), line: 1, column: 1 }, text)
 }
 
@@ -41,13 +54,15 @@ fn missing_newline(source: Source<'_>, text: &[u8]) -> Option<ConfigError> {
 struct Line<'a> {
     cursor: Cursor<'a>,
     refused: Option<ConfigError>,
+    /// Nothing of it has been taken yet.
+    begins: bool,
 }
 
 impl<'a> Line<'a> {
     fn new(start: Position<'a>, bytes: &'a [u8]) -> Self {
         match readable(start, bytes) {
-            Ok(text) => Self { cursor: Cursor::new(text, start), refused: None },
-            Err(error) => Self { cursor: Cursor::new("", start), refused: Some(error) },
+            Ok(text) => Self { cursor: Cursor::new(text, start), refused: None, begins: true },
+            Err(error) => Self { cursor: Cursor::new("", start), refused: Some(error), begins: true },
         }
     }
 
@@ -78,6 +93,14 @@ impl<'a> Line<'a> {
     }
 
     fn quoted(&mut self) -> Result<Token<'a>, ConfigError> {
+        let quoted = self.between_quotes()?;
+        if self.cursor.peek().is_some_and(|c| !self.ends_value()(c)) {
+            return Err(self.unexpected("a blank or the end of the line after the closing double quote"));
+        }
+        Ok(quoted)
+    }
+
+    fn between_quotes(&mut self) -> Result<Token<'a>, ConfigError> {
         let start = self.cursor.clone();
         self.cursor.eat('"');
         let inside = self.cursor.take_while(|c| c != '"');
@@ -85,10 +108,49 @@ impl<'a> Line<'a> {
             self.cursor = start;
             return Err(self.unexpected("a closing double quote on the same line"));
         }
-        if self.cursor.peek().is_some_and(|c| !self.ends_value()(c)) {
-            return Err(self.unexpected("a blank or the end of the line after the closing double quote"));
-        }
         Ok(Token { text: inside.text, at: start.position() })
+    }
+
+    /// `[Kind=Values]` and nothing behind it; values without quotes may have brackets of their own, as names of nodes do.
+    fn header(&mut self) -> Result<Assignment<'a>, ConfigError> {
+        self.cursor.eat('[');
+        self.cursor.take_while(is_blank);
+        let key = self.cursor.take_while(|c| !is_blank(c) && !"=]#".contains(c));
+        if key.text.is_empty() {
+            return Err(self.unexpected("what the section is about, as in [Partition=gpu]"));
+        }
+        self.cursor.take_while(is_blank);
+        if !self.cursor.eat('=') {
+            return Err(self.unexpected("\"=\" and one or more names, as in [Partition=gpu]"));
+        }
+        self.cursor.take_while(is_blank);
+        let value = if self.cursor.peek() == Some('"') {
+            self.between_quotes()?
+        } else {
+            let depth = Cell::new(0usize);
+            self.cursor.take_while(|c| {
+                match c {
+                    '[' => depth.set(depth.get() + 1),
+                    ']' if depth.get() == 0 => return false,
+                    ']' => depth.set(depth.get() - 1),
+                    _ => {}
+                }
+                !is_blank(c) && c != '#'
+            })
+        };
+        if value.text.is_empty() {
+            return Err(self.unexpected("one or more names, as in [Partition=gpu]"));
+        }
+        self.cursor.take_while(is_blank);
+        if !self.cursor.eat(']') {
+            return Err(self.unexpected("\"]\"; a list has no blanks, unless it stands in double quotes"));
+        }
+        self.cursor.take_while(is_blank);
+        if self.cursor.peek().is_none_or(|c| c == '#') {
+            self.cursor.take_while(|_| true);
+            return Ok(Assignment { key, value });
+        }
+        Err(self.unexpected("the end of the line: a section's keys stand on the lines below it"))
     }
 
     /// What stands at the cursor was not to stand there.
@@ -102,7 +164,7 @@ impl<'a> Line<'a> {
 }
 
 impl<'a> Iterator for Line<'a> {
-    type Item = Result<Assignment<'a>, ConfigError>;
+    type Item = Result<Item<'a>, ConfigError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(error) = self.refused.take() {
@@ -112,11 +174,20 @@ impl<'a> Iterator for Line<'a> {
         if self.cursor.peek().is_none_or(self.ends_value()) {
             return None;
         }
+        let begins = std::mem::replace(&mut self.begins, false);
+        if begins && self.cursor.peek() == Some('[') && matches!(self.cursor.position().source, Source::File(_)) {
+            let header = self.header();
+            return Some(header.map(Item::Header).or_else(|error| {
+                self.refused = Some(error);
+                self.cursor.take_while(|_| true);
+                Ok(Item::WrongHeader)
+            }));
+        }
         let result = self.assignment();
         if result.is_err() {
             self.cursor.take_while(|_| true);
         }
-        Some(result)
+        Some(result.map(Item::Assignment))
     }
 }
 
@@ -149,10 +220,55 @@ fn readable<'a>(start: Position<'a>, bytes: &'a [u8]) -> Result<&'a str, ConfigE
 mod tests {
     use super::*;
 
-    /// `key|value|place` of each assignment, or the error.
-    fn shown<'a>(items: impl Iterator<Item = Result<Assignment<'a>, ConfigError>>) -> Vec<String> {
+    /// `key|value|place` of each assignment, in brackets of each header, or the error.
+    fn shown<'a>(items: impl Iterator<Item = Result<Item<'a>, ConfigError>>) -> Vec<String> {
         let show = |a: Assignment<'_>| format!("{}|{}|{}", a.key.text, a.value.text, a.value.at);
+        let show = |item| match item {
+            Item::Assignment(assignment) => show(assignment),
+            Item::Header(header) => format!("[{}]", show(header)),
+            Item::WrongHeader => "[".to_owned(),
+        };
         items.map(|item| item.map_or_else(|error| error.to_string(), show)).collect()
+    }
+
+    #[test]
+    fn a_header_has_a_line_of_its_own() {
+        let text = b"a=[1] b=2\n [ Partition = gpu,debug ] # c\n[Node=n[01-16],m[1]]\n[Group=\"domain users,a]#\"]\r\n";
+        let expected = [
+            "a|[1]|f:1:3",
+            "b|2|f:1:9",
+            "[Partition|gpu,debug|f:2:16]",
+            "[Node|n[01-16],m[1]|f:3:7]",
+            "[Group|domain users,a]#|f:4:8]",
+        ];
+        assert_eq!(shown(file("f", text)), expected);
+        for (text, error) in [
+            ("[", "1:2: found the end of the line, expected what the section is about, as in [Partition=gpu]"),
+            ("[ ]", "1:3: found \"]\", expected what the section is about, as in [Partition=gpu]"),
+            ("[gpu]", "1:5: found \"]\", expected \"=\" and one or more names, as in [Partition=gpu]"),
+            ("[a=]", "1:4: found \"]\", expected one or more names, as in [Partition=gpu]"),
+            (
+                "[a=b",
+                "1:5: found the end of the line, expected \"]\"; a list has no blanks, unless it stands in double quotes",
+            ),
+            ("[a=b, c]", "1:7: found \"c]\", expected \"]\"; a list has no blanks, unless it stands in double quotes"),
+            (
+                "[a=n[1]",
+                "1:8: found the end of the line, expected \"]\"; a list has no blanks, unless it stands in double quotes",
+            ),
+            (
+                "[a=b]c=1",
+                "1:6: found \"c=1\", expected the end of the line: a section's keys stand on the lines below it",
+            ),
+            ("[a=\"b]", "1:4: found \"\\\"b]\", expected a closing double quote on the same line"),
+        ] {
+            let expected = ["[".to_owned(), format!("f:{error}"), "z|1|f:2:3".to_owned()];
+            assert_eq!(shown(file("f", format!("{text}\nz=1\n").as_bytes())), expected, "{text}");
+        }
+        // In plugstack.conf there are none.
+        assert_eq!(shown(argument(1, b"[a=b]")), ["[a|b]|plugstack.conf argument 1, column 4"]);
+        // Nor behind anything else.
+        assert_eq!(shown(file("f", b"a=1 [b=c]\n")), ["a|1|f:1:3", "[b|c]|f:1:8"]);
     }
 
     #[test]

@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Sections: what holds for some jobs only, which of them a job has, and what holds where that is not known.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::lexer::Token;
+use super::parser::Assignment;
+use super::{Config, ConfigError, CpuPolicy, Key, Mode, OnError, OnErrors, TaskCpus};
+use super::{keys, load::Setting};
+use crate::error::{Error, Result};
+use crate::facts::{Asked, Fact, Facts};
+use crate::hostlist::HostList;
+
+/// Where facts are unknown, so many combinations of sections are looked at, and not more: a launch must not take long.
+const MAX_CANDIDATES: usize = 256;
+
+/// What a section can be about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The partition in which a job runs.
+    Partition,
+    /// Its quality of service.
+    Qos,
+    /// Its account.
+    Account,
+    /// Its user, by name or number.
+    User,
+    /// One of its user's groups, by name or number.
+    Group,
+    /// This node, by its name in slurm.conf.
+    Node,
+}
+
+/// As they are written.
+const KINDS: &[(&str, Kind)] = &[
+    ("Partition", Kind::Partition),
+    ("QOS", Kind::Qos),
+    ("Account", Kind::Account),
+    ("User", Kind::User),
+    ("Group", Kind::Group),
+    ("Node", Kind::Node),
+];
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(super::units::word_of(*self, KINDS))
+    }
+}
+
+/// For which jobs a section is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Condition {
+    kind: Kind,
+    /// Accounts and QOS in lower case: Slurm's database does not distinguish it.
+    names: Vec<String>,
+    /// For nodes, instead of names.
+    nodes: Option<HostList>,
+}
+
+/// One section of the file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Section {
+    condition: Condition,
+    /// As `[Partition=gpu]`, for messages.
+    pub header: String,
+    /// In the order of the file.
+    pub settings: Vec<Setting>,
+}
+
+/// Whether a job has a section.
+enum Has {
+    Yes,
+    No,
+    /// If the fact of its kind that is unknown has one of these values.
+    If(Vec<String>),
+}
+
+impl Section {
+    /// Understands a header.
+    pub fn new(header: &Assignment<'_>) -> Result<Self, ConfigError> {
+        let Assignment { key: Token { text: kind, at }, value } = *header;
+        let Some(&(word, kind)) = KINDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(kind)) else {
+            let words = KINDS.iter().map(|(word, _)| *word);
+            let hint = keys::nearest(kind, words).map(|word| format!("; did you mean {word}?")).unwrap_or_default();
+            let expected = format!("a section about Partition, QOS, Account, User, Group or Node{hint}");
+            return Err(ConfigError::text(at, kind, expected));
+        };
+        let refuse = |expected: &str| Err(ConfigError::text(value.at, value.text, expected));
+        let header = match value.text.contains([' ', '#']) {
+            true => format!("[{word}=\"{}\"]", value.text),
+            false => format!("[{word}={}]", value.text),
+        };
+        if kind == Kind::Node {
+            let Some(nodes) = HostList::parse(value.text) else {
+                return refuse("names of nodes as slurm.conf has them, such as login1,node[01-16]");
+            };
+            let condition = Condition { kind, names: Vec::new(), nodes: Some(nodes) };
+            return Ok(Self { condition, header, settings: Vec::new() });
+        }
+        let sound = |name: &str| !name.is_empty() && name.trim() == name && !name.contains(char::is_control);
+        if !value.text.split(',').all(sound) {
+            return refuse("one or more names, separated by commas");
+        }
+        let names = value.text.split(',').map(|name| fold(kind, name)).collect();
+        Ok(Self { condition: Condition { kind, names, nodes: None }, header, settings: Vec::new() })
+    }
+
+    /// Whether a job with these facts has this section.
+    fn has(&self, facts: &Facts) -> Has {
+        let Condition { kind, names, nodes } = &self.condition;
+        let one_of = |fact: &Fact<String>| match fact {
+            Fact::Known(value) if names.contains(&fold(*kind, value)) => Has::Yes,
+            Fact::Known(_) => Has::No,
+            Fact::Unknown => Has::If(names.clone()),
+        };
+        match kind {
+            Kind::Partition => one_of(&facts.partition),
+            Kind::Qos => one_of(&facts.qos),
+            Kind::Account => one_of(&facts.account),
+            Kind::User => match facts.uid.known() {
+                Some(uid) if names.contains(&uid.to_string()) => Has::Yes,
+                Some(_) if names.iter().all(|name| is_number(name)) => Has::No,
+                _ => one_of(&facts.user),
+            },
+            Kind::Group => {
+                let is_in = |name: &String| match (facts.gids.known(), facts.groups.get(name)) {
+                    (Some(gids), _) if is_number(name) => Some(name.parse().is_ok_and(|gid| gids.contains(&gid))),
+                    (_, known) => known.copied(),
+                };
+                let known: Vec<_> = names.iter().map(|name| (name, is_in(name))).collect();
+                let unknown: Vec<_> = known.iter().filter(|(_, is_in)| is_in.is_none()).collect();
+                match (known.iter().any(|(_, is_in)| *is_in == Some(true)), unknown.is_empty()) {
+                    (true, _) => Has::Yes,
+                    (false, true) => Has::No,
+                    (false, false) => Has::If(unknown.iter().map(|(name, _)| (*name).clone()).collect()),
+                }
+            }
+            Kind::Node => match facts.node.known() {
+                Some(node) if nodes.as_ref().is_some_and(|nodes| nodes.contains(node)) => Has::Yes,
+                Some(_) => Has::No,
+                // Lists of nodes can overlap, so each is looked at by itself.
+                None => Has::If(vec![self.header.clone()]),
+            },
+        }
+    }
+}
+
+fn fold(kind: Kind, name: &str) -> String {
+    match kind {
+        Kind::Qos | Kind::Account => name.to_lowercase(),
+        Kind::Partition | Kind::User | Kind::Group | Kind::Node => name.to_owned(),
+    }
+}
+
+fn is_number(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Of what these sections speak.
+pub(super) fn asked(sections: &[Section]) -> Asked {
+    let mut asked = Asked::default();
+    for Condition { kind, names, .. } in sections.iter().map(|section| &section.condition) {
+        match kind {
+            Kind::Partition | Kind::Qos | Kind::Account => asked.job = true,
+            Kind::User => asked.user |= names.iter().any(|name| !is_number(name)),
+            Kind::Group => {
+                asked.gids = true;
+                let new = names.iter().filter(|name| !is_number(name));
+                asked.groups.extend(new.cloned());
+            }
+            Kind::Node => asked.node = true,
+        }
+    }
+    asked.groups.sort();
+    asked.groups.dedup();
+    asked
+}
+
+/// Every set of sections that a job with these facts can have, each in the order of the file, and what was unknown.
+///
+/// One set where everything is known that is asked for. An error where there are more than 256.
+pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec<usize>>, Vec<Kind>)> {
+    let mut sets: BTreeSet<BTreeSet<usize>> = BTreeSet::from([BTreeSet::new()]);
+    let mut open: Vec<(Kind, usize, Vec<String>)> = Vec::new();
+    let mut certain = BTreeSet::new();
+    for (index, section) in sections.iter().enumerate() {
+        match section.has(facts) {
+            Has::Yes => drop(certain.insert(index)),
+            Has::No => {}
+            Has::If(values) => open.push((section.condition.kind, index, values)),
+        }
+    }
+    let mut unknown = Vec::new();
+    for &(_, kind) in KINDS {
+        let of_kind: Vec<_> = open.iter().filter(|(of, ..)| *of == kind).collect();
+        if of_kind.is_empty() {
+            continue;
+        }
+        unknown.push(kind);
+        let values: BTreeSet<&String> = of_kind.iter().flat_map(|(_, _, values)| values).collect();
+        let with = |value: &String| -> BTreeSet<usize> {
+            of_kind.iter().filter(|(_, _, values)| values.contains(value)).map(|(_, index, _)| *index).collect()
+        };
+        // A job has one of these, or another that no section names; but it may have several groups, and a node be in several lists.
+        let steps: Vec<Vec<BTreeSet<usize>>> = match kind {
+            Kind::Group | Kind::Node => values.into_iter().map(|value| vec![with(value)]).collect(),
+            Kind::Partition | Kind::Qos | Kind::Account | Kind::User => vec![values.into_iter().map(with).collect()],
+        };
+        for alternatives in steps {
+            let before = sets.clone();
+            for alternative in alternatives {
+                sets.extend(before.iter().map(|set| set | &alternative));
+                if sets.len() > MAX_CANDIDATES {
+                    return Err(too_many(&unknown));
+                }
+            }
+        }
+    }
+    Ok((sets.into_iter().map(|set| (&set | &certain).into_iter().collect()).collect(), unknown))
+}
+
+fn too_many(unknown: &[Kind]) -> Error {
+    let unknown: Vec<String> = unknown.iter().map(Kind::to_string).collect();
+    Error::new(format!(
+        "which sections of jobfence.conf hold for this job is not known ({}), and there are more than {MAX_CANDIDATES} \
+         possibilities",
+        unknown.join(", ")
+    ))
+    .hint("have 'jobfence prolog' called by slurm.conf's Prolog=, which notes down what Slurm says of the job")
+}
+
+/// Makes a value the stricter of its own and the other configuration's.
+type Stricter = fn(&mut Config, &Config);
+
+/// The keys that may stand in sections, and what holds of each where it is not known which section does.
+///
+/// For limits the least of the computed numbers counts (`policy`); these are the values by which else is decided, and they
+/// err on the side of limiting.
+static PER_JOB: &[(&str, Stricter)] = &[
+    ("Mode", |config, other| {
+        if matches!((config.mode, other.mode), (Mode::Off, _) | (Mode::Observe, Mode::Enforce)) {
+            config.mode = other.mode;
+        }
+    }),
+    ("OnError", |config, other| config.on_error = stricter(config.on_error, other.on_error)),
+    ("ConstrainCPUQuota", |config, other| config.constrain_cpu_quota |= other.constrain_cpu_quota),
+    ("CPUQuotaPercent", |config, other| least(&mut config.cpu_quota_percent, other.cpu_quota_percent)),
+    ("CPUQuotaPeriod", |_, _| {}),
+    ("CPUBurst", |config, other| least(&mut config.cpu_burst, other.cpu_burst)),
+    ("CPUPolicy", |config, other| {
+        if config.cpu_policy != other.cpu_policy {
+            config.cpu_policy = CpuPolicy::Both;
+        }
+    }),
+    ("Scavenger", |config, other| config.scavenger |= other.scavenger),
+    ("MaxCPUsPerUser", |config, other| least_limit(&mut config.max_cpus_per_user, other.max_cpus_per_user)),
+    ("MaxCPUsPerTask", |config, other| match (config.max_cpus_per_task, other.max_cpus_per_task) {
+        (TaskCpus::Count(one), TaskCpus::Count(other)) => config.max_cpus_per_task = TaskCpus::Count(one.min(other)),
+        (TaskCpus::Unlimited, other) => config.max_cpus_per_task = other,
+        _ => {}
+    }),
+    ("HeadroomCPUs", |config, other| least(&mut config.headroom_cpus, other.headroom_cpus)),
+    ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),
+    ("AllowedRAMSpace", |config, other| least(&mut config.allowed_ram_space, other.allowed_ram_space)),
+    ("MinRAMSpace", |config, other| least(&mut config.min_ram_space, other.min_ram_space)),
+    ("ConstrainSwapSpace", |config, other| config.constrain_swap_space |= other.constrain_swap_space),
+    ("AllowedSwapSpace", |config, other| least(&mut config.allowed_swap_space, other.allowed_swap_space)),
+    ("MaxRAMPerUser", |config, other| least_limit(&mut config.max_ram_per_user, other.max_ram_per_user)),
+    ("MaxRAMPerTask", |config, other| least_limit(&mut config.max_ram_per_task, other.max_ram_per_task)),
+    ("MemoryHighPercent", |config, other| least_limit(&mut config.memory_high, other.memory_high)),
+    ("MemoryLowPercent", |config, other| least(&mut config.memory_low, other.memory_low)),
+    ("MemoryMinPercent", |config, other| least(&mut config.memory_min, other.memory_min)),
+    ("OOMKillStep", |config, other| config.oom_kill_step |= other.oom_kill_step),
+    ("MaxProcesses", |config, other| least_limit(&mut config.max_processes, other.max_processes)),
+    ("MaxProcessesPerUser", |config, other| {
+        least_limit(&mut config.max_processes_per_user, other.max_processes_per_user);
+    }),
+    ("MaxProcessesPerTask", |config, other| {
+        least_limit(&mut config.max_processes_per_task, other.max_processes_per_task);
+    }),
+];
+
+fn stricter(one: OnErrors, other: OnErrors) -> OnErrors {
+    let fail = |one, other| if [one, other].contains(&OnError::Fail) { OnError::Fail } else { OnError::Warn };
+    let general = OnErrors::all(fail(one.general(), other.general()));
+    let add = |all: OnErrors, limit| all.with(limit, fail(one.for_limit(limit), other.for_limit(limit)));
+    keys::LIMITS.iter().fold(general, |all, &(_, limit)| add(all, limit))
+}
+
+fn least<T: Ord>(value: &mut T, other: T) {
+    if other < *value {
+        *value = other;
+    }
+}
+
+/// `None` is no limit.
+fn least_limit<T: Ord>(value: &mut Option<T>, other: Option<T>) {
+    if other.is_some() && (value.is_none() || other < *value) {
+        *value = other;
+    }
+}
+
+fn is_per_job(key: &Key) -> bool {
+    PER_JOB.iter().any(|(name, _)| *name == key.name)
+}
+
+/// Why a key may not stand in a section, to complete "expected ..."; `None` if it may. Nothing more is said of one whose header
+/// nobody understands.
+pub(super) fn refuses(section: Option<&Section>, key: &Key) -> Option<String> {
+    if !is_per_job(key) {
+        return Some(format!("a key that can differ from job to job; {} stands before the first section", key.name));
+    }
+    // The jobs of one user would take turns in changing what is his as a whole.
+    let is_users = section.is_none_or(|section| matches!(section.condition.kind, Kind::User | Kind::Group | Kind::Node));
+    (key.name.ends_with("PerUser") && !is_users).then(|| {
+        format!("a key of jobs; {} is for all of a user's together, so only sections by User, Group or Node have it", key.name)
+    })
+}
+
+/// Takes from `other` what is stricter there; says for which keys.
+pub(super) fn take_stricter(config: &mut Config, other: &Config) -> Vec<&'static str> {
+    let text = |config: &Config, name| keys::KEYS.iter().find(|key| key.name == name).and_then(|key| (key.get)(config));
+    let mut taken = Vec::new();
+    for (name, stricter) in PER_JOB {
+        let before = text(config, *name);
+        stricter(config, other);
+        if text(config, *name) != before {
+            taken.push(*name);
+        }
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::KEYS;
+    use super::super::lexer::{Position, Source};
+    use super::*;
+
+    fn section(kind: &str, values: &str) -> Result<Section, ConfigError> {
+        let at = Position { source: Source::File("f"), line: 1, column: 2 };
+        let token = |text| Token { text, at };
+        // The text outlives the call only as far as it is copied.
+        Section::new(&Assignment { key: token(kind), value: token(values) })
+    }
+
+    fn sections(headers: &[(&str, &str)]) -> Vec<Section> {
+        headers.iter().map(|(kind, values)| section(kind, values).unwrap()).collect()
+    }
+
+    fn known(text: &str) -> Fact<String> {
+        Fact::Known(text.to_owned())
+    }
+
+    fn sets(headers: &[(&str, &str)], facts: &Facts) -> Vec<Vec<usize>> {
+        candidates(&sections(headers), facts).unwrap().0
+    }
+
+    /// Which keys can differ from job to job is decided for every key, not forgotten.
+    #[test]
+    fn every_key_is_for_jobs_or_for_the_node() {
+        const OF_THE_NODE: [&str; 3] = ["CgroupMountpoint", "CgroupBase", "RunDir"];
+        for key in KEYS {
+            assert_ne!(is_per_job(key), OF_THE_NODE.contains(&key.name), "{}", key.name);
+        }
+        assert!(PER_JOB.iter().all(|(name, _)| KEYS.iter().any(|key| key.name == *name)));
+    }
+
+    #[test]
+    fn a_header_that_nobody_understands_is_refused_with_what_was_meant() {
+        for (kind, values, error) in [
+            (
+                "Partiton",
+                "gpu",
+                "f:1:2: found \"Partiton\", expected a section about Partition, QOS, Account, User, Group or Node; did you mean \
+                 Partition?",
+            ),
+            ("Job", "1", "f:1:2: found \"Job\", expected a section about Partition, QOS, Account, User, Group or Node"),
+            ("QOS", "a,,b", "f:1:2: found \"a,,b\", expected one or more names, separated by commas"),
+            ("Group", "a, b", "f:1:2: found \"a, b\", expected one or more names, separated by commas"),
+            (
+                "node",
+                "n[1-",
+                "f:1:2: found \"n[1-\", expected names of nodes as slurm.conf has them, such as login1,node[01-16]",
+            ),
+        ] {
+            assert_eq!(section(kind, values).unwrap_err().to_string(), error);
+        }
+        assert_eq!(section("group", "domain users,x").unwrap().header, "[Group=\"domain users,x\"]");
+    }
+
+    #[test]
+    fn known_facts_choose_one_set() {
+        let headers = [
+            ("Partition", "gpu,debug"),
+            ("QOS", "High"),
+            ("Account", "physics"),
+            ("User", "alice,1002"),
+            ("Group", "staff,50"),
+            ("Node", "n[1-4]"),
+            ("partition", "debug"),
+        ];
+        let mut facts = Facts {
+            partition: known("debug"),
+            qos: known("HIGH"),
+            account: known("Physics"),
+            uid: Fact::Known(1001),
+            user: known("alice"),
+            gids: Fact::Known(vec![7]),
+            groups: [("staff".to_owned(), true)].into(),
+            node: known("n4"),
+            ..Facts::default()
+        };
+        assert_eq!(sets(&headers, &facts), [[0, 1, 2, 3, 4, 5, 6]]);
+        facts = Facts {
+            // Partitions, users and nodes distinguish case.
+            partition: known("GPU"),
+            qos: known(""),
+            account: known("physicss"),
+            uid: Fact::Known(1003),
+            user: known("Alice"),
+            gids: Fact::Known(vec![7]),
+            groups: [("staff".to_owned(), false)].into(),
+            node: known("n5"),
+            ..facts
+        };
+        assert_eq!(sets(&headers, &facts), [[0usize; 0]]);
+        // By number, without any name.
+        facts = Facts {
+            uid: Fact::Known(1002),
+            user: Fact::Unknown,
+            gids: Fact::Known(vec![7, 50]),
+            groups: [].into(),
+            ..facts
+        };
+        assert_eq!(sets(&headers, &facts), [[3, 4]]);
+    }
+
+    #[test]
+    fn unknown_facts_leave_every_possibility() {
+        let partitions =
+            [("Partition", "gpu,debug"), ("Partition", "debug"), ("Partition", "gpu"), ("Partition", "big")];
+        let mut all = sets(&partitions, &Facts::default());
+        all.sort();
+        assert_eq!(all, [vec![], vec![0, 1], vec![0, 2], vec![3]]);
+        // One of a kind at a time, but each combination of kinds; several groups together.
+        assert_eq!(sets(&[("Partition", "a"), ("QOS", "x"), ("QOS", "y")], &Facts::default()).len(), 6);
+        assert_eq!(sets(&[("Group", "a"), ("Group", "b"), ("Group", "c")], &Facts::default()).len(), 8);
+        assert_eq!(sets(&[("Node", "n1"), ("Node", "n[1-2]")], &Facts::default()).len(), 4);
+        // Whoever is known not to be in one group may still be in the other.
+        let facts = Facts { groups: [("a".to_owned(), false)].into(), ..Facts::default() };
+        assert_eq!(sets(&[("Group", "a,b"), ("Group", "a")], &facts), [vec![], vec![0]]);
+        let unknown = candidates(&sections(&[("Node", "n1"), ("Partition", "a")]), &Facts::default()).unwrap().1;
+        assert_eq!(unknown, [Kind::Partition, Kind::Node]);
+        // Nobody asks for what no section names.
+        assert_eq!(sets(&[], &Facts::default()), [[0usize; 0]]);
+    }
+
+    #[test]
+    fn too_many_possibilities_are_refused_with_the_remedy() {
+        let names: Vec<String> = (0..255).map(|n| format!("p{n}")).collect();
+        let headers: Vec<_> = names.iter().map(|name| ("Partition", name.as_str())).collect();
+        assert_eq!(sets(&headers, &Facts::default()).len(), 256);
+        let more = [headers, vec![("QOS", "x")]].concat();
+        let error = candidates(&sections(&more), &Facts::default()).unwrap_err().to_string();
+        assert!(error.contains("(Partition, QOS)") && error.contains("Prolog="), "{error}");
+    }
+
+    #[test]
+    fn only_what_sections_speak_of_is_asked_for() {
+        assert_eq!(asked(&[]), Asked::default());
+        let by_number = sections(&[("User", "1,2"), ("Group", "3")]);
+        assert_eq!(asked(&by_number), Asked { gids: true, ..Asked::default() });
+        let all = sections(&[("QOS", "x"), ("User", "1,b"), ("Group", "z,3,a"), ("Group", "a"), ("Node", "n")]);
+        let groups = vec!["a".to_owned(), "z".to_owned()];
+        assert_eq!(asked(&all), Asked { job: true, user: true, gids: true, groups, node: true });
+    }
+
+    proptest! {
+        /// Whatever an unknown fact is in truth, its sections are among the candidates.
+        #[test]
+        fn the_truth_is_among_the_candidates(
+            headers in prop::collection::vec((0usize..4, "[abc](,[abc])?"), 0..6),
+            truth in "[abcd]", account in "[abcd]", groups in "[abc]{0,3}",
+        ) {
+            let kinds = ["Partition", "Account", "User", "Group"];
+            let headers: Vec<_> = headers.iter().map(|(kind, names)| (kinds[*kind], names.as_str())).collect();
+            let facts = Facts {
+                partition: known(&truth), account: known(&account), uid: Fact::Known(7), user: known(&account),
+                gids: Fact::Known(vec![]),
+                groups: ["a", "b", "c"].map(|name| (name.to_owned(), groups.contains(name))).into(),
+                ..Facts::default()
+            };
+            let exact = sets(&headers, &facts);
+            prop_assert_eq!(exact.len(), 1);
+            for hidden in [
+                Facts { partition: Fact::Unknown, ..facts.clone() },
+                Facts { account: Fact::Unknown, user: Fact::Unknown, ..facts.clone() },
+                Facts { groups: [].into(), ..facts.clone() },
+                Facts::default(),
+            ] {
+                prop_assert!(sets(&headers, &hidden).contains(&exact[0]), "{:?} {:?}", headers, hidden);
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What is known of a job beside its grant: by it, sections of the configuration are chosen.
+//!
+//! Only what a user cannot forge goes in here; whoever fills it says in its own file where that comes from. What nobody has
+//! said whom we trust is [`Fact::Unknown`], and no guess: then the strictest of all that it could be holds.
+
+use std::collections::BTreeMap;
+
+/// Something that somebody trusted has said, or nobody.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Fact<T> {
+    /// It is so. An empty text: it is known that there is none, as an account where the cluster has no accounts.
+    Known(T),
+    /// Nobody whom we trust has said.
+    #[default]
+    Unknown,
+}
+
+impl<T> Fact<T> {
+    /// What is known.
+    pub fn known(&self) -> Option<&T> {
+        match self {
+            Self::Known(value) => Some(value),
+            Self::Unknown => None,
+        }
+    }
+}
+
+impl<T> From<Option<T>> for Fact<T> {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Unknown, Self::Known)
+    }
+}
+
+/// What is known of a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The partition in which it runs, not the list that was asked for.
+    pub partition: Fact<String>,
+    /// Its quality of service, by name.
+    pub qos: Fact<String>,
+    /// Its account.
+    pub account: Fact<String>,
+    /// Its user, by number.
+    pub uid: Fact<u32>,
+    /// Its user, by name.
+    pub user: Fact<String>,
+    /// The groups that it has, by number.
+    pub gids: Fact<Vec<u32>>,
+    /// Of the groups that were asked for by name, whether it has them; one that is missing is unknown.
+    pub groups: BTreeMap<String, bool>,
+    /// This node's name in slurm.conf.
+    pub node: Fact<String>,
+    /// Its GPUs on this node, by Slurm's numbers; empty where it has none, or nobody has said.
+    pub gpus: Vec<u32>,
+    /// Its hardware threads on this node; `None`: nobody has said.
+    pub cpus: Option<u32>,
+}
+
+/// Of what sections speak, so that nothing else need be found out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The partition, the QOS or the account.
+    pub job: bool,
+    /// The user's name.
+    pub user: bool,
+    /// Groups by number.
+    pub gids: bool,
+    /// These groups by name.
+    pub groups: Vec<String>,
+    /// The node.
+    pub node: bool,
+}

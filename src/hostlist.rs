@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Slurm's compressed lists: of node names (`node[01-16,20],login1`) and of CPU counts (`3(x2),1`).
+//!
+//! A list is never expanded: `n[0-999999999]` costs no more than `n1`. What is not understood is no list.
+
+/// No more brackets in one name: Slurm's names have one or two, for a rack and a node.
+const MAX_BRACKETS: usize = 4;
+/// No more digits in a number.
+const MAX_DIGITS: usize = 9;
+
+/// Names of nodes, in the order of their list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostList(Vec<Vec<Part>>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Numbers(Vec<Range>),
+}
+
+/// Numbers from `first` to `last`, written with at least `width` digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    first: u64,
+    last: u64,
+    width: usize,
+}
+
+impl Range {
+    fn parse(text: &str) -> Option<Self> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let range = Self { first: number(first)?, last: number(last)?, width: first.len() };
+        (range.first <= range.last).then_some(range)
+    }
+
+    fn count(self) -> u64 {
+        self.last - self.first + 1
+    }
+
+    /// How many numbers come before this one, if it is one of them and written as they are.
+    fn place_of(self, digits: &str) -> Option<u64> {
+        let value = number(digits)?;
+        let width = self.width;
+        let is_one = (self.first..=self.last).contains(&value) && format!("{value:0width$}") == digits;
+        is_one.then(|| value - self.first)
+    }
+}
+
+fn number(digits: &str) -> Option<u64> {
+    let sound = !digits.is_empty() && digits.len() <= MAX_DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
+    if sound { digits.parse().ok() } else { None }
+}
+
+impl HostList {
+    /// Understands a list of names of letters, digits, `_`, `-` and `.`, each with at most four pairs of brackets, in which numbers
+    /// have at most nine digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut names = Vec::new();
+        let mut rest = text;
+        loop {
+            let (name, behind) = first_name(rest)?;
+            names.push(name);
+            if behind.is_empty() {
+                return Some(Self(names));
+            }
+            rest = behind.strip_prefix(',')?;
+        }
+    }
+
+    /// Whether it names this node.
+    pub fn contains(&self, node: &str) -> bool {
+        self.0.iter().any(|name| place_in(name, node).is_some())
+    }
+
+    /// How many names stand before this one.
+    pub fn position(&self, node: &str) -> Option<u64> {
+        let mut before: u64 = 0;
+        for name in &self.0 {
+            match place_in(name, node) {
+                Some(place) => return before.checked_add(place),
+                None => before = before.saturating_add(count(name)),
+            }
+        }
+        None
+    }
+}
+
+/// The name that a list begins with, and what follows it.
+fn first_name(text: &str) -> Option<(Vec<Part>, &str)> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    let mut brackets = 0;
+    loop {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let behind = rest.trim_start_matches(plain);
+        let literal = rest.strip_suffix(behind).unwrap_or_default();
+        if !literal.is_empty() {
+            parts.push(Part::Text(literal.to_owned()));
+        }
+        let Some(inside) = behind.strip_prefix('[') else {
+            return if parts.is_empty() { None } else { Some((parts, behind)) };
+        };
+        brackets += 1;
+        let (ranges, behind) = inside.split_once(']').filter(|_| brackets <= MAX_BRACKETS)?;
+        parts.push(Part::Numbers(ranges.split(',').map(Range::parse).collect::<Option<_>>()?));
+        rest = behind;
+    }
+}
+
+/// How many names a name with brackets stands for.
+fn count(parts: &[Part]) -> u64 {
+    let of = |part: &Part| match part {
+        Part::Text(_) => 1,
+        Part::Numbers(ranges) => ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.count())),
+    };
+    parts.iter().fold(1, |product: u64, part| product.saturating_mul(of(part)))
+}
+
+/// Which of these names, counted from 0 with the last bracket running fastest, this node is.
+fn place_in(parts: &[Part], node: &str) -> Option<u64> {
+    let Some((part, more)) = parts.split_first() else { return node.is_empty().then_some(0) };
+    match part {
+        Part::Text(text) => place_in(more, node.strip_prefix(text.as_str())?),
+        Part::Numbers(ranges) => {
+            let digits = node.bytes().take_while(u8::is_ascii_digit).count().min(MAX_DIGITS);
+            (1..=digits).find_map(|length| {
+                let (digits, rest) = node.split_at_checked(length)?;
+                let mut before: u64 = 0;
+                for range in ranges {
+                    if let Some(place) = range.place_of(digits) {
+                        let outer = before.saturating_add(place).saturating_mul(count(more));
+                        return place_in(more, rest).and_then(|inner| outer.checked_add(inner));
+                    }
+                    before = before.saturating_add(range.count());
+                }
+                None
+            })
+        }
+    }
+}
+
+/// The number at a place, counted from 0, of a list such as `3(x2),1`, as in `SLURM_JOB_CPUS_PER_NODE` (sbatch(1)).
+pub fn nth_repeated(list: &str, place: u64) -> Option<u32> {
+    let mut before: u64 = 0;
+    for item in list.split(',') {
+        let (count, times) = match item.split_once("(x") {
+            Some((count, times)) => (count, number(times.strip_suffix(')')?)?),
+            None => (item, 1),
+        };
+        let count = u32::try_from(number(count)?).ok()?;
+        before = before.checked_add(times)?;
+        if place < before {
+            return Some(count);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn list(text: &str) -> HostList {
+        HostList::parse(text).unwrap()
+    }
+
+    #[test]
+    fn names_are_found_as_slurm_writes_them() {
+        let nodes = list("node[01-16,20],login1,rack[1-2]n[8-11]x,a-b.c");
+        for yes in ["node01", "node16", "node20", "login1", "rack2n8x", "rack1n11x", "a-b.c"] {
+            assert!(nodes.contains(yes), "{yes}");
+        }
+        for no in ["node1", "node001", "node17", "node", "node016", "login", "login11", "rack3n8x", "rack1n08x", ""] {
+            assert!(!nodes.contains(no), "{no}");
+        }
+        // A number behind a bracket's.
+        assert!(list("n[1-12]3").contains("n123") && list("n[1-12]3").contains("n13"));
+    }
+
+    #[test]
+    fn their_order_is_the_lists() {
+        let nodes = list("b2,node[9-11,01-02],r[1-2]n[1-3]");
+        let order = ["b2", "node9", "node10", "node11", "node01", "node02", "r1n1", "r1n2", "r1n3", "r2n1"];
+        for (place, node) in order.iter().enumerate() {
+            assert_eq!(nodes.position(node), Some(place as u64), "{node}");
+        }
+        assert_eq!(nodes.position("node12"), None);
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        for bad in [
+            "",
+            ",",
+            "a,",
+            ",a",
+            "a b",
+            "a[",
+            "a]",
+            "a[1",
+            "a[]",
+            "a[1-]",
+            "a[-1]",
+            "a[2-1]",
+            "a[1-2-3]",
+            "a[x]",
+            "a[[1]]",
+            "a[1]]",
+            "ä",
+            "a/b",
+            "a[1234567890]",
+            "a[1][1][1][1][1]",
+            "a[1,]",
+            "*",
+            "a\n",
+        ] {
+            assert_eq!(HostList::parse(bad), None, "{bad:?}");
+        }
+        assert!(list("a[1][1][1][1]").contains("a1111"));
+    }
+
+    #[test]
+    fn counts_are_found_by_place() {
+        for (place, count) in [(0, Some(3)), (1, Some(3)), (2, Some(1)), (3, None), (u64::MAX, None)] {
+            assert_eq!(nth_repeated("3(x2),1", place), count, "{place}");
+        }
+        for bad in ["", "x", "3(x", "3(x)", "3x2", "3(x2", "-1", "4294967296"] {
+            assert_eq!(nth_repeated(bad, 0), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "[a-z0-9,\\[\\]()x-]{0,40}", node in "[a-z0-9-]{0,20}", place: u64) {
+            let _ = HostList::parse(&text).map(|list| (list.contains(&node), list.position(&node)));
+            let _ = nth_repeated(&text, place);
+        }
+
+        /// Against the list written out.
+        #[test]
+        fn a_range_is_what_it_stands_for(first in 0u64..300, more in 0u64..50, width in 1usize..5, asked in 0u64..400, wide in 1usize..5) {
+            let last = first + more;
+            let list = HostList::parse(&format!("x,n[{first:0width$}-{last}]y")).unwrap();
+            let node = format!("n{asked:0wide$}y");
+            let width = width.max(first.to_string().len());
+            let expected = (first..=last).position(|number| format!("n{number:0width$}y") == node);
+            prop_assert_eq!(list.position(&node), expected.map(|place| place as u64 + 1));
+        }
+    }
+}
