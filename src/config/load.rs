@@ -406,12 +406,10 @@ impl<'a> Layer<'a> {
         checked.map_err(|wrong| {
             ConfigError::text(value.at, value.text, format!("{} to be {}{}", key.name, key.expects, wrong.detail()))
         })?;
-        if !self.sections.is_empty() && !sections::is_per_job(key) {
-            let expected =
-                format!("a key that can differ from job to job; {} stands before the first section", key.name);
-            return Err(ConfigError::text(name.at, name.text, expected));
+        match self.sections.last().and_then(|last| sections::refuses(last.section.as_ref(), key)) {
+            Some(expected) => Err(ConfigError::text(name.at, name.text, expected)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Off is for a whole node: among the jobs of one that is partly off, sessions would find no fence and be denied.

@@ -312,9 +312,13 @@ pub(super) fn refuses(section: Option<&Section>, key: &Key) -> Option<String> {
         return Some(format!("a key that can differ from job to job; {} stands before the first section", key.name));
     }
     // The jobs of one user would take turns in changing what is his as a whole.
-    let is_users = section.is_none_or(|section| matches!(section.condition.kind, Kind::User | Kind::Group | Kind::Node));
+    let is_users =
+        section.is_none_or(|section| matches!(section.condition.kind, Kind::User | Kind::Group | Kind::Node));
     (key.name.ends_with("PerUser") && !is_users).then(|| {
-        format!("a key of jobs; {} is for all of a user's together, so only sections by User, Group or Node have it", key.name)
+        format!(
+            "a key of jobs; {} is for all of a user's together, so only sections by User, Group or Node have it",
+            key.name
+        )
     })
 }
 
