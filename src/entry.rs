@@ -4,5 +4,6 @@
 pub mod adopt;
 pub mod guard;
 pub mod pam;
+pub mod prolog;
 pub mod run;
 pub mod spank;

@@ -9,6 +9,7 @@ use crate::cgroup::dir::Dir;
 use crate::cgroup::layout::{Hierarchy, Kind, Layout, Version};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::job::Name;
 
 /// Our directory where systemd does not rule.
 const PLAIN_BASE: &str = "jobfence";
@@ -52,6 +53,17 @@ impl Host {
     /// `PROC_PID_INIT_INO`.
     pub fn is_in_container(&self) -> bool {
         self.pid_namespace != "pid:[4026531836]"
+    }
+
+    /// Where several slurmd share this host, each has its own branch of the tree, named as the node that slurmd says
+    /// (`SLURMD_NODENAME`); it is the host's own name where there is only one. In a container both names are the container's.
+    pub fn node_level(&self, node: Option<String>) -> Result<Option<Name>> {
+        let Some(node) = node else { return Ok(None) };
+        let hostname = nix::unistd::gethostname().unwrap_or_default();
+        let hostname = hostname.to_string_lossy();
+        let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+        let alone = short(&hostname) == short(&node) && !self.is_in_container();
+        if alone { Ok(None) } else { Name::new(node).map(Some) }
     }
 
     /// The hierarchies in which every step gets a directory: those of the CPU and memory controllers, the one that counts

@@ -7,6 +7,8 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::fence;
 use crate::host::Host;
+use crate::job::Name;
+use crate::record::job::{JobId, JobRecords};
 use crate::record::{Header, Records};
 
 /// What became of one recorded step.
@@ -78,6 +80,25 @@ pub fn reap(host: &Host, config: &Config, deadline: Instant) -> Result<Reaped> {
         }
     }
     for levels in again {
+        reaped.count(&levels, reap_one(host, &records, &levels, deadline));
+    }
+    let of_jobs = JobRecords::existing(&config.run_dir);
+    if let Err(error) = of_jobs.and_then(|records| records.map_or(Ok(()), |records| records.reap(host))) {
+        reaped.failed.push(error.to_string());
+    }
+    Ok(reaped)
+}
+
+/// Removes those steps of a job whose owner is dead, until the deadline.
+pub fn reap_job(host: &Host, config: &Config, id: &JobId, deadline: Instant) -> Result<Reaped> {
+    let records = Records::open(&config.run_dir)?;
+    let mut reaped = Reaped::default();
+    let job = format!("job_{}", id.job);
+    let is_its = |levels: &[String]| {
+        let above: Vec<&str> = levels.iter().rev().skip(1).map(String::as_str).collect();
+        above.first() == Some(&job.as_str()) && above.get(2).copied() == id.node.as_ref().map(Name::as_str)
+    };
+    for levels in records.list()?.into_iter().filter(|levels| is_its(levels)) {
         reaped.count(&levels, reap_one(host, &records, &levels, deadline));
     }
     Ok(reaped)

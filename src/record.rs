@@ -4,6 +4,8 @@
 //! The record is written before the directories are made and removed after them, so whatever exists has a record. Making it
 //! is also what decides which of two step daemons has a name: `link` of a finished file succeeds for one of them.
 
+pub mod job;
+
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -221,29 +223,7 @@ impl Records {
     ///
     /// The file gets its name when it is complete, and a process that dies before leaves none.
     pub fn claim(&self, record: &Record) -> Result<bool> {
-        let name = file_name(&record.levels);
-        let failed = |errno| Error::os("write the record", self.dir.path().join(&name), errno);
-        let flags = OFlag::O_WRONLY | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
-        let file = openat(&self.dir, ".", flags, Mode::from_bits_truncate(0o600)).map_err(failed)?;
-        let text = record.to_string();
-        match nix::unistd::write(&file, text.as_bytes()) {
-            Ok(n) if n == text.len() => {}
-            Ok(_) => return Err(failed(Errno::ENOSPC)),
-            Err(errno) => return Err(failed(errno)),
-        }
-        let linked = match linkat(&file, "", &self.dir, name.as_str(), AtFlags::AT_EMPTY_PATH) {
-            // Without CAP_DAC_READ_SEARCH (containers) the kernel does not give an empty path a name.
-            Err(Errno::ENOENT) => {
-                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-                linkat(AT_FDCWD, path.as_str(), &self.dir, name.as_str(), AtFlags::AT_SYMLINK_FOLLOW)
-            }
-            linked => linked,
-        };
-        match linked {
-            Ok(()) => Ok(true),
-            Err(Errno::EEXIST) => Ok(false),
-            Err(errno) => Err(failed(errno)),
-        }
+        link_new(&self.dir, &file_name(&record.levels), &record.to_string())
     }
 
     /// What the record of these directories says; `None` when there is none.
@@ -310,6 +290,31 @@ impl Records {
             let _ = poll(&mut [], PollTimeout::from(1u8));
             lock = try_lock(&self.dir, NAME);
         }
+    }
+}
+
+/// Makes a file that is complete when it gets its name. `Ok(false)`: somebody else has the name.
+fn link_new(dir: &Dir, name: &str, text: &str) -> Result<bool> {
+    let failed = |errno| Error::os("write the record", dir.path().join(name), errno);
+    let flags = OFlag::O_WRONLY | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
+    let file = openat(dir, ".", flags, Mode::from_bits_truncate(0o600)).map_err(failed)?;
+    match nix::unistd::write(&file, text.as_bytes()) {
+        Ok(n) if n == text.len() => {}
+        Ok(_) => return Err(failed(Errno::ENOSPC)),
+        Err(errno) => return Err(failed(errno)),
+    }
+    let linked = match linkat(&file, "", dir, name, AtFlags::AT_EMPTY_PATH) {
+        // Without CAP_DAC_READ_SEARCH (containers) the kernel does not give an empty path a name.
+        Err(Errno::ENOENT) => {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(AT_FDCWD, path.as_str(), dir, name, AtFlags::AT_SYMLINK_FOLLOW)
+        }
+        linked => linked,
+    };
+    match linked {
+        Ok(()) => Ok(true),
+        Err(Errno::EEXIST) => Ok(false),
+        Err(errno) => Err(failed(errno)),
     }
 }
 

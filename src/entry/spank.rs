@@ -8,6 +8,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicI32, AtomicU32};
 
 pub mod api;
+mod facts;
 mod grant;
 mod log;
 mod slurmd;

@@ -72,6 +72,9 @@ pub unsafe fn arguments<'a>(ac: c_int, av: *mut *mut c_char) -> Vec<&'a [u8]> {
     strings.map(|&pointer| unsafe { CStr::from_ptr(pointer) }.to_bytes()).collect()
 }
 
+/// `ESPANK_ENV_NOEXIST` in slurm_errno.h, the same in all releases.
+const NO_SUCH_VARIABLE: bindings::spank_err_t = 3004;
+
 /// What Slurm knows of the step.
 pub struct Spank(Handle);
 
@@ -124,6 +127,42 @@ impl Spank {
         match unsafe { get_item(self.0, item, &raw mut value) } {
             0 => Ok(value),
             code => Err(Error::new(format!("Slurm does not tell item {item} of the step (spank error {code})"))),
+        }
+    }
+
+    /// The groups of the step's user, his first one among them, as the credential has them. `None`: Slurm does not say, as with
+    /// `LaunchParameters=disable_send_gids`.
+    pub fn gids(&self) -> Result<Option<Vec<u32>>> {
+        let get_item = functions()?.spank_get_item.as_ref().map_err(missing)?;
+        let (mut gids, mut count): (*const u32, c_int) = (std::ptr::null(), 0);
+        // SAFETY: a handle of this callback; the item fills in a `gid_t *` and an `int` (spank.h).
+        match unsafe { get_item(self.0, spank_item::S_JOB_SUPPLEMENTARY_GIDS, &raw mut gids, &raw mut count) } {
+            0 => {}
+            code => return Err(Error::new(format!("Slurm does not tell the groups of the step (spank error {code})"))),
+        }
+        let count = usize::try_from(count).unwrap_or(0);
+        if gids.is_null() || count == 0 {
+            return Ok(None);
+        }
+        // SAFETY: Slurm's own array of so many numbers, which lives as long as the step.
+        let mut all = unsafe { std::slice::from_raw_parts(gids, count) }.to_vec();
+        all.push(self.u32(spank_item::S_JOB_GID)?);
+        Ok(Some(all))
+    }
+
+    /// A variable in the environment of the step's tasks; `None`: it is not there. Most of them are the user's.
+    pub fn getenv(&self, name: &CStr) -> Result<Option<String>> {
+        let getenv = functions()?.spank_getenv.as_ref().map_err(missing)?;
+        let mut value = [0u8; 1024];
+        let length = c_int::try_from(value.len()).unwrap_or(0);
+        // SAFETY: a handle of this callback, a NUL-terminated string, and a buffer of this length.
+        match unsafe { getenv(self.0, name.as_ptr(), value.as_mut_ptr().cast(), length) } {
+            0 => {
+                let text = CStr::from_bytes_until_nul(&value).map(|text| text.to_string_lossy().into_owned());
+                Ok(text.ok())
+            }
+            NO_SUCH_VARIABLE => Ok(None),
+            code => Err(Error::new(format!("Slurm does not tell {} (spank error {code})", name.to_string_lossy()))),
         }
     }
 

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What Slurm says of a job, noted down by root where no user can write: one small file for each job in `RunDir/jobs`.
+//!
+//! `jobfence prolog` writes it, before any step of the job begins; where nobody does, the batch step writes what it knows for
+//! the steps after it. The epilog removes it; so do the job's extern and batch steps at their end, if it is still the one
+//! that they have read or written. What is left after all that the janitor forgets after the next boot.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::{Owner, Records, field, link_new};
+use crate::cgroup::dir::Dir;
+use crate::error::{Error, Result};
+use crate::facts::{Fact, Facts};
+use crate::host::Host;
+use crate::job::Name;
+
+/// First line of a record; another number is another release's, and not ours to understand.
+const VERSION: &str = "jobfence-job 1";
+/// The directory in `RunDir`.
+const DIRECTORY: &str = "jobs";
+/// A record has one line for each fact; a longer file, in bytes, is none.
+const MAX_SIZE: i64 = 64 << 10;
+/// Names in Slurm are shorter, in bytes.
+const MAX_NAME: usize = 1024;
+/// No node has more GPUs.
+const MAX_GPUS: usize = 1024;
+
+/// Which job on which node: several slurmd can share a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobId {
+    /// The node, where it has a branch of its own in the tree.
+    pub node: Option<Name>,
+    /// Slurm's number.
+    pub job: u32,
+}
+
+impl JobId {
+    /// `5` or `n1,5`: a comma is in no name.
+    fn file_name(&self) -> String {
+        match &self.node {
+            None => self.job.to_string(),
+            Some(node) => format!("{node},{}", self.job),
+        }
+    }
+}
+
+/// What is noted down of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobRecord {
+    /// Of which boot it is.
+    pub boot_id: String,
+    /// When it was written, in nanoseconds since 1970: two runs of a job have different ones.
+    pub written: u128,
+    /// The batch step's daemon that wrote it, with its pid namespace, and takes it away; `None`: the prolog.
+    pub writer: Option<(Owner, String)>,
+    /// Whose job it is.
+    pub uid: u32,
+    /// See [`Facts::partition`].
+    pub partition: Fact<String>,
+    /// See [`Facts::qos`].
+    pub qos: Fact<String>,
+    /// See [`Facts::account`].
+    pub account: Fact<String>,
+    /// See [`Facts::cpus`].
+    pub cpus: Option<u32>,
+    /// See [`Facts::gpus`].
+    pub gpus: Vec<u32>,
+}
+
+impl JobRecord {
+    /// One that says nothing yet.
+    pub fn new(host: &Host, writer: Option<Owner>, uid: u32) -> Self {
+        Self {
+            boot_id: host.boot_id.clone(),
+            written: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos(),
+            writer: writer.map(|owner| (owner, host.pid_namespace.clone())),
+            uid,
+            partition: Fact::Unknown,
+            qos: Fact::Unknown,
+            account: Fact::Unknown,
+            cpus: None,
+            gpus: Vec::new(),
+        }
+    }
+
+    /// Understands a record. An incomplete one is an error, never a guess.
+    pub fn parse(text: &str) -> Result<Self> {
+        Self::understand(text).ok_or_else(|| Error::new("not a complete record of a job"))
+    }
+
+    fn understand(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        if lines.next()? != VERSION || lines.next_back()? != "end" || !text.ends_with('\n') {
+            return None;
+        }
+        let mut next = |key| field(&mut lines, key);
+        let boot_id = next("boot_id")?;
+        let written = next("written")?.parse().ok()?;
+        let namespace = next("pid_namespace")?;
+        let pid: i32 = next("owner_pid")?.parse().ok().filter(|pid| *pid >= 0)?;
+        let start = next("owner_start")?.parse().ok()?;
+        let uid = next("uid")?.parse().ok()?;
+        let mut fact = |key| next(key).and_then(|text| fact(&text));
+        let (partition, qos, account) = (fact("partition")?, fact("qos")?, fact("account")?);
+        let cpus: u32 = next("cpus")?.parse().ok()?;
+        let gpus = parse_gpus(&next("gpus")?)?;
+        if lines.next().is_some() {
+            return None;
+        }
+        let writer = (pid > 0).then_some((Owner { pid, start }, namespace));
+        Some(Self { boot_id, written, writer, uid, partition, qos, account, cpus: (cpus > 0).then_some(cpus), gpus })
+    }
+
+    /// What it says, as facts.
+    pub fn add_to(&self, facts: &mut Facts) {
+        facts.partition = self.partition.clone();
+        facts.qos = self.qos.clone();
+        facts.account = self.account.clone();
+        facts.cpus = self.cpus;
+        facts.gpus = self.gpus.clone();
+    }
+}
+
+/// `=NAME`, or `?` where it is unknown.
+fn fact(text: &str) -> Option<Fact<String>> {
+    match (text, text.strip_prefix('=')) {
+        ("?", _) => Some(Fact::Unknown),
+        (_, Some(name)) => is_name(name).then(|| Fact::Known(name.to_owned())),
+        _ => None,
+    }
+}
+
+/// Whether it can stand on a line.
+pub fn is_name(text: &str) -> bool {
+    text.len() <= MAX_NAME && !text.contains(char::is_control)
+}
+
+/// Slurm's numbers of GPUs, as `0,3`.
+pub fn parse_gpus(text: &str) -> Option<Vec<u32>> {
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let gpus = text.split(',').map(|gpu| gpu.parse().ok()).collect::<Option<Vec<u32>>>()?;
+    (gpus.len() <= MAX_GPUS).then_some(gpus)
+}
+
+impl fmt::Display for JobRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (owner, namespace) = match &self.writer {
+            Some((owner, namespace)) => (*owner, namespace.as_str()),
+            None => (Owner { pid: 0, start: 0 }, ""),
+        };
+        writeln!(f, "{VERSION}\nboot_id={}\nwritten={}\npid_namespace={namespace}", self.boot_id, self.written)?;
+        writeln!(f, "owner_pid={}\nowner_start={}\nuid={}", owner.pid, owner.start, self.uid)?;
+        for (key, fact) in [("partition", &self.partition), ("qos", &self.qos), ("account", &self.account)] {
+            match fact.known().filter(|name| is_name(name)) {
+                Some(name) => writeln!(f, "{key}=={name}")?,
+                None => writeln!(f, "{key}=?")?,
+            }
+        }
+        let gpus: Vec<String> = self.gpus.iter().map(u32::to_string).collect();
+        writeln!(f, "cpus={}\ngpus={}\nend", self.cpus.unwrap_or(0), gpus.join(","))
+    }
+}
+
+/// The directory of jobs' records.
+#[derive(Debug)]
+pub struct JobRecords {
+    dir: Dir,
+}
+
+impl JobRecords {
+    /// Opens it in `RunDir`, making what is missing, and refuses one that others could write to.
+    pub fn open(run_dir: &Path) -> Result<Self> {
+        let records = Records::open(run_dir)?;
+        match mkdirat(&records.dir, DIRECTORY, Mode::from_bits_truncate(0o700)) {
+            Ok(()) | Err(Errno::EEXIST) => Self::checked(records.dir.child(DIRECTORY)?),
+            Err(errno) => Err(Error::os("make the directory", run_dir.join(DIRECTORY), errno)),
+        }
+    }
+
+    /// As `open`, but makes nothing. `None`: nobody has written of any job.
+    pub fn existing(run_dir: &Path) -> Result<Option<Self>> {
+        match Records::open(run_dir)?.dir.child(DIRECTORY) {
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Ok(None),
+            dir => Self::checked(dir?).map(Some),
+        }
+    }
+
+    fn checked(dir: Dir) -> Result<Self> {
+        if !is_ours(&dir.stat()?, SFlag::S_IFDIR) {
+            return Err(Error::new("the records of jobs must be in a directory of root's with mode 0700:")
+                .at(dir.path())
+                .hint("remove it"));
+        }
+        Ok(Self { dir })
+    }
+
+    /// Writes a record in the place of whatever is there. A process that dies meanwhile leaves none, or the old one.
+    pub fn write(&self, id: &JobId, record: &JobRecord) -> Result<()> {
+        let name = id.file_name();
+        // Two prologs of one job do not run at once; who keeps writing must not keep us here.
+        for _ in 0..3 {
+            if link_new(&self.dir, &name, &record.to_string())? {
+                return Ok(());
+            }
+            self.unlink(&name)?;
+        }
+        Err(Error::new("somebody else keeps writing the record of this job:").at(self.dir.path().join(name)))
+    }
+
+    /// What is noted down of a job in this boot; `None`: nothing.
+    pub fn read(&self, id: &JobId, boot_id: &str) -> Result<Option<JobRecord>> {
+        let record = self.read_name(&id.file_name())?;
+        Ok(record.filter(|record| record.boot_id == boot_id))
+    }
+
+    fn read_name(&self, name: &str) -> Result<Option<JobRecord>> {
+        let at = |error: Error| error.at(self.dir.path().join(name));
+        let fd: OwnedFd = match self.dir.open_file(name, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(None),
+            opened => opened?,
+        };
+        let stat = fstat(&fd).map_err(|errno| Error::os("stat", self.dir.path().join(name), errno))?;
+        if !is_ours(&stat, SFlag::S_IFREG) || stat.st_size > MAX_SIZE {
+            return Err(at(Error::new("the record of a job is not a small file that only root can write:")));
+        }
+        let size = usize::try_from(stat.st_size).unwrap_or(0);
+        let mut text = vec![0u8; size];
+        let mut filled = 0;
+        while let Some(rest) = text.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match nix::unistd::read(&fd, rest) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Error::os("read", self.dir.path().join(name), errno)),
+            }
+        }
+        text.truncate(filled);
+        JobRecord::parse(&String::from_utf8_lossy(&text)).map(Some).map_err(at)
+    }
+
+    /// Forgets a job, whoever wrote of it. No error when it was forgotten before.
+    pub fn forget(&self, id: &JobId) -> Result<()> {
+        self.unlink(&id.file_name())
+    }
+
+    /// Forgets a job as long as the record is the one that was seen: another is of a new run of the job.
+    pub fn forget_this(&self, id: &JobId, seen: &JobRecord) -> Result<()> {
+        match self.read_name(&id.file_name())? {
+            Some(record) if record.written == seen.written && record.boot_id == seen.boot_id => self.forget(id),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets what is of another boot, and what a batch step wrote whose daemon is certainly dead. What is not understood
+    /// may be another release's, and stays.
+    pub fn reap(&self, host: &Host) -> Result<()> {
+        for name in self.dir.list(false)? {
+            match self.read_name(&name) {
+                Ok(Some(record)) if is_stale(&record, host)? => self.unlink(&name)?,
+                Ok(_) => {}
+                Err(error) => log::debug!("left alone: {error}"),
+            }
+        }
+        Ok(())
+    }
+
+    fn unlink(&self, name: &str) -> Result<()> {
+        match unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(Error::os("remove the record", self.dir.path().join(name), errno)),
+        }
+    }
+}
+
+fn is_stale(record: &JobRecord, host: &Host) -> Result<bool> {
+    if record.boot_id != host.boot_id {
+        return Ok(true);
+    }
+    match &record.writer {
+        Some((owner, namespace)) if *namespace == host.pid_namespace => Ok(!owner.is_alive(&host.proc)?),
+        _ => Ok(false),
+    }
+}
+
+/// Whether it is of this kind, belongs to us, and nobody else can do anything with it.
+fn is_ours(stat: &FileStat, kind: SFlag) -> bool {
+    let mode = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+    mode == kind && stat.st_uid == nix::unistd::geteuid().as_raw() && stat.st_mode & 0o077 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn record(written: u128) -> JobRecord {
+        JobRecord {
+            boot_id: "b".into(),
+            written,
+            writer: None,
+            uid: 1001,
+            partition: Fact::Known("gpu".into()),
+            qos: Fact::Unknown,
+            account: Fact::Known(String::new()),
+            cpus: Some(3),
+            gpus: vec![0, 3],
+        }
+    }
+
+    fn id(job: u32) -> JobId {
+        JobId { node: None, job }
+    }
+
+    #[test]
+    fn what_is_written_is_understood_again_and_nothing_less() {
+        let owner = Some((Owner { pid: 7, start: 9 }, "pid:[1]".to_owned()));
+        let steps =
+            JobRecord { writer: owner, cpus: None, gpus: vec![], qos: Fact::Known("a=? b".into()), ..record(0) };
+        for record in [record(5), steps] {
+            let text = record.to_string();
+            assert_eq!(JobRecord::parse(&text).unwrap(), record);
+            for end in 0..text.len() {
+                assert!(JobRecord::parse(&text[..end]).is_err(), "{end}");
+            }
+            for (from, to) in
+                [("job 1", "job 2"), ("uid=", "uid=x"), ("gpus=", "gpus=1,,"), ("cpus=", "cpus=-"), ("end", "x=1\nend")]
+            {
+                assert!(JobRecord::parse(&text.replace(from, to)).is_err(), "{to}");
+            }
+        }
+        // What could end a line is not written, and so is unknown.
+        let forged = JobRecord { partition: Fact::Known("a\naccount==b".into()), ..record(5) };
+        assert_eq!(JobRecord::parse(&forged.to_string()).unwrap().partition, Fact::Unknown);
+    }
+
+    #[test]
+    fn the_last_prolog_counts_and_a_step_forgets_only_its_own_run() {
+        let temp = tempfile::tempdir().unwrap();
+        let records = JobRecords::open(&temp.path().join("run")).unwrap();
+        let (first, second) = (record(1), JobRecord { uid: 7, ..record(2) });
+        assert_eq!(records.read(&id(5), "b").unwrap(), None);
+        records.write(&id(5), &first).unwrap();
+        records.write(&id(5), &second).unwrap();
+        assert_eq!(records.read(&id(5), "b").unwrap(), Some(second.clone()));
+        assert_eq!(records.read(&id(5), "another boot").unwrap(), None);
+        // Another slurmd's on this host.
+        let other = JobId { node: Some(Name::new("n2").unwrap()), job: 5 };
+        assert_eq!(records.read(&other, "b").unwrap(), None);
+        records.write(&other, &first).unwrap();
+
+        records.forget_this(&id(5), &first).unwrap();
+        assert!(records.read(&id(5), "b").unwrap().is_some(), "it is a new run's");
+        records.forget_this(&id(5), &second).unwrap();
+        records.forget_this(&id(5), &second).unwrap();
+        assert_eq!(records.read(&id(5), "b").unwrap(), None);
+        assert!(records.read(&other, "b").unwrap().is_some());
+        records.forget(&other).unwrap();
+        records.forget(&other).unwrap();
+        assert_eq!(fs::read_dir(temp.path().join("run/jobs")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_what_root_alone_can_write_is_believed() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = temp.path().join("run");
+        let records = JobRecords::open(&run).unwrap();
+        records.write(&id(1), &record(1)).unwrap();
+        let (file, elsewhere) = (run.join("jobs/1"), temp.path().join("elsewhere"));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o620)).unwrap();
+        assert!(records.read(&id(1), "b").is_err());
+        fs::rename(&file, &elsewhere).unwrap();
+        fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o600)).unwrap();
+        symlink(&elsewhere, &file).unwrap();
+        assert!(records.read(&id(1), "b").is_err(), "a link");
+        fs::remove_file(&file).unwrap();
+        nix::unistd::mkfifo(&file, Mode::S_IRWXU).unwrap();
+        assert!(records.read(&id(1), "b").is_err(), "a fifo, and nobody waits for it");
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, "x".repeat(100_000)).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(records.read(&id(1), "b").is_err(), "too long");
+        if nix::unistd::geteuid().is_root() {
+            records.forget(&id(1)).unwrap();
+            records.write(&id(1), &record(1)).unwrap();
+            std::os::unix::fs::chown(&file, Some(65_534), None).unwrap();
+            assert!(records.read(&id(1), "b").is_err(), "another's");
+        }
+        fs::set_permissions(run.join("jobs"), fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(JobRecords::open(&run).is_err());
+    }
+
+    #[test]
+    fn what_is_stale_is_forgotten_and_nothing_else() {
+        let temp = tempfile::tempdir().unwrap();
+        let records = JobRecords::open(&temp.path().join("run")).unwrap();
+        let host = Host::read(&Config::default()).unwrap();
+        let alive = Owner::this(&host.proc).unwrap();
+        let dead = Owner { start: alive.start + 1, ..alive };
+        let write = |job, writer| records.write(&id(job), &JobRecord::new(&host, writer, 1)).unwrap();
+        write(1, None);
+        write(2, Some(alive));
+        write(3, Some(dead));
+        records.write(&id(4), &record(1)).unwrap();
+        let elsewhere = JobRecord { writer: Some((dead, "pid:[1]".into())), ..JobRecord::new(&host, None, 1) };
+        records.write(&id(5), &elsewhere).unwrap();
+        link_new(&records.dir, "6", "of another release\n").unwrap();
+        records.reap(&host).unwrap();
+        let mut left = records.dir.list(false).unwrap();
+        left.sort();
+        assert_eq!(left, ["1", "2", "5", "6"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "(jobfence-job 1\n)?(boot_id=.*\n)?(uid=[0-9-]*\n)?(gpus=[0-9,]*\n)?(.*\n)*(end\n)?") {
+            let _ = JobRecord::parse(&text);
+            let _ = parse_gpus(&text);
+        }
+    }
+}
