@@ -6,7 +6,9 @@
 
 pub mod affinity;
 pub mod dir;
+pub mod disk;
 pub mod events;
+pub mod io;
 pub mod kill;
 pub mod layout;
 pub mod limits;
