@@ -14,6 +14,9 @@
 //! while it was written. The same assignments may be arguments in `plugstack.conf`, where they override the file; there
 //! everything behind the `=` is the value, since Slurm has already split the line.
 //!
+//! `IOMax` is of several parts, as NodeName is in slurm.conf(5): the rates that follow it on its line belong to it, and it may be
+//! given again for another target.
+//!
 //! The file is obeyed by root: whatever is not understood is refused with its line and column, and nothing is guessed.
 
 mod error;
@@ -33,6 +36,7 @@ pub use load::{Candidate, DEFAULT_FILE, LoadError, Loaded, Origin, Resolved, Set
 pub use sections::Kind as SectionKind;
 pub use units::{Percent, Period, Wrong};
 
+use crate::cgroup::io::IoRules;
 use crate::job::Cpus;
 
 /// A size as `MinRAMSpace` has it, in bytes, at least 1 MiB: a plain number is MiB, K, M, G and T are powers of 1024.
@@ -99,6 +103,12 @@ pub struct Config {
     pub max_processes_per_user: Option<u64>,
     /// `MaxProcessesPerTask`: the same for each task.
     pub max_processes_per_task: Option<u64>,
+    /// `IOMax`: how fast a job may read and write on the node, by target; each of its steps, too.
+    pub io_max: IoRules,
+    /// `IOMaxPerUser`: how fast all jobs of a user on the node may, together.
+    pub io_max_per_user: IoRules,
+    /// `IOMaxPerTask`: how fast each task may.
+    pub io_max_per_task: IoRules,
 }
 
 impl Default for Config {
@@ -132,6 +142,9 @@ impl Default for Config {
             max_processes: None,
             max_processes_per_user: None,
             max_processes_per_task: None,
+            io_max: IoRules::default(),
+            io_max_per_user: IoRules::default(),
+            io_max_per_task: IoRules::default(),
         }
     }
 }

@@ -247,9 +247,9 @@ impl IoRules {
         for part in text.split(';') {
             let mut words = part.split([' ', '\t', ',']).filter(|word| !word.is_empty());
             let target = words.next().filter(|word| is_target(word));
-            let Some(target) = target.map(PathBuf::from) else { return refuse(part, Self::EXPECTS) };
+            let Some(target) = target.map(PathBuf::from) else { return refuse(part.trim(), Self::EXPECTS) };
             if rules.0.iter().any(|rule| rule.target == target) {
-                return refuse(part, "each target only once");
+                return refuse(part.trim(), "each target only once");
             }
             let mut rates = IoRates::default();
             for word in words {
@@ -262,11 +262,11 @@ impl IoRules {
                 *slot = Some(rate.parse(value)?);
             }
             if rates == IoRates::default() {
-                return refuse(part, "at least one of rbps=, wbps=, riops= and wiops= behind the target");
+                return refuse(part.trim(), "at least one of rbps=, wbps=, riops= and wiops= behind the target");
             }
             rules.0.push(IoRule { target, rates });
             if rules.0.len() > MAX_RULES {
-                return refuse(part, "at most 16 targets");
+                return refuse(part.trim(), "at most 16 targets");
             }
         }
         if rules.to_string().len() > MAX_TEXT { refuse(text, TOO_LONG) } else { Ok(rules) }

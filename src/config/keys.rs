@@ -2,10 +2,11 @@
 //! The table of keys: the one place where a key's name, its values and its setting meet.
 
 use super::units::{
-    UNLIMITED, Wrong, base, cpus, or_unlimited, path, percent, period, processes, size, size_text, text_or_unlimited,
-    word, word_of,
+    UNLIMITED, Wrong, base, cpus, io_rules, or_unlimited, path, percent, period, processes, size, size_text,
+    text_or_unlimited, word, word_of,
 };
 use super::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, TaskCpus};
+use crate::cgroup::io::IoRules;
 use crate::job::Cpus;
 
 /// One key of jobfence.conf(5).
@@ -211,6 +212,24 @@ pub static KEYS: &[Key] = &[
         expects: PROCESSES,
         set: |config, text| or_unlimited(text, processes).map(|count| config.max_processes_per_task = count),
         get: |config| Some(text_or_unlimited(config.max_processes_per_task)),
+    },
+    Key {
+        name: "IOMax",
+        expects: IoRules::EXPECTS,
+        set: |config, text| io_rules(text).map(|rules| config.io_max = rules),
+        get: |config| Some(config.io_max.to_string()),
+    },
+    Key {
+        name: "IOMaxPerUser",
+        expects: IoRules::EXPECTS,
+        set: |config, text| io_rules(text).map(|rules| config.io_max_per_user = rules),
+        get: |config| Some(config.io_max_per_user.to_string()),
+    },
+    Key {
+        name: "IOMaxPerTask",
+        expects: IoRules::EXPECTS,
+        set: |config, text| io_rules(text).map(|rules| config.io_max_per_task = rules),
+        get: |config| Some(config.io_max_per_task.to_string()),
     },
 ];
 

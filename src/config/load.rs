@@ -2,6 +2,7 @@
 //! Where the configuration comes from: the defaults, then the file (first what holds for all jobs, then the sections that a
 //! job has, in their order), then the arguments in plugstack.conf.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read};
@@ -17,6 +18,7 @@ use super::lexer::{Position, Source, Token};
 use super::parser::{self, Assignment, Item};
 use super::sections::{self, Kind, Section};
 use super::{Config, Mode, OnErrors};
+use crate::cgroup::io::{IoRules, Malformed, Rate};
 use crate::error::Result as ResultOf;
 use crate::facts::{Asked, Facts};
 
@@ -350,6 +352,8 @@ struct Layer<'a> {
 struct Given<'a> {
     key: &'static Key,
     first: Assignment<'a>,
+    /// All that is said of the key, in the form of one value.
+    value: Cow<'a, str>,
     sound: bool,
 }
 
@@ -361,11 +365,23 @@ struct GivenSection<'a> {
 
 impl<'a> Layer<'a> {
     fn read(&mut self, items: impl Iterator<Item = Result<Item<'a>, ConfigError>>) {
-        for item in items {
+        let mut items = items.peekable();
+        while let Some(item) = items.next() {
             if self.errors.len() == MAX_ERRORS {
                 return;
             }
             let taken = item.and_then(|item| match item {
+                Item::Assignment(target) if is_rule(target.key.text) => {
+                    // What follows on the line and is a part of the value.
+                    let is_rate = |next: &Result<Item<'_>, _>| match next {
+                        Ok(Item::Assignment(Assignment { key, .. })) => {
+                            key.at.line == target.key.at.line && Rate::named(key.text).is_some()
+                        }
+                        _ => false,
+                    };
+                    let rates: Vec<Item<'a>> = std::iter::from_fn(|| items.next_if(is_rate)?.ok()).collect();
+                    self.take_rule(target, &rates)
+                }
                 Item::Assignment(assignment) => self.take(assignment),
                 Item::Header(header) => self.begin(&header),
                 Item::WrongHeader => {
@@ -377,6 +393,45 @@ impl<'a> Layer<'a> {
                 self.errors.push(error);
             }
         }
+    }
+
+    /// `IOMax=TARGET` and the rates that follow on its line; the key may be given once for each target.
+    fn take_rule(&mut self, target: Assignment<'a>, rates: &[Item<'a>]) -> Result<(), ConfigError> {
+        let key = find(target.key)?;
+        let section = self.sections.last().map(|last| last.section.as_ref());
+        if let Some(expected) = section.and_then(|section| sections::refuses(section, key)) {
+            return Err(ConfigError::text(target.key.at, target.key.text, expected));
+        }
+        let mut value = Cow::Borrowed(target.value.text);
+        let mut wrong = None;
+        for item in rates {
+            let Item::Assignment(Assignment { key: name, value: rate }) = item else { continue };
+            value.to_mut().push_str(&format!(" {}={}", name.text, rate.text));
+            let checked = Rate::named(name.text).map_or(Ok(0), |kind| kind.parse(rate.text));
+            let error = |bad: Malformed| {
+                ConfigError::text(rate.at, &bad.found, format!("{} to be {}", name.text, bad.expected))
+            };
+            wrong = wrong.or_else(|| checked.err().map(error));
+        }
+        let given = self.sections.last_mut().map_or(&mut self.general, |section| &mut section.given);
+        let earlier = given.iter_mut().find(|given| given.key.name == key.name);
+        // Alone first, for what is wrong with it; then with those of the lines before, of which it may repeat one.
+        let alone = IoRules::parse(&value);
+        let all = match &earlier {
+            Some(earlier) if alone.is_ok() => Cow::Owned(format!("{}; {value}", earlier.value)),
+            _ => value,
+        };
+        let refuse = |bad: Malformed| {
+            ConfigError::text(target.value.at, &bad.found, format!("{} to be {}", key.name, bad.expected))
+        };
+        let wrong = wrong.or_else(|| alone.and_then(|_| IoRules::parse(&all)).err().map(refuse));
+        let sound = wrong.is_none();
+        match earlier {
+            Some(earlier) if sound => earlier.value = all,
+            Some(earlier) => earlier.sound = false,
+            None => given.push(Given { key, first: target, value: all, sound }),
+        }
+        wrong.map_or(Ok(()), Err)
     }
 
     fn begin(&mut self, header: &Assignment<'a>) -> Result<(), ConfigError> {
@@ -402,7 +457,7 @@ impl<'a> Layer<'a> {
             return Err(ConfigError::text(name.at, name.text, expected));
         }
         let checked = (key.set)(&mut Config::default(), value.text);
-        given.push(Given { key, first: assignment, sound: checked.is_ok() });
+        given.push(Given { key, first: assignment, value: value.text.into(), sound: checked.is_ok() });
         checked.map_err(|wrong| {
             ConfigError::text(value.at, value.text, format!("{} to be {}{}", key.name, key.expects, wrong.detail()))
         })?;
@@ -451,15 +506,21 @@ impl<'a> Layer<'a> {
 fn own(given: Vec<Given<'_>>, section: Option<&str>) -> Vec<Setting> {
     let sound = given.into_iter().filter(|given| given.sound);
     sound
-        .map(|Given { key, first, .. }| {
+        .map(|Given { key, first, value, .. }| {
             let Position { source, line, .. } = first.key.at;
             let origin = match source {
                 Source::File(name) => Origin::File { name: name.to_owned(), line, section: section.map(str::to_owned) },
                 Source::Argument(number) => Origin::Argument(number),
             };
-            Setting { key, value: first.value.text.to_owned(), origin }
+            Setting { key, value: value.into_owned(), origin }
         })
         .collect()
+}
+
+/// Whether the key's value goes on in the assignments that follow on its line, as in Slurm's `NodeName=n1 CPUs=4`. In
+/// plugstack.conf it cannot: there each argument stands for itself.
+fn is_rule(name: &str) -> bool {
+    ["IOMax", "IOMaxPerUser", "IOMaxPerTask"].iter().any(|rule| rule.eq_ignore_ascii_case(name))
 }
 
 /// The key of this name, among those that its source may give.
@@ -467,6 +528,9 @@ fn find(name: Token<'_>) -> Result<&'static Key, ConfigError> {
     let of_arguments = matches!(name.at.source, Source::Argument(_)).then_some(&FILE_ARGUMENT);
     let known = || KEYS.iter().chain(of_arguments);
     known().find(|key| key.name.eq_ignore_ascii_case(name.text)).ok_or_else(|| {
+        if Rate::named(name.text).is_some() {
+            return ConfigError::text(name.at, name.text, "IOMax=TARGET before it on the same line");
+        }
         let hint = nearest(name.text, known().map(|key| key.name)).map(|key| format!("; did you mean {key}?"));
         ConfigError::text(name.at, name.text, format!("a key of jobfence.conf(5){}", hint.unwrap_or_default()))
     })
@@ -514,7 +578,8 @@ mod tests {
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
-                    OOMKillStep=yes MaxProcessesPerUser=8192 MaxProcessesPerTask=512\n";
+                    OOMKillStep=yes MaxProcessesPerUser=8192 MaxProcessesPerTask=512\n\
+                    IOMax=/a wbps=1M\nIOMaxPerUser=/b riops=5 IOMaxPerTask=/c rbps=2K wiops=6\n";
         let config = Config {
             mode: Mode::Observe,
             on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail),
@@ -544,6 +609,9 @@ mod tests {
             max_processes: Some(4096),
             max_processes_per_user: Some(8192),
             max_processes_per_task: Some(512),
+            io_max: IoRules::parse("/a wbps=1M").unwrap(),
+            io_max_per_user: IoRules::parse("/b riops=5").unwrap(),
+            io_max_per_task: IoRules::parse("/c rbps=2K wiops=6").unwrap(),
         };
         assert_eq!(parse("f", text.as_bytes()), Ok(config));
         assert_eq!(parse("f", b""), Ok(Config::default()));
@@ -572,6 +640,36 @@ mod tests {
             ]
         );
         assert_eq!(errors_of(&"x=1\n".repeat(100)).len(), 20);
+    }
+
+    #[test]
+    fn rates_follow_their_target_on_the_same_line() {
+        let text = "IOMax=/scratch rbps=200M wiops=1000 Mode=observe\niomax=/dev/sdb WBPS=1M # more\n\
+                    IOMaxPerTask=\"/a rbps=1; /b rbps=2\" wbps=3\n";
+        let config = parse("f", text.as_bytes()).unwrap();
+        assert_eq!(config.io_max.to_string(), "/scratch rbps=200M wiops=1000; /dev/sdb wbps=1M");
+        assert_eq!(config.io_max_per_task.to_string(), "/a rbps=1; /b rbps=2 wbps=3");
+        assert_eq!((config.mode, config.io_max_per_user), (Mode::Observe, IoRules::default()));
+        let loaded = load_file(&["IOMax=/x,rbps=1;/y,wbps=2"], Some((text, 0o644))).unwrap();
+        assert_eq!(loaded.config.io_max.to_string(), "/x rbps=1; /y wbps=2");
+        let expects = IoRules::EXPECTS;
+        assert_eq!(
+            errors_of(
+                "rbps=1\nIOMax=/a\nIOMaxPerUser=/b rbps=1Q wbps=1\nIOMaxPerUser=/b\twbps=2 riops=1K\n\
+                 IOMaxPerTask=/c rbps=1\nIOMaxPerTask=/c wbps=1\nIOMaxPerTask=c wbps=1 Foo=1\nIOMaxPerTask=/d Mode=off rbps=1\n"
+            ),
+            [
+                r#"1:1: found "rbps", expected IOMax=TARGET before it on the same line"#,
+                r#"2:7: found "/a", expected IOMax to be at least one of rbps=, wbps=, riops= and wiops= behind the target"#,
+                &format!(r#"3:22: found "1Q", expected rbps to be {}"#, Rate::ReadBytes.expects()),
+                &format!(r#"4:30: found "1K", expected riops to be {}"#, Rate::Reads.expects()),
+                r#"6:14: found "/c wbps=1", expected IOMaxPerTask to be each target only once"#,
+                &format!(r#"7:14: found "c wbps=1", expected IOMaxPerTask to be {expects}"#),
+                r#"7:23: found "Foo", expected a key of jobfence.conf(5)"#,
+                r#"8:14: found "/d", expected IOMaxPerTask to be at least one of rbps=, wbps=, riops= and wiops= behind the target"#,
+                r#"8:26: found "rbps", expected IOMax=TARGET before it on the same line"#,
+            ]
+        );
     }
 
     #[test]
@@ -817,10 +915,18 @@ mod tests {
             (percent(0, 100), percent(0, 100), percent(0, 100), prop::option::of(percent(1, 100))),
             (prop::option::of(cpus()), task_cpus, prop::option::of(bytes()), prop::option::of(bytes())),
         );
-        (words, numbers).prop_map(
+        let rules = || {
+            prop::collection::vec((1_u64..1 << 50, 1_u32..u32::MAX), 0..3).prop_map(|rates| {
+                let rule = |(n, (bytes, count))| format!("/{n} rbps={bytes} wiops={count}");
+                let text = rates.into_iter().enumerate().map(rule).collect::<Vec<_>>().join(";");
+                if text.is_empty() { IoRules::default() } else { IoRules::parse(&text).unwrap() }
+            })
+        };
+        (words, numbers, [rules(), rules(), rules()]).prop_map(
             |(
                 (mode, on, (mount, base, run), yes, policy),
                 (percents, period, min, headroom, processes, shares, most),
+                io,
             )| Config {
                 mode,
                 on_error: OnErrors::all(on.0)
@@ -854,6 +960,9 @@ mod tests {
                 max_processes: processes.0,
                 max_processes_per_user: processes.1,
                 max_processes_per_task: processes.2,
+                io_max: io[0].clone(),
+                io_max_per_user: io[1].clone(),
+                io_max_per_task: io[2].clone(),
             },
         )
     }

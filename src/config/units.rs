@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use crate::cgroup::io::IoRules;
 use crate::cgroup::limits::MOST_PROCESSES;
 use crate::job::Cpus;
 
@@ -84,6 +85,11 @@ impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_multiple_of(1_000) { write!(f, "{}ms", self.0 / 1_000) } else { write!(f, "{}us", self.0) }
     }
+}
+
+/// Rates for some targets, all in one text.
+pub(super) fn io_rules(text: &str) -> Result<IoRules, Wrong> {
+    IoRules::parse(text).map_err(|_| Wrong::Form)
 }
 
 /// A percentage from `range`, with up to two decimals and perhaps a `%`.
