@@ -109,6 +109,8 @@ pub struct Config {
     pub io_max_per_user: IoRules,
     /// `IOMaxPerTask`: how fast each task may.
     pub io_max_per_task: IoRules,
+    /// `IOWeight`: a job's share of a busy disk, 1 to 10000; `None` leaves the kernel's 100.
+    pub io_weight: Option<u64>,
 }
 
 impl Default for Config {
@@ -145,6 +147,7 @@ impl Default for Config {
             io_max: IoRules::default(),
             io_max_per_user: IoRules::default(),
             io_max_per_task: IoRules::default(),
+            io_weight: None,
         }
     }
 }

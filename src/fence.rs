@@ -12,6 +12,7 @@ use nix::errno::Errno;
 
 use crate::cgroup::affinity::Affinity;
 use crate::cgroup::dir::Dir;
+use crate::cgroup::disk::Disks;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
 use crate::cgroup::place::{Membership, SlurmsOwn};
@@ -333,7 +334,14 @@ impl Fence {
     /// Writes the job's limits and then the step's, and reads them back. Returns those that could not be set. Directories of
     /// the scheduler's that are not known yet get theirs when they are.
     pub fn limit(&mut self, plan: &Plan) -> Vec<LimitError> {
-        let mut errors = Vec::new();
+        let mut plan = plan.clone();
+        // Here, and not when a task is attached, which may be where other file systems are seen.
+        let mut errors = match plan.names_disks().then(|| Dir::open("/proc").and_then(|proc| Disks::read(&proc))) {
+            None => Vec::new(),
+            Some(Ok(disks)) => plan.find_disks(&disks),
+            Some(Err(error)) => vec![(Limit::Io, error)],
+        };
+        let plan = &plan;
         for (controller, error) in &self.missing {
             errors.extend(limiting::none_of(plan, |theirs| theirs == *controller, error));
         }
@@ -363,6 +371,7 @@ impl Fence {
                 None
             }
         };
+        errors.extend(limiting::not_together(plan, hierarchy));
         let mut place = match tree {
             Tree::Own(_) => Place::Own,
             Tree::Overlay(overlay) => {
@@ -427,6 +436,12 @@ impl Fence {
         }
         for level in [Level::User, Level::Job, Level::Step] {
             set(level, place, &|limit| !UNDER_LOCK.contains(&limit) && !AMOUNTS.contains(&limit), errors);
+        }
+        if let (Some(user), Some(_), true) = (&user, plan.job.io_weight, hierarchy.has("io")) {
+            let weighed = limiting::weigh_io_of_user(user, hierarchy.version);
+            // What the job's own directory has said already is not said again.
+            let known = errors.iter().any(|(limit, _)| *limit == Limit::IoWeight);
+            errors.extend(weighed.err().filter(|_| !known).map(|error| (Limit::IoWeight, error)));
         }
     }
 
@@ -794,7 +809,11 @@ pub fn controllers(config: &Config) -> Vec<&'static str> {
     let pids = config.max_processes.is_some()
         || config.max_processes_per_user.is_some()
         || config.max_processes_per_task.is_some();
-    let used = [("cpu", cpu), ("memory", memory), ("pids", pids)];
+    let rules = [&config.io_max, &config.io_max_per_user, &config.io_max_per_task];
+    let io = config.io_weight.is_some() || rules.iter().any(|rules| !rules.is_empty());
+    // cgroup2 throttles what the page cache writes only where memory is counted, too (cgroup-v2.rst, "Writeback").
+    let memory = memory || rules.iter().any(|rules| rules.limits_writes());
+    let used = [("cpu", cpu), ("memory", memory), ("pids", pids), ("io", io)];
     used.into_iter().filter(|(_, used)| *used).map(|(controller, _)| controller).collect()
 }
 

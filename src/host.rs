@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::cgroup::dir::Dir;
-use crate::cgroup::layout::{Hierarchy, Kind, Layout, Version};
+use crate::cgroup::layout::{Hierarchy, Kind, Layout, V1_IO, Version};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::job::Name;
@@ -109,7 +109,8 @@ impl Host {
                  command line, or switch the limit off in jobfence.conf"
             )),
             Kind::Hybrid | Kind::Legacy => {
-                error.hint(format!("mount it (mount -t cgroup -o {controller} …), or switch the limit off in jobfence.conf"))
+                let name = if controller == "io" { V1_IO } else { controller };
+                error.hint(format!("mount it (mount -t cgroup -o {name} …), or switch the limit off in jobfence.conf"))
             }
         })
     }

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::cgroup::disk::Disks;
+use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US, SwapLimit};
 use crate::config::{Config, Limit, Percent, TaskCpus};
 use crate::error::Error;
@@ -32,6 +34,12 @@ pub struct Limits {
     pub oom_group: bool,
     /// Processes and threads.
     pub processes: Option<u64>,
+    /// How fast it may read and write, by what was named in the configuration.
+    pub io: IoRules,
+    /// The same by disk, once those are known; see [`Plan::find_disks`].
+    pub disks: Vec<DiskLimit>,
+    /// Share of a busy disk among its siblings, as `io.weight` has it.
+    pub io_weight: Option<u64>,
 }
 
 impl Limits {
@@ -54,6 +62,9 @@ impl Limits {
             min: both(self.min, other.min),
             oom_group: self.oom_group || other.oom_group,
             processes: least(self.processes, other.processes, Ord::min),
+            io: self.io.at_most(&other.io),
+            disks: io::both(&self.disks, &other.disks),
+            io_weight: least(self.io_weight, other.io_weight, Ord::min),
         }
     }
 }
@@ -123,6 +134,28 @@ impl Plan {
         }
     }
 
+    /// Whether anything is said of how fast is read and written.
+    pub fn names_disks(&self) -> bool {
+        [&self.user, &self.job, &self.step, &self.task].into_iter().any(|limits| !limits.io.is_empty())
+    }
+
+    /// Finds the disks that are to be throttled; why it is none comes back.
+    pub fn find_disks(&mut self, disks: &Disks) -> Vec<(Limit, Error)> {
+        let mut all = Vec::new();
+        for limits in [&mut self.user, &mut self.job, &mut self.step, &mut self.task] {
+            let (found, errors) = io::limits_of(&limits.io, disks);
+            limits.disks = found;
+            // Said once: job and step have the same targets.
+            for error in errors {
+                let error = (Limit::Io, error);
+                if !all.contains(&error) {
+                    all.push(error);
+                }
+            }
+        }
+        all
+    }
+
     /// Of each limit the lower one.
     #[must_use]
     pub fn at_most(self, other: Self) -> Self {
@@ -151,6 +184,8 @@ impl fmt::Display for Limits {
             self.min.map(memory("of memory kept")),
             self.oom_group.then(|| "killed as a whole".to_owned()),
             self.processes.map(|count| format!("{count} processes")),
+            (!self.io.is_empty()).then(|| format!("I/O {}", self.io)),
+            self.io_weight.map(|weight| format!("I/O weight {weight}")),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();
         f.write_str(&if all.is_empty() { "nothing".to_owned() } else { all.join(", ") })
@@ -236,6 +271,11 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     plan.job.processes = config.max_processes;
     plan.step.processes = config.max_processes;
     plan.task.processes = config.max_processes_per_task;
+    plan.user.io = config.io_max_per_user.clone();
+    plan.job.io = config.io_max.clone();
+    plan.step.io = config.io_max.clone();
+    plan.task.io = config.io_max_per_task.clone();
+    plan.job.io_weight = config.io_weight;
     plan.nest();
     plan.save_for_later(config);
     (plan, errors)

@@ -32,6 +32,9 @@ pub fn ended(key: &JobKey, usage: &Usage) -> String {
     if let Some(refused) = usage.forks_refused.filter(|refused| *refused > 0) {
         add(format!("forks refused {refused}"));
     }
+    if let Some(io) = usage.io.filter(|io| io.read > 0 || io.written > 0) {
+        add(format!("read {}, written {}", mebibytes(io.read), mebibytes(io.written)));
+    }
     line
 }
 
@@ -94,6 +97,7 @@ pub fn mebibytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::usage::IoBytes;
     use crate::job::Name;
     use std::time::Duration;
 
@@ -117,11 +121,14 @@ mod tests {
             memory_peak: Some(200 << 20),
             oom_kills: Some(1),
             forks_refused: Some(0),
+            io: Some(IoBytes::default()),
         };
         let line = "job 5 step batch ended: cpu 12.340 s, throttled 3.200 s, peak memory 200.0 MiB, OOM kills 1";
         assert_eq!(ended(&key(), &usage), line);
         let refused = Usage { forks_refused: Some(3), ..usage };
         assert_eq!(ended(&key(), &refused), format!("{line}, forks refused 3"));
+        let moved = Usage { io: Some(IoBytes { read: 3 << 20, written: 1 << 19 }), ..usage };
+        assert_eq!(ended(&key(), &moved), format!("{line}, read 3.0 MiB, written 0.5 MiB"));
         let usage = Usage { memory_peak: None, ..usage };
         assert!(!ended(&key(), &usage).contains("peak"));
     }

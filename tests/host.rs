@@ -12,6 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::dir::Dir;
+use jobfence::cgroup::disk::Disks;
+use jobfence::cgroup::io::{self, IoRates, IoRules};
 use jobfence::cgroup::kill::{Members, kill_all};
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{self, CpuQuota};
@@ -553,6 +555,172 @@ fn directories_made_inside_a_step_go_with_it() {
     fence.close(soon()).unwrap();
     child.wait().unwrap();
     assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+/// A disk on a file; detached when dropped.
+struct Loop {
+    device: String,
+    _dir: tempfile::TempDir,
+}
+
+impl Loop {
+    fn new(mib: u64) -> Option<Self> {
+        // Not below /tmp where that is in memory: then there is no O_DIRECT.
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("disk");
+        fs::File::create(&file).unwrap().set_len(mib << 20).unwrap();
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&file).output().ok()?;
+        let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+        made.status.success().then_some(Self { device, _dir: dir })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.device]).status();
+    }
+}
+
+/// A dd in the fence, which waits for a line, without the page cache.
+fn dd(site: &Site, fence: &mut Fence, arguments: &[&str]) -> Child {
+    let mut child = Command::new("sh");
+    let script = "read line; exec dd bs=512K status=none \"$@\"";
+    let mut child = child.args(["-c", script, "sh"]).args(arguments).stdin(Stdio::piped()).spawn().unwrap();
+    fence.attach(&site.host(), child.id().cast_signed(), Some(0)).unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    child
+}
+
+fn io_site(test: &str, rules: &str) -> Site {
+    let mut site = Site::new(test);
+    site.config.io_max = IoRules::parse(rules).unwrap();
+    site
+}
+
+#[test]
+fn who_reads_and_writes_a_disk_keeps_to_his_rate() {
+    const MIB: u64 = 1 << 20;
+    let Some(disk) = Loop::new(64) else { return common::skip("no loop device can be made") };
+    let device = disk.device.as_str();
+    let site = io_site("io", &format!("{device} rbps=8M wbps=4M"));
+    let host = site.host();
+    if host.layout.with_controller("io").is_none() {
+        return common::skip("no controller of I/O");
+    }
+    let mut fences = ["0", "1"].map(|job| {
+        let key = JobKey { job: Name::new(job).unwrap(), ..key("0") };
+        let mut fence = Fence::open(&host, &site.config, &key, None).unwrap();
+        let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
+        assert!(errors.is_empty(), "{errors:?}");
+        fence
+    });
+    let (dir, version) = dir_of(&site, &fences[0], "io", false);
+    let number = Disks::read(&host.proc).unwrap().of(Path::new(device)).unwrap();
+    let rates = IoRates { rbps: Some(8 * MIB), wbps: Some(4 * MIB), ..IoRates::default() };
+    assert_eq!(io::max(&dir, version, number).unwrap(), rates);
+    // Two jobs at once, each as fast as it may: the limit is not of both together.
+    for (arguments, seconds) in [
+        (["if=DISK", "of=/dev/null", "iflag=direct", "count=48"], 3.0),
+        (["if=/dev/zero", "of=DISK", "oflag=direct", "count=24"], 3.0),
+    ] {
+        let arguments = arguments.map(|argument| argument.replace("DISK", device));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let begun = Instant::now();
+        let children = fences.each_mut().map(|fence| dd(&site, fence, &arguments));
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+            let took = begun.elapsed().as_secs_f64();
+            println!("{arguments:?}: {took:.2} s, expected {seconds}");
+            assert!((took / seconds - 1.0).abs() < 0.15, "{arguments:?} took {took:.2} s, expected {seconds}");
+        }
+    }
+    let used = fences[0].usage().io.unwrap();
+    // A write passes the loop device and then the disk that holds its file.
+    assert!((24 * MIB..=50 * MIB).contains(&used.read), "{used:?}");
+    assert!((12 * MIB..=26 * MIB).contains(&used.written), "{used:?}");
+    for fence in &mut fences {
+        fence.close(soon()).unwrap();
+    }
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn what_is_on_no_disk_is_said_and_the_rest_is_throttled() {
+    let Some(disk) = Loop::new(8) else { return common::skip("no loop device can be made") };
+    let device = disk.device.as_str();
+    let site = io_site("io-none", &format!("/dev/shm rbps=1M; {device} riops=50; /nowhere/at/all wiops=1"));
+    let host = site.host();
+    let mut fence = Fence::open(&host, &site.config, &key("0"), None).unwrap();
+    let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
+    let said: Vec<String> = errors.iter().map(|(limit, error)| format!("{limit}: {error}")).collect();
+    let (dir, version) = dir_of(&site, &fence, "io", false);
+    let number = Disks::read(&host.proc).unwrap().of(Path::new(device)).unwrap();
+    assert_eq!(io::max(&dir, version, number).unwrap(), IoRates { riops: Some(50), ..IoRates::default() });
+    fence.close(soon()).unwrap();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said[0].starts_with("I/O: /dev/shm is on /dev/shm (tmpfs of tmpfs), which is kept in memory"), "{said:?}");
+    assert!(said[1].starts_with("I/O: find /nowhere: No such file or directory"), "{said:?}");
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn each_task_has_its_own_rate_within_its_steps() {
+    let Some(disk) = Loop::new(32) else { return common::skip("no loop device can be made") };
+    let device = disk.device.as_str();
+    let mut site = io_site("io-task", &format!("{device} rbps=8M"));
+    site.config.io_max_per_task = IoRules::parse(&format!("{device} rbps=2M wiops=70")).unwrap();
+    let mut fence = open(&site, "0", &grant(1, 100));
+    let arguments = [&format!("if={device}"), "of=/dev/null", "iflag=direct", "count=12"];
+    let begun = Instant::now();
+    let mut child = dd(&site, &mut fence, &arguments);
+    let (step, version) = dir_of(&site, &fence, "io", false);
+    let number = Disks::read(&site.host().proc).unwrap().of(Path::new(device)).unwrap();
+    let rates = |dir: &Dir| io::max(dir, version, number).unwrap();
+    let of_task = IoRates { rbps: Some(2 << 20), wiops: Some(70), ..IoRates::default() };
+    assert_eq!(rates(&step.child("task_0").unwrap()), of_task);
+    assert_eq!(rates(&step), IoRates { rbps: Some(8 << 20), ..IoRates::default() });
+    assert!(child.wait().unwrap().success());
+    let took = begun.elapsed().as_secs_f64();
+    assert!((took / 3.0 - 1.0).abs() < 0.15, "{took}");
+    fence.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn what_v1_cannot_throttle_together_is_said() {
+    let Some(disk) = Loop::new(8) else { return common::skip("no loop device can be made") };
+    let mut site = Site::new("io-user");
+    site.config.io_max_per_user = IoRules::parse(&format!("{} rbps=1M", disk.device)).unwrap();
+    let mut fence = Fence::open(&site.host(), &site.config, &key("0"), None).unwrap();
+    let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
+    let (step, version) = dir_of(&site, &fence, "io", false);
+    let user = Dir::open(step.path().parent().unwrap().parent().unwrap()).unwrap();
+    let number = Disks::read(&site.host().proc).unwrap().of(Path::new(&disk.device)).unwrap();
+    let shown = [&user, &step].map(|dir| io::max(dir, version, number).unwrap().rbps);
+    fence.close(soon()).unwrap();
+    match version {
+        Version::V1 => {
+            assert_eq!(shown, [None, Some(1 << 20)]);
+            assert!(errors[0].1.to_string().contains("cannot be throttled together"), "{errors:?}");
+        }
+        Version::V2 => assert_eq!((shown, errors), ([Some(1 << 20), None], vec![])),
+    }
+}
+
+#[test]
+fn a_job_has_a_weight_of_io_where_the_kernel_has_any() {
+    let mut site = Site::new("io-weight");
+    site.config.io_weight = Some(50);
+    let mut fence = Fence::open(&site.host(), &site.config, &key("0"), None).unwrap();
+    let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
+    let (job, version) = dir_of(&site, &fence, "io", true);
+    let user = Dir::open(job.path().parent().unwrap()).unwrap();
+    let shown = [&job, &user].map(|dir| io::weight(dir, version));
+    fence.close(soon()).unwrap();
+    match shown {
+        [None, _] => assert!(errors[0].1.to_string().contains("this kernel has no weights of I/O"), "{errors:?}"),
+        both => assert_eq!((both, errors), ([Some(50), Some(50)], vec![])),
+    }
 }
 
 #[test]

@@ -336,22 +336,39 @@ pub struct DiskLimit {
 
 /// The disks that the targets are on, each once, and what cannot be throttled.
 pub fn limits_of(rules: &IoRules, disks: &Disks) -> (Vec<DiskLimit>, Vec<Error>) {
-    let mut limits: Vec<DiskLimit> = Vec::new();
+    let mut limits = Vec::new();
     let mut errors = Vec::new();
     for rule in rules.iter() {
-        let disk = match disks.of(&rule.target) {
-            Ok(disk) => disk,
-            Err(error) => {
-                errors.push(error);
-                continue;
-            }
-        };
-        match limits.iter_mut().find(|limit| limit.disk == disk) {
-            Some(limit) => limit.rates = limit.rates.at_most(rule.rates),
-            None => limits.push(DiskLimit { disk, rates: rule.rates }),
+        match disks.of(&rule.target) {
+            Ok(disk) => limits = both(&limits, &[DiskLimit { disk, rates: rule.rates }]),
+            Err(error) => errors.push(error),
         }
     }
     (limits, errors)
+}
+
+/// Of each disk all that either limits, and each rate the lower of both.
+pub fn both(these: &[DiskLimit], those: &[DiskLimit]) -> Vec<DiskLimit> {
+    let mut limits = these.to_vec();
+    for theirs in those {
+        match limits.iter_mut().find(|limit| limit.disk == theirs.disk) {
+            Some(limit) => limit.rates = limit.rates.at_most(theirs.rates),
+            None => limits.push(*theirs),
+        }
+    }
+    limits
+}
+
+/// What [`set_max`] writes in an empty directory: files and values.
+pub fn writes(limit: DiskLimit, version: Version) -> Vec<(&'static str, String)> {
+    let DiskLimit { disk, rates } = limit;
+    match version {
+        Version::V2 => vec![(IO_MAX, rates.line(disk))],
+        Version::V1 => {
+            let line = |rate: Rate| Some((rate.v1_file(), format!("{disk} {}", rates.get(rate)?)));
+            Rate::ALL.into_iter().filter_map(line).collect()
+        }
+    }
 }
 
 /// Limits the rates for a disk, and reads back. What was limited before for this disk and is not now is limited no more.
@@ -416,15 +433,8 @@ pub const DEFAULT_WEIGHT: u64 = 100;
 /// Both of v2's files where both exist: one is blk-iocost's (Linux 5.4 and later), the other BFQ's, and a disk has at most one
 /// of them at work. v1 has BFQ's, and before Linux 5.0 that of CFQ.
 pub fn set_weight(dir: &Dir, version: Version, weight: u64) -> Result<()> {
-    let files: [(&str, String); 2] = match version {
-        Version::V2 => [("io.weight", format!("default {weight}")), ("io.bfq.weight", bfq_weight(weight).to_string())],
-        Version::V1 => [
-            ("blkio.bfq.weight", bfq_weight(weight).to_string()),
-            ("blkio.weight", weight.saturating_mul(5).clamp(10, 1000).to_string()),
-        ],
-    };
     let mut is_set = false;
-    for (file, value) in files {
+    for (file, value) in weight_writes(weight, version) {
         match dir.write_and_read(file, &value) {
             Ok(text) => {
                 let number = |text: &str| text.trim_start_matches("default ").trim().to_owned();
@@ -448,6 +458,30 @@ pub fn set_weight(dir: &Dir, version: Version, weight: u64) -> Result<()> {
              IOWeight out"
         }
     }))
+}
+
+/// What [`set_weight`] writes, where the kernel has it.
+pub fn weight_writes(weight: u64, version: Version) -> [(&'static str, String); 2] {
+    match version {
+        Version::V2 => [("io.weight", format!("default {weight}")), ("io.bfq.weight", bfq_weight(weight).to_string())],
+        Version::V1 => [
+            ("blkio.bfq.weight", bfq_weight(weight).to_string()),
+            ("blkio.weight", weight.saturating_mul(5).clamp(10, 1000).to_string()),
+        ],
+    }
+}
+
+/// Reads what [`set_weight`] has set, on the scale of `io.weight`; `None` where the kernel has no weights.
+pub fn weight(dir: &Dir, version: Version) -> Option<u64> {
+    let read = |file: &str| {
+        let text = dir.read_if_there(file).ok()??;
+        text.lines().next()?.trim_start_matches("default ").trim().parse::<u64>().ok()
+    };
+    let of_bfq = |weight: u64| weight + weight.saturating_sub(DEFAULT_WEIGHT).saturating_mul(10);
+    match version {
+        Version::V2 => read("io.weight").or_else(|| read("io.bfq.weight").map(of_bfq)),
+        Version::V1 => read("blkio.bfq.weight").map(of_bfq).or_else(|| read("blkio.weight").map(|weight| weight / 5)),
+    }
 }
 
 /// BFQ's scale ends at 1000 (`BFQ_MAX_WEIGHT`, block/bfq-iosched.h) and has 100 in the same place: what is above is pressed

@@ -14,6 +14,9 @@ use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, fstatfs}
 use super::dir::Dir;
 use crate::error::{Error, Result};
 
+/// What v1 calls the controller `io`.
+pub const V1_IO: &str = "blkio";
+
 /// The two kernel interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
@@ -50,9 +53,9 @@ impl Hierarchy {
         (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/'))
     }
 
-    /// Whether this hierarchy has the controller.
+    /// Whether this hierarchy has the controller. v1 calls `io` by the name `blkio`.
     pub fn has(&self, controller: &str) -> bool {
-        self.controllers.contains(controller)
+        self.controllers.contains(controller) || controller == "io" && self.controllers.contains(V1_IO)
     }
 }
 
@@ -274,6 +277,9 @@ mod tests {
         assert_eq!(layout.with_controller("cpu"), layout.with_controller("cpuacct"));
         assert_eq!(layout.with_controller("memory").unwrap().mount, Path::new("/sys/fs/cgroup/memory"));
         assert_eq!(layout.with_controller("systemd"), None);
+        assert_eq!(layout.with_controller("io"), None);
+        let blkio = parse(&format!("{HYBRID}36 30 0:31 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio\n"));
+        assert_eq!(blkio.with_controller("io").unwrap().mount, Path::new("/sys/fs/cgroup/blkio"));
         assert_eq!(layout.with_controller("seclabel"), None);
     }
 

@@ -22,12 +22,24 @@ pub struct Usage {
     pub oom_kills: Option<u64>,
     /// How often no process could be started, for the limit of their number.
     pub forks_refused: Option<u64>,
+    /// Bytes read from disks, and written to them; what goes through one disk to another (LVM, loop) counts at each.
+    pub io: Option<IoBytes>,
+}
+
+/// Bytes moved between memory and disks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct IoBytes {
+    /// Read.
+    pub read: u64,
+    /// Written.
+    pub written: u64,
 }
 
 impl Usage {
     /// Reads what this hierarchy knows, where nothing before it knew.
     pub fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         self.forks_refused = self.forks_refused.or_else(|| forks_refused(hierarchy, dir));
+        self.io = self.io.or_else(|| io_bytes(hierarchy, dir));
         match hierarchy.version {
             Version::V2 => {
                 // cpu.stat has usage_usec in every cgroup2 directory, with or without the cpu controller.
@@ -59,6 +71,7 @@ impl Usage {
         self.memory_peak = self.memory_peak.or(other.memory_peak);
         self.oom_kills = self.oom_kills.or(other.oom_kills);
         self.forks_refused = self.forks_refused.or(other.forks_refused);
+        self.io = self.io.or(other.io);
     }
 }
 
@@ -89,6 +102,36 @@ pub fn forks_refused(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     let own = at(dir)?;
     let below = dir.list(true).unwrap_or_default();
     Some(own + below.iter().filter_map(|name| at(&dir.child(name).ok()?)).sum::<u64>())
+}
+
+/// What the processes here and below have read and written (`io.stat` in cgroup-v2.rst; cgroup-v1/blkio-controller.rst).
+fn io_bytes(hierarchy: &Hierarchy, dir: &Dir) -> Option<IoBytes> {
+    if !hierarchy.has("io") {
+        return None;
+    }
+    let mut bytes = IoBytes::default();
+    match hierarchy.version {
+        Version::V2 => {
+            for word in dir.read("io.stat").ok()?.split_whitespace() {
+                match word.split_once('=') {
+                    Some(("rbytes", read)) => bytes.read = bytes.read.saturating_add(number(read)?),
+                    Some(("wbytes", written)) => bytes.written = bytes.written.saturating_add(number(written)?),
+                    _ => {}
+                }
+            }
+        }
+        Version::V1 => {
+            for line in dir.read("blkio.throttle.io_service_bytes_recursive").ok()?.lines() {
+                let mut words = line.split_whitespace().skip(1);
+                match (words.next(), words.next()) {
+                    (Some("Read"), Some(read)) => bytes.read = bytes.read.saturating_add(number(read)?),
+                    (Some("Write"), Some(written)) => bytes.written = bytes.written.saturating_add(number(written)?),
+                    _ => {}
+                }
+            }
+        }
+    }
+    Some(bytes)
 }
 
 /// A file that cannot be read gives no figures; the step ended all the same.
@@ -132,7 +175,29 @@ mod tests {
                 memory_peak: None,
                 oom_kills: Some(1),
                 forks_refused: None,
+                io: None,
             }
         );
+    }
+
+    #[test]
+    fn bytes_of_all_disks() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(
+            temp.path().join("io.stat"),
+            "8:0 rbytes=1000 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\n254:0 rbytes=1 wbytes=3\n",
+        )
+        .unwrap();
+        let text = "8:0 Read 5\n8:0 Write 6\n8:0 Total 11\n7:0 Read 1\nTotal 12\n";
+        std::fs::write(temp.path().join("blkio.throttle.io_service_bytes_recursive"), text).unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let bytes = |version, name: &str| {
+            let controllers = BTreeSet::from([name.to_owned()]);
+            let mount = temp.path().into();
+            io_bytes(&Hierarchy { version, mount, root: "/".into(), controllers, name: None }, &dir)
+        };
+        assert_eq!(bytes(Version::V2, "io"), Some(IoBytes { read: 1001, written: 23 }));
+        assert_eq!(bytes(Version::V1, "blkio"), Some(IoBytes { read: 6, written: 6 }));
+        assert_eq!(bytes(Version::V1, "cpu"), None);
     }
 }

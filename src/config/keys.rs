@@ -3,7 +3,7 @@
 
 use super::units::{
     UNLIMITED, Wrong, base, cpus, io_rules, or_unlimited, path, percent, period, processes, size, size_text,
-    text_or_unlimited, word, word_of,
+    text_or_unlimited, weight, word, word_of,
 };
 use super::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, TaskCpus};
 use crate::cgroup::io::IoRules;
@@ -231,6 +231,12 @@ pub static KEYS: &[Key] = &[
         set: |config, text| io_rules(text).map(|rules| config.io_max_per_task = rules),
         get: |config| Some(config.io_max_per_task.to_string()),
     },
+    Key {
+        name: "IOWeight",
+        expects: "a whole number from 1 to 10000",
+        set: |config, text| weight(text).map(|weight| config.io_weight = Some(weight)),
+        get: |config| config.io_weight.map(|weight| weight.to_string()),
+    },
 ];
 
 const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
@@ -353,7 +359,7 @@ mod tests {
             assert_eq!((key.set)(&mut config, "?"), Err(Wrong::Form), "{}", key.name);
         }
         let unset: Vec<_> = KEYS.iter().filter(|key| key.default_value().is_none()).map(|key| key.name).collect();
-        assert_eq!(unset, ["CgroupBase"]);
+        assert_eq!(unset, ["CgroupBase", "IOWeight"]);
     }
 
     #[test]

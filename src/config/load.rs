@@ -579,7 +579,7 @@ mod tests {
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
                     OOMKillStep=yes MaxProcessesPerUser=8192 MaxProcessesPerTask=512\n\
-                    IOMax=/a wbps=1M\nIOMaxPerUser=/b riops=5 IOMaxPerTask=/c rbps=2K wiops=6\n";
+                    IOMax=/a wbps=1M\nIOMaxPerUser=/b riops=5 IOMaxPerTask=/c rbps=2K wiops=6 IOWeight=500\n";
         let config = Config {
             mode: Mode::Observe,
             on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail),
@@ -612,6 +612,7 @@ mod tests {
             io_max: IoRules::parse("/a wbps=1M").unwrap(),
             io_max_per_user: IoRules::parse("/b riops=5").unwrap(),
             io_max_per_task: IoRules::parse("/c rbps=2K wiops=6").unwrap(),
+            io_weight: Some(500),
         };
         assert_eq!(parse("f", text.as_bytes()), Ok(config));
         assert_eq!(parse("f", b""), Ok(Config::default()));
@@ -922,7 +923,7 @@ mod tests {
                 if text.is_empty() { IoRules::default() } else { IoRules::parse(&text).unwrap() }
             })
         };
-        (words, numbers, [rules(), rules(), rules()]).prop_map(
+        (words, numbers, ([rules(), rules(), rules()], prop::option::of(1_u64..=10_000))).prop_map(
             |(
                 (mode, on, (mount, base, run), yes, policy),
                 (percents, period, min, headroom, processes, shares, most),
@@ -960,9 +961,10 @@ mod tests {
                 max_processes: processes.0,
                 max_processes_per_user: processes.1,
                 max_processes_per_task: processes.2,
-                io_max: io[0].clone(),
-                io_max_per_user: io[1].clone(),
-                io_max_per_task: io[2].clone(),
+                io_max: io.0[0].clone(),
+                io_max_per_user: io.0[1].clone(),
+                io_max_per_task: io.0[2].clone(),
+                io_weight: io.1,
             },
         )
     }

@@ -87,6 +87,11 @@ impl fmt::Display for Period {
     }
 }
 
+/// A share among siblings, as `io.weight` has it (cgroup-v2.rst).
+pub(super) fn weight(text: &str) -> Result<u64, Wrong> {
+    number(text).and_then(|weight| if (1..=10_000).contains(&weight) { Ok(weight) } else { Err(Wrong::Range) })
+}
+
 /// Rates for some targets, all in one text.
 pub(super) fn io_rules(text: &str) -> Result<IoRules, Wrong> {
     IoRules::parse(text).map_err(|_| Wrong::Form)

@@ -21,6 +21,7 @@ use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid
 
 use crate::cgroup::dir::Dir;
 use crate::cgroup::events::KernelLog;
+use crate::cgroup::io::IoRules;
 use crate::cgroup::usage::Usage;
 use crate::config::{Config, OnError, Percent, TaskCpus};
 use crate::error::{Error, Result};
@@ -38,6 +39,8 @@ pub struct Request {
     pub memory: Option<u64>,
     /// Processes and threads; `None`: not limited.
     pub processes: Option<u64>,
+    /// How fast it may read and write; empty: not limited.
+    pub io: IoRules,
     /// Another user than ourselves.
     pub user: Option<User>,
     /// The program, looked for in PATH, and its arguments.
@@ -129,6 +132,8 @@ fn exactly(config: &Config, request: &Request) -> Config {
         max_processes_per_task: None,
         max_cpus_per_task: TaskCpus::Unlimited,
         max_ram_per_task: None,
+        io_max: request.io.clone(),
+        io_max_per_task: IoRules::default(),
         ..config.clone()
     }
 }

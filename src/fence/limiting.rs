@@ -4,6 +4,7 @@
 use super::LimitError;
 use super::own::is_inhabited;
 use crate::cgroup::dir::Dir;
+use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
 use crate::config::Limit;
@@ -120,6 +121,29 @@ pub static RULES: &[Rule] = &[
         overlay: EVERYWHERE,
     },
     Rule {
+        limit: Limit::Io,
+        controller: "io",
+        keys: &["IOMax", "IOMaxPerUser", "IOMaxPerTask"],
+        writes: |limits, version| {
+            let all = limits.disks.iter().flat_map(|limit| io::writes(*limit, version));
+            Ok(all.map(|(file, value)| Write { file: file.to_owned(), value }).collect())
+        },
+        set: |dir, version, limits| limits.disks.iter().try_for_each(|limit| io::set_max(dir, version, *limit)),
+        overlay: EVERYWHERE,
+    },
+    Rule {
+        limit: Limit::IoWeight,
+        controller: "io",
+        keys: &["IOWeight"],
+        writes: |limits, version| {
+            let all = limits.io_weight.into_iter().flat_map(|weight| io::weight_writes(weight, version));
+            Ok(all.map(|(file, value)| Write { file: file.to_owned(), value }).collect())
+        },
+        set: |dir, version, limits| limits.io_weight.map_or(Ok(()), |weight| io::set_weight(dir, version, weight)),
+        // A step's siblings are the daemons' directories.
+        overlay: &[Level::User, Level::Job],
+    },
+    Rule {
         limit: Limit::Ram,
         controller: "memory",
         keys: &["ConstrainRAMSpace", "AllowedRAMSpace", "MinRAMSpace", "MaxRAMPerUser", "MaxRAMPerTask"],
@@ -229,6 +253,14 @@ const LEAST_WEIGHT: u64 = *crate::policy::WEIGHTS.start();
 /// What a directory is limited to in this place.
 pub fn limits_at(plan: &Plan, level: Level, place: Place, version: Version) -> Limits {
     let mut limits = plan.of(level).clone();
+    if version == Version::V1 {
+        // There each directory is throttled by itself: what holds further out must be said where the processes are.
+        limits.disks = match level {
+            Level::User | Level::Job => Vec::new(),
+            Level::Step => io::both(&io::both(&plan.user.disks, &plan.job.disks), &limits.disks),
+            Level::Task => io::both(&limits_at(plan, Level::Step, place, version).disks, &limits.disks),
+        };
+    }
     if let Place::Overlay { headroom, daemons, batch } = place {
         if level == Level::Job && version == Version::V2 {
             limits.cpu = limits.cpu.map(|quota| quota.and(headroom));
@@ -393,6 +425,28 @@ pub fn none_for_the_user(plan: &Plan, hierarchy: &Hierarchy) -> Vec<LimitError> 
     };
     let theirs = RULES.iter().filter(|rule| hierarchy.has(rule.controller) && writes_any(rule, &plan.user));
     theirs.map(|rule| (rule.limit, error())).collect()
+}
+
+/// That cgroup v1 cannot throttle all of a user's jobs together.
+pub fn not_together(plan: &Plan, hierarchy: &Hierarchy) -> Option<LimitError> {
+    let asked = hierarchy.version == Version::V1 && hierarchy.has("io") && !plan.user.io.is_empty();
+    let error = || {
+        Error::new(
+            "cgroup v1 throttles each directory by itself, so all jobs of a user cannot be throttled together, in",
+        )
+        .at(&hierarchy.mount)
+        .hint("take IOMaxPerUser out, or set OnError=fail,io:warn: each step alone is held to it then")
+    };
+    asked.then(|| (Limit::Io, error()))
+}
+
+/// Gives a user the sum of what his jobs weigh when a disk is busy, as [`weigh_user`] does for CPU time.
+pub fn weigh_io_of_user(user: &Dir, version: Version) -> Result<()> {
+    let jobs = user.list(true)?;
+    // One that is ending takes its directory away meanwhile.
+    let of_job = |job: &String| io::weight(&user.child(job).ok()?, version);
+    let sum = jobs.iter().filter_map(of_job).fold(0, u64::saturating_add);
+    io::set_weight(user, version, sum.clamp(*crate::policy::WEIGHTS.start(), *crate::policy::WEIGHTS.end()))
 }
 
 /// That nothing of what was planned for these controllers could be set, for one reason.

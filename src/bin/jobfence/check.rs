@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use jobfence::cgroup::dir::Dir;
+use jobfence::cgroup::disk::Disks;
+use jobfence::cgroup::io::{self, IoRules};
 use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
-use jobfence::config::{Config, DEFAULT_FILE, Mode, OnError, OnErrors};
+use jobfence::config::{Config, DEFAULT_FILE, Limit, Mode, OnError, OnErrors};
 use jobfence::entry::run::{self, Ended, How, Request};
 use jobfence::error::Error;
 use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
@@ -83,8 +85,9 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::FAILURE);
         }
     }
+    let throttled = describe_io(&host, &config);
     if !own.any {
-        return overlay_alone(&host, &config);
+        return overlay_alone(&host, &config, throttled);
     }
     match trial(&config) {
         Ok(what) => {
@@ -214,9 +217,48 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
     own
 }
 
+/// Says which disks would be throttled, and what the kernel does not hold; an error where a target is on none.
+fn describe_io(host: &Host, config: &Config) -> Result<(), String> {
+    let rules = [&config.io_max, &config.io_max_per_user, &config.io_max_per_task];
+    let all = rules.into_iter().fold(IoRules::default(), |all, rules| all.at_most(rules));
+    let Some(hierarchy) = host.layout.with_controller("io") else { return Ok(()) };
+    let root = || hierarchy.open().ok().filter(|_| hierarchy.version == Version::V2);
+    if config.io_weight.is_some() && !Dir::open("/sys").is_ok_and(|sys| io::weights_work(&sys, root().as_ref())) {
+        println!(
+            "i/o            IOWeight changes nothing now: no disk has the scheduler bfq (/sys/block/DISK/queue/scheduler) or, on \
+             cgroup2, blk-iocost (io.cost.qos)"
+        );
+    }
+    if all.is_empty() {
+        return Ok(());
+    }
+    let disks = Disks::read(&host.proc).map_err(|error| error.to_string())?;
+    let mut failed = Ok(());
+    for rule in all.iter() {
+        match disks.of(&rule.target) {
+            Ok(disk) => println!("i/o            {} is on {} ({disk})", rule.target.display(), disks.name(disk)),
+            Err(error) => {
+                println!("i/o            {error}");
+                failed = Err(error.to_string());
+            }
+        }
+    }
+    if hierarchy.version == Version::V1 {
+        println!(
+            "i/o            cgroup v1 throttles each step by itself and not those of a job or user together, and nothing that is \
+             written through the page cache: only reading and direct or synchronous writing. cgroup2 does both"
+        );
+    }
+    failed
+}
+
 /// Where every directory will be Slurm's there is nothing to try before a job runs, but for its scope, and for how long Slurm's
 /// moves of a process would take.
-fn overlay_alone(host: &Host, config: &Config) -> Result<ExitCode, Failure> {
+fn overlay_alone(host: &Host, config: &Config, throttled: Result<(), String>) -> Result<ExitCode, Failure> {
+    if let (Err(why), Mode::Enforce, OnError::Fail) = (&throttled, config.mode, config.on_error.for_limit(Limit::Io)) {
+        println!("verdict        NO job would be fenced here as configured: {why}");
+        return Ok(ExitCode::FAILURE);
+    }
     let controllers = fence::controllers(config);
     let scopes = host.layout.unified().map(scopes).transpose()?.unwrap_or_default();
     for scope in &scopes {
@@ -271,11 +313,13 @@ fn trial(config: &Config) -> Result<String, String> {
         cpus: (limited && config.constrain_cpu_quota).then(|| Cpus::whole(1)),
         memory: (limited && (config.constrain_ram_space || config.constrain_swap_space)).then_some(64 << 20),
         processes: config.max_processes.filter(|_| limited),
+        io: if limited { config.io_max.clone() } else { IoRules::default() },
         user: None,
         command: vec!["true".into()],
     };
     let processes = request.processes.map(|count| format!("{count} processes"));
-    let limits = [request.cpus.map(|_| "1 CPU".to_owned()), request.memory.map(|_| "64 MiB".to_owned()), processes];
+    let io = (!request.io.is_empty()).then(|| format!("I/O {}", request.io));
+    let limits = [request.cpus.map(|_| "1 CPU".to_owned()), request.memory.map(|_| "64 MiB".to_owned()), processes, io];
     let limits = limits.into_iter().flatten().reduce(|all, one| format!("{all} and {one}"));
     let limits = limits.unwrap_or_else(|| "no limits".to_owned());
     match run::run(config, &request) {

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::cgroup::io::IoRules;
 use jobfence::cgroup::limits::MOST_PROCESSES;
 use jobfence::config::parse_size;
 use jobfence::entry::run::{self, Request};
@@ -25,6 +26,9 @@ pub struct Options {
     /// Processes and threads at once [default: not limited]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MOST_PROCESSES))]
     processes: Option<u64>,
+    /// How fast it may read and write, such as "/scratch rbps=200M wiops=1000" [default: not limited]
+    #[arg(long, value_name = "RULES", value_parser = IoRules::parse)]
+    io_max: Option<IoRules>,
     /// Run as this user (name or number)
     #[arg(long, value_name = "NAME", value_parser = user)]
     user: Option<User>,
@@ -46,6 +50,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         cpus: options.cpus,
         memory: options.mem,
         processes: options.processes,
+        io: options.io_max.clone().unwrap_or_default(),
         user: options.user.clone(),
         command: options.command.clone(),
     };
