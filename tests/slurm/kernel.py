@@ -71,10 +71,13 @@ V1_IO = {"rbps": "read_bps", "wbps": "write_bps", "riops": "read_iops", "wiops":
 
 def has_v2_controllers():
     """True where the limits are set on cgroup2: on hybrid hosts it has no controllers."""
+    return "memory" in controllers_of_v2()
+
+
+def controllers_of_v2():
+    """The controllers that cgroup2 has, none where there is no cgroup2."""
     unified = hierarchies().get("")
-    if unified is None:
-        return False
-    return "memory" in read(unified.mount_point / "cgroup.controllers").split()
+    return read(unified.mount_point / "cgroup.controllers").split() if unified else []
 
 
 def layout():
