@@ -674,6 +674,27 @@ mod tests {
     }
 
     #[test]
+    fn a_section_has_targets_of_its_own() {
+        let text = "IOMax=/a rbps=1\nIOMax=/b rbps=2\n[Partition=gpu]\nIOMax=/a rbps=9\nIOMax=/c wiops=3\n\
+                    IOMaxPerUser=/a rbps=1\n[User=alice]\nIOMaxPerUser=/a rbps=1\n";
+        assert_eq!(
+            errors_of(text),
+            [
+                r#"6:1: found "IOMaxPerUser", expected a key of jobs; IOMaxPerUser is for all of a user's together, so only sections by User, Group or Node have it"#
+            ]
+        );
+        let text = text.replacen("IOMaxPerUser=/a rbps=1\n", "", 1);
+        let written = written("f", text.as_bytes()).unwrap();
+        let loaded = Loaded::new(None, written, Vec::new());
+        assert_eq!(loaded.config.io_max.to_string(), "/a rbps=1; /b rbps=2");
+        let of = |set: &[usize]| loaded.with_sections(set).config;
+        assert_eq!(of(&[0]).io_max.to_string(), "/a rbps=9; /c wiops=3");
+        assert_eq!(of(&[1]).io_max_per_user.to_string(), "/a rbps=1");
+        let unknown = loaded.for_job(&Facts::default()).unwrap().config;
+        assert_eq!(unknown.io_max.to_string(), "/a rbps=1; /b rbps=2; /c wiops=3");
+    }
+
+    #[test]
     fn arguments_override_the_file() {
         let loaded = load_file(&["Mode=off", "rundir=/run/a#b"], Some(("Mode=observe OnError=warn\n", 0o644))).unwrap();
         assert_eq!(loaded.config.mode, Mode::Off);

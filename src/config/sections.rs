@@ -279,6 +279,14 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("MaxProcessesPerTask", |config, other| {
         least_limit(&mut config.max_processes_per_task, other.max_processes_per_task);
     }),
+    ("IOMax", |config, other| config.io_max = config.io_max.clone().at_most(&other.io_max)),
+    ("IOMaxPerUser", |config, other| {
+        config.io_max_per_user = config.io_max_per_user.clone().at_most(&other.io_max_per_user);
+    }),
+    ("IOMaxPerTask", |config, other| {
+        config.io_max_per_task = config.io_max_per_task.clone().at_most(&other.io_max_per_task);
+    }),
+    ("IOWeight", |config, other| least_limit(&mut config.io_weight, other.io_weight)),
 ];
 
 fn stricter(one: OnErrors, other: OnErrors) -> OnErrors {
