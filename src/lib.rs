@@ -7,6 +7,7 @@
 
 pub mod cgroup;
 pub mod config;
+pub mod cpu_list;
 pub mod entry;
 pub mod error;
 pub mod facts;
@@ -20,3 +21,4 @@ pub mod job;
 pub mod policy;
 pub mod record;
 pub mod report;
+pub mod topology;

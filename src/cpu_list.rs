@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Sets of CPUs by their numbers, as the kernel's files have them: `0-3,8,10-11` (cpuset(7), "List format"). Slurm writes its
+//! lists of cores the same way (`bit_fmt`, src/common/bitstring.c).
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// A set of CPUs, or of Slurm's cores, by number.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CpuList(BTreeSet<u32>);
+
+/// More than any kernel has (`NR_CPUS`, 8192 on x86-64 at most) and any list of Slurm's can name: numbers are below it, and a
+/// text names no more of them.
+const MOST: u32 = 65_536;
+
+impl CpuList {
+    /// Reads a list; the empty text is the empty set. `None`: it is not a list, or names more than 65536 or one above 65535.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut numbers = BTreeSet::new();
+        let mut named = 0u32;
+        for item in text.trim().split(',').filter(|item| !item.is_empty()) {
+            let (first, last) = item.split_once('-').unwrap_or((item, item));
+            let (first, last) = (number(first)?, number(last)?);
+            // Counted before they are taken, each time that one is named.
+            named = named.checked_add(last.checked_sub(first)?.checked_add(1)?).filter(|named| *named <= MOST)?;
+            numbers.extend(first..=last);
+        }
+        Some(Self(numbers))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The lowest number.
+    pub fn first(&self) -> Option<u32> {
+        self.0.first().copied()
+    }
+
+    /// The highest number.
+    pub fn last(&self) -> Option<u32> {
+        self.0.last().copied()
+    }
+
+    /// All of them, the lowest first.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Whether this one is among them.
+    pub fn contains(&self, number: u32) -> bool {
+        self.0.contains(&number)
+    }
+
+    /// Whether each of these is in the other, too.
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.0.is_subset(&other.0)
+    }
+
+    /// These and the other's.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self(self.0.union(&other.0).copied().collect())
+    }
+
+    /// Those that the other has, too.
+    #[must_use]
+    pub fn in_both(&self, other: &Self) -> Self {
+        Self(self.0.intersection(&other.0).copied().collect())
+    }
+
+    /// These without the other's.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        Self(self.0.difference(&other.0).copied().collect())
+    }
+}
+
+impl FromIterator<u32> for CpuList {
+    fn from_iter<I: IntoIterator<Item = u32>>(numbers: I) -> Self {
+        Self(numbers.into_iter().collect())
+    }
+}
+
+impl fmt::Display for CpuList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut numbers = self.iter().peekable();
+        let mut separator = "";
+        while let Some(first) = numbers.next() {
+            let mut last = first;
+            while let Some(next) = numbers.next_if_eq(&last.saturating_add(1)) {
+                last = next;
+            }
+            write!(f, "{separator}{first}")?;
+            if last > first {
+                write!(f, "-{last}")?;
+            }
+            separator = ",";
+        }
+        Ok(())
+    }
+}
+
+/// Digits only, below [`MOST`].
+fn number(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| digits && *number < MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn list(text: &str) -> CpuList {
+        CpuList::parse(text).unwrap()
+    }
+
+    #[test]
+    fn lists_are_read_and_written_as_the_kernel_does() {
+        for (text, len, written) in [
+            ("", 0, ""),
+            ("\n", 0, ""),
+            ("0", 1, "0"),
+            ("0-1", 2, "0-1"),
+            ("0-3,8,10-11\n", 7, "0-3,8,10-11"),
+            ("11,10,8,3,2,1,0", 7, "0-3,8,10-11"),
+            ("1,1-2,2", 2, "1-2"),
+            ("0-65535", 65_536, "0-65535"),
+        ] {
+            assert_eq!((list(text).len(), list(text).to_string().as_str()), (len, written), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn nonsense_and_what_is_too_much_is_no_list() {
+        for text in
+            ["a", "3-1", "-1", "1-", "0-65536", "1-2-3", "0-65535,0", "4294967296", "+1", "0 1", "0-65535,0-65535"]
+        {
+            assert_eq!(CpuList::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn sets() {
+        let (a, b) = (list("0-3,8"), list("2-5"));
+        assert_eq!(a.and(&b), list("0-5,8"));
+        assert_eq!(a.in_both(&b), list("2-3"));
+        assert_eq!(a.without(&b), list("0-1,8"));
+        assert!(list("1,8").is_within(&a) && !b.is_within(&a) && list("").is_within(&b));
+        assert_eq!((a.first(), a.last(), list("").first()), (Some(0), Some(8), None));
+        assert!(a.contains(8) && !a.contains(4));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(numbers in proptest::collection::btree_set(0u32..2000, 0..200)) {
+            let cpus: CpuList = numbers.iter().copied().collect();
+            prop_assert_eq!(CpuList::parse(&cpus.to_string()), Some(cpus));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "[0-9,\\- \n]*|\\PC*") {
+            let _ = CpuList::parse(&text);
+        }
+    }
+}
