@@ -5,10 +5,12 @@
 //! nobody who can rename a path can make root write somewhere else.
 
 pub mod affinity;
+pub mod cpuset;
 pub mod dir;
 pub mod disk;
 pub mod events;
 pub mod io;
+pub mod huge_pages;
 pub mod kill;
 pub mod layout;
 pub mod limits;

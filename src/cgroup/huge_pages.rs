@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! How much memory may be in huge pages of each size: the hugetlb controller (hugetlbpage.rst, cgroup-v1/hugetlb.rst).
+//!
+//! The kernel counts twice. `max` counts pages when they are touched: who goes beyond it is killed by SIGBUS. `rsvd.max` (Linux
+//! 5.7) counts them when they are reserved, which mmap(2) does: who goes beyond it gets ENOMEM, which a program can answer. Both are
+//! written with the same number: the second alone would let pages through that were mapped with MAP_NORESERVE, and the first
+//! alone would kill what only had to be told.
+
+use std::fmt;
+
+use nix::errno::Errno;
+
+use super::dir::Dir;
+use super::layout::Version;
+use crate::error::{Error, Result};
+
+/// Limits, size by size: `2M:4G,1G:0`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HugePages(Vec<HugePage>);
+
+/// The limit of one size of pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct HugePage {
+    /// Bytes of one page, a power of two, at least 1024.
+    page: u64,
+    /// Bytes in such pages together, in whole pages.
+    limit: u64,
+}
+
+/// More sizes than any architecture has.
+const MOST_SIZES: usize = 16;
+
+impl HugePages {
+    /// Reads limits as `2M:4G,1G:0`: sizes of pages with the unit K, M or G, each at most once; limits in MiB, or with the unit K, M, G or
+    /// T, which are rounded down to whole pages as the kernel would. `None`: it is something else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut sizes: Vec<HugePage> = Vec::new();
+        for item in text.split(',') {
+            let (page, limit) = item.split_once(':')?;
+            let page =
+                bytes(page, None).filter(|page| page.is_power_of_two() && *page >= 1 << 10 && *page <= 1 << 40)?;
+            if sizes.len() >= MOST_SIZES || sizes.iter().any(|size| size.page == page) {
+                return None;
+            }
+            sizes.push(HugePage { page, limit: bytes(limit, Some(1 << 20))? / page * page });
+        }
+        Some(Self(sizes))
+    }
+
+    /// Whether no size is limited.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The files of a directory and what is to be in each, in their order; those of reservations, which older kernels do not
+    /// have, are marked.
+    pub fn writes(&self, version: Version) -> Vec<Write> {
+        let (limit, reserved) = match version {
+            Version::V2 => ("max", "rsvd.max"),
+            Version::V1 => ("limit_in_bytes", "rsvd.limit_in_bytes"),
+        };
+        let files = |size: &HugePage| {
+            let name = kernel_name(size.page);
+            [(limit, false), (reserved, true)].map(|(file, is_optional)| Write {
+                file: format!("hugetlb.{name}.{file}"),
+                bytes: size.limit,
+                is_optional,
+            })
+        };
+        self.0.iter().flat_map(files).collect()
+    }
+
+    /// Refuses sizes of which this host has no pages; `sizes` is `/sys/kernel/mm/hugepages`.
+    pub fn check(&self, sizes: &Dir) -> Result<()> {
+        let known = known_sizes(sizes)?;
+        match self.0.iter().find(|size| !known.contains(&size.page)) {
+            None => Ok(()),
+            Some(size) => {
+                let known: Vec<String> = known.into_iter().map(text).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(" and ") };
+                Err(Error::new("this host has no huge pages of the size").value(text(size.page)).hint(format!(
+                    "it has {known}; the processor and the kernel's command line (hugepagesz=) decide that"
+                )))
+            }
+        }
+    }
+}
+
+impl fmt::Display for HugePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(|size| format!("{}:{}", text(size.page), text(size.limit))).collect();
+        f.write_str(&all.join(","))
+    }
+}
+
+/// One file's value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// The file's name.
+    pub file: String,
+    /// In bytes.
+    pub bytes: u64,
+    /// Whether the kernel may do without it.
+    pub is_optional: bool,
+}
+
+/// Limits a directory, and reads back.
+pub fn set(dir: &Dir, version: Version, want: &HugePages) -> Result<()> {
+    want.check(&Dir::open("/sys/kernel/mm/hugepages").map_err(|error| {
+        error.hint("this kernel has no huge pages (CONFIG_HUGETLBFS): leave the limit out of jobfence.conf")
+    })?)?;
+    for write in want.writes(version) {
+        let found = match dir.write_and_read(&write.file, &write.bytes.to_string()) {
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) && write.is_optional => continue,
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
+                return Err(error.hint("the hugetlb controller is not available here: see 'jobfence check'"));
+            }
+            other => other?,
+        };
+        if found.trim().parse() != Ok(write.bytes) {
+            return Err(Error::new("the limit was written, but the kernel shows another:")
+                .at(dir.path().join(&write.file))
+                .value(format!("wanted {}, found {}", write.bytes, found.trim())));
+        }
+    }
+    Ok(())
+}
+
+/// In bytes, the smallest first: a directory `hugepages-2048kB` for each (hugetlbpage.rst).
+fn known_sizes(sizes: &Dir) -> Result<Vec<u64>> {
+    let size = |name: &String| {
+        let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        kib.checked_mul(1 << 10)
+    };
+    let mut known: Vec<u64> = sizes.list(true)?.iter().filter_map(size).collect();
+    known.sort_unstable();
+    Ok(known)
+}
+
+/// The name of a size in the names of files: `2MB`, `1GB`, `64KB` (`mem_fmt`, mm/hugetlb_cgroup.c).
+fn kernel_name(page: u64) -> String {
+    match page {
+        1_073_741_824.. => format!("{}GB", page >> 30),
+        1_048_576.. => format!("{}MB", page >> 20),
+        _ => format!("{}KB", page >> 10),
+    }
+}
+
+/// As it is written in jobfence.conf, without loss.
+fn text(bytes: u64) -> String {
+    match bytes {
+        0 => "0".to_owned(),
+        _ if bytes.is_multiple_of(1 << 30) => format!("{}G", bytes >> 30),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
+        _ => format!("{}K", bytes >> 10),
+    }
+}
+
+/// Digits and a unit, binary as everywhere in Slurm; without one `plain` is meant, if there may be none.
+fn bytes(text: &str, plain: Option<u64>) -> Option<u64> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let digits = text.strip_suffix(unit).filter(|digits| !digits.is_empty())?;
+    let unit = match unit.to_ascii_lowercase().as_str() {
+        "" => plain?,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" if plain.is_some() => 1 << 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pages(text: &str) -> HugePages {
+        HugePages::parse(text).unwrap()
+    }
+
+    #[test]
+    fn limits_are_read_size_by_size() {
+        for (text, written) in [
+            ("2M:4G,1G:0", "2M:4G,1G:0"),
+            ("2048k:4096", "2M:4G"),
+            ("64KiB:100K", "64K:64K"),
+            ("2MB:5M", "2M:4M"),
+            ("1g:1536M", "1G:1G"),
+            ("16G:1T", "16G:1024G"),
+            ("2M:1", "2M:0"),
+        ] {
+            assert_eq!(pages(text).to_string(), written, "{text}");
+            assert_eq!(pages(written), pages(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_limit_of_pages_is_refused() {
+        for text in [
+            "",
+            "2M",
+            "2M:",
+            ":4G",
+            "2:4G",
+            "0M:4G",
+            "3M:4G",
+            "2M:4G,",
+            "2M:4G,2048K:1G",
+            "2M:-1",
+            "2M:4G:1",
+            "2M:1.5G",
+            "512:1G",
+            "2M:18446744073709551616",
+            "2M:99999999999T",
+            "1T:1T",
+            "2 M:4G",
+            "2M: 4G",
+            "unlimited",
+        ] {
+            assert_eq!(HugePages::parse(text), None, "{text:?}");
+        }
+        let many: Vec<String> = (0..17).map(|power| format!("{}K:0", 1u64 << power)).collect();
+        assert_eq!(HugePages::parse(&many.join(",")), None);
+        assert!(HugePages::parse(&many[..16].join(",")).is_some());
+    }
+
+    #[test]
+    fn files_have_the_kernels_names() {
+        let files = |version| {
+            let writes = pages("64K:1M,2M:4G,16G:0").writes(version);
+            writes.into_iter().map(|write| format!("{}={}", write.file, write.bytes)).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            files(Version::V2),
+            "hugetlb.64KB.max=1048576 hugetlb.64KB.rsvd.max=1048576 hugetlb.2MB.max=4294967296 \
+             hugetlb.2MB.rsvd.max=4294967296 hugetlb.16GB.max=0 hugetlb.16GB.rsvd.max=0"
+        );
+        assert!(
+            files(Version::V1).starts_with("hugetlb.64KB.limit_in_bytes=1048576 hugetlb.64KB.rsvd.limit_in_bytes=")
+        );
+    }
+
+    #[test]
+    fn a_size_that_the_host_does_not_have_is_an_error_with_those_that_it_has() {
+        let temp = tempfile::tempdir().unwrap();
+        for name in ["hugepages-1048576kB", "hugepages-2048kB", "other"] {
+            fs::create_dir(temp.path().join(name)).unwrap();
+        }
+        let sizes = Dir::open(temp.path()).unwrap();
+        pages("1G:0,2M:4G").check(&sizes).unwrap();
+        let error = pages("2M:0,64K:0").check(&sizes).unwrap_err().to_string();
+        assert!(error.contains("64K") && error.contains("it has 2M and 1G"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "[0-9KMGTkb:,]*|\\PC*") {
+            if let Some(pages) = HugePages::parse(&text) {
+                prop_assert_eq!(HugePages::parse(&pages.to_string()), Some(pages));
+            }
+        }
+    }
+}
