@@ -36,6 +36,7 @@ pub use load::{Candidate, DEFAULT_FILE, LoadError, Loaded, Origin, Resolved, Set
 pub use sections::Kind as SectionKind;
 pub use units::{Percent, Period, Wrong};
 
+use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::job::Cpus;
 
@@ -73,6 +74,8 @@ pub struct Config {
     pub max_cpus_per_user: Option<Cpus>,
     /// `MaxCPUsPerTask`: the CPU time of each task.
     pub max_cpus_per_task: TaskCpus,
+    /// `ConstrainCores`: whether a job runs on the cores that were granted to it alone, as in cgroup.conf(5).
+    pub constrain_cores: bool,
     /// `HeadroomCPUs`: CPUs that a job's directory gets beyond the grant where the scheduler's own daemons live in it.
     pub headroom_cpus: Cpus,
     /// `ConstrainRAMSpace`: whether memory is limited, as in cgroup.conf(5).
@@ -111,6 +114,12 @@ pub struct Config {
     pub io_max_per_task: IoRules,
     /// `IOWeight`: a job's share of a busy disk, 1 to 10000; `None` leaves the kernel's 100.
     pub io_weight: Option<u64>,
+    /// `MaxHugePages`: the huge pages of a job on the node, size by size.
+    pub max_huge_pages: HugePages,
+    /// `MaxHugePagesPerUser`: the same for all of a user's jobs together.
+    pub max_huge_pages_per_user: HugePages,
+    /// `MaxHugePagesPerTask`: the same for each task.
+    pub max_huge_pages_per_task: HugePages,
 }
 
 impl Default for Config {
@@ -129,6 +138,7 @@ impl Default for Config {
             scavenger: false,
             max_cpus_per_user: None,
             max_cpus_per_task: TaskCpus::Unlimited,
+            constrain_cores: false,
             headroom_cpus: Cpus::whole(1),
             constrain_ram_space: true,
             allowed_ram_space: Percent::HUNDRED,
@@ -148,6 +158,9 @@ impl Default for Config {
             io_max_per_user: IoRules::default(),
             io_max_per_task: IoRules::default(),
             io_weight: None,
+            max_huge_pages: HugePages::default(),
+            max_huge_pages_per_user: HugePages::default(),
+            max_huge_pages_per_task: HugePages::default(),
         }
     }
 }

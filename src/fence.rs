@@ -30,7 +30,7 @@ pub mod limiting;
 mod overlay;
 mod own;
 
-use limiting::Place;
+use limiting::{Cores, Place};
 use overlay::Overlay;
 use own::Own;
 pub use own::open_existing;
@@ -133,6 +133,8 @@ pub struct Fence {
     /// What was to be limited; for directories that are known only when a task is in them.
     plan: Option<Plan>,
     headroom: Cpus,
+    /// Whether the CPUs that the scheduler gave were looked at.
+    cores_checked: bool,
     /// Whether the scheduler may have directories of its own, in which limits are set.
     overlay: bool,
     records: Records,
@@ -208,6 +210,7 @@ impl Fence {
                     missing: wanted.iter().filter_map(|c| Some((*c, host.missing(c)?))).collect(),
                     plan: None,
                     headroom: config.headroom_cpus,
+                    cores_checked: false,
                     overlay: daemon.is_some(),
                     records,
                     claimed: !own.is_empty(),
@@ -287,6 +290,7 @@ impl Fence {
             missing: Vec::new(),
             plan: None,
             headroom: Cpus::whole(0),
+            cores_checked: false,
             overlay: false,
             records,
             claimed: false,
@@ -435,13 +439,52 @@ impl Fence {
             limiting::set(dir, hierarchy, level, place, &limits, |limit| AMOUNTS.contains(&limit), errors);
         }
         for level in [Level::User, Level::Job, Level::Step] {
-            set(level, place, &|limit| !UNDER_LOCK.contains(&limit) && !AMOUNTS.contains(&limit), errors);
+            let theirs = |limit| {
+                UNDER_LOCK.contains(&limit)
+                    || AMOUNTS.contains(&limit)
+                    || (limit == Limit::Cores && !self.are_ours(tree, plan))
+            };
+            set(level, place, &|limit| !theirs(limit), errors);
         }
         if let (Some(user), Some(_), true) = (&user, plan.job.io_weight, hierarchy.has("io")) {
             let weighed = limiting::weigh_io_of_user(user, hierarchy.version);
             // What the job's own directory has said already is not said again.
             let known = errors.iter().any(|(limit, _)| *limit == Limit::IoWeight);
             errors.extend(weighed.err().filter(|_| !known).map(|error| (Limit::IoWeight, error)));
+        }
+    }
+
+    /// Whether the step's CPUs are for us to limit: not where the scheduler does so itself.
+    fn are_ours(&self, tree: &Tree, plan: &Plan) -> bool {
+        let (Tree::Overlay(overlay), Some(ours)) = (tree, &plan.step.cores) else { return true };
+        let version = overlay.hierarchy.version;
+        let dirs = overlay.step().and_then(|step| Ok((step, overlay.above_jobs()?)));
+        match dirs.and_then(|(step, all)| limiting::cores_beside(&step, &all, version, ours)) {
+            Ok(Cores::Same) => false,
+            Ok(Cores::Other(theirs)) => {
+                log::warn!(
+                    "{}: Slurm limits it to the CPUs {theirs}, which stay; by jobfence's own map of cores they would be {ours}: \
+                     please report that, with the output of lscpu -e",
+                    self.key
+                );
+                false
+            }
+            // Where it cannot be read, writing says why.
+            Ok(Cores::Unlimited) | Err(_) => true,
+        }
+    }
+
+    /// Looks again at the CPUs, once, when Slurm has written its own: on cgroup2 that is after the beginning, while on v1 it
+    /// makes the directory no sooner.
+    fn check_cores(&mut self) {
+        if std::mem::replace(&mut self.cores_checked, true) {
+            return;
+        }
+        let Some(plan) = &self.plan else { return };
+        for tree in self.trees.iter().filter(|tree| tree.hierarchy().version == Version::V2) {
+            if limiting::is_planned(plan, Limit::Cores, tree.hierarchy()) {
+                self.are_ours(tree, plan);
+            }
         }
     }
 
@@ -501,6 +544,7 @@ impl Fence {
             }
         }
         self.attach_own(host, pid, plan.zip(task), &mut errors)?;
+        self.check_cores();
         Ok(errors)
     }
 
@@ -518,6 +562,7 @@ impl Fence {
             // Not kept: with contain_spank this is a process that shares our memory and not our descriptors.
             let dir = name.as_ref().map(|name| step.ensure(name)).transpose()?;
             if let (Some(dir), Some((plan, _))) = (&dir, task) {
+                host::fill(step, dir, tree.hierarchy(), false)?;
                 self.limit_task(tree, dir, plan, errors);
             }
             bound = bound.or_else(|| Affinity::of(pid));
@@ -813,7 +858,16 @@ pub fn controllers(config: &Config) -> Vec<&'static str> {
     let io = config.io_weight.is_some() || rules.iter().any(|rules| !rules.is_empty());
     // cgroup2 throttles what the page cache writes only where memory is counted, too (cgroup-v2.rst, "Writeback").
     let memory = memory || rules.iter().any(|rules| rules.limits_writes());
-    let used = [("cpu", cpu), ("memory", memory), ("pids", pids), ("io", io)];
+    let huge_pages = [&config.max_huge_pages, &config.max_huge_pages_per_user, &config.max_huge_pages_per_task];
+    let hugetlb = huge_pages.iter().any(|pages| !pages.is_empty());
+    let used = [
+        ("cpu", cpu),
+        ("memory", memory),
+        ("pids", pids),
+        ("io", io),
+        ("cpuset", config.constrain_cores),
+        ("hugetlb", hugetlb),
+    ];
     used.into_iter().filter(|(_, used)| *used).map(|(controller, _)| controller).collect()
 }
 

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
+use crate::cgroup::cpuset;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::layout::{Hierarchy, Kind, Layout, V1_IO, Version};
 use crate::config::Config;
+use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::job::Name;
 
@@ -123,16 +125,18 @@ impl Host {
         for name in self.base.split('/') {
             if !delegated {
                 enable(&dir, hierarchy, wanted, false)?;
-                dir = match dir.child(name) {
+                let above = dir;
+                dir = match above.child(name) {
                     // Only a first launch after boot finds none. Of two at once each sees to use_hierarchy before it makes
                     // anything below.
                     Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
-                        let dir = dir.ensure(name)?;
+                        let dir = above.ensure(name)?;
                         count_children(&dir, hierarchy)?;
                         dir
                     }
                     other => other?,
                 };
+                fill(&above, &dir, hierarchy, true)?;
                 continue;
             }
             dir = dir.child(name).map_err(|error| match error.kernel_errno() {
@@ -165,15 +169,15 @@ pub fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bo
     let given = dir.read_value("cgroup.controllers").ok().filter(|given| !has(given))?;
     let below = dir.path().strip_prefix(&hierarchy.mount).ok()?;
     let mut above = hierarchy.mount.clone();
-    let mut stops_at = None;
+    let mut lacking = Vec::new();
     for name in below {
         let file = above.join("cgroup.subtree_control");
-        if stops_at.is_none() && !std::fs::read_to_string(&file).is_ok_and(|on| has(&on)) {
-            stops_at = Some((file, above.file_name().unwrap_or_default().to_string_lossy().into_owned()));
+        if !std::fs::read_to_string(&file).is_ok_and(|on| has(&on)) {
+            lacking.push((file, above.file_name().unwrap_or_default().to_string_lossy().into_owned()));
         }
         above.push(name);
     }
-    let (stops_at, slice) = stops_at?;
+    let (stops_at, slice) = lacking.first()?;
     let stops_at = stops_at.display();
     let is_unit = |name: &&str| [".scope", ".service", ".slice"].iter().any(|kind| name.ends_with(kind));
     let unit = below.iter().rev().filter_map(|name| name.to_str()).find(is_unit).filter(|_| systemd);
@@ -186,6 +190,14 @@ pub fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bo
     };
     let error = Error::new(format!("the cgroup does not have the {controller} controller:")).at(dir.path());
     Some(error.value(given.trim()).hint(match unit {
+        Some(_) if UNKNOWN_TO_SYSTEMD.contains(&controller) => {
+            let files: Vec<String> = lacking.iter().map(|(file, _)| file.display().to_string()).collect();
+            format!(
+                "systemd does not know it, and leaves it as it is: after each boot, before slurmd starts, for file in {}; do echo \
+                 +{controller} >$file; done",
+                files.join(" ")
+            )
+        }
         Some(unit) => format!(
             "{stops_at} lacks it: {unit} needs Delegate=yes (or Delegate= with {controller} in its list), and {slice} may not \
              have DisableControllers={controller} (systemctl show -p Delegate -p DelegateControllers -p DisableControllers \
@@ -194,6 +206,9 @@ pub fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bo
         None => format!("{stops_at} lacks it: echo +{controller} >{stops_at}"),
     }))
 }
+
+/// Controllers of cgroup2 that systemd neither hands down nor takes away (`CGroupController`, src/basic/cgroup-util.h).
+const UNKNOWN_TO_SYSTEMD: [&str; 3] = ["hugetlb", "rdma", "misc"];
 
 /// Whether systemd says that a directory is delegated; `None` where it cannot say so (a file system without xattrs).
 pub fn is_delegated(dir: &Dir) -> Option<bool> {
@@ -286,13 +301,22 @@ fn count_children(dir: &Dir, hierarchy: &Hierarchy) -> Result<()> {
     Ok(())
 }
 
+/// Has a v1 cpuset directory have CPUs and memory nodes, without which no process can be put into it; `all`: no fewer than the one
+/// around it. Nothing to do in other hierarchies.
+pub fn fill(parent: &Dir, dir: &Dir, hierarchy: &Hierarchy, all: bool) -> Result<()> {
+    if hierarchy.version == Version::V1 && hierarchy.has("cpuset") {
+        return cpuset::inherit(parent, dir, all);
+    }
+    Ok(())
+}
+
 /// Hardware threads of the core that has most of them; `None` where the kernel does not say.
-pub fn threads_per_core() -> Option<u32> {
+pub fn threads_per_core() -> Option<usize> {
     let cpus = Dir::open("/sys/devices/system/cpu").ok()?;
     let of_cpu = |name: &String| {
         let siblings =
             cpus.child(name).and_then(|cpu| cpu.child("topology")).and_then(|t| t.read("thread_siblings_list"));
-        crate::job::count_listed(&siblings.ok()?)
+        CpuList::parse(&siblings.ok()?).map(|siblings| siblings.len())
     };
     let is_cpu = |name: &String| name.strip_prefix("cpu").is_some_and(|number| number.parse::<u32>().is_ok());
     cpus.list(true).ok()?.iter().filter(|name| is_cpu(name)).filter_map(of_cpu).max()
@@ -326,6 +350,11 @@ mod tests {
         assert!(plain.contains(&line), "{plain}");
         let systemd = not_given(&dir, &hierarchy, "memory", true).unwrap().to_string();
         assert!(systemd.contains("jobfence.scope needs Delegate=yes"), "{systemd}");
+        let systemd = not_given(&dir, &hierarchy, "hugetlb", true).unwrap().to_string();
+        let files = format!(
+            "in {mount}/cgroup.subtree_control {mount}/jobfence.slice/cgroup.subtree_control; do echo +hugetlb"
+        );
+        assert!(systemd.contains(&files), "{systemd}");
         assert!(systemd.contains("DisableControllers=memory") && !systemd.contains("echo"), "{systemd}");
 
         // The outermost is where it stops.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 
 /// A name that is safe as one component of a path: `[A-Za-z0-9_.+-]`, 1 to 64 characters, not beginning with a dot.
@@ -111,19 +112,10 @@ pub struct Grant {
     pub job_memory: Option<u64>,
     /// Memory of this step, in bytes.
     pub step_memory: Option<u64>,
-}
-
-/// How many numbers a list such as `0-3,8,10-11` names; `None` when it is not such a list.
-///
-/// Slurm's lists of cores and the kernel's of CPUs are written so; 65536 is more than either has.
-pub fn count_listed(list: &str) -> Option<u32> {
-    let mut count = 0u32;
-    for item in list.trim().split(',').filter(|item| !item.is_empty()) {
-        let (first, last) = item.split_once('-').unwrap_or((item, item));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?).filter(|count| *count <= 65_536)?;
-    }
-    Some(count)
+    /// The whole job's cores, by the scheduler's own numbers; empty where it does not say which.
+    pub job_cores: CpuList,
+    /// This step's.
+    pub step_cores: CpuList,
 }
 
 #[cfg(test)]
@@ -145,15 +137,5 @@ mod tests {
         assert_eq!(Cpus::whole(4).to_string(), "4");
         assert_eq!(Cpus::from_thousandths(500).to_string(), "0.5");
         assert_eq!(Cpus::from_thousandths(1001).to_string(), "1.001");
-    }
-
-    #[test]
-    fn lists_are_counted_and_nonsense_is_not() {
-        for (list, count) in [("", 0), ("0", 1), ("0-1", 2), ("0-3,8,10-11\n", 7)] {
-            assert_eq!(count_listed(list), Some(count), "{list:?}");
-        }
-        for bad in ["a", "3-1", "-1", "0-4294967295", "1-2-3", "0-65535,0-65535", "4294967296"] {
-            assert_eq!(count_listed(bad), None, "{bad:?}");
-        }
     }
 }

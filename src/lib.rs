@@ -21,4 +21,5 @@ pub mod job;
 pub mod policy;
 pub mod record;
 pub mod report;
+pub mod slurm_conf;
 pub mod topology;

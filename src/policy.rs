@@ -4,12 +4,15 @@
 use std::fmt;
 
 use crate::cgroup::disk::Disks;
+use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US, SwapLimit};
 use crate::config::{Config, Limit, Percent, TaskCpus};
+use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::job::{Cpus, Grant};
 use crate::report::mebibytes;
+use crate::topology::Topology;
 
 /// What one directory is limited to. `None`: not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,6 +43,10 @@ pub struct Limits {
     pub disks: Vec<DiskLimit>,
     /// Share of a busy disk among its siblings, as `io.weight` has it.
     pub io_weight: Option<u64>,
+    /// The CPUs that may be used.
+    pub cores: Option<CpuList>,
+    /// Huge pages; none of the sizes that are not named.
+    pub huge_pages: HugePages,
 }
 
 impl Limits {
@@ -65,6 +72,8 @@ impl Limits {
             io: self.io.at_most(&other.io),
             disks: io::both(&self.disks, &other.disks),
             io_weight: least(self.io_weight, other.io_weight, Ord::min),
+            cores: least(self.cores, other.cores, |a, b| a.in_both(&b)),
+            huge_pages: self.huge_pages.at_most(&other.huge_pages),
         }
     }
 }
@@ -186,6 +195,8 @@ impl fmt::Display for Limits {
             self.processes.map(|count| format!("{count} processes")),
             (!self.io.is_empty()).then(|| format!("I/O {}", self.io)),
             self.io_weight.map(|weight| format!("I/O weight {weight}")),
+            self.cores.as_ref().map(|cpus| format!("the CPUs {cpus}")),
+            (!self.huge_pages.is_empty()).then(|| format!("huge pages of {}", self.huge_pages)),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();
         f.write_str(&if all.is_empty() { "nothing".to_owned() } else { all.join(", ") })
@@ -276,9 +287,29 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     plan.step.io = config.io_max.clone();
     plan.task.io = config.io_max_per_task.clone();
     plan.job.io_weight = config.io_weight;
+    plan.user.huge_pages = config.max_huge_pages_per_user.clone();
+    plan.job.huge_pages = config.max_huge_pages.clone();
+    plan.step.huge_pages = config.max_huge_pages.clone();
+    plan.task.huge_pages = config.max_huge_pages_per_task.clone();
     plan.nest();
     plan.save_for_later(config);
     (plan, errors)
+}
+
+/// Plans on which CPUs the job and the step run, if the site wants that: all hardware threads of the cores that were granted,
+/// also where fewer threads were, since a quota says that.
+pub fn pin(plan: &mut Plan, grant: &Grant, topology: &Topology) -> Result<(), Error> {
+    if grant.job_cores.is_empty() || grant.step_cores.is_empty() {
+        return Err(Error::new("the scheduler does not say which cores it granted"));
+    }
+    let job = topology.cpus_of(&grant.job_cores)?;
+    let step = topology.cpus_of(&grant.step_cores)?;
+    if !step.is_within(&job) {
+        return Err(Error::new("the scheduler grants the step cores that its job does not have:")
+            .value(format!("{} and {}", grant.step_cores, grant.job_cores)));
+    }
+    (plan.job.cores, plan.step.cores) = (Some(job), Some(step));
+    Ok(())
 }
 
 impl Plan {
@@ -293,11 +324,13 @@ impl Plan {
             }
             limits.high = limits.high.map(|high| around.high.map_or(high, |around| high.min(around)));
             limits.processes = limits.processes.map(|count| around.processes.map_or(count, |around| count.min(around)));
+            limits.huge_pages = limits.huge_pages.within(&around.huge_pages);
             around = Limits {
                 cpu: limits.cpu.or(around.cpu),
                 ram: limits.ram.or(around.ram),
                 high: limits.high.or(around.high),
                 processes: limits.processes.or(around.processes),
+                huge_pages: limits.huge_pages.at_most(&around.huge_pages),
                 ..Limits::default()
             };
         }
@@ -340,7 +373,14 @@ mod tests {
 
     fn granted(cpus: u32, mib: u64) -> Grant {
         let (cpus, memory) = (Some(Cpus::whole(cpus)), Some(mib * MIB));
-        Grant { job_cpus: cpus, step_cpus: cpus, task_cpus: cpus, job_memory: memory, step_memory: memory }
+        Grant {
+            job_cpus: cpus,
+            step_cpus: cpus,
+            task_cpus: cpus,
+            job_memory: memory,
+            step_memory: memory,
+            ..Grant::default()
+        }
     }
 
     fn percent(text: &str) -> Percent {
@@ -400,6 +440,43 @@ mod tests {
         assert_eq!((plan.step.cpu, plan.step.ram), (None, Some(100 * MIB)));
     }
 
+    #[test]
+    fn a_job_is_pinned_to_its_cores_and_a_step_to_those_of_it() {
+        // Four cores of two threads.
+        let topology = Topology::of_cores(["0,4", "1,5", "2,6", "3,7"]);
+        let list = |text: &str| CpuList::parse(text).unwrap();
+        let pinned = |job: &str, step: &str| {
+            let mut plan = Plan::default();
+            let grant = Grant { job_cores: list(job), step_cores: list(step), ..granted(1, 100) };
+            let pinned = pin(&mut plan, &grant, &topology);
+            pinned.map(|()| [plan.job.cores, plan.step.cores].map(|cpus| cpus.unwrap().to_string()))
+        };
+        assert_eq!(pinned("1-2", "2").unwrap(), ["1-2,5-6", "2,6"]);
+        for (job, step, said) in [
+            ("", "", "does not say which cores"),
+            ("0", "", "does not say which cores"),
+            ("0", "1", "cores that its job does not have"),
+            ("0-4", "0", "has 4 cores"),
+        ] {
+            let error = pinned(job, step).unwrap_err().to_string();
+            assert!(error.contains(said), "{job} {step}: {error}");
+        }
+    }
+
+    #[test]
+    fn huge_pages_are_those_of_the_site_and_none_above_what_is_around() {
+        let pages = |text| HugePages::parse(text).unwrap();
+        let config = Config {
+            max_huge_pages_per_user: pages("2M:4G"),
+            max_huge_pages: pages("2M:8G,1G:0"),
+            max_huge_pages_per_task: pages("2M:6G,1G:2G,64K:1M"),
+            ..Config::default()
+        };
+        let plan = plan(&config, &granted(1, 100)).0;
+        let all = [&plan.user, &plan.job, &plan.step, &plan.task].map(|limits| limits.huge_pages.to_string());
+        assert_eq!(all, ["2M:4G", "2M:4G,1G:0", "2M:4G,1G:0", "2M:4G,1G:0,64K:1M"]);
+    }
+
     proptest! {
         /// Whatever is granted: never more than the site's percentage of it, and a step never more than its job.
         #[test]
@@ -416,6 +493,7 @@ mod tests {
             let grant = Grant {
                 job_cpus: cpus(job), step_cpus: cpus(step), task_cpus: None,
                 job_memory: Some(job_memory), step_memory: Some(step_memory),
+                ..Grant::default()
             };
             let plan = plan(&config, &grant).0;
             if let (Some(whole), Some(part)) = (plan.job.cpu, plan.step.cpu) {

@@ -12,9 +12,12 @@
 //! anyway: whether hwloc, in its release and with the filters that Slurm sets, makes it a level or not, and whichever level
 //! Slurm calls a socket (`l3cache_as_socket`, `numa_node_as_socket`), changes nothing then. Where it is not certain, nothing is mapped.
 
+use std::path::Path;
+
 use crate::cgroup::dir::Dir;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
+use crate::slurm_conf::{self, Lines};
 
 /// The cores of this machine, in Slurm's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +72,50 @@ impl Topology {
         topology.check_order("third-level cache", &caches.unwrap_or_default())?;
         topology.check_nodes(devices)?;
         Ok(topology)
+    }
+
+    /// This machine's, if its cores are certain to be what Slurm calls so on this node; `ours` is jobfence.conf, beside which
+    /// slurm.conf may be.
+    pub fn of_node(ours: Option<&Path>) -> Result<Self> {
+        // A step daemon has the node's name; elsewhere it is nearly always the host's.
+        let node = std::env::var("SLURMD_NODENAME").unwrap_or_else(|_| {
+            let host = nix::unistd::gethostname().unwrap_or_default();
+            host.to_string_lossy().split('.').next().unwrap_or_default().to_owned()
+        });
+        let topology = Self::read(&Dir::open("/sys/devices")?)?;
+        topology.check_node(slurm_conf::find(ours).as_deref(), &node)?;
+        Ok(topology)
+    }
+
+    /// Where cores have several threads, slurm.conf must say as many of the node's: with fewer, what Slurm calls a core may be
+    /// a thread (`CPUs=` alone), and whole cores would be shared by jobs. Where they have one, a core is a CPU in any case.
+    fn check_node(&self, conf: Option<&Path>, node: &str) -> Result<()> {
+        let threads = self.threads_per_core();
+        if threads == 1 {
+            return Ok(());
+        }
+        let unknown = || {
+            Error::new(format!(
+                "each core has {threads} hardware threads, and slurm.conf does not tell what Slurm calls a core:"
+            ))
+        };
+        let conf =
+            conf.ok_or_else(|| unknown().value("there is none").hint("SLURM_CONF in slurmd's environment names it"))?;
+        match slurm_conf::threads_per_core(&Lines::read(conf), node) {
+            Some((said, _)) if said == threads => Ok(()),
+            Some((said, place)) => Err(Error::new(format!(
+                "each core has {threads} hardware threads, and {said} in Slurm's eyes, so that what it calls a core is uncertain:"
+            ))
+            .value(place)
+            .hint(format!("ThreadsPerCore={threads} there, with Sockets and CoresPerSocket as 'slurmd -C' has them"))),
+            None => Err(unknown().value(format!("{} has no line NodeName={node}", conf.display()))),
+        }
+    }
+
+    /// One with these cores; for tests.
+    #[cfg(test)]
+    pub fn of_cores<const N: usize>(cores: [&str; N]) -> Self {
+        Self { cores: cores.iter().filter_map(|cpus| CpuList::parse(cpus)).collect() }
     }
 
     /// Hardware threads of each core, at least 1.
@@ -471,6 +518,24 @@ mod tests {
         fs::remove_file(machine.0.path().join("system/cpu/cpu0/topology/core_cpus_list")).unwrap();
         fs::remove_file(machine.0.path().join("system/cpu/cpu1/topology/core_cpus_list")).unwrap();
         assert!(machine.refusal().contains("which CPUs are one core"), "{}", machine.refusal());
+    }
+
+    #[test]
+    fn slurm_must_call_a_core_what_the_kernel_does() {
+        let temp = tempfile::tempdir().unwrap();
+        let conf = temp.path().join("slurm.conf");
+        fs::write(&conf, "NodeName=n[1-2] ThreadsPerCore=2\nNodeName=n3 CPUs=8\n").unwrap();
+        let two = Machine::new(&interleaved(2, 2, 2)).read().unwrap();
+        two.check_node(Some(&conf), "n2").unwrap();
+        let refusal = |conf: Option<&Path>, node: &str| two.check_node(conf, node).unwrap_err().to_string();
+        let error = refusal(Some(&conf), "n3");
+        assert!(
+            error.contains("2 hardware threads, and 1 in Slurm's eyes") && error.contains("slurm.conf:2"),
+            "{error}"
+        );
+        assert!(refusal(Some(&conf), "n4").contains("has no line NodeName=n4"), "{}", refusal(Some(&conf), "n4"));
+        assert!(refusal(None, "n1").contains("does not tell what Slurm calls a core"));
+        Machine::new(&interleaved(2, 2, 1)).read().unwrap().check_node(None, "n4").unwrap();
     }
 
     #[test]

@@ -107,7 +107,14 @@ fn key(step: &str) -> JobKey {
 
 fn grant(cpus: u32, mib: u64) -> Grant {
     let (cpus, memory) = (Some(Cpus::whole(cpus)), Some(mib << 20));
-    Grant { job_cpus: cpus, step_cpus: cpus, task_cpus: cpus, job_memory: memory, step_memory: memory }
+    Grant {
+        job_cpus: cpus,
+        step_cpus: cpus,
+        task_cpus: cpus,
+        job_memory: memory,
+        step_memory: memory,
+        ..Grant::default()
+    }
 }
 
 fn open(site: &Site, step: &str, grant: &Grant) -> Fence {

@@ -81,7 +81,14 @@ impl Place {
     /// What a job of one CPU and 256 MiB is limited to.
     pub fn plan(&self) -> Plan {
         let (cpus, memory) = (Some(Cpus::whole(1)), Some(256 << 20));
-        let grant = Grant { job_cpus: cpus, step_cpus: cpus, task_cpus: cpus, job_memory: memory, step_memory: memory };
+        let grant = Grant {
+            job_cpus: cpus,
+            step_cpus: cpus,
+            task_cpus: cpus,
+            job_memory: memory,
+            step_memory: memory,
+            ..Grant::default()
+        };
         policy::plan(&self.config, &grant).0
     }
 

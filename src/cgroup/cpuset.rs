@@ -12,7 +12,8 @@ use super::layout::Version;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 
-const CPUS: &str = "cpuset.cpus";
+/// The file of the CPUs that a directory is limited to.
+pub const CPUS: &str = "cpuset.cpus";
 const MEMS: &str = "cpuset.mems";
 
 /// Fills what v1 leaves empty in a directory that was made: the parent's CPUs and memory nodes. `all`: also where it has fewer than
@@ -60,19 +61,12 @@ pub fn set_cpus(dir: &Dir, version: Version, want: &CpuList) -> Result<()> {
     if found != *want {
         return Err(differs(dir, CPUS, want, &found));
     }
-    match dir.read_if_there(effective_file(version))? {
-        // RHEL 7 has no such file; v1 has refused then what the parent does not have.
-        None if version == Version::V1 => Ok(()),
-        None => Err(missing(dir, effective_file(version))),
-        Some(text) => {
-            let found = parse(dir, effective_file(version), &text)?;
-            if found == *want {
-                return Ok(());
-            }
-            Err(differs(dir, effective_file(version), want, &found)
-                .hint("a cgroup above it does not have all of these CPUs (AllowedCPUs= of a unit?), or one of them is offline"))
-        }
+    let found = effective(dir, version)?;
+    if found == *want {
+        return Ok(());
     }
+    Err(differs(dir, effective_file(version), want, &found)
+        .hint("a cgroup above it does not have all of these CPUs (AllowedCPUs= of a unit?), or one of them is offline"))
 }
 
 /// Takes away, from the innermost, what directories below have and theirs will not: a step of a job that lost CPUs.

@@ -47,6 +47,26 @@ impl HugePages {
         Some(Self(sizes))
     }
 
+    /// The lower limit of each size, whichever of the two has one.
+    #[must_use]
+    pub fn at_most(&self, other: &Self) -> Self {
+        let mut sizes = self.within(other).0;
+        let is_new = |size: &&HugePage| !sizes.iter().any(|ours| ours.page == size.page);
+        let more: Vec<HugePage> = other.0.iter().filter(is_new).copied().collect();
+        sizes.extend(more);
+        Self(sizes)
+    }
+
+    /// These, none above the other's of the same size.
+    #[must_use]
+    pub fn within(&self, other: &Self) -> Self {
+        let lower = |size: &HugePage| {
+            let theirs = other.0.iter().find(|theirs| theirs.page == size.page);
+            HugePage { limit: theirs.map_or(size.limit, |theirs| theirs.limit.min(size.limit)), ..*size }
+        };
+        Self(self.0.iter().map(lower).collect())
+    }
+
     /// Whether no size is limited.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -197,6 +217,15 @@ mod tests {
             assert_eq!(pages(text).to_string(), written, "{text}");
             assert_eq!(pages(written), pages(text), "{text}");
         }
+    }
+
+    #[test]
+    fn the_lower_limit_of_each_size() {
+        let (a, b) = (pages("2M:4G,1G:1G"), pages("64K:1M,1G:2G,2M:2G"));
+        assert_eq!(a.at_most(&b).to_string(), "2M:2G,1G:1G,64K:1M");
+        assert_eq!(a.within(&b).to_string(), "2M:2G,1G:1G");
+        assert_eq!(HugePages::default().at_most(&b), b);
+        assert!(HugePages::default().within(&b).is_empty());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::units::{
     text_or_unlimited, weight, word, word_of,
 };
 use super::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, TaskCpus};
+use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::job::Cpus;
 
@@ -33,6 +34,8 @@ const YES_NO: &str = "yes or no";
 const SIZE_OR_UNLIMITED: &str = "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T, or \
                                  unlimited";
 const PROCESSES: &str = "a whole number of processes from 1 to 4194304, or unlimited";
+const HUGE_PAGES: &str = "for each size of pages (a power of two with the unit K, M or G) at most once how much memory may be in \
+                          them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, or unlimited";
 const ABSOLUTE_PATH: &str = "an absolute path without \"..\", double quotes or control characters";
 
 /// The argument that names the file; it cannot stand in the file, and only the reader of arguments knows it.
@@ -120,6 +123,12 @@ pub static KEYS: &[Key] = &[
         expects: "a number of CPUs from 0.001 to 1024 with at most three decimals, granted or unlimited",
         set: |config, text| task_cpus(text).map(|cpus| config.max_cpus_per_task = cpus),
         get: |config| Some(task_cpus_text(config.max_cpus_per_task)),
+    },
+    Key {
+        name: "ConstrainCores",
+        expects: YES_NO,
+        set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_cores = yes),
+        get: |config| Some(word_of(config.constrain_cores, BOOLEANS).to_owned()),
     },
     Key {
         name: "HeadroomCPUs",
@@ -237,6 +246,24 @@ pub static KEYS: &[Key] = &[
         set: |config, text| weight(text).map(|weight| config.io_weight = Some(weight)),
         get: |config| config.io_weight.map(|weight| weight.to_string()),
     },
+    Key {
+        name: "MaxHugePages",
+        expects: HUGE_PAGES,
+        set: |config, text| huge_pages(text).map(|pages| config.max_huge_pages = pages),
+        get: |config| Some(huge_pages_text(&config.max_huge_pages)),
+    },
+    Key {
+        name: "MaxHugePagesPerUser",
+        expects: HUGE_PAGES,
+        set: |config, text| huge_pages(text).map(|pages| config.max_huge_pages_per_user = pages),
+        get: |config| Some(huge_pages_text(&config.max_huge_pages_per_user)),
+    },
+    Key {
+        name: "MaxHugePagesPerTask",
+        expects: HUGE_PAGES,
+        set: |config, text| huge_pages(text).map(|pages| config.max_huge_pages_per_task = pages),
+        get: |config| Some(huge_pages_text(&config.max_huge_pages_per_task)),
+    },
 ];
 
 const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
@@ -287,6 +314,14 @@ fn task_cpus_text(cpus: TaskCpus) -> String {
         TaskCpus::Granted => GRANTED.to_owned(),
         TaskCpus::Count(cpus) => cpus.to_string(),
     }
+}
+
+fn huge_pages(text: &str) -> Result<HugePages, Wrong> {
+    or_unlimited(text, |text| HugePages::parse(text).ok_or(Wrong::Form)).map(Option::unwrap_or_default)
+}
+
+fn huge_pages_text(pages: &HugePages) -> String {
+    text_or_unlimited(Some(pages).filter(|pages| !pages.is_empty()))
 }
 
 /// CPUs to run on: more than none.

@@ -544,6 +544,8 @@ mod tests {
     use nix::sys::stat::Mode as FileMode;
     use proptest::prelude::*;
 
+    use crate::cgroup::huge_pages::HugePages;
+
     use super::super::{CpuPolicy, Limit, OnError, Percent, Period, TaskCpus};
     use super::*;
     use crate::job::Cpus;
@@ -579,7 +581,8 @@ mod tests {
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
                     OOMKillStep=yes MaxProcessesPerUser=8192 MaxProcessesPerTask=512\n\
-                    IOMax=/a wbps=1M\nIOMaxPerUser=/b riops=5 IOMaxPerTask=/c rbps=2K wiops=6 IOWeight=500\n";
+                    IOMax=/a wbps=1M\nIOMaxPerUser=/b riops=5 IOMaxPerTask=/c rbps=2K wiops=6 IOWeight=500\n\
+                    ConstrainCores=yes MaxHugePages=2m:4g,1G:0 MaxHugePagesPerUser=2M:8G MaxHugePagesPerTask=2M:1G\n";
         let config = Config {
             mode: Mode::Observe,
             on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail),
@@ -613,6 +616,10 @@ mod tests {
             io_max_per_user: IoRules::parse("/b riops=5").unwrap(),
             io_max_per_task: IoRules::parse("/c rbps=2K wiops=6").unwrap(),
             io_weight: Some(500),
+            constrain_cores: true,
+            max_huge_pages: HugePages::parse("2M:4G,1G:0").unwrap(),
+            max_huge_pages_per_user: HugePages::parse("2M:8G").unwrap(),
+            max_huge_pages_per_task: HugePages::parse("2M:1G").unwrap(),
         };
         assert_eq!(parse("f", text.as_bytes()), Ok(config));
         assert_eq!(parse("f", b""), Ok(Config::default()));
@@ -920,13 +927,21 @@ mod tests {
             prop::sample::select(vec![Mode::Enforce, Mode::Observe, Mode::Off]),
             (fails(), fails(), fails(), fails(), fails()),
             (path(), prop::option::of("[A-Za-z0-9_-]{1,9}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,9}){0,3}"), path()),
-            any::<[bool; 5]>(),
+            any::<[bool; 6]>(),
             prop::sample::select(vec![CpuPolicy::Quota, CpuPolicy::Weight, CpuPolicy::Both]),
         );
         let cpus = || (1_u64..=1_024_000).prop_map(Cpus::from_thousandths);
         let task_cpus =
             prop_oneof![Just(TaskCpus::Unlimited), Just(TaskCpus::Granted), cpus().prop_map(TaskCpus::Count),];
         let bytes = || (1_u64 << 10..1 << 54).prop_map(|kib| kib << 10);
+        let pages = || {
+            let sizes = prop::collection::btree_map(10_u32..=34, 0_u64..1 << 30, 0..4);
+            sizes.prop_map(|sizes| {
+                let text: Vec<String> =
+                    sizes.iter().map(|(power, kib)| format!("{}K:{kib}K", 1_u64 << (power - 10))).collect();
+                HugePages::parse(&text.join(",")).unwrap_or_default()
+            })
+        };
         let processes = || prop::option::of(1_u64..=4_194_304);
         let numbers = (
             (percent(1, 1000), percent(1, 10_000), percent(0, 10_000)),
@@ -936,6 +951,7 @@ mod tests {
             (processes(), processes(), processes()),
             (percent(0, 100), percent(0, 100), percent(0, 100), prop::option::of(percent(1, 100))),
             (prop::option::of(cpus()), task_cpus, prop::option::of(bytes()), prop::option::of(bytes())),
+            (pages(), pages(), pages()),
         );
         let rules = || {
             prop::collection::vec((1_u64..1 << 50, 1_u32..u32::MAX), 0..3).prop_map(|rates| {
@@ -947,7 +963,7 @@ mod tests {
         (words, numbers, ([rules(), rules(), rules()], prop::option::of(1_u64..=10_000))).prop_map(
             |(
                 (mode, on, (mount, base, run), yes, policy),
-                (percents, period, min, headroom, processes, shares, most),
+                (percents, period, min, headroom, processes, shares, most, pages),
                 io,
             )| Config {
                 mode,
@@ -986,6 +1002,10 @@ mod tests {
                 io_max_per_user: io.0[1].clone(),
                 io_max_per_task: io.0[2].clone(),
                 io_weight: io.1,
+                constrain_cores: yes[5],
+                max_huge_pages: pages.0,
+                max_huge_pages_per_user: pages.1,
+                max_huge_pages_per_task: pages.2,
             },
         )
     }

@@ -87,6 +87,7 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
         task_cpus: request.cpus,
         job_memory: request.memory,
         step_memory: request.memory,
+        ..Grant::default()
     };
     let config = &exactly(config, request);
     let host = Host::read(config)?;

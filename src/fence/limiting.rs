@@ -3,11 +3,14 @@
 
 use super::LimitError;
 use super::own::is_inhabited;
+use crate::cgroup::cpuset;
 use crate::cgroup::dir::Dir;
+use crate::cgroup::huge_pages;
 use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
 use crate::config::Limit;
+use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
 use crate::policy::{Level, Limits, Plan};
@@ -218,7 +221,54 @@ pub static RULES: &[Rule] = &[
         set: |dir, version, limits| set_plainly(Limit::OomGroup, dir, version, limits),
         overlay: INSIDE,
     },
+    Rule {
+        limit: Limit::Cores,
+        controller: "cpuset",
+        keys: &["ConstrainCores"],
+        writes: |limits, _| {
+            let write = |cpus: &CpuList| Write { file: cpuset::CPUS.to_owned(), value: cpus.to_string() };
+            Ok(limits.cores.as_ref().map(write).into_iter().collect())
+        },
+        set: |dir, version, limits| match &limits.cores {
+            Some(cpus) => cpuset::set_cpus(dir, version, cpus),
+            None => Ok(()),
+        },
+        // The job's holds the step daemons, and Slurm writes it anew with each step.
+        overlay: &[Level::Step],
+    },
+    Rule {
+        limit: Limit::HugePages,
+        controller: "hugetlb",
+        keys: &["MaxHugePages", "MaxHugePagesPerUser", "MaxHugePagesPerTask"],
+        writes: |limits, version| {
+            let write = |write: huge_pages::Write| Write::number(&write.file, write.bytes);
+            Ok(limits.huge_pages.writes(version).into_iter().map(write).collect())
+        },
+        set: |dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),
+        // No daemon uses any.
+        overlay: EVERYWHERE,
+    },
 ];
+
+/// What the scheduler's own cpuset of a step is beside what ours would be.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// It has none, or none that is narrower than all.
+    Unlimited,
+    /// The same.
+    Same,
+    /// Others: it counts otherwise than we do.
+    Other(CpuList),
+}
+
+/// Compares a step's cpuset in the scheduler's directories; `all` is the one that holds every job's.
+pub fn cores_beside(step: &Dir, all: &Dir, version: Version, ours: &CpuList) -> Result<Cores> {
+    match cpuset::cpus(step)? {
+        Some(theirs) if theirs == *ours => Ok(Cores::Same),
+        Some(theirs) if theirs != cpuset::effective(all, version)? => Ok(Cores::Other(theirs)),
+        _ => Ok(Cores::Unlimited),
+    }
+}
 
 fn set_plainly(limit: Limit, dir: &Dir, version: Version, limits: &Limits) -> Result<()> {
     let Some(rule) = RULES.iter().find(|rule| rule.limit == limit) else { return Ok(()) };

@@ -134,6 +134,11 @@ impl Overlay {
         Some(self.open(self.job_path().and_then(|job| job.rsplit_once('/')).map(|(user, _)| user)))
     }
 
+    /// Opens the directory in which every job has its own: of all jobs, or on v1 of the user's.
+    pub fn above_jobs(&self) -> Result<Dir> {
+        self.open(self.job_path().map(|job| job.rsplit_once('/').map_or("/", |(above, _)| above)))
+    }
+
     /// Opens a task's directory, in which a process of it is.
     pub fn task(&self, place: &str) -> Result<Dir> {
         if self.path().as_deref() == Some(place) {

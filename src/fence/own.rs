@@ -86,6 +86,7 @@ fn try_dirs(
         Some(class) => {
             let (dir, new) = base.ensure_new(class)?;
             host::enable(&dir, hierarchy, wanted, new)?;
+            host::fill(&base, &dir, hierarchy, true)?;
             dir
         }
         None => base,
@@ -115,6 +116,8 @@ fn try_dirs(
             }
             parent.child(name)?
         };
+        // Those that belong to no one job have every CPU.
+        host::fill(parent, &child, hierarchy, depth + 1 < last)?;
         dirs.push(child);
     }
     // From the top down, and after the step exists: from now on its parents cannot vanish.

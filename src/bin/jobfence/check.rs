@@ -16,6 +16,7 @@ use jobfence::error::Error;
 use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
 use jobfence::host::{Host, is_delegated, not_given};
 use jobfence::job::{Cpus, JobKey, Name};
+use jobfence::topology::Topology;
 use nix::fcntl::OFlag;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
@@ -86,6 +87,26 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
         }
     }
     let throttled = describe_io(&host, &config);
+    if config.constrain_cores {
+        match Topology::of_node(loaded.file.as_deref()) {
+            Ok(topology) => println!(
+                "cores          Slurm's {} cores are certain to be these of the machine, each with {} hardware threads",
+                topology.cores(),
+                topology.threads_per_core()
+            ),
+            Err(why) => {
+                println!("cores          {why}");
+                let verdict = match config.on_error.for_limit(Limit::Cores) {
+                    OnError::Warn => {
+                        "NO job would be fenced here as configured; with OnError=warn jobs run on any core"
+                    }
+                    OnError::Fail => "NO job would be fenced here as configured",
+                };
+                println!("verdict        {verdict}");
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+    }
     if !own.any {
         return overlay_alone(&host, &config, throttled);
     }

@@ -9,10 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use jobfence::cgroup::layout::{Hierarchy, Version};
-
-/// Where slurm.conf may be, if `SLURM_CONF` does not say: Debian's and others' packages, upstream's default, and what slurmd
-/// has fetched in configless mode.
-const SLURM_CONF: [&str; 3] = ["/etc/slurm/slurm.conf", "/usr/local/etc/slurm.conf", "/run/slurm/conf/slurm.conf"];
+use jobfence::slurm_conf::{self, Lines, matching};
 
 /// A key of slurm.conf or cgroup.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +27,14 @@ impl Setting {
 
     fn is_yes(&self) -> bool {
         is_yes(&self.value)
+    }
+}
+
+/// The last one counts, as in Slurm.
+fn setting(lines: &Lines, key: &'static str, default: &str) -> Setting {
+    match lines.last(key) {
+        Some(found) => Setting { key, value: found.value.clone(), at: Some((found.file.clone(), found.line)) },
+        None => Setting { key, value: default.to_owned(), at: None },
     }
 }
 
@@ -89,11 +94,7 @@ pub enum Placement {
 impl Slurm {
     /// Reads the configuration of this host; `None` where there is none. `ours`: jobfence.conf, beside which it may be.
     pub fn read(ours: Option<&Path>) -> Option<Self> {
-        let named = std::env::var_os("SLURM_CONF").map(PathBuf::from);
-        let beside = ours.map(|ours| ours.with_file_name("slurm.conf"));
-        let known = SLURM_CONF.iter().map(PathBuf::from);
-        let file = named.into_iter().chain(beside).chain(known).find(|file| file.is_file())?;
-        Some(Self::of(&file))
+        slurm_conf::find(ours).map(|file| Self::of(&file))
     }
 
     /// Of this slurm.conf, and the cgroup.conf beside it.
@@ -102,16 +103,16 @@ impl Slurm {
         let cgroup = Lines::read(&file.with_file_name("cgroup.conf"));
         Self {
             file: file.to_owned(),
-            proctrack: slurm.setting("ProctrackType", "proctrack/cgroup"),
-            task: slurm.setting("TaskPlugin", "task/none"),
-            accounting: slurm.setting("JobAcctGatherType", "jobacct_gather/none"),
-            ram: cgroup.setting("ConstrainRAMSpace", "no"),
-            swap: cgroup.setting("ConstrainSwapSpace", "no"),
+            proctrack: setting(&slurm, "ProctrackType", "proctrack/cgroup"),
+            task: setting(&slurm, "TaskPlugin", "task/none"),
+            accounting: setting(&slurm, "JobAcctGatherType", "jobacct_gather/none"),
+            ram: setting(&cgroup, "ConstrainRAMSpace", "no"),
+            swap: setting(&cgroup, "ConstrainSwapSpace", "no"),
             constrains: ["Cores", "Devices", "RAMSpace", "SwapSpace"]
                 .iter()
-                .any(|what| cgroup.last(&format!("Constrain{what}")).is_some_and(|(_, value, ..)| is_yes(value))),
-            cgroups: cgroup.setting("CgroupPlugin", "autodetect"),
-            plugstack: slurm.setting("PlugStackConfig", &file.with_file_name("plugstack.conf").to_string_lossy()),
+                .any(|what| cgroup.last(&format!("Constrain{what}")).is_some_and(|found| is_yes(&found.value))),
+            cgroups: setting(&cgroup, "CgroupPlugin", "autodetect"),
+            plugstack: setting(&slurm, "PlugStackConfig", &file.with_file_name("plugstack.conf").to_string_lossy()),
         }
     }
 
@@ -204,87 +205,6 @@ fn plugin_in(file: &Path, depth: u32) -> Option<Plugin> {
         }
     }
     None
-}
-
-/// The files that a pattern with at most one `*`, in its last component, stands for, in their order.
-fn matching(pattern: &Path) -> Vec<PathBuf> {
-    let name = pattern.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let Some((before, after)) = name.split_once('*') else { return vec![pattern.to_owned()] };
-    let entries = pattern.parent().and_then(|parent| std::fs::read_dir(parent).ok());
-    let matches = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.len() >= before.len() + after.len() && name.starts_with(before) && name.ends_with(after)
-    };
-    let mut found: Vec<PathBuf> =
-        entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(matches).collect();
-    found.sort();
-    found
-}
-
-/// The assignments in a file of Slurm's, with those of the files that it includes.
-struct Lines(Vec<(String, String, PathBuf, usize)>);
-
-impl Lines {
-    fn read(file: &Path) -> Self {
-        let mut lines = Self(Vec::new());
-        lines.add(file, 0);
-        lines
-    }
-
-    /// `Key=Value`, one or more on a line, which goes on after a `\` at its end; `#` comments; `Include FILE`: slurm.conf(5). What
-    /// cannot be read is left out.
-    fn add(&mut self, file: &Path, depth: u32) {
-        const DEEPEST: u32 = 10;
-        let Ok(text) = std::fs::read(file) else { return };
-        let text = String::from_utf8_lossy(&text);
-        let mut lines = text.lines().enumerate();
-        while let Some((number, line)) = lines.next() {
-            let mut line = line.to_owned();
-            while line.ends_with('\\') {
-                line.pop();
-                line.push_str(lines.next().map_or("", |(_, more)| more));
-            }
-            let line = line.split('#').next().unwrap_or_default().trim();
-            let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-            if first.eq_ignore_ascii_case("include") && depth < DEEPEST {
-                for included in matching(&file.parent().unwrap_or(Path::new("/")).join(rest.trim())) {
-                    self.add(&included, depth + 1);
-                }
-                continue;
-            }
-            let assignments = assignments(line).into_iter();
-            self.0.extend(assignments.map(|(key, value)| (key, value, file.to_owned(), number + 1)));
-        }
-    }
-
-    fn last(&self, key: &str) -> Option<&(String, String, PathBuf, usize)> {
-        self.0.iter().rev().find(|(name, ..)| name.eq_ignore_ascii_case(key))
-    }
-
-    /// The last one counts, as in Slurm.
-    fn setting(&self, key: &'static str, default: &str) -> Setting {
-        match self.last(key) {
-            Some((_, value, file, line)) => Setting { key, value: value.clone(), at: Some((file.clone(), *line)) },
-            None => Setting { key, value: default.to_owned(), at: None },
-        }
-    }
-}
-
-/// `Key=Value Key = "a value"`; what is not such is left out.
-fn assignments(line: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut rest = line;
-    while let Some((key, value)) = rest.split_once('=') {
-        let value = value.trim_start();
-        let (value, after) = match value.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
-            None => value.split_once(char::is_whitespace).unwrap_or((value, "")),
-        };
-        let key = key.split_whitespace().next_back().unwrap_or_default();
-        found.push((key.to_owned(), value.to_owned()));
-        rest = after;
-    }
-    found
 }
 
 #[cfg(test)]

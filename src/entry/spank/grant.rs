@@ -9,9 +9,10 @@
 
 use super::api::Spank;
 use super::bindings::spank_item;
+use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::host;
-use crate::job::{Cpus, Grant, count_listed};
+use crate::job::{Cpus, Grant};
 
 /// Kinds of step, by number (`SLURM_BATCH_SCRIPT` and others in slurm.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,20 +66,26 @@ struct Items {
 pub fn of_step(spank: &Spank, kind: Kind) -> Result<Grant> {
     let cores = |item| {
         let list = spank.string(item)?.unwrap_or_default();
-        count_listed(&list).ok_or_else(|| Error::new("Slurm's list of cores cannot be read").value(list))
+        CpuList::parse(&list).ok_or_else(|| Error::new("Slurm's list of cores cannot be read").value(list))
     };
+    let (job_cores, step_cores) = (cores(spank_item::S_JOB_ALLOC_CORES)?, cores(spank_item::S_STEP_ALLOC_CORES)?);
     let items = Items {
         kind,
         ncpus: spank.u16(spank_item::S_JOB_NCPUS)?.into(),
         cpus_per_task: spank.u32(spank_item::S_STEP_CPUS_PER_TASK)?,
         local_tasks: spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT)?,
-        job_cores: cores(spank_item::S_JOB_ALLOC_CORES)?,
-        step_cores: cores(spank_item::S_STEP_ALLOC_CORES)?,
+        job_cores: count(job_cores.len()),
+        step_cores: count(step_cores.len()),
         job_mib: spank.u64(spank_item::S_JOB_ALLOC_MEM)?,
         step_mib: spank.u64(spank_item::S_STEP_ALLOC_MEM)?,
     };
     log::debug!("granted: {items:?}");
-    grant(items, host::threads_per_core)
+    let grant = grant(items, || host::threads_per_core().map(count))?;
+    Ok(Grant { job_cores, step_cores, ..grant })
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result<Grant> {
@@ -118,6 +125,7 @@ fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result
         task_cpus,
         job_memory: memory(items.job_mib),
         step_memory: memory(items.step_mib),
+        ..Grant::default()
     })
 }
 

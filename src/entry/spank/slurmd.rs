@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::config;
 use crate::host::Host;
 use crate::janitor;
+use crate::topology::Topology;
 
 /// Once for each start of slurmd and each entry in plugstack.conf: what has been removed is not there a second time.
 pub fn start(arguments: &[&[u8]]) {
@@ -20,6 +21,11 @@ pub fn start(arguments: &[&[u8]]) {
     };
     if config.mode == config::Mode::Off {
         return;
+    }
+    if config.constrain_cores
+        && let Err(error) = Topology::of_node(None)
+    {
+        log::error!("jobs on this node cannot be limited to their cores (ConstrainCores=yes): {error}");
     }
     let deadline = Instant::now() + janitor::PATIENCE;
     match Host::read(&config).and_then(|host| janitor::reap(&host, &config, deadline)) {

@@ -19,7 +19,7 @@ use super::grant::{self, Kind};
 use super::log::tell_user;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
-use crate::config::{self, Config, Mode, OnError, OnErrors};
+use crate::config::{self, Config, Limit, Mode, OnError, OnErrors};
 use crate::error::{Error, Result};
 use crate::fence::{CLEANUP_TIMEOUT, Fence, LimitError};
 use crate::host::Host;
@@ -28,6 +28,7 @@ use crate::job::{JobKey, Name};
 use crate::policy::{self, Limits};
 use crate::record::is_ending;
 use crate::report;
+use crate::topology::Topology;
 
 /// What became of this process's step.
 enum Step {
@@ -140,6 +141,10 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
         Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }
     let (mut plan, mut errors) = policy::plan(&config, &grant);
+    if config.constrain_cores {
+        let pinned = Topology::of_node(None).and_then(|topology| policy::pin(&mut plan, &grant, &topology));
+        errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
+    }
     if kind == Kind::Extern {
         // It has no tasks, and on cgroup2 no process could be in it beside directories of some.
         plan.task = Limits::default();

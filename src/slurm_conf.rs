@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Slurm's configuration as far as it must be known beforehand; what a job was granted never comes from here.
+//!
+//! slurm.conf(5). Files that cannot be read are left out: slurmd has understood them, or is not there.
+
+use std::path::{Path, PathBuf};
+
+use crate::hostlist::HostList;
+
+/// Where slurm.conf may be, if `SLURM_CONF` does not say: Debian's and others' packages, upstream's default, and what slurmd
+/// has fetched in configless mode.
+const SLURM_CONF: [&str; 3] = ["/etc/slurm/slurm.conf", "/usr/local/etc/slurm.conf", "/run/slurm/conf/slurm.conf"];
+
+/// slurm.conf of this host: `SLURM_CONF` names it (slurmd sets that for its step daemons), or it is beside `ours`, or where it
+/// usually is; `None` where there is none.
+pub fn find(ours: Option<&Path>) -> Option<PathBuf> {
+    let named = std::env::var_os("SLURM_CONF").map(PathBuf::from);
+    let beside = ours.map(|ours| ours.with_file_name("slurm.conf"));
+    let known = SLURM_CONF.iter().map(PathBuf::from);
+    named.into_iter().chain(beside).chain(known).find(|file| file.is_file())
+}
+
+/// The files that a pattern with at most one `*`, in its last component, stands for, in their order.
+pub fn matching(pattern: &Path) -> Vec<PathBuf> {
+    let name = pattern.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some((before, after)) = name.split_once('*') else { return vec![pattern.to_owned()] };
+    let entries = pattern.parent().and_then(|parent| std::fs::read_dir(parent).ok());
+    let matches = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.len() >= before.len() + after.len() && name.starts_with(before) && name.ends_with(after)
+    };
+    let mut found: Vec<PathBuf> =
+        entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(matches).collect();
+    found.sort();
+    found
+}
+
+/// The assignments in a file of Slurm's, with those of the files that it includes.
+#[derive(Debug)]
+pub struct Lines(Vec<Assignment>);
+
+/// One `Key=Value`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// As it is written.
+    pub key: String,
+    /// Without quotes.
+    pub value: String,
+    /// Where it stands.
+    pub file: PathBuf,
+    /// The line, from 1; the first one, where it goes on.
+    pub line: usize,
+}
+
+impl Lines {
+    /// Reads a file; one that cannot be read has none.
+    pub fn read(file: &Path) -> Self {
+        let mut lines = Self(Vec::new());
+        lines.add(file, 0);
+        lines
+    }
+
+    /// `Key=Value`, one or more on a line, which goes on after a `\` at its end; `#` comments; `Include FILE`: slurm.conf(5). What
+    /// cannot be read is left out.
+    fn add(&mut self, file: &Path, depth: u32) {
+        const DEEPEST: u32 = 10;
+        let Ok(text) = std::fs::read(file) else { return };
+        let text = String::from_utf8_lossy(&text);
+        let mut lines = text.lines().enumerate();
+        while let Some((number, line)) = lines.next() {
+            let mut line = line.to_owned();
+            while line.ends_with('\\') {
+                line.pop();
+                line.push_str(lines.next().map_or("", |(_, more)| more));
+            }
+            let line = line.split('#').next().unwrap_or_default().trim();
+            let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            if first.eq_ignore_ascii_case("include") && depth < DEEPEST {
+                for included in matching(&file.parent().unwrap_or(Path::new("/")).join(rest.trim())) {
+                    self.add(&included, depth + 1);
+                }
+                continue;
+            }
+            let assignments = assignments(line).into_iter();
+            let assignment = |(key, value)| Assignment { key, value, file: file.to_owned(), line: number + 1 };
+            self.0.extend(assignments.map(assignment));
+        }
+    }
+
+    /// The last one of this key, which counts, as in Slurm.
+    pub fn last(&self, key: &str) -> Option<&Assignment> {
+        self.0.iter().rev().find(|found| found.is(key))
+    }
+}
+
+impl Assignment {
+    /// Whether it is of this key, in any case.
+    fn is(&self, key: &str) -> bool {
+        self.key.eq_ignore_ascii_case(key)
+    }
+}
+
+/// `Key=Value Key = "a value"`; what is not such is left out.
+fn assignments(line: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut rest = line;
+    while let Some((key, value)) = rest.split_once('=') {
+        let value = value.trim_start();
+        let (value, after) = match value.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+            None => value.split_once(char::is_whitespace).unwrap_or((value, "")),
+        };
+        let key = key.split_whitespace().next_back().unwrap_or_default();
+        found.push((key.to_owned(), value.to_owned()));
+        rest = after;
+    }
+    found
+}
+
+/// How many hardware threads each core of this node has in Slurm's eyes, and the line that says so. `None`: no line is the node's,
+/// as where it is a dynamic one.
+///
+/// A node line has every key, or what a line `NodeName=DEFAULT` before it says, or Slurm's own default, which is one thread; so
+/// a node with `CPUs=` alone has cores of one thread, whatever the machine has.
+pub fn threads_per_core(lines: &Lines, node: &str) -> Option<(usize, String)> {
+    let mut default = 1;
+    let mut found = None;
+    let mut at = 0;
+    while let Some(first) = lines.0.get(at) {
+        let on_line = |other: &&Assignment| (&other.file, other.line) == (&first.file, first.line);
+        let line: Vec<&Assignment> = lines.0.iter().skip(at).take_while(on_line).collect();
+        at += line.len().max(1);
+        let value =
+            |key: &str| line.iter().rev().find(|assignment| assignment.is(key)).map(|found| found.value.as_str());
+        let Some(names) = value("NodeName") else { continue };
+        let threads = value("ThreadsPerCore").and_then(|text| text.parse().ok());
+        if names.eq_ignore_ascii_case("DEFAULT") {
+            default = threads.unwrap_or(default);
+        } else if HostList::parse(names).is_some_and(|names| names.contains(node)) {
+            let place = format!("NodeName={names} ({}:{})", first.file.display(), first.line);
+            found = Some((threads.unwrap_or(default), place));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_those_of_the_nodes_own_line_or_of_the_defaults_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("slurm.conf");
+        let more = "NodeName=DEFAULT Sockets=2 ThreadsPerCore=2\nNodeName=n[01-04] CoresPerSocket=8\n\
+                    nodename=smt4 threadspercore = 4 \\\n CPUs=16\nPartitionName=x Nodes=n9 ThreadsPerCore=8\n";
+        std::fs::write(dir.path().join("nodes.conf"), more).unwrap();
+        std::fs::write(&file, "NodeName=plain CPUs=4\nInclude nodes.conf\nNodeName=late CPUs=4 # ThreadsPerCore=1\n")
+            .unwrap();
+        let lines = Lines::read(&file);
+        let threads = |node| threads_per_core(&lines, node).map(|(threads, _)| threads);
+        assert_eq!(
+            ["plain", "n03", "smt4", "late", "n3", "n9", "DEFAULT"].map(threads),
+            [Some(1), Some(2), Some(4), Some(2), None, None, None]
+        );
+        let (_, place) = threads_per_core(&lines, "n01").unwrap();
+        assert!(place.starts_with("NodeName=n[01-04] (") && place.ends_with("nodes.conf:2)"), "{place}");
+    }
+}
