@@ -6,6 +6,7 @@
 
 pub mod affinity;
 pub mod cpuset;
+pub mod devices;
 pub mod dir;
 pub mod disk;
 pub mod events;

@@ -404,7 +404,8 @@ fn read_control(dir: &Dir, file: &str, controller: &'static str) -> Result<Strin
     }
 }
 
-fn missing(dir: &Dir, file: &str, controller: &'static str) -> Error {
+/// That a file is not there, and with it a controller.
+pub(super) fn missing(dir: &Dir, file: &str, controller: &'static str) -> Error {
     Error::os("open", dir.path().join(file), Errno::ENOENT)
         .hint(format!("the {controller} controller is not available here: see 'jobfence check'"))
 }
@@ -415,7 +416,7 @@ fn explain(dir: &Dir, file: &str, controller: &'static str, error: Error) -> Err
 }
 
 /// Explains a write that cgroups-rs reports as failed.
-fn refused(
+pub(super) fn refused(
     dir: &Dir,
     file: &str,
     controller: &'static str,

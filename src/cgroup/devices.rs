@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which devices the processes of a directory may open, and make nodes of.
+//!
+//! What is not allowed is denied with EPERM when it is opened (or made by mknod(2)); a descriptor that is open stays usable, as
+//! the kernel checks nothing later (`devcgroup_check_permission`, security/device_cgroup.c). v1 has a list in the directory
+//! (cgroup-v1/devices.rst), cgroup2 a program that is attached to it (cgroup-v2.rst, "Device controller").
+
+mod bpf;
+mod rules;
+mod v1;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::libc::dev_t;
+use nix::sys::stat::{Mode, SFlag, fstat, major, minor};
+
+pub use self::rules::{Access, GpuDevice, Kind, MOST_RULES, Rule, Target, parse, text};
+use super::dir::Dir;
+use super::layout::Version;
+use crate::error::{Error, Result};
+
+/// The name of the controller in v1. cgroup2 has no such controller: there it is a program.
+pub const CONTROLLER: &str = "devices";
+
+/// What a job may use, as it is configured.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// `DeviceAllow`.
+    pub allow: Vec<Rule>,
+    /// `GPUDevice`, and the numbers of the GPUs that are the job's: all others that are called so are denied, also where a
+    /// rule allows them.
+    pub gpus: Option<(GpuDevice, Vec<u32>)>,
+}
+
+/// As `DeviceAllow` would have it, the job's GPUs among the rest; without what everybody may use.
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gpus = self.gpus.iter().flat_map(|(gpu, numbers)| numbers.iter().map(|number| gpu_rule(gpu, *number)));
+        f.write_str(&text(&self.allow.iter().cloned().chain(gpus).collect::<Vec<_>>()))
+    }
+}
+
+/// A GPU is opened for reading and writing; nobody in a job makes nodes.
+fn gpu_rule(gpu: &GpuDevice, number: u32) -> Rule {
+    Rule { target: Target::Path(gpu.path(number)), access: Access::READ_WRITE }
+}
+
+/// Devices as the kernel knows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Numbers {
+    /// Character or block.
+    pub kind: Kind,
+    /// 0 to 4095.
+    pub major: u32,
+    /// 0 to 1048575; `None`: all of the major number.
+    pub minor: Option<u32>,
+}
+
+/// As devices.list shows it: `c 1:3`.
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.kind == Kind::Char { 'c' } else { 'b' };
+        match self.minor {
+            Some(minor) => write!(f, "{kind} {}:{minor}", self.major),
+            None => write!(f, "{kind} {}:*", self.major),
+        }
+    }
+}
+
+impl Numbers {
+    const fn char(major: u32, minor: Option<u32>) -> Self {
+        Self { kind: Kind::Char, major, minor }
+    }
+
+    /// Whether the other is among these.
+    fn has(self, other: Self) -> bool {
+        let minor = self.minor.is_none() || self.minor == other.minor;
+        self.kind == other.kind && self.major == other.major && minor
+    }
+}
+
+/// What everybody may use: what systemd allows under `DevicePolicy=closed` (`bpf_devices_allow_list_static`,
+/// src/core/bpf-devices.c): null, zero, full, random, urandom, tty, ptmx, and all pseudo terminals, of which no node may be made.
+/// Slurm's own list of allowed devices, as it was until 18.08 (cgroup_allowed_devices_file.conf), had null, zero, urandom and
+/// the pseudo terminals of these, and else block devices and CPU registers, which no job needs.
+///
+/// By their numbers, which are the kernel's for good (admin-guide/devices.txt), so that it does not matter what is in /dev.
+const EVERYBODYS: [(Numbers, Access); 8] = [
+    (Numbers::char(1, Some(3)), Access::ALL),
+    (Numbers::char(1, Some(5)), Access::ALL),
+    (Numbers::char(1, Some(7)), Access::ALL),
+    (Numbers::char(1, Some(8)), Access::ALL),
+    (Numbers::char(1, Some(9)), Access::ALL),
+    (Numbers::char(5, Some(0)), Access::ALL),
+    (Numbers::char(5, Some(2)), Access::ALL),
+    (Numbers::char(136, None), Access::READ_WRITE),
+];
+
+fn is_everybodys(numbers: Numbers) -> bool {
+    EVERYBODYS.iter().any(|(known, _)| *known == numbers)
+}
+
+/// What a directory's processes may use, in the kernel's numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Set {
+    /// Each once, with all that any rule allows.
+    allow: BTreeMap<Numbers, Access>,
+    /// Single devices that are denied although a whole class that is allowed has them.
+    deny: Vec<Numbers>,
+}
+
+impl Set {
+    fn new(allow: impl IntoIterator<Item = (Numbers, Access)>, deny: &[Numbers]) -> Self {
+        let mut merged: BTreeMap<Numbers, Access> = BTreeMap::new();
+        for (numbers, access) in EVERYBODYS.into_iter().chain(allow) {
+            if !deny.contains(&numbers) {
+                merged.entry(numbers).and_modify(|known| *known = known.or(access)).or_insert(access);
+            }
+        }
+        let is_allowed = |denied: &&Numbers| merged.keys().any(|numbers| numbers.has(**denied));
+        let deny = deny.iter().filter(is_allowed).copied().collect();
+        Self { allow: merged, deny }
+    }
+}
+
+impl Devices {
+    /// Looks the devices up, each by a handle of what is there now.
+    fn look_up(&self) -> Result<Set> {
+        let mut classes = None;
+        let mut allow = Vec::new();
+        for rule in &self.allow {
+            match &rule.target {
+                Target::Path(path) => allow.push((device_at(path)?, rule.access)),
+                Target::Class(kind, name) => {
+                    let text = match &classes {
+                        Some(text) => text,
+                        None => classes.insert(Dir::open("/proc")?.read(CONTROLLER)?),
+                    };
+                    let majors = majors(text, *kind, name);
+                    if majors.is_empty() {
+                        return Err(Error::new("no driver that is loaded has the name in /proc/devices:")
+                            .value(rule)
+                            .hint("load it before jobs start, or take it out of DeviceAllow"));
+                    }
+                    let all = |major| (Numbers { kind: *kind, major, minor: None }, rule.access);
+                    allow.extend(majors.into_iter().map(all));
+                }
+            }
+        }
+        let mut deny = Vec::new();
+        if let Some((gpu, numbers)) = &self.gpus {
+            for number in numbers {
+                allow.push((device_at(&gpu.path(*number))?, Access::READ_WRITE));
+            }
+            deny = others(gpu, numbers)?;
+        }
+        Ok(Set::new(allow, &deny))
+    }
+}
+
+/// The device of a path, through links; an error unless it is one.
+fn device_at(path: &Path) -> Result<Numbers> {
+    let fd = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|errno| {
+        let error = Error::os("find the device", path, errno);
+        match errno {
+            Errno::ENOENT => error.hint("it does not exist: load its driver before jobs start, or do not allow it"),
+            _ => error,
+        }
+    })?;
+    let stat = fstat(&fd).map_err(|errno| Error::os("stat", path, errno))?;
+    numbers(stat.st_mode, stat.st_rdev).ok_or_else(|| Error::new("it is no device:").at(path))
+}
+
+fn numbers(mode: u32, device: dev_t) -> Option<Numbers> {
+    let kind = match SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) {
+        SFlag::S_IFCHR => Kind::Char,
+        SFlag::S_IFBLK => Kind::Block,
+        _ => return None,
+    };
+    let major = u32::try_from(major(device)).ok().filter(|major| *major <= rules::LARGEST_MAJOR)?;
+    let minor = u32::try_from(minor(device)).ok().filter(|minor| *minor <= rules::LARGEST_MINOR)?;
+    Some(Numbers { kind, major, minor: Some(minor) })
+}
+
+/// The major numbers of a driver, of which some have several, in the text of `/proc/devices` (proc_devices(5)). A number
+/// stands for itself, whether it is there or not.
+fn majors(text: &str, kind: Kind, name: &str) -> Vec<u32> {
+    if let Ok(major) = name.parse() {
+        return vec![major];
+    }
+    let heading = if kind == Kind::Char { "Character devices:" } else { "Block devices:" };
+    let lines = text.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.is_empty());
+    let majors = lines.filter_map(|line| {
+        let (major, driver) = line.trim_start().split_once(' ')?;
+        (driver == name).then(|| major.parse().ok()).flatten()
+    });
+    majors.filter(|major| *major <= rules::LARGEST_MAJOR).collect()
+}
+
+/// The GPUs of this node that are not among the numbers.
+fn others(gpu: &GpuDevice, ours: &[u32]) -> Result<Vec<Numbers>> {
+    /// More devices than this in one directory are not looked at.
+    const MOST: usize = 100_000;
+    let dir = Dir::open(gpu.directory())?;
+    let names = dir.list(false)?;
+    if names.len() > MOST {
+        return Err(Error::new("there are too many files to look for GPUs in").at(dir.path()));
+    }
+    let mut others = Vec::new();
+    for number in names.iter().filter_map(|name| gpu.number(name)).filter(|number| !ours.contains(number)) {
+        // One that is no device, or has just gone, can be used by nobody.
+        others.extend(device_at(&gpu.path(number)));
+    }
+    Ok(others)
+}
+
+/// Where a program that is not ours decides alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Alone {
+    /// The directory to which it is attached.
+    dir: PathBuf,
+    /// In words: its name and id.
+    program: String,
+}
+
+impl fmt::Display for Alone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} is attached to {} and admits none beside it; if that is Slurm's, set ConstrainDevices=no in either cgroup.conf or \
+             jobfence.conf",
+            self.program,
+            self.dir.display()
+        )
+    }
+}
+
+/// Lets the processes of a directory use these devices and no others, and looks whether the kernel has it so. May be repeated.
+///
+/// On v1 the directory may have no children yet: the kernel changes the rule for all other devices only then.
+pub fn constrain(dir: &Dir, version: Version, devices: &Devices) -> Result<()> {
+    let set = devices.look_up()?;
+    match version {
+        Version::V1 => v1::constrain(dir, &set),
+        Version::V2 => bpf::constrain(dir, &set),
+    }
+}
+
+/// Looks again whether what is attached to a directory of cgroup2 counts, and beside it what is attached above.
+///
+/// A program that admits no other beside it is ignored where one is attached further down; if that came later than ours
+/// (Slurm's `ConstrainDevices` makes its own between `slurm_spank_init` and the first task), ours is taken away again, so that
+/// nothing of somebody else's is lifted, and that is an error.
+pub fn still_counts(dir: &Dir) -> Result<()> {
+    bpf::still_counts(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROC_DEVICES: &str = "\
+Character devices:
+  1 mem
+  4 /dev/vc/0
+  4 tty
+136 pts
+195 nvidia-frontend
+ 65 sd
+
+Block devices:
+  7 loop
+  8 sd
+ 65 sd
+9999 huge
+259 blkext
+";
+
+    #[test]
+    fn classes_are_those_of_their_kind_with_all_their_numbers() {
+        for (kind, name, expected) in [
+            (Kind::Block, "sd", &[8, 65][..]),
+            (Kind::Char, "sd", &[65]),
+            (Kind::Char, "tty", &[4]),
+            (Kind::Char, "/dev/vc/0", &[4]),
+            (Kind::Char, "loop", &[]),
+            (Kind::Block, "huge", &[]),
+            (Kind::Block, "253", &[253]),
+            (Kind::Char, "", &[]),
+        ] {
+            assert_eq!(majors(PROC_DEVICES, kind, name), expected, "{kind:?} {name}");
+        }
+        assert_eq!(majors("", Kind::Char, "pts"), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn a_device_is_found_through_links_and_a_file_is_none() {
+        let temp = tempfile::tempdir().unwrap();
+        let link = temp.path().join("link");
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        assert_eq!(device_at(&link).unwrap(), Numbers::char(1, Some(5)));
+        std::fs::write(temp.path().join("file"), "").unwrap();
+        let error = device_at(&temp.path().join("file")).unwrap_err().to_string();
+        assert!(error.starts_with("it is no device: /"), "{error}");
+        let error = device_at(&temp.path().join("gone")).unwrap_err().to_string();
+        assert!(error.contains("gone: ") && error.contains("does not exist"), "{error}");
+        let gone = Devices { allow: parse("char-nobodys").unwrap(), gpus: None };
+        let error = gone.look_up().unwrap_err().to_string();
+        assert!(error.contains("char-nobodys") && error.contains("DeviceAllow"), "{error}");
+    }
+
+    #[test]
+    fn the_same_device_is_one_rule_with_all_its_accesses() {
+        let devices = Devices { allow: parse("/dev/zero r,/dev/null w,char-mem r,char-1 w").unwrap(), gpus: None };
+        let set = devices.look_up().unwrap();
+        assert_eq!(set.allow[&Numbers::char(1, Some(5))], Access::ALL);
+        assert_eq!(set.allow[&Numbers::char(1, None)], Access::READ_WRITE);
+        assert_eq!(set.allow.len(), EVERYBODYS.len() + 1);
+        assert_eq!(devices.to_string(), "/dev/zero r,/dev/null w,char-mem r,char-1 w");
+    }
+
+    #[test]
+    fn gpus_of_others_are_denied_whatever_allows_them() {
+        let temp = tempfile::tempdir().unwrap();
+        // Links stand for the devices: tests do without mknod.
+        for (name, device) in
+            [("gpu0", "/dev/zero"), ("gpu1", "/dev/full"), ("gpu2", "/dev/tty"), ("gpuctl", "/dev/null")]
+        {
+            std::os::unix::fs::symlink(device, temp.path().join(name)).unwrap();
+        }
+        std::fs::write(temp.path().join("gpu3"), "").unwrap();
+        let gpu = GpuDevice::parse(&format!("{}/gpu%d", temp.path().display())).unwrap();
+        let allow = parse(&format!("char-mem rw,{0}/gpu2 rw,{0}/gpuctl rw", temp.path().display())).unwrap();
+        let devices = Devices { allow, gpus: Some((gpu.clone(), vec![1])) };
+        let set = devices.look_up().unwrap();
+        let (zero, full, tty) = (Numbers::char(1, Some(5)), Numbers::char(1, Some(7)), Numbers::char(5, Some(0)));
+        assert!(set.allow.contains_key(&full) && !set.allow.contains_key(&zero) && !set.allow.contains_key(&tty));
+        // The class has it; the other is allowed by nothing any more.
+        assert_eq!(set.deny, [zero]);
+        assert!(devices.to_string().ends_with(&format!("gpuctl rw,{}/gpu1 rw", temp.path().display())), "{devices}");
+        let missing = Devices { allow: Vec::new(), gpus: Some((gpu, vec![1, 9])) };
+        assert!(missing.look_up().unwrap_err().to_string().contains("gpu9"));
+    }
+
+    #[test]
+    fn what_everybody_may_use_is_what_is_in_dev() {
+        for (path, (numbers, _)) in ["null", "zero", "full", "random", "urandom", "tty", "ptmx"].iter().zip(EVERYBODYS)
+        {
+            let path = Path::new("/dev").join(path);
+            // In a container ptmx is a link to another instance's.
+            assert_eq!(device_at(&path).unwrap(), numbers, "{}", path.display());
+        }
+    }
+}

@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! cgroup2: a program of type `BPF_PROG_TYPE_CGROUP_DEVICE` that the kernel asks at every open of a device and every mknod(2).
+//!
+//! It is made of raw instructions and loaded with bpf(2): a few dozen of them need neither a compiler nor a library. It is
+//! attached beside whatever else is there (`BPF_F_ALLOW_MULTI`): then all of them must admit an access. The attachment holds
+//! it; no descriptor is kept, and it goes with its directory. Layouts and numbers: include/uapi/linux/bpf.h.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+
+use super::{Access, Alone, Kind, Numbers, Set};
+use crate::cgroup::dir::Dir;
+use crate::error::{Error, Result};
+
+/// One instruction (`struct bpf_insn`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Insn {
+    code: u8,
+    registers: u8,
+    /// How far to jump, or where to load from.
+    offset: i16,
+    value: i32,
+}
+
+/// Codes: class, operation and source in one (Documentation/bpf/standardization/instruction-set.rst).
+const LOAD_WORD: u8 = 0x61;
+const MOVE: u8 = 0xbf;
+const MOVE_VALUE: u8 = 0xb7;
+const AND_VALUE: u8 = 0x57;
+const SHIFT_RIGHT: u8 = 0x77;
+const JUMP_UNLESS: u8 = 0x55;
+const EXIT: u8 = 0x95;
+
+/// What is returned, the argument (`struct bpf_cgroup_dev_ctx`), and what is made of it.
+const RESULT: u8 = 0;
+const CONTEXT: u8 = 1;
+const KIND: u8 = 2;
+const ACCESS: u8 = 3;
+const MAJOR: u8 = 4;
+const MINOR: u8 = 5;
+
+/// `BPF_DEVCG_DEV_*`.
+const fn kind_number(kind: Kind) -> u32 {
+    match kind {
+        Kind::Block => 1,
+        Kind::Char => 2,
+    }
+}
+
+const fn insn(code: u8, to: u8, from: u8, offset: i16, value: i32) -> Insn {
+    // Two bit fields, which the compiler of the other side puts as the machine has its bytes.
+    let registers = if cfg!(target_endian = "little") { to | from << 4 } else { to << 4 | from };
+    Insn { code, registers, offset, value }
+}
+
+/// The program: what is denied first, then each rule that allows; what none of them admits is denied.
+fn program(set: &Set) -> Vec<Insn> {
+    let mut program = vec![
+        // access_type has the kind in its lower half and the access in its upper one.
+        insn(LOAD_WORD, KIND, CONTEXT, 0, 0),
+        insn(MOVE, ACCESS, KIND, 0, 0),
+        insn(AND_VALUE, KIND, 0, 0, 0xffff),
+        insn(SHIFT_RIGHT, ACCESS, 0, 0, 16),
+        insn(LOAD_WORD, MAJOR, CONTEXT, 4, 0),
+        insn(LOAD_WORD, MINOR, CONTEXT, 8, 0),
+    ];
+    for denied in &set.deny {
+        answer(&mut program, *denied, Access::ALL, 0);
+    }
+    for (numbers, access) in &set.allow {
+        answer(&mut program, *numbers, *access, 1);
+    }
+    program.extend([insn(MOVE_VALUE, RESULT, 0, 0, 0), insn(EXIT, 0, 0, 0, 0)]);
+    program
+}
+
+/// Answers for these devices where nothing else than this access is asked for; otherwise what follows does.
+fn answer(program: &mut Vec<Insn>, numbers: Numbers, access: Access, result: i32) {
+    // Both numbers are far below 2^31: `Numbers` says how far.
+    let unless = |register, number| insn(JUMP_UNLESS, register, 0, 0, i32::try_from(number).unwrap_or(i32::MAX));
+    let mut rule = vec![unless(KIND, kind_number(numbers.kind)), unless(MAJOR, numbers.major)];
+    rule.extend(numbers.minor.map(|minor| unless(MINOR, minor)));
+    if access != Access::ALL {
+        let others = Access::ALL.bits() & !access.bits();
+        rule.extend([
+            insn(MOVE, RESULT, ACCESS, 0, 0),
+            insn(AND_VALUE, RESULT, 0, 0, i32::from(others)),
+            unless(RESULT, 0),
+        ]);
+    }
+    rule.extend([insn(MOVE_VALUE, RESULT, 0, 0, result), insn(EXIT, 0, 0, 0, 0)]);
+    let mut left = rule.len();
+    for insn in &mut rule {
+        left -= 1;
+        if insn.code == JUMP_UNLESS {
+            // Over what is left of the rule, which has nine instructions at most.
+            insn.offset = i16::try_from(left).unwrap_or(i16::MAX);
+        }
+    }
+    program.append(&mut rule);
+}
+
+/// Our programs have this name, by which an earlier one of ours is known in a directory of ours. At most 15 bytes.
+const NAME: &[u8; 12] = b"jobfence_dev";
+
+const PROG_LOAD: i32 = 5;
+const PROG_ATTACH: i32 = 8;
+const PROG_DETACH: i32 = 9;
+const PROG_GET_FD_BY_ID: i32 = 13;
+const OBJ_GET_INFO_BY_FD: i32 = 15;
+const PROG_QUERY: i32 = 16;
+
+const TYPE_CGROUP_DEVICE: u32 = 15;
+const ATTACH_CGROUP_DEVICE: u32 = 6;
+const ALLOW_MULTI: u32 = 1 << 1;
+
+/// The argument of each command, and zeros behind it. The kernel takes what it does not know if that is zero, and writes some
+/// answers (`query.revision`) without asking how much room there is.
+#[repr(C)]
+struct Argument<T> {
+    command: T,
+    _room: [u64; 16],
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Load {
+    kind: u32,
+    insn_count: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Attach {
+    directory: u32,
+    program: u32,
+    kind: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    directory: u32,
+    kind: u32,
+    query_flags: u32,
+    flags: u32,
+    ids: u64,
+    count: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ById {
+    id: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct GetInfo {
+    program: u32,
+    length: u32,
+    info: u64,
+}
+
+/// The beginning of `struct bpf_prog_info`, which a kernel of any age has.
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    _lengths: [u32; 2],
+    _insns: [u64; 3],
+    _uid_and_maps: [u32; 2],
+    _map_ids: u64,
+    name: [u8; 16],
+}
+
+/// bpf(2). What the argument points to must live and be as long as it says.
+fn bpf<T>(command: i32, argument: T) -> Result<(i32, T), Errno> {
+    let mut argument = Argument { command: argument, _room: [0; 16] };
+    // SAFETY: the argument is as long as is said and zero behind what the command knows; what it points to is the caller's,
+    // alive and as long as the argument says (see the callers).
+    let done = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut argument, size_of_val(&argument)) };
+    // A descriptor or 0: it fits.
+    Errno::result(done).map(|done| (i32::try_from(done).unwrap_or(-1), argument.command))
+}
+
+fn raw(fd: BorrowedFd) -> u32 {
+    fd.as_raw_fd().cast_unsigned()
+}
+
+fn address<T>(of: &T) -> u64 {
+    // A pointer is never longer than 64 bits.
+    std::ptr::from_ref(of).addr() as u64
+}
+
+fn owned(fd: i32) -> Result<OwnedFd, Errno> {
+    if fd < 0 {
+        return Err(Errno::EBADF);
+    }
+    // SAFETY: the kernel has just made this descriptor, close-on-exec, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A program that the kernel has accepted.
+struct Program {
+    fd: OwnedFd,
+    id: u32,
+    tag: [u8; 8],
+    name: String,
+}
+
+impl Program {
+    fn load(insns: &[Insn]) -> Result<Self> {
+        let mut log = Vec::new();
+        let fd = load(insns, &mut log).map_err(|errno| {
+            // Only now: to write it takes time.
+            log.resize(64 << 10, 0);
+            if load(insns, &mut log).is_err() {
+                let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+                let text = String::from_utf8_lossy(log.get(..end).unwrap_or_default());
+                log::debug!("the kernel's verifier on the device program: {}", text.trim());
+            }
+            let error = Error::new(format!("load a device program of {} instructions", insns.len())).errno(errno);
+            match errno {
+                Errno::EPERM => error.hint(
+                    "it needs CAP_SYS_ADMIN, on Linux before 5.11 also RLIMIT_MEMLOCK (LimitMEMLOCK=infinity in slurmd.service), and \
+                     a kernel that is not locked down for bpf",
+                ),
+                _ => error,
+            }
+        })?;
+        Self::of(fd).map_err(|errno| Error::new("ask for the device program that was just loaded").errno(errno))
+    }
+
+    fn by_id(id: u32) -> Result<Self, Errno> {
+        Self::of(owned(bpf(PROG_GET_FD_BY_ID, ById { id })?.0)?)
+    }
+
+    fn of(fd: OwnedFd) -> Result<Self, Errno> {
+        let mut info = Info::default();
+        let length = u32::try_from(size_of::<Info>()).unwrap_or_default();
+        let info_at = std::ptr::from_mut(&mut info).addr() as u64;
+        bpf(OBJ_GET_INFO_BY_FD, GetInfo { program: raw(fd.as_fd()), length, info: info_at })?;
+        let name = info.name.iter().take_while(|byte| **byte != 0);
+        // The kernel lets only letters, digits, dots and underscores into it.
+        let name = name.map(|byte| char::from(*byte)).collect();
+        Ok(Self { fd, id: info.id, tag: info.tag, name })
+    }
+
+    fn is_ours(&self) -> bool {
+        self.name.as_bytes() == NAME
+    }
+
+    fn attach(&self, dir: &Dir) -> Result<(), Errno> {
+        self.change(PROG_ATTACH, dir, ALLOW_MULTI)
+    }
+
+    fn detach(&self, dir: &Dir) -> Result<(), Errno> {
+        self.change(PROG_DETACH, dir, 0)
+    }
+
+    fn change(&self, command: i32, dir: &Dir, flags: u32) -> Result<(), Errno> {
+        let (directory, program) = (raw(dir.as_fd()), raw(self.fd.as_fd()));
+        bpf(command, Attach { directory, program, kind: ATTACH_CGROUP_DEVICE, flags }).map(drop)
+    }
+}
+
+/// Loads a program, with the verifier's words in `log` if that has room.
+fn load(insns: &[Insn], log: &mut [u8]) -> Result<OwnedFd, Errno> {
+    const LICENSE: &[u8; 4] = b"GPL\0";
+    let mut name = [0; 16];
+    name.iter_mut().zip(NAME).for_each(|(to, from)| *to = *from);
+    let argument = Load {
+        kind: TYPE_CGROUP_DEVICE,
+        insn_count: u32::try_from(insns.len()).map_err(|_| Errno::E2BIG)?,
+        insns: insns.as_ptr().addr() as u64,
+        license: address(LICENSE),
+        log_level: u32::from(!log.is_empty()),
+        log_size: u32::try_from(log.len()).map_err(|_| Errno::E2BIG)?,
+        log: if log.is_empty() { 0 } else { log.as_mut_ptr().addr() as u64 },
+        name,
+        ..Load::default()
+    };
+    owned(bpf(PROG_LOAD, argument)?.0)
+}
+
+/// What is attached to one directory itself.
+struct Attached {
+    ids: Vec<u32>,
+    /// `BPF_F_ALLOW_*`; of nothing 0.
+    flags: u32,
+}
+
+/// The kernel lets no more be attached to a directory (`BPF_CGROUP_MAX_PROGS`, kernel/bpf/cgroup.c).
+const MOST_PROGRAMS: usize = 64;
+
+fn attached(dir: BorrowedFd) -> Result<Attached, Errno> {
+    let mut ids = [0u32; MOST_PROGRAMS];
+    let query = Query {
+        directory: raw(dir),
+        kind: ATTACH_CGROUP_DEVICE,
+        ids: ids.as_mut_ptr().addr() as u64,
+        count: u32::try_from(ids.len()).unwrap_or_default(),
+        ..Query::default()
+    };
+    let (_, query) = bpf(PROG_QUERY, query)?;
+    let count = usize::try_from(query.count).unwrap_or_default();
+    Ok(Attached { ids: ids.iter().take(count).copied().collect(), flags: query.flags })
+}
+
+fn attached_to(dir: &Dir) -> Result<Attached> {
+    attached(dir.as_fd()).map_err(|errno| unanswered(dir.path(), errno))
+}
+
+fn unanswered(path: &Path, errno: Errno) -> Error {
+    let error = Error::os("ask for the device programs of", path, errno);
+    match errno {
+        // Where the kernel has them it has the question, too.
+        Errno::EINVAL | Errno::ENOSYS => {
+            error.hint("this kernel has no device programs (Linux 4.15, CONFIG_CGROUP_BPF, CONFIG_BPF_SYSCALL)")
+        }
+        _ => error,
+    }
+}
+
+/// What decides alone over a directory, in it (`here`) or above it: the nearest one with a program says, as for the kernel
+/// (`hierarchy_allows_attach` and `compute_effective_progs`, kernel/bpf/cgroup.c).
+fn alone(dir: &Dir, here: bool) -> Result<Option<Alone>> {
+    /// No tree of cgroups that anybody uses is deeper.
+    const DEEPEST: usize = 256;
+    let mut path = dir.path().to_path_buf();
+    let mut above: Option<OwnedFd> = None;
+    for level in 0..DEEPEST {
+        let fd = above.as_ref().map_or_else(|| dir.as_fd(), AsFd::as_fd);
+        if here || level > 0 {
+            let found = match attached(fd) {
+                Ok(found) => found,
+                // Above the root of the hierarchy.
+                Err(Errno::EBADF) if level > 0 => return Ok(None),
+                Err(errno) => return Err(unanswered(&path, errno)),
+            };
+            if let Some(id) = found.ids.first() {
+                return Ok((found.flags & ALLOW_MULTI == 0).then(|| Alone { dir: path, program: in_words(*id) }));
+            }
+        }
+        let parent = openat(fd, "..", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
+        above = Some(parent.map_err(|errno| Error::os("open the directory above", &path, errno))?);
+        path.pop();
+    }
+    Err(Error::new("the cgroups are nested too deeply at").at(dir.path()))
+}
+
+fn in_words(id: u32) -> String {
+    match Program::by_id(id) {
+        Ok(program) if !program.name.is_empty() => format!("the device program {} (id {id})", program.name),
+        _ => format!("a device program without a name (id {id})"),
+    }
+}
+
+/// Attaches a program for the set, unless it is there, and takes away an earlier one of ours.
+pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
+    if let Some(alone) = alone(dir, true)? {
+        return Err(not_attached(dir).hint(alone.to_string()));
+    }
+    let before = attached_to(dir)?;
+    let program = Program::load(&program(set))?;
+    let earlier: Vec<Program> =
+        before.ids.iter().filter_map(|id| Program::by_id(*id).ok()).filter(Program::is_ours).collect();
+    // The kernel's tag is made of the instructions.
+    if earlier.iter().any(|known| known.tag == program.tag) {
+        return still_counts(dir);
+    }
+    program.attach(dir).map_err(|errno| {
+        let error = not_attached(dir).errno(errno);
+        match (errno, alone(dir, true)) {
+            (Errno::EPERM, Ok(Some(alone))) => error.hint(alone.to_string()),
+            (Errno::E2BIG, _) => error.hint("too many programs are attached to it"),
+            _ => error,
+        }
+    })?;
+    // Both held until here, so that there was no moment without.
+    for earlier in earlier {
+        earlier.detach(dir).map_err(|errno| Error::os("detach our earlier device program from", dir.path(), errno))?;
+    }
+    still_counts(dir)?;
+    if attached_to(dir)?.ids.contains(&program.id) {
+        return Ok(());
+    }
+    Err(Error::new("the device program was attached, but the kernel does not show it at")
+        .at(dir.path())
+        .value(program.id))
+}
+
+fn not_attached(dir: &Dir) -> Error {
+    Error::new("cannot attach a device program to").at(dir.path())
+}
+
+/// See [`super::still_counts`].
+pub fn still_counts(dir: &Dir) -> Result<()> {
+    let here = attached_to(dir)?;
+    let ours: Vec<Program> =
+        here.ids.iter().filter_map(|id| Program::by_id(*id).ok()).filter(Program::is_ours).collect();
+    if ours.is_empty() {
+        return Err(Error::new("our device program is no longer attached to").at(dir.path()));
+    }
+    let Some(above) = alone(dir, false)? else { return Ok(()) };
+    for program in ours {
+        program.detach(dir).map_err(|errno| Error::os("detach our device program from", dir.path(), errno))?;
+    }
+    Err(not_attached(dir).hint(format!("ours would lift the other's: {above}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Runs the program as the kernel would, for one access; `None` where it would not be accepted.
+    fn run(program: &[Insn], kind: Kind, access: u32, major: u32, minor: u32) -> Option<i64> {
+        let mut registers = [0i64; 6];
+        let context = [kind_number(kind) | access << 16, major, minor];
+        let mut at = 0;
+        // No loops: every jump goes forward.
+        while let Some(insn) = program.get(at) {
+            at += 1;
+            let (to, from) = (usize::from(insn.registers & 15), usize::from(insn.registers >> 4));
+            let value = i64::from(insn.value);
+            match insn.code {
+                LOAD_WORD => registers[to] = i64::from(context[usize::try_from(insn.offset).ok()? / 4]),
+                MOVE => registers[to] = registers[from],
+                MOVE_VALUE => registers[to] = value,
+                AND_VALUE => registers[to] &= value,
+                SHIFT_RIGHT => registers[to] >>= value,
+                JUMP_UNLESS if registers[to] != value => at += usize::try_from(insn.offset).ok()?,
+                JUMP_UNLESS => {}
+                EXIT => return Some(registers[0]),
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// What the set means.
+    fn admits(set: &Set, kind: Kind, access: u32, major: u32, minor: u32) -> bool {
+        let one = Numbers { kind, major, minor: Some(minor) };
+        let is_within = |allowed: &Access| access & !u32::from(allowed.bits()) == 0;
+        !set.deny.iter().any(|numbers| numbers.has(one))
+            && set.allow.iter().any(|(numbers, allowed)| numbers.has(one) && is_within(allowed))
+    }
+
+    fn kinds() -> impl Strategy<Value = Kind> {
+        prop_oneof![Just(Kind::Char), Just(Kind::Block)]
+    }
+
+    fn some_numbers() -> impl Strategy<Value = Numbers> {
+        (kinds(), 0u32..4, proptest::option::of(0u32..4)).prop_map(|(kind, major, minor)| Numbers {
+            kind,
+            major,
+            minor,
+        })
+    }
+
+    fn access() -> impl Strategy<Value = Access> {
+        "[r]?[w]?[m]?".prop_filter_map("none", |text| Access::parse(&text))
+    }
+
+    proptest! {
+        #[test]
+        fn the_program_answers_as_the_set_means(
+            allow in proptest::collection::vec((some_numbers(), access()), 0..12),
+            deny in proptest::collection::vec((kinds(), 0u32..4, 0u32..4), 0..3),
+            asked in proptest::collection::vec((kinds(), 1u32..8, 0u32..6, 0u32..10), 1..50),
+        ) {
+            let deny: Vec<_> =
+                deny.into_iter().map(|(kind, major, minor)| Numbers { kind, major, minor: Some(minor) }).collect();
+            let set = Set::new(allow, &deny);
+            let program = program(&set);
+            for (kind, access, major, minor) in asked {
+                let expected = i64::from(admits(&set, kind, access, major, minor));
+                prop_assert_eq!(run(&program, kind, access, major, minor), Some(expected));
+            }
+        }
+    }
+
+    #[test]
+    fn what_everybody_may_use_is_admitted_and_nothing_else() {
+        let program = program(&Set::new([], &[]));
+        let ask = |kind, access, major, minor| run(&program, kind, access, major, minor).unwrap();
+        assert_eq!(ask(Kind::Char, 7, 1, 3), 1);
+        assert_eq!(ask(Kind::Block, 2, 1, 3), 0);
+        assert_eq!(ask(Kind::Char, 2, 1, 1), 0);
+        assert_eq!(ask(Kind::Char, 6, 136, 1_000_000), 1);
+        // mknod
+        assert_eq!(ask(Kind::Char, 1, 136, 0), 0);
+        assert_eq!(ask(Kind::Char, 2, 10, 237), 0);
+    }
+
+    #[test]
+    fn the_most_rules_fit_into_what_old_kernels_load() {
+        let rule = |minor| (Numbers { kind: Kind::Block, major: 4095, minor: Some(minor) }, Access::READ_WRITE);
+        let set = Set::new((0..u32::try_from(super::super::MOST_RULES).unwrap()).map(rule), &[]);
+        // BPF_MAXINSNS
+        assert!(program(&set).len() < 4096);
+    }
+
+    #[test]
+    fn the_layouts_are_the_kernels() {
+        assert_eq!((size_of::<Insn>(), size_of::<Info>()), (8, 80));
+        assert_eq!((std::mem::offset_of!(Load, name), std::mem::offset_of!(Load, log)), (48, 32));
+        assert_eq!((std::mem::offset_of!(Query, ids), std::mem::offset_of!(Query, count)), (16, 24));
+        assert_eq!(std::mem::offset_of!(Info, name), 64);
+    }
+
+    #[test]
+    fn a_directory_that_is_no_cgroup_is_an_error() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap().named(PathBuf::from("/x"));
+        let error = constrain(&dir, &Set::new([], &[])).unwrap_err().to_string();
+        assert!(error.contains("ask for the device programs of /x"), "{error}");
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! v1: `devices.deny`, `devices.allow` and `devices.list` of a directory (cgroup-v1/devices.rst).
+//!
+//! cgroups-rs writes the rules. The list is read here, since its reader stops at a line that it does not know and logs by itself.
+
+use std::collections::BTreeMap;
+
+use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
+use nix::errno::Errno;
+
+use super::{Access, CONTROLLER, Kind, Numbers, Set, is_everybodys};
+use crate::cgroup::dir::Dir;
+use crate::cgroup::limits::{missing, refused};
+use crate::error::{Error, Result};
+
+const ALLOW: &str = "devices.allow";
+const DENY: &str = "devices.deny";
+const LIST: &str = "devices.list";
+
+/// The kernel takes it for any number.
+const ANY: i64 = -1;
+
+/// Denies everything and allows the set.
+pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
+    if let Some(denied) = set.deny.first() {
+        return Err(Error::new("cgroup v1 cannot deny one device of a class that is allowed:")
+            .value(denied)
+            .hint("it is a GPU of others: list single devices in DeviceAllow instead of its class"));
+    }
+    // Nothing is written that is there: with children the kernel refuses to begin again.
+    if list(dir)?.as_ref() == Some(&set.allow) {
+        return Ok(());
+    }
+    let devices = DevicesController::new(dir.handle_path(), "".into());
+    devices.deny_device(DeviceType::All, ANY, ANY, &DevicePermissions::all()).map_err(|error| {
+        let error = refused(dir, DENY, CONTROLLER, "a".to_owned(), &error);
+        match error.kernel_errno() {
+            Some(Errno::EINVAL) => error.hint("the cgroup has children, and then the kernel lets nobody change this"),
+            _ => error,
+        }
+    })?;
+    let mut want = set.allow.clone();
+    for (numbers, access) in &set.allow {
+        let kind = if numbers.kind == Kind::Char { DeviceType::Char } else { DeviceType::Block };
+        let letters = access.to_string();
+        let permissions: Vec<_> = letters.chars().filter_map(DevicePermissions::from_char).collect();
+        let minor = numbers.minor.map_or(ANY, i64::from);
+        let Err(error) = devices.allow_device(kind, i64::from(numbers.major), minor, &permissions) else { continue };
+        let error = refused(dir, ALLOW, CONTROLLER, format!("{numbers} {access}"), &error);
+        match error.kernel_errno() {
+            // Nobody above may use it either, as in a container: it was not asked for.
+            Some(Errno::EPERM) if is_everybodys(*numbers) => {
+                want.remove(numbers);
+            }
+            Some(Errno::EPERM) => return Err(error.hint("the cgroup above is itself not allowed to use it")),
+            _ => return Err(error),
+        }
+    }
+    match list(dir)? {
+        Some(found) if found == want => Ok(()),
+        found => {
+            Err(Error::new("the devices were written, but the kernel shows others:").at(dir.path().join(LIST)).value(
+                format!("wanted {}, found {}", words(&want), found.map_or("all".to_owned(), |found| words(&found))),
+            ))
+        }
+    }
+}
+
+fn words(list: &BTreeMap<Numbers, Access>) -> String {
+    list.iter().map(|(numbers, access)| format!("{numbers} {access}")).collect::<Vec<_>>().join(", ")
+}
+
+/// What the directory is allowed; `None`: everything, or something that cannot be told by what we write.
+fn list(dir: &Dir) -> Result<Option<BTreeMap<Numbers, Access>>> {
+    match dir.read_if_there(LIST)? {
+        Some(text) => Ok(text.lines().map(line).collect()),
+        None => Err(missing(dir, LIST, CONTROLLER)),
+    }
+}
+
+/// A line `c 1:3 rwm`, as `devcgroup_seq_show` (security/device_cgroup.c) writes it.
+fn line(line: &str) -> Option<(Numbers, Access)> {
+    let mut words = line.split(' ');
+    let kind = match words.next()? {
+        "c" => Kind::Char,
+        "b" => Kind::Block,
+        _ => return None,
+    };
+    let (major, minor) = words.next()?.split_once(':')?;
+    let minor = if minor == "*" { None } else { Some(minor.parse().ok()?) };
+    let access = Access::parse(words.next()?)?;
+    Some((Numbers { kind, major: major.parse().ok()?, minor }, access))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernels_list() {
+        let null = Numbers { kind: Kind::Char, major: 1, minor: Some(3) };
+        assert_eq!(line("c 1:3 rwm"), Some((null, Access::ALL)));
+        let loops = Numbers { kind: Kind::Block, major: 7, minor: None };
+        assert_eq!(line("b 7:* r"), Some((loops, Access::parse("r").unwrap())));
+        for text in ["a *:* rwm", "c *:3 r", "c 1 r", "c 1:3", "", "c 1:-3 r", "c 1:3 x"] {
+            assert_eq!(line(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_of_others_within_an_allowed_class_is_an_error_before_anything_is_written() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let class = Numbers { kind: Kind::Char, major: 195, minor: None };
+        let set = Set::new([(class, Access::ALL)], &[Numbers { minor: Some(1), ..class }]);
+        let error = constrain(&dir, &set).unwrap_err().to_string();
+        assert!(error.contains("c 195:1") && error.contains("DeviceAllow"), "{error}");
+        assert!(constrain(&dir, &Set::new([], &[])).unwrap_err().to_string().contains("devices controller"));
+    }
+}
