@@ -36,6 +36,7 @@ pub use load::{Candidate, DEFAULT_FILE, LoadError, Loaded, Origin, Resolved, Set
 pub use sections::Kind as SectionKind;
 pub use units::{Percent, Period, Wrong};
 
+use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::job::Cpus;
@@ -120,6 +121,12 @@ pub struct Config {
     pub max_huge_pages_per_user: HugePages,
     /// `MaxHugePagesPerTask`: the same for each task.
     pub max_huge_pages_per_task: HugePages,
+    /// `ConstrainDevices`: whether a step may use only those devices that are allowed, as in cgroup.conf(5).
+    pub constrain_devices: bool,
+    /// `DeviceAllow`: those devices, beside what everybody may use.
+    pub device_allow: Vec<devices::Rule>,
+    /// `GPUDevice`: what the device of a GPU is called; those of the job are allowed, and no others that are called so.
+    pub gpu_device: Option<devices::GpuDevice>,
 }
 
 impl Default for Config {
@@ -161,6 +168,9 @@ impl Default for Config {
             max_huge_pages: HugePages::default(),
             max_huge_pages_per_user: HugePages::default(),
             max_huge_pages_per_task: HugePages::default(),
+            constrain_devices: false,
+            device_allow: Vec::new(),
+            gpu_device: None,
         }
     }
 }

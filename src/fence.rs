@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::cgroup::affinity::Affinity;
+use crate::cgroup::devices;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::disk::Disks;
 use crate::cgroup::layout::{Hierarchy, Version};
@@ -379,6 +380,7 @@ impl Fence {
         let mut place = match tree {
             Tree::Own(_) => Place::Own,
             Tree::Overlay(overlay) => {
+                errors.extend(limiting::no_devices(plan, hierarchy));
                 // On v1 none of the scheduler's daemons is in the job's directory of the cpu hierarchy.
                 let batch = if hierarchy.version == Version::V2 { overlay.batch_quota() } else { None };
                 Place::Overlay { headroom: self.headroom, daemons: 0, batch }
@@ -533,6 +535,7 @@ impl Fence {
                     .value(place)
                     .hint(format!("expected below {}", overlay.path().as_deref().unwrap_or("a step of Slurm's"))));
             }
+            errors.extend(self.lost_devices(tree).map(|error| (Limit::Devices, error)));
             let Some(plan) = plan else { continue };
             match overlay.task(place) {
                 Ok(dir) => self.limit_task(tree, &dir, plan, &mut errors),
@@ -546,6 +549,14 @@ impl Fence {
         self.attach_own(host, pid, plan.zip(task), &mut errors)?;
         self.check_cores();
         Ok(errors)
+    }
+
+    /// Whether the scheduler has meanwhile attached to directories of its own what does not go together with our devices.
+    fn lost_devices(&self, tree: &Tree) -> Option<Error> {
+        let hierarchy = tree.hierarchy();
+        let is_ours = hierarchy.version == Version::V2 && hierarchy.has(devices::CONTROLLER);
+        self.plan.as_ref().filter(|plan| is_ours && plan.step.devices.is_some())?;
+        tree.step().and_then(|step| devices::still_counts(&step)).err()
     }
 
     fn attach_own(
@@ -867,6 +878,7 @@ pub fn controllers(config: &Config) -> Vec<&'static str> {
         ("io", io),
         ("cpuset", config.constrain_cores),
         ("hugetlb", hugetlb),
+        (devices::CONTROLLER, config.constrain_devices),
     ];
     used.into_iter().filter(|(_, used)| *used).map(|(controller, _)| controller).collect()
 }

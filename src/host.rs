@@ -236,10 +236,7 @@ pub fn is_delegated(dir: &Dir) -> Option<bool> {
 /// A directory that was made a moment ago (`new`) has no process in it and no controller on, so all go on at once.
 pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str], new: bool) -> Result<()> {
     const FILE: &str = "cgroup.subtree_control";
-    if hierarchy.version == Version::V1 {
-        return Ok(());
-    }
-    let mut wanted: Vec<&str> = wanted.iter().copied().filter(|c| hierarchy.has(c)).collect();
+    let mut wanted: Vec<&str> = wanted.iter().copied().filter(|c| hierarchy.hands_down(c)).collect();
     wanted.sort_by_key(|controller| *controller != "memory");
     let is_on = |text: &str, controller: &str| text.split_whitespace().any(|on| on == controller);
     if wanted.is_empty() {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::cgroup::devices::Devices;
 use crate::cgroup::disk::Disks;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
@@ -47,6 +48,8 @@ pub struct Limits {
     pub cores: Option<CpuList>,
     /// Huge pages; none of the sizes that are not named.
     pub huge_pages: HugePages,
+    /// The only devices that may be used.
+    pub devices: Option<Devices>,
 }
 
 impl Limits {
@@ -74,6 +77,8 @@ impl Limits {
             io_weight: least(self.io_weight, other.io_weight, Ord::min),
             cores: least(self.cores, other.cores, |a, b| a.in_both(&b)),
             huge_pages: self.huge_pages.at_most(&other.huge_pages),
+            // Only the site says which; nobody else takes any away.
+            devices: self.devices.or(other.devices),
         }
     }
 }
@@ -197,6 +202,10 @@ impl fmt::Display for Limits {
             self.io_weight.map(|weight| format!("I/O weight {weight}")),
             self.cores.as_ref().map(|cpus| format!("the CPUs {cpus}")),
             (!self.huge_pages.is_empty()).then(|| format!("huge pages of {}", self.huge_pages)),
+            self.devices.as_ref().map(|devices| match devices.to_string().as_str() {
+                "" => "the usual devices".to_owned(),
+                devices => format!("the usual devices, {devices}"),
+            }),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();
         f.write_str(&if all.is_empty() { "nothing".to_owned() } else { all.join(", ") })
@@ -291,6 +300,10 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     plan.job.huge_pages = config.max_huge_pages.clone();
     plan.step.huge_pages = config.max_huge_pages.clone();
     plan.task.huge_pages = config.max_huge_pages_per_task.clone();
+    plan.step.devices = config.constrain_devices.then(|| Devices {
+        allow: config.device_allow.clone(),
+        gpus: config.gpu_device.clone().map(|device| (device, Vec::new())),
+    });
     plan.nest();
     plan.save_for_later(config);
     (plan, errors)
@@ -313,6 +326,14 @@ pub fn pin(plan: &mut Plan, grant: &Grant, topology: &Topology) -> Result<(), Er
 }
 
 impl Plan {
+    /// Lets the step use these GPUs, which are the job's by a record that can be trusted; without this it may use none.
+    pub fn give_gpus(&mut self, numbers: &[u32]) {
+        if let Some((_, theirs)) = self.step.devices.as_mut().and_then(|devices| devices.gpus.as_mut()) {
+            theirs.clear();
+            theirs.extend_from_slice(numbers);
+        }
+    }
+
     /// No level has more than the one around it, as the kernel would have it anyway; v1 refuses quotas that have.
     fn nest(&mut self) {
         let mut around = self.user.clone();

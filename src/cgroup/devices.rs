@@ -49,6 +49,16 @@ fn gpu_rule(gpu: &GpuDevice, number: u32) -> Rule {
     Rule { target: Target::Path(gpu.path(number)), access: Access::READ_WRITE }
 }
 
+impl Devices {
+    /// Each rule in words, those for everybody by their numbers: for who wants to know before it is done.
+    pub fn rules(&self) -> Vec<String> {
+        let everybodys = EVERYBODYS.iter().map(|(numbers, access)| format!("{numbers} {access}"));
+        let rules = self.to_string();
+        let ours = rules.split(',').filter(|rule| !rule.is_empty()).map(str::to_owned);
+        everybodys.chain(ours).collect()
+    }
+}
+
 /// Devices as the kernel knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Numbers {
@@ -250,7 +260,8 @@ pub fn constrain(dir: &Dir, version: Version, devices: &Devices) -> Result<()> {
     }
 }
 
-/// Looks again whether what is attached to a directory of cgroup2 counts, and beside it what is attached above.
+/// Looks again whether what is attached to a directory of cgroup2 counts, and beside it what is attached above. Where nothing of
+/// ours is attached, as after an error, there is nothing to look for.
 ///
 /// A program that admits no other beside it is ignored where one is attached further down; if that came later than ours
 /// (Slurm's `ConstrainDevices` makes its own between `slurm_spank_init` and the first task), ours is taken away again, so that

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::readlinkat;
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, fstatfs};
 
+use super::devices;
 use super::dir::Dir;
 use crate::error::{Error, Result};
 
@@ -35,7 +36,8 @@ pub struct Hierarchy {
     pub mount: PathBuf,
     /// The cgroup that is at the mount point: `/`, or another one in a container.
     pub root: String,
-    /// Its controllers, in the kernel's names (`cpu`, `memory`, …); for v1 with `name=…` none.
+    /// Its controllers, in the kernel's names (`cpu`, `memory`, …); for v1 with `name=…` none. `devices` is one of cgroup2's where
+    /// no v1 hierarchy has it, although nothing switches it on there: it is a program (`cgroup::devices`).
     pub controllers: BTreeSet<String>,
     /// The name of a v1 hierarchy without controllers, such as `systemd`.
     pub name: Option<String>,
@@ -56,6 +58,11 @@ impl Hierarchy {
     /// Whether this hierarchy has the controller. v1 calls `io` by the name `blkio`.
     pub fn has(&self, controller: &str) -> bool {
         self.controllers.contains(controller) || controller == "io" && self.controllers.contains(V1_IO)
+    }
+
+    /// Whether it is in this hierarchy that `cgroup.subtree_control` hands the controller down.
+    pub fn hands_down(&self, controller: &str) -> bool {
+        self.version == Version::V2 && controller != devices::CONTROLLER && self.has(controller)
     }
 }
 
@@ -103,10 +110,12 @@ impl Layout {
                 .at(mountpoint)
                 .hint("mount one there, or set CgroupMountpoint in jobfence.conf"));
         }
+        let on_v1 = layout.with_controller(devices::CONTROLLER).is_some();
         for hierarchy in layout.hierarchies.iter_mut().filter(|h| h.version == Version::V2) {
             // By its path: what is mounted there is looked at when the hierarchy is opened for use.
             let controllers = proc.read_value(&hierarchy.mount.join("cgroup.controllers").to_string_lossy())?;
-            hierarchy.controllers = controllers.split_whitespace().map(str::to_owned).collect();
+            let devices = Some(devices::CONTROLLER).filter(|_| !on_v1);
+            hierarchy.controllers = controllers.split_whitespace().chain(devices).map(str::to_owned).collect();
         }
         Ok(layout)
     }
@@ -180,7 +189,8 @@ fn plainly_unified(proc: &Dir, mountpoint: &Path) -> Option<Hierarchy> {
         return None;
     }
     let controllers = dir.read_value("cgroup.controllers").ok()?;
-    let controllers: BTreeSet<String> = controllers.split_whitespace().map(str::to_owned).collect();
+    let controllers = controllers.split_whitespace().chain([devices::CONTROLLER]);
+    let controllers: BTreeSet<String> = controllers.map(str::to_owned).collect();
     WANTED.iter().all(|wanted| controllers.contains(*wanted)).then(|| Hierarchy {
         version: Version::V2,
         mount: mountpoint.to_owned(),

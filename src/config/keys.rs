@@ -2,8 +2,8 @@
 //! The table of keys: the one place where a key's name, its values and its setting meet.
 
 use super::units::{
-    UNLIMITED, Wrong, base, cpus, io_rules, or_unlimited, path, percent, period, processes, size, size_text,
-    text_or_unlimited, weight, word, word_of,
+    NONE, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules, or_unlimited, path,
+    percent, period, processes, size, size_text, text_or_unlimited, weight, word, word_of,
 };
 use super::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, TaskCpus};
 use crate::cgroup::huge_pages::HugePages;
@@ -263,6 +263,25 @@ pub static KEYS: &[Key] = &[
         expects: HUGE_PAGES,
         set: |config, text| huge_pages(text).map(|pages| config.max_huge_pages_per_task = pages),
         get: |config| Some(huge_pages_text(&config.max_huge_pages_per_task)),
+    },
+    Key {
+        name: "ConstrainDevices",
+        expects: YES_NO,
+        set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_devices = yes),
+        get: |config| Some(word_of(config.constrain_devices, BOOLEANS).to_owned()),
+    },
+    Key {
+        name: "DeviceAllow",
+        expects: "none, or rules with commas between them, each a device's path, char-NAME or block-NAME, and then perhaps its access \
+                  of the letters r, w and m, as \"/dev/fuse rw,char-pts rw\"",
+        set: |config, text| device_rules(text).map(|rules| config.device_allow = rules),
+        get: |config| Some(device_rules_text(&config.device_allow)),
+    },
+    Key {
+        name: "GPUDevice",
+        expects: "none, or an absolute path with one %d in its last part, as /dev/nvidia%d",
+        set: |config, text| gpu_device(text).map(|device| config.gpu_device = device),
+        get: |config| Some(config.gpu_device.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string)),
     },
 ];
 

@@ -548,6 +548,7 @@ mod tests {
 
     use super::super::{CpuPolicy, Limit, OnError, Percent, Period, TaskCpus};
     use super::*;
+    use crate::cgroup::devices;
     use crate::job::Cpus;
 
     fn errors_of(text: &str) -> Vec<String> {
@@ -582,7 +583,8 @@ mod tests {
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
                     OOMKillStep=yes MaxProcessesPerUser=8192 MaxProcessesPerTask=512\n\
                     IOMax=/a wbps=1M\nIOMaxPerUser=/b riops=5 IOMaxPerTask=/c rbps=2K wiops=6 IOWeight=500\n\
-                    ConstrainCores=yes MaxHugePages=2m:4g,1G:0 MaxHugePagesPerUser=2M:8G MaxHugePagesPerTask=2M:1G\n";
+                    ConstrainCores=yes MaxHugePages=2m:4g,1G:0 MaxHugePagesPerUser=2M:8G MaxHugePagesPerTask=2M:1G\n\
+                    ConstrainDevices=yes DeviceAllow=\"/dev/fuse rw, char-pts\" GPUDevice=/dev/nvidia%d\n";
         let config = Config {
             mode: Mode::Observe,
             on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail),
@@ -620,6 +622,9 @@ mod tests {
             max_huge_pages: HugePages::parse("2M:4G,1G:0").unwrap(),
             max_huge_pages_per_user: HugePages::parse("2M:8G").unwrap(),
             max_huge_pages_per_task: HugePages::parse("2M:1G").unwrap(),
+            constrain_devices: true,
+            device_allow: devices::parse("/dev/fuse rw,char-pts").unwrap(),
+            gpu_device: devices::GpuDevice::parse("/dev/nvidia%d"),
         };
         assert_eq!(parse("f", text.as_bytes()), Ok(config));
         assert_eq!(parse("f", b""), Ok(Config::default()));
@@ -960,11 +965,17 @@ mod tests {
                 if text.is_empty() { IoRules::default() } else { IoRules::parse(&text).unwrap() }
             })
         };
-        (words, numbers, ([rules(), rules(), rules()], prop::option::of(1_u64..=10_000))).prop_map(
+        let devices = (
+            any::<bool>(),
+            prop::collection::vec("(/dev/[a-z]{1,3}|char-[a-z/]{1,5}|block-[0-9]{1,3})( r?wm?)?", 0..3),
+            prop::option::of("/[a-z/]{0,5}%d"),
+        );
+        (words, numbers, ([rules(), rules(), rules()], prop::option::of(1_u64..=10_000)), devices).prop_map(
             |(
                 (mode, on, (mount, base, run), yes, policy),
                 (percents, period, min, headroom, processes, shares, most, pages),
                 io,
+                (constrain_devices, allow, gpu),
             )| Config {
                 mode,
                 on_error: OnErrors::all(on.0)
@@ -1006,6 +1017,9 @@ mod tests {
                 max_huge_pages: pages.0,
                 max_huge_pages_per_user: pages.1,
                 max_huge_pages_per_task: pages.2,
+                constrain_devices,
+                device_allow: allow.iter().flat_map(|rule| devices::parse(rule).unwrap()).collect(),
+                gpu_device: gpu.map(|text| devices::GpuDevice::parse(&text).unwrap()),
             },
         )
     }

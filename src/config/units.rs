@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The values a key can have: numbers with units, words, paths and names, none of them ever rounded or clamped silently.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use crate::cgroup::devices;
 use crate::cgroup::io::IoRules;
 use crate::cgroup::limits::MOST_PROCESSES;
 use crate::job::Cpus;
@@ -18,15 +20,18 @@ pub enum Wrong {
     Range,
     /// It does not fit in 64 bits.
     Overflow,
+    /// A part of it is wrong, and how.
+    Because(&'static str),
 }
 
 impl Wrong {
     /// What the description of the expected value does not say already.
-    pub(super) const fn detail(self) -> &'static str {
+    pub(super) fn detail(self) -> Cow<'static, str> {
         match self {
-            Wrong::Form => "",
-            Wrong::Range => "; it is out of range",
-            Wrong::Overflow => "; it does not fit in 64 bits",
+            Wrong::Form => "".into(),
+            Wrong::Range => "; it is out of range".into(),
+            Wrong::Overflow => "; it does not fit in 64 bits".into(),
+            Wrong::Because(why) => format!("; {why}").into(),
         }
     }
 }
@@ -143,6 +148,26 @@ pub(super) fn or_unlimited<T>(text: &str, read: impl Fn(&str) -> Result<T, Wrong
 pub(super) fn text_or_unlimited(value: Option<impl fmt::Display>) -> String {
     value.map_or_else(|| UNLIMITED.to_owned(), |value| value.to_string())
 }
+
+/// Rules of devices, or none.
+pub(super) fn device_rules(text: &str) -> Result<Vec<devices::Rule>, Wrong> {
+    if text.eq_ignore_ascii_case(NONE) { Ok(Vec::new()) } else { devices::parse(text).map_err(Wrong::Because) }
+}
+
+/// The rules as [`device_rules`] reads them.
+pub(super) fn device_rules_text(rules: &[devices::Rule]) -> String {
+    if rules.is_empty() { NONE.to_owned() } else { devices::text(rules) }
+}
+
+/// What GPUs' devices are called, or none.
+pub(super) fn gpu_device(text: &str) -> Result<Option<devices::GpuDevice>, Wrong> {
+    if text.eq_ignore_ascii_case(NONE) {
+        return Ok(None);
+    }
+    devices::GpuDevice::parse(text).map(Some).ok_or(Wrong::Form)
+}
+
+pub(super) const NONE: &str = "none";
 
 /// A number of CPUs up to 1024, with up to three decimals.
 pub(super) fn cpus(text: &str) -> Result<Cpus, Wrong> {

@@ -4,6 +4,7 @@
 use super::LimitError;
 use super::own::is_inhabited;
 use crate::cgroup::cpuset;
+use crate::cgroup::devices::{self, Devices};
 use crate::cgroup::dir::Dir;
 use crate::cgroup::huge_pages;
 use crate::cgroup::io;
@@ -248,6 +249,29 @@ pub static RULES: &[Rule] = &[
         // No daemon uses any.
         overlay: EVERYWHERE,
     },
+    Rule {
+        limit: Limit::Devices,
+        controller: devices::CONTROLLER,
+        keys: &["ConstrainDevices", "DeviceAllow", "GPUDevice"],
+        writes: |limits, version| {
+            let rules = limits.devices.iter().flat_map(Devices::rules);
+            let write = |file: &str, value: String| Write { file: file.to_owned(), value };
+            Ok(match version {
+                _ if limits.devices.is_none() => Vec::new(),
+                Version::V1 => [write("devices.deny", "a".to_owned())]
+                    .into_iter()
+                    .chain(rules.map(|rule| write("devices.allow", rule)))
+                    .collect(),
+                // In no file: attached to the directory.
+                Version::V2 => vec![write("BPF_CGROUP_DEVICE", rules.collect::<Vec<_>>().join(", "))],
+            })
+        },
+        set: |dir, version, limits| match &limits.devices {
+            Some(devices) => devices::constrain(dir, version, devices),
+            None => Ok(()),
+        },
+        overlay: &[Level::Step],
+    },
 ];
 
 /// What the scheduler's own cpuset of a step is beside what ours would be.
@@ -329,7 +353,9 @@ pub fn limits_at(plan: &Plan, level: Level, place: Place, version: Version) -> L
 
 /// The rules by which this level is limited in this place, in a hierarchy.
 pub fn rules(hierarchy: &Hierarchy, level: Level, place: Place) -> impl Iterator<Item = &'static Rule> {
-    let here = move |rule: &&Rule| place == Place::Own || rule.overlay.contains(&level);
+    let here = move |rule: &&Rule| {
+        place == Place::Own || rule.overlay.contains(&level) && !is_theirs_alone(rule.limit, hierarchy)
+    };
     RULES.iter().filter(|rule| hierarchy.has(rule.controller)).filter(here)
 }
 
@@ -451,6 +477,22 @@ pub fn keys_of(limit: Limit) -> &'static [&'static str] {
 pub fn daemons(job: &Dir) -> u64 {
     let steps = job.list(true).map_or(1, |names| names.iter().filter(|name| name.starts_with("step_")).count());
     u64::try_from(steps).unwrap_or(u64::MAX)
+}
+
+/// v1 has one list of devices for each directory: where the scheduler has written one (it makes directories in this hierarchy
+/// for nothing else), ours would lift what it denies.
+fn is_theirs_alone(limit: Limit, hierarchy: &Hierarchy) -> bool {
+    limit == Limit::Devices && hierarchy.version == Version::V1
+}
+
+/// That devices cannot be limited in the scheduler's directories of this hierarchy.
+pub fn no_devices(plan: &Plan, hierarchy: &Hierarchy) -> Option<LimitError> {
+    let is_wanted = hierarchy.has(devices::CONTROLLER) && plan.step.devices.is_some();
+    (is_wanted && is_theirs_alone(Limit::Devices, hierarchy)).then(|| {
+        let error =
+            Error::new("Slurm itself denies devices, by lists that ours would replace, in").at(&hierarchy.mount);
+        (Limit::Devices, error.hint("set ConstrainDevices=no either in cgroup.conf or in jobfence.conf"))
+    })
 }
 
 /// Whether any level is to have this limit, in this hierarchy.

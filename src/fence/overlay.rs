@@ -163,7 +163,7 @@ impl Overlay {
         }
         let has_all = |given: &str| {
             let given: Vec<&str> = given.split_whitespace().collect();
-            wanted.iter().filter(|c| self.hierarchy.has(c)).all(|c| given.contains(c))
+            wanted.iter().filter(|c| self.hierarchy.hands_down(c)).all(|c| given.contains(c))
         };
         if !has_all(&step.read_value("cgroup.controllers")?) {
             let scope = place.job.rsplit_once('/').map_or("/", |(scope, _)| scope);

@@ -120,7 +120,7 @@ const ATTACH_CGROUP_DEVICE: u32 = 6;
 const ALLOW_MULTI: u32 = 1 << 1;
 
 /// The argument of each command, and zeros behind it. The kernel takes what it does not know if that is zero, and writes some
-/// answers (`query.revision`) without asking how much room there is.
+/// answers (`query.revision`) without asking how much room there is. No gap may be between the two: it could be anything.
 #[repr(C)]
 struct Argument<T> {
     command: T,
@@ -160,12 +160,14 @@ struct Query {
     flags: u32,
     ids: u64,
     count: u32,
+    _pad: u32,
 }
 
 #[repr(C)]
 #[derive(Default)]
 struct ById {
     id: u32,
+    _pad: u32,
 }
 
 #[repr(C)]
@@ -192,6 +194,7 @@ struct Info {
 
 /// bpf(2). What the argument points to must live and be as long as it says.
 fn bpf<T>(command: i32, argument: T) -> Result<(i32, T), Errno> {
+    const { assert!(size_of::<T>().is_multiple_of(size_of::<u64>())) }
     let mut argument = Argument { command: argument, _room: [0; 16] };
     // SAFETY: the argument is as long as is said and zero behind what the command knows; what it points to is the caller's,
     // alive and as long as the argument says (see the callers).
@@ -204,9 +207,15 @@ fn raw(fd: BorrowedFd) -> u32 {
     fd.as_raw_fd().cast_unsigned()
 }
 
-fn address<T>(of: &T) -> u64 {
-    // A pointer is never longer than 64 bits.
-    std::ptr::from_ref(of).addr() as u64
+/// An address for the kernel to read from.
+fn address<T>(of: &[T]) -> u64 {
+    // Exposed: the compiler must not take it that nobody looks there. A pointer is never longer than 64 bits.
+    of.as_ptr().expose_provenance() as u64
+}
+
+/// An address for the kernel to write to.
+fn place<T>(of: &mut [T]) -> u64 {
+    of.as_mut_ptr().expose_provenance() as u64
 }
 
 fn owned(fd: i32) -> Result<OwnedFd, Errno> {
@@ -249,14 +258,14 @@ impl Program {
     }
 
     fn by_id(id: u32) -> Result<Self, Errno> {
-        Self::of(owned(bpf(PROG_GET_FD_BY_ID, ById { id })?.0)?)
+        Self::of(owned(bpf(PROG_GET_FD_BY_ID, ById { id, _pad: 0 })?.0)?)
     }
 
     fn of(fd: OwnedFd) -> Result<Self, Errno> {
-        let mut info = Info::default();
-        let length = u32::try_from(size_of::<Info>()).unwrap_or_default();
-        let info_at = std::ptr::from_mut(&mut info).addr() as u64;
-        bpf(OBJ_GET_INFO_BY_FD, GetInfo { program: raw(fd.as_fd()), length, info: info_at })?;
+        let mut info = [Info::default()];
+        let length = u32::try_from(size_of_val(&info)).unwrap_or_default();
+        bpf(OBJ_GET_INFO_BY_FD, GetInfo { program: raw(fd.as_fd()), length, info: place(&mut info) })?;
+        let [info] = info;
         let name = info.name.iter().take_while(|byte| **byte != 0);
         // The kernel lets only letters, digits, dots and underscores into it.
         let name = name.map(|byte| char::from(*byte)).collect();
@@ -289,11 +298,11 @@ fn load(insns: &[Insn], log: &mut [u8]) -> Result<OwnedFd, Errno> {
     let argument = Load {
         kind: TYPE_CGROUP_DEVICE,
         insn_count: u32::try_from(insns.len()).map_err(|_| Errno::E2BIG)?,
-        insns: insns.as_ptr().addr() as u64,
+        insns: address(insns),
         license: address(LICENSE),
         log_level: u32::from(!log.is_empty()),
         log_size: u32::try_from(log.len()).map_err(|_| Errno::E2BIG)?,
-        log: if log.is_empty() { 0 } else { log.as_mut_ptr().addr() as u64 },
+        log: if log.is_empty() { 0 } else { place(log) },
         name,
         ..Load::default()
     };
@@ -315,7 +324,7 @@ fn attached(dir: BorrowedFd) -> Result<Attached, Errno> {
     let query = Query {
         directory: raw(dir),
         kind: ATTACH_CGROUP_DEVICE,
-        ids: ids.as_mut_ptr().addr() as u64,
+        ids: place(&mut ids),
         count: u32::try_from(ids.len()).unwrap_or_default(),
         ..Query::default()
     };
@@ -366,6 +375,20 @@ fn alone(dir: &Dir, here: bool) -> Result<Option<Alone>> {
     Err(Error::new("the cgroups are nested too deeply at").at(dir.path()))
 }
 
+/// Our own programs at a directory.
+fn ours_at(dir: &Dir) -> Result<Vec<Program>> {
+    let mut ours = Vec::new();
+    for id in attached_to(dir)?.ids {
+        match Program::by_id(id) {
+            Ok(program) if program.is_ours() => ours.push(program),
+            // Somebody else's, or detached meanwhile.
+            Ok(_) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(Error::os("ask for a device program of", dir.path(), errno).value(id)),
+        }
+    }
+    Ok(ours)
+}
+
 fn in_words(id: u32) -> String {
     match Program::by_id(id) {
         Ok(program) if !program.name.is_empty() => format!("the device program {} (id {id})", program.name),
@@ -378,10 +401,8 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
     if let Some(alone) = alone(dir, true)? {
         return Err(not_attached(dir).hint(alone.to_string()));
     }
-    let before = attached_to(dir)?;
+    let earlier = ours_at(dir)?;
     let program = Program::load(&program(set))?;
-    let earlier: Vec<Program> =
-        before.ids.iter().filter_map(|id| Program::by_id(*id).ok()).filter(Program::is_ours).collect();
     // The kernel's tag is made of the instructions.
     if earlier.iter().any(|known| known.tag == program.tag) {
         return still_counts(dir);
@@ -413,11 +434,9 @@ fn not_attached(dir: &Dir) -> Error {
 
 /// See [`super::still_counts`].
 pub fn still_counts(dir: &Dir) -> Result<()> {
-    let here = attached_to(dir)?;
-    let ours: Vec<Program> =
-        here.ids.iter().filter_map(|id| Program::by_id(*id).ok()).filter(Program::is_ours).collect();
+    let ours = ours_at(dir)?;
     if ours.is_empty() {
-        return Err(Error::new("our device program is no longer attached to").at(dir.path()));
+        return Ok(());
     }
     let Some(above) = alone(dir, false)? else { return Ok(()) };
     for program in ours {

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Devices on this host's real cgroups, as root: v1's list, and cgroup2's program beside those of others.
+
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jobfence::cgroup::devices::{self, Devices, GpuDevice};
+use jobfence::cgroup::dir::Dir;
+use jobfence::cgroup::layout::{Layout, Version};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+
+mod common;
+use common::skip;
+
+/// They count this process's descriptors.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Directories of this test in one hierarchy, one in the other, and nodes of devices.
+struct Site {
+    version: Version,
+    dirs: Vec<PathBuf>,
+    nodes: tempfile::TempDir,
+    base: common::Base,
+    /// The last to go.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Site {
+    /// `None` where this host has no such hierarchy.
+    fn new(test: &str, version: Version) -> Option<Self> {
+        let alone = alone();
+        let layout = Layout::read(&Dir::open("/proc").unwrap(), Path::new("/sys/fs/cgroup")).unwrap();
+        let hierarchy = match version {
+            Version::V1 => layout.with_controller(devices::CONTROLLER).filter(|found| found.version == Version::V1),
+            Version::V2 => layout.unified(),
+        };
+        let Some(hierarchy) = hierarchy else {
+            skip("this host has no such hierarchy");
+            return None;
+        };
+        let base = common::Base::new(&format!("jobfence-devices-{}-{test}", std::process::id()));
+        let nodes = tempfile::tempdir().unwrap();
+        // What opens without any hardware: the kernel's log, the control of loop devices.
+        for (name, major, minor) in [("kmsg", 1, 11), ("loop-control", 10, 237), ("null", 1, 3), ("full", 1, 7)] {
+            mknod(&nodes.path().join(name), SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(major, minor))
+                .unwrap();
+        }
+        let outer = hierarchy.mount.join(&base.name).join("outer");
+        let dirs = vec![outer.join("inner"), outer];
+        fs::create_dir_all(&dirs[0]).unwrap();
+        Some(Self { version, dirs, nodes, base, _alone: alone })
+    }
+
+    fn dir(&self) -> Dir {
+        Dir::open(&self.dirs[0]).unwrap()
+    }
+
+    fn outer(&self) -> Dir {
+        Dir::open(&self.dirs[1]).unwrap()
+    }
+
+    /// Rules, in which `@` stands for the directory of the nodes.
+    fn allowing(&self, rules: &str) -> Devices {
+        Devices { allow: devices::parse(&rules.replace('@', &self.path())).unwrap(), gpus: None }
+    }
+
+    fn constrain(&self, rules: &str) -> Result<(), String> {
+        devices::constrain(&self.dir(), self.version, &self.allowing(rules)).map_err(|error| error.to_string())
+    }
+
+    fn path(&self) -> String {
+        self.nodes.path().display().to_string()
+    }
+
+    /// What a shell in the directory says when it does this, or nothing.
+    fn tries(&self, script: &str) -> String {
+        let procs = self.dirs[0].join("cgroup.procs");
+        let script = format!("echo $$ >'{}' && cd '{}' && {{ {script}; }}", procs.display(), self.path());
+        said(&Command::new("sh").args(["-c", &script]).env("LC_ALL", "C").output().unwrap())
+    }
+
+    fn expect(&self, allowed: &[&str], denied: &[&str]) {
+        for script in allowed {
+            assert_eq!(self.tries(script), "", "{script}");
+        }
+        for script in denied {
+            let said = self.tries(script);
+            assert!(said.contains("Operation not permitted"), "{script}: {said:?}");
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for dir in &self.dirs {
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+const READ_LOG: &str = ": <kmsg";
+const READ_LOOP: &str = ": <loop-control";
+const READ_NULL: &str = ": <null";
+
+/// In either version: what is allowed works, all else gives EPERM, each access for itself, and it may be said again.
+fn what_is_allowed_works(site: &Site) {
+    site.expect(&[READ_LOG, READ_LOOP, READ_NULL], &[]);
+    for _ in 0..2 {
+        site.constrain("@/kmsg r").unwrap();
+        site.expect(
+            &[READ_LOG, READ_NULL, ": >null", ": <>full", ": </dev/urandom", "mknod n c 1 3 && rm n", ": <>/dev/ptmx"],
+            &[READ_LOOP, ": >kmsg", ": <>kmsg", "mknod x c 1 11", "mknod x b 7 0"],
+        );
+    }
+    let error = site.constrain("@/kmsg r,@/gone").unwrap_err();
+    assert!(error.contains("/gone: ") && error.contains("does not exist"), "{error}");
+    // The last word counts: more, and less.
+    site.constrain("char-mem rm,@/loop-control").unwrap();
+    site.expect(&[READ_LOG, READ_LOOP, "mknod x c 1 11 && rm x"], &[": >kmsg", "mknod x b 7 0"]);
+    site.constrain("@/loop-control w").unwrap();
+    site.expect(&[READ_NULL], &[READ_LOG, READ_LOOP]);
+}
+
+#[test]
+fn a_v1_list() {
+    let Some(site) = Site::new("v1", Version::V1) else { return };
+    what_is_allowed_works(&site);
+    let list = fs::read_to_string(site.dirs[0].join("devices.list")).unwrap();
+    assert!(list.contains("c 10:237 w\n") && list.contains("c 136:* rw\n") && !list.contains('b'), "{list}");
+    // With children nothing can be changed, but what is there already is no error.
+    fs::create_dir(site.dirs[0].join("task_0")).unwrap();
+    site.constrain("@/loop-control w").unwrap();
+    let error = site.constrain("@/kmsg").unwrap_err();
+    fs::remove_dir(site.dirs[0].join("task_0")).unwrap();
+    assert!(error.contains("devices.deny") && error.contains("children"), "{error}");
+}
+
+#[test]
+fn a_v1_list_below_another() {
+    let Some(site) = Site::new("v1-below", Version::V1) else { return };
+    // The list of the inner one is made when it is; and the kernel lets go of it a moment after it was removed.
+    fs::remove_dir(&site.dirs[0]).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while fs::write(site.dirs[1].join("devices.deny"), "a").is_err() {
+        assert!(Instant::now() < deadline, "{:?} still has children", site.dirs[1]);
+    }
+    for rule in ["c 1:3 rwm", "c 1:11 r"] {
+        fs::write(site.dirs[1].join("devices.allow"), rule).unwrap();
+    }
+    fs::create_dir(&site.dirs[0]).unwrap();
+    // What everybody may use is not missed where nobody has it, what was asked for is.
+    site.constrain("@/kmsg r").unwrap();
+    site.expect(&[READ_LOG, READ_NULL], &[READ_LOOP, ": <full"]);
+    let error = site.constrain("@/loop-control r").unwrap_err();
+    assert!(error.contains("c 10:237 r") && error.contains("cgroup above"), "{error}");
+}
+
+#[test]
+fn a_program_of_cgroup2() {
+    let Some(site) = Site::new("v2", Version::V2) else { return };
+    let before = descriptors();
+    what_is_allowed_works(&site);
+    // Ours of before is gone, and nothing is held but by the attachment.
+    assert_eq!(bpf::attached(&site.dir()), (vec!["jobfence_dev".to_owned()], bpf::ALLOW_MULTI));
+    assert_eq!(descriptors(), before);
+    let ids = bpf::ids(&site.dir());
+    site.constrain("@/loop-control w").unwrap();
+    assert_eq!(bpf::ids(&site.dir()), ids, "the same again is left as it is");
+    devices::still_counts(&site.dir()).unwrap();
+    // For whoever is below, too.
+    devices::constrain(&site.outer(), Version::V2, &site.allowing("@/kmsg")).unwrap();
+    site.expect(&[READ_NULL], &[READ_LOG, ": >loop-control"]);
+}
+
+#[test]
+fn a_gpu_of_others_within_an_allowed_class() {
+    let Some(site) = Site::new("gpu", Version::V2) else { return };
+    for (name, node) in [("gpu0", "kmsg"), ("gpu1", "null")] {
+        fs::rename(site.nodes.path().join(node), site.nodes.path().join(name)).unwrap();
+    }
+    let gpu = GpuDevice::parse(&format!("{}/gpu%d", site.path())).unwrap();
+    let allow = site.allowing("char-mem rw").allow;
+    let devices = Devices { allow, gpus: Some((gpu, vec![1])) };
+    devices::constrain(&site.dir(), Version::V2, &devices).unwrap();
+    site.expect(&[": <>gpu1", ": <full"], &[": <gpu0"]);
+}
+
+#[test]
+fn programs_of_others_stay() {
+    let Some(site) = Site::new("others", Version::V2) else { return };
+    let foreign = bpf::load("foreign");
+    bpf::attach(&foreign, &site.dir(), bpf::ALLOW_MULTI);
+    bpf::attach(&foreign, &site.outer(), bpf::ALLOW_MULTI);
+    let before = descriptors();
+    site.constrain("@/kmsg").unwrap();
+    site.constrain("@/kmsg r").unwrap();
+    let (mut names, flags) = bpf::attached(&site.dir());
+    names.sort();
+    assert_eq!((names, flags), (vec!["foreign".to_owned(), "jobfence_dev".to_owned()], bpf::ALLOW_MULTI));
+    assert_eq!(bpf::attached(&site.outer()).0, ["foreign"]);
+    assert_eq!(descriptors(), before);
+    site.expect(&[READ_LOG], &[READ_LOOP]);
+}
+
+/// As Slurm attaches its own: alone to a task's directory, and such that those below may override it to a job's and a step's.
+#[test]
+fn a_program_that_admits_no_other_is_neither_replaced_nor_overridden() {
+    let Some(site) = Site::new("exclusive", Version::V2) else { return };
+    let foreign = bpf::load("Slurm_Cgroup_v2");
+    for (flags, above) in [(0, true), (bpf::ALLOW_OVERRIDE, true), (0, false), (bpf::ALLOW_OVERRIDE, false)] {
+        let theirs = if above { site.outer() } else { site.dir() };
+        bpf::attach(&foreign, &theirs, flags);
+        let error = site.constrain("@/kmsg").unwrap_err();
+        let place = theirs.path().display().to_string();
+        assert!(error.contains("Slurm_Cgroup_v2 (id ") && error.contains("ConstrainDevices=no"), "{error}");
+        assert!(error.contains(&format!("is attached to {place} ")), "{error}");
+        assert_eq!(bpf::attached(&theirs), (vec!["Slurm_Cgroup_v2".to_owned()], flags));
+        site.expect(&[READ_LOG, READ_LOOP], &[]);
+        bpf::detach(&foreign, &theirs);
+    }
+    // One that comes after ours, and would be ignored for it.
+    site.constrain("@/kmsg").unwrap();
+    devices::still_counts(&site.dir()).unwrap();
+    bpf::attach(&foreign, &site.outer(), bpf::ALLOW_OVERRIDE);
+    let before = descriptors();
+    let error = devices::still_counts(&site.dir()).unwrap_err().to_string();
+    assert!(error.contains("ours would lift") && error.contains("Slurm_Cgroup_v2"), "{error}");
+    assert_eq!(bpf::attached(&site.dir()).0, Vec::<String>::new());
+    assert_eq!(descriptors(), before);
+    devices::still_counts(&site.dir()).unwrap();
+}
+
+#[test]
+fn a_command_in_a_fence_has_only_what_is_allowed() {
+    let Some(site) = Site::new("run", Version::V2) else { return };
+    let run = tempfile::tempdir().unwrap();
+    let unified = site.dirs[0].ancestors().find(|dir| !dir.join("cgroup.type").exists()).unwrap().to_owned();
+    // What the host has, and cgroup2 alone.
+    for options in [vec![], vec![format!("CgroupMountpoint={}", unified.display())]] {
+        let mut command = common::command("run", &site.base, run.path());
+        command.args(["-o", "ConstrainCPUQuota=no", "-o", "ConstrainRAMSpace=no", "-o", "ConstrainSwapSpace=no"]);
+        for option in options.iter().map(String::as_str).chain(["ConstrainDevices=yes"]) {
+            command.arg("-o").arg(option);
+        }
+        command.arg("-o").arg(format!("DeviceAllow={}/kmsg r", site.path()));
+        let script = format!("cd {} && : <kmsg && : <null && echo so far && : <loop-control", site.path());
+        let said = said(&command.args(["--", "sh", "-c", &script]).env("LC_ALL", "C").output().unwrap());
+        assert!(said.starts_with("so far\n") && said.contains("Operation not permitted"), "{options:?}: {said}");
+    }
+    let mut command = common::command("run", &site.base, run.path());
+    command.args(["-o", "ConstrainDevices=yes", "-o", "DeviceAllow=/dev/of-nobody", "--", "echo", "ran"]);
+    let said = said(&command.output().unwrap());
+    assert!(said.contains("/dev/of-nobody") && !said.contains("ran\n"), "{said}");
+}
+
+fn descriptors() -> Vec<String> {
+    let open = |entry: std::io::Result<fs::DirEntry>| {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        // Not the one of this very list.
+        fs::read_link(format!("/proc/self/fd/{name}")).ok().map(|to| format!("{name} {}", to.display()))
+    };
+    let mut open: Vec<String> = fs::read_dir("/proc/self/fd").unwrap().filter_map(open).collect();
+    open.retain(|entry| !entry.contains("/proc/"));
+    open.sort();
+    open
+}
+
+/// What somebody else does with programs: bpf(2) once more, from include/uapi/linux/bpf.h.
+mod bpf {
+    use super::*;
+
+    pub const ALLOW_OVERRIDE: u32 = 1;
+    pub const ALLOW_MULTI: u32 = 2;
+
+    const CGROUP_DEVICE: (u32, u32) = (15, 6);
+
+    /// The union of all arguments, as words of four bytes.
+    fn call(command: i32, words: &mut [u32; 40]) -> i32 {
+        // SAFETY: the argument is as long as is said; what it points to lives in the callers.
+        let done = unsafe { libc::syscall(libc::SYS_bpf, command, words.as_mut_ptr(), size_of_val(words)) };
+        assert!(done >= 0, "bpf({command}): {}", std::io::Error::last_os_error());
+        i32::try_from(done).unwrap()
+    }
+
+    fn put(words: &mut [u32; 40], at: usize, address: u64) {
+        words[at] = address as u32;
+        words[at + 1] = (address >> 32) as u32;
+    }
+
+    fn raw(fd: &impl AsRawFd) -> u32 {
+        fd.as_raw_fd().cast_unsigned()
+    }
+
+    fn raw_dir(dir: &Dir) -> u32 {
+        use std::os::fd::AsFd;
+        raw(&dir.as_fd())
+    }
+
+    /// A program that admits everything.
+    pub fn load(name: &str) -> OwnedFd {
+        // r0 = 1; exit
+        let insns: [u64; 2] = [0x1_0000_00b7, 0x95];
+        let license = *b"GPL\0";
+        let mut words = [0; 40];
+        (words[0], words[1]) = (CGROUP_DEVICE.0, 2);
+        put(&mut words, 2, insns.as_ptr().expose_provenance() as u64);
+        put(&mut words, 4, license.as_ptr().expose_provenance() as u64);
+        for (at, part) in name.as_bytes().chunks(4).enumerate() {
+            let mut four = [0; 4];
+            four[..part.len()].copy_from_slice(part);
+            words[12 + at] = u32::from_ne_bytes(four);
+        }
+        // SAFETY: a new descriptor, which nobody else has.
+        unsafe { OwnedFd::from_raw_fd(call(5, &mut words)) }
+    }
+
+    pub fn attach(program: &OwnedFd, dir: &Dir, flags: u32) {
+        let mut words = [0; 40];
+        words[..4].copy_from_slice(&[raw_dir(dir), raw(program), CGROUP_DEVICE.1, flags]);
+        call(8, &mut words);
+    }
+
+    pub fn detach(program: &OwnedFd, dir: &Dir) {
+        let mut words = [0; 40];
+        words[..3].copy_from_slice(&[raw_dir(dir), raw(program), CGROUP_DEVICE.1]);
+        call(9, &mut words);
+    }
+
+    fn query(dir: &Dir) -> (Vec<u32>, u32) {
+        let mut ids = [0u32; 64];
+        let mut words = [0; 40];
+        words[..2].copy_from_slice(&[raw_dir(dir), CGROUP_DEVICE.1]);
+        put(&mut words, 4, ids.as_mut_ptr().expose_provenance() as u64);
+        words[6] = 64;
+        call(16, &mut words);
+        (ids[..words[6] as usize].to_vec(), words[3])
+    }
+
+    pub fn ids(dir: &Dir) -> Vec<u32> {
+        query(dir).0
+    }
+
+    /// The names of the programs that are attached to the directory itself, and how.
+    pub fn attached(dir: &Dir) -> (Vec<String>, u32) {
+        let (ids, flags) = query(dir);
+        let name = |id: u32| {
+            let mut words = [0; 40];
+            words[0] = id;
+            // SAFETY: a new descriptor, which nobody else has.
+            let program = unsafe { OwnedFd::from_raw_fd(call(13, &mut words)) };
+            let mut info = [0u8; 80];
+            let mut words = [0; 40];
+            words[..2].copy_from_slice(&[raw(&program), 80]);
+            put(&mut words, 2, info.as_mut_ptr().expose_provenance() as u64);
+            call(15, &mut words);
+            info[64..].iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
+        };
+        (ids.into_iter().map(name).collect(), flags)
+    }
+}
