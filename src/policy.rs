@@ -77,8 +77,7 @@ impl Limits {
             io_weight: least(self.io_weight, other.io_weight, Ord::min),
             cores: least(self.cores, other.cores, |a, b| a.in_both(&b)),
             huge_pages: self.huge_pages.at_most(&other.huge_pages),
-            // Only the site says which; nobody else takes any away.
-            devices: self.devices.or(other.devices),
+            devices: least(self.devices, other.devices, Devices::at_most),
         }
     }
 }
@@ -300,10 +299,8 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     plan.job.huge_pages = config.max_huge_pages.clone();
     plan.step.huge_pages = config.max_huge_pages.clone();
     plan.task.huge_pages = config.max_huge_pages_per_task.clone();
-    plan.step.devices = config.constrain_devices.then(|| Devices {
-        allow: config.device_allow.clone(),
-        gpus: config.gpu_device.clone().map(|device| (device, Vec::new())),
-    });
+    plan.step.devices =
+        config.constrain_devices.then(|| Devices::new(config.device_allow.clone(), config.gpu_device.clone()));
     plan.nest();
     plan.save_for_later(config);
     (plan, errors)
@@ -328,9 +325,8 @@ pub fn pin(plan: &mut Plan, grant: &Grant, topology: &Topology) -> Result<(), Er
 impl Plan {
     /// Lets the step use these GPUs, which are the job's by a record that can be trusted; without this it may use none.
     pub fn give_gpus(&mut self, numbers: &[u32]) {
-        if let Some((_, theirs)) = self.step.devices.as_mut().and_then(|devices| devices.gpus.as_mut()) {
-            theirs.clear();
-            theirs.extend_from_slice(numbers);
+        if let Some(devices) = &mut self.step.devices {
+            devices.give_gpus(numbers);
         }
     }
 
@@ -434,6 +430,22 @@ mod tests {
         assert_eq!(limits.ram, Some(300 * MIB));
         assert_eq!(limits.swap, Some(SwapLimit { swap: 20 * MIB, ram: 300 * MIB }));
         assert_eq!(plan(&config, &granted(2, 10)).0.step.ram, Some(config.min_ram_space));
+    }
+
+    #[test]
+    fn devices_are_the_steps_and_gpus_only_those_that_were_given() {
+        let text = "ConstrainDevices=yes DeviceAllow=/dev/fuse GPUDevice=/dev/nvidia%d\n";
+        let config = crate::config::parse("test", text.as_bytes()).unwrap();
+        let (mut with, errors) = plan(&config, &granted(1, 100));
+        let devices = |plan: &Plan| plan.step.devices.as_ref().map(ToString::to_string);
+        assert!(errors.is_empty() && with.user.is_empty() && with.task.is_empty() && with.job.devices.is_none());
+        assert_eq!(devices(&with).as_deref(), Some("/dev/fuse"));
+        with.give_gpus(&[2, 0]);
+        assert_eq!(devices(&with).as_deref(), Some("/dev/fuse,/dev/nvidia2 rw,/dev/nvidia0 rw"));
+        let (mut without, _) = plan(&Config::default(), &granted(1, 100));
+        without.give_gpus(&[1]);
+        assert_eq!(devices(&without), None);
+        assert_eq!(devices(&without.at_most(with.clone())), devices(&with));
     }
 
     #[test]

@@ -68,7 +68,11 @@ impl Site {
 
     /// Rules, in which `@` stands for the directory of the nodes.
     fn allowing(&self, rules: &str) -> Devices {
-        Devices { allow: devices::parse(&rules.replace('@', &self.path())).unwrap(), gpus: None }
+        self.and_gpus(rules, None)
+    }
+
+    fn and_gpus(&self, rules: &str, gpu: Option<GpuDevice>) -> Devices {
+        Devices::new(devices::parse(&rules.replace('@', &self.path())).unwrap(), gpu)
     }
 
     fn constrain(&self, rules: &str) -> Result<(), String> {
@@ -190,8 +194,8 @@ fn a_gpu_of_others_within_an_allowed_class() {
         fs::rename(site.nodes.path().join(node), site.nodes.path().join(name)).unwrap();
     }
     let gpu = GpuDevice::parse(&format!("{}/gpu%d", site.path())).unwrap();
-    let allow = site.allowing("char-mem rw").allow;
-    let devices = Devices { allow, gpus: Some((gpu, vec![1])) };
+    let mut devices = site.and_gpus("char-mem rw", Some(gpu));
+    devices.give_gpus(&[1]);
     devices::constrain(&site.dir(), Version::V2, &devices).unwrap();
     site.expect(&[": <>gpu1", ": <full"], &[": <gpu0"]);
 }

@@ -26,37 +26,67 @@ use crate::error::{Error, Result};
 /// The name of the controller in v1. cgroup2 has no such controller: there it is a program.
 pub const CONTROLLER: &str = "devices";
 
-/// What a job may use, as it is configured.
+/// What a job may use, as it is configured: what every one of the lists allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Devices(Vec<List>);
+
+/// One list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Devices {
+struct List {
     /// `DeviceAllow`.
-    pub allow: Vec<Rule>,
+    allow: Vec<Rule>,
     /// `GPUDevice`, and the numbers of the GPUs that are the job's: all others that are called so are denied, also where a
     /// rule allows them.
-    pub gpus: Option<(GpuDevice, Vec<u32>)>,
+    gpus: Option<(GpuDevice, Vec<u32>)>,
 }
 
-/// As `DeviceAllow` would have it, the job's GPUs among the rest; without what everybody may use.
+impl Devices {
+    /// What `DeviceAllow` and `GPUDevice` say, for a job that has no GPU.
+    pub fn new(allow: Vec<Rule>, gpu: Option<GpuDevice>) -> Self {
+        Self(vec![List { allow, gpus: gpu.map(|gpu| (gpu, Vec::new())) }])
+    }
+
+    /// Gives the job these GPUs.
+    pub fn give_gpus(&mut self, numbers: &[u32]) {
+        for (_, theirs) in self.0.iter_mut().filter_map(|list| list.gpus.as_mut()) {
+            theirs.clear();
+            theirs.extend_from_slice(numbers);
+        }
+    }
+
+    /// What both allow.
+    #[must_use]
+    pub fn at_most(mut self, other: Self) -> Self {
+        for list in other.0 {
+            if !self.0.contains(&list) {
+                self.0.push(list);
+            }
+        }
+        self
+    }
+
+    /// Each rule in words, those for everybody by their numbers: for who wants to know before it is done.
+    pub fn rules(&self) -> Vec<String> {
+        let everybodys = EVERYBODYS.iter().map(|(numbers, access)| format!("{numbers} {access}"));
+        everybodys.chain(Some(self.to_string()).filter(|ours| !ours.is_empty())).collect()
+    }
+}
+
+/// As `DeviceAllow` would have it, the job's GPUs among the rest; without what everybody may use. Between several lists, all of
+/// which hold, stands an `&`.
 impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gpus = self.gpus.iter().flat_map(|(gpu, numbers)| numbers.iter().map(|number| gpu_rule(gpu, *number)));
-        f.write_str(&text(&self.allow.iter().cloned().chain(gpus).collect::<Vec<_>>()))
+        let list = |list: &List| {
+            let gpus = list.gpus.iter().flat_map(|(gpu, numbers)| numbers.iter().map(|number| gpu_rule(gpu, *number)));
+            text(&list.allow.iter().cloned().chain(gpus).collect::<Vec<_>>())
+        };
+        f.write_str(&self.0.iter().map(list).collect::<Vec<_>>().join(" & "))
     }
 }
 
 /// A GPU is opened for reading and writing; nobody in a job makes nodes.
 fn gpu_rule(gpu: &GpuDevice, number: u32) -> Rule {
     Rule { target: Target::Path(gpu.path(number)), access: Access::READ_WRITE }
-}
-
-impl Devices {
-    /// Each rule in words, those for everybody by their numbers: for who wants to know before it is done.
-    pub fn rules(&self) -> Vec<String> {
-        let everybodys = EVERYBODYS.iter().map(|(numbers, access)| format!("{numbers} {access}"));
-        let rules = self.to_string();
-        let ours = rules.split(',').filter(|rule| !rule.is_empty()).map(str::to_owned);
-        everybodys.chain(ours).collect()
-    }
 }
 
 /// Devices as the kernel knows them.
@@ -135,10 +165,32 @@ impl Set {
         let deny = deny.iter().filter(is_allowed).copied().collect();
         Self { allow: merged, deny }
     }
+
+    /// What both allow.
+    fn and(&self, other: &Self) -> Self {
+        let mut allow = Vec::new();
+        for (ours, access) in &self.allow {
+            for (theirs, their_access) in &other.allow {
+                // The smaller of the two, where they have any device in common.
+                let both = if ours.has(*theirs) { Some(theirs) } else { theirs.has(*ours).then_some(ours) };
+                allow.extend(both.copied().zip(access.and(*their_access)));
+            }
+        }
+        let deny: Vec<Numbers> = self.deny.iter().chain(&other.deny).copied().collect();
+        Self::new(allow, &deny)
+    }
 }
 
 impl Devices {
     /// Looks the devices up, each by a handle of what is there now.
+    fn look_up(&self) -> Result<Set> {
+        let mut sets = self.0.iter().map(List::look_up);
+        let first = sets.next().unwrap_or_else(|| Ok(Set::new([], &[])))?;
+        sets.try_fold(first, |all, set| Ok(all.and(&set?)))
+    }
+}
+
+impl List {
     fn look_up(&self) -> Result<Set> {
         let mut classes = None;
         let mut allow = Vec::new();
@@ -319,14 +371,14 @@ Block devices:
         assert!(error.starts_with("it is no device: /"), "{error}");
         let error = device_at(&temp.path().join("gone")).unwrap_err().to_string();
         assert!(error.contains("gone: ") && error.contains("does not exist"), "{error}");
-        let gone = Devices { allow: parse("char-nobodys").unwrap(), gpus: None };
+        let gone = Devices::new(parse("char-nobodys").unwrap(), None);
         let error = gone.look_up().unwrap_err().to_string();
         assert!(error.contains("char-nobodys") && error.contains("DeviceAllow"), "{error}");
     }
 
     #[test]
     fn the_same_device_is_one_rule_with_all_its_accesses() {
-        let devices = Devices { allow: parse("/dev/zero r,/dev/null w,char-mem r,char-1 w").unwrap(), gpus: None };
+        let devices = Devices::new(parse("/dev/zero r,/dev/null w,char-mem r,char-1 w").unwrap(), None);
         let set = devices.look_up().unwrap();
         assert_eq!(set.allow[&Numbers::char(1, Some(5))], Access::ALL);
         assert_eq!(set.allow[&Numbers::char(1, None)], Access::READ_WRITE);
@@ -346,15 +398,39 @@ Block devices:
         std::fs::write(temp.path().join("gpu3"), "").unwrap();
         let gpu = GpuDevice::parse(&format!("{}/gpu%d", temp.path().display())).unwrap();
         let allow = parse(&format!("char-mem rw,{0}/gpu2 rw,{0}/gpuctl rw", temp.path().display())).unwrap();
-        let devices = Devices { allow, gpus: Some((gpu.clone(), vec![1])) };
+        let mut devices = Devices::new(allow, Some(gpu.clone()));
+        // Of the class; the others are only not allowed.
+        assert_eq!(devices.look_up().unwrap().deny.len(), 2);
+        devices.give_gpus(&[1]);
         let set = devices.look_up().unwrap();
         let (zero, full, tty) = (Numbers::char(1, Some(5)), Numbers::char(1, Some(7)), Numbers::char(5, Some(0)));
         assert!(set.allow.contains_key(&full) && !set.allow.contains_key(&zero) && !set.allow.contains_key(&tty));
         // The class has it; the other is allowed by nothing any more.
         assert_eq!(set.deny, [zero]);
         assert!(devices.to_string().ends_with(&format!("gpuctl rw,{}/gpu1 rw", temp.path().display())), "{devices}");
-        let missing = Devices { allow: Vec::new(), gpus: Some((gpu, vec![1, 9])) };
+        let mut missing = Devices::new(Vec::new(), Some(gpu));
+        missing.give_gpus(&[1, 9]);
         assert!(missing.look_up().unwrap_err().to_string().contains("gpu9"));
+    }
+
+    #[test]
+    fn of_two_lists_both_must_allow() {
+        let of = |text| Devices::new(parse(text).unwrap(), None);
+        let both = of("char-10 rw,char-226,block-7 r").at_most(of("/dev/loop-control r,char-226,block-7 w,char-9"));
+        assert_eq!(both.clone().at_most(of("char-9")).0.len(), 3);
+        assert_eq!(both.clone().at_most(of("char-10 rw,char-226,block-7 r")), both);
+        let set = both.look_up().unwrap();
+        let others: Vec<String> = set
+            .allow
+            .iter()
+            .filter(|(numbers, _)| !is_everybodys(**numbers))
+            .map(|(numbers, access)| format!("{numbers} {access}"))
+            .collect();
+        assert_eq!(others, ["c 10:237 r", "c 226:* rwm"]);
+        assert_eq!(set.allow.len(), EVERYBODYS.len() + 2);
+        let text = "char-10 rw,char-226,block-7 r & /dev/loop-control r,char-226,block-7 w,char-9";
+        assert_eq!(both.to_string(), text);
+        assert!(both.rules().ends_with(&["c 136:* rw".to_owned(), text.to_owned()]));
     }
 
     #[test]

@@ -287,6 +287,10 @@ static PER_JOB: &[(&str, Stricter)] = &[
         config.io_max_per_task = config.io_max_per_task.clone().at_most(&other.io_max_per_task);
     }),
     ("IOWeight", |config, other| least_limit(&mut config.io_weight, other.io_weight)),
+    ("ConstrainDevices", |config, other| config.constrain_devices |= other.constrain_devices),
+    // What every one of them allows, which is nothing that either key could say.
+    ("DeviceAllow", |_, _| {}),
+    ("GPUDevice", |_, _| {}),
 ];
 
 fn stricter(one: OnErrors, other: OnErrors) -> OnErrors {

@@ -44,6 +44,12 @@ impl Access {
         self.0
     }
 
+    /// What both allow, if that is anything.
+    pub const fn and(self, other: Self) -> Option<Self> {
+        let both = self.0 & other.0;
+        if both == 0 { None } else { Some(Self(both)) }
+    }
+
     /// What either allows.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
