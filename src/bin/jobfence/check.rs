@@ -107,6 +107,17 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
             }
         }
     }
+    let theirs = slurm.as_ref().and_then(Slurm::constrains_devices);
+    if let Some(line) = theirs.filter(|_| config.constrain_devices && config.mode == Mode::Enforce) {
+        println!(
+            "devices        Slurm denies devices itself, by {line}, and admits no other rules beside its own: set ConstrainDevices=no \
+             either in cgroup.conf or in jobfence.conf"
+        );
+        if config.on_error.for_limit(Limit::Devices) == OnError::Fail {
+            println!("verdict        NO job would be fenced here as configured");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
     if !own.any {
         return overlay_alone(&host, &config, throttled);
     }

@@ -59,6 +59,7 @@ pub struct Slurm {
     accounting: Setting,
     ram: Setting,
     swap: Setting,
+    devices: Setting,
     /// Whether task/cgroup has anything to do.
     constrains: bool,
     cgroups: Setting,
@@ -108,6 +109,7 @@ impl Slurm {
             accounting: setting(&slurm, "JobAcctGatherType", "jobacct_gather/none"),
             ram: setting(&cgroup, "ConstrainRAMSpace", "no"),
             swap: setting(&cgroup, "ConstrainSwapSpace", "no"),
+            devices: setting(&cgroup, "ConstrainDevices", "no"),
             constrains: ["Cores", "Devices", "RAMSpace", "SwapSpace"]
                 .iter()
                 .any(|what| cgroup.last(&format!("Constrain{what}")).is_some_and(|found| is_yes(&found.value))),
@@ -129,7 +131,18 @@ impl Slurm {
 
     /// Whether Slurm limits the memory of a job as a whole.
     pub fn limits_memory(&self) -> bool {
-        (self.task.has("task/cgroup") || self.task.has("cgroup")) && self.ram.is_yes()
+        self.has_task_cgroup() && self.ram.is_yes()
+    }
+
+    /// The line by which Slurm denies devices itself, if there is one: by programs that admit none beside them on cgroup2, by lists of
+    /// its own on v1.
+    pub fn constrains_devices(&self) -> Option<String> {
+        (self.has_task_cgroup() && self.devices.is_yes()).then(|| self.devices.to_string())
+    }
+
+    fn has_task_cgroup(&self) -> bool {
+        // Both spellings are Slurm's.
+        self.task.has("task/cgroup") || self.task.has("cgroup")
     }
 
     /// Whether directories of ours are made in the beginning all the same: a step daemon is seen in Slurm's only where that tracks
@@ -144,8 +157,7 @@ impl Slurm {
             return Placement::Own(self.cgroups.to_string());
         }
         let proctrack = self.proctrack.has("proctrack/cgroup");
-        // Both spellings are Slurm's.
-        let task = self.task.has("task/cgroup") || self.task.has("cgroup");
+        let task = self.has_task_cgroup();
         let accounting = self.accounting.has("jobacct_gather/cgroup");
         let because = match hierarchy.version {
             // One hierarchy, so whichever of them is on has all of it.
@@ -165,6 +177,7 @@ impl Slurm {
                     None,
                 ]
             }
+            Version::V1 if hierarchy.has("devices") => [task.then(|| self.constrains_devices()).flatten(), None, None],
             Version::V1 if hierarchy.has("freezer") => [proctrack.then(|| self.proctrack.to_string()), None, None],
             Version::V1 => [None, None, None],
         };
@@ -260,6 +273,26 @@ mod tests {
         let line = r#"line: "required libjobfence.so (plugstack.conf.d/50-jobfence.conf:2)""#;
         let said = format!(r#"Line {{ {line}, file: "libjobfence.so", arguments: ["Mode=observe"] }}"#);
         assert_eq!(plugin(), said);
+    }
+
+    #[test]
+    fn who_denies_devices() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("slurm.conf");
+        let devices = hierarchy(Version::V1, &["devices"]);
+        for (task, constrain, expected) in [
+            ("task/cgroup", "Yes", true),
+            ("affinity,cgroup", "1", true),
+            ("task/cgroup", "no", false),
+            ("task/affinity", "yes", false),
+        ] {
+            std::fs::write(&file, format!("TaskPlugin={task}\n")).unwrap();
+            std::fs::write(dir.path().join("cgroup.conf"), format!("\nConstrainDevices={constrain}\n")).unwrap();
+            let slurm = Slurm::of(&file);
+            let line = format!("ConstrainDevices={constrain} ({}/cgroup.conf:2)", dir.path().display());
+            assert_eq!(slurm.constrains_devices(), expected.then_some(line), "{task}");
+            assert_eq!(matches!(slurm.placement(&devices), Placement::Overlay(_)), expected, "{task}");
+        }
     }
 
     #[test]
