@@ -12,6 +12,7 @@ pub mod disk;
 pub mod events;
 pub mod huge_pages;
 pub mod io;
+pub mod kernel;
 pub mod kill;
 pub mod layout;
 pub mod limits;

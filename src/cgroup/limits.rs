@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
 use super::dir::Dir;
+use super::kernel;
 use super::layout::Version;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
@@ -400,19 +401,13 @@ pub fn whole_pages(bytes: u64) -> u64 {
 fn read_control(dir: &Dir, file: &str, controller: &'static str) -> Result<String> {
     match dir.read_if_there(file)? {
         Some(text) => Ok(text),
-        None => Err(missing(dir, file, controller)),
+        None => Err(kernel::missing(dir, file, controller)),
     }
-}
-
-/// That a file is not there, and with it a controller.
-pub(super) fn missing(dir: &Dir, file: &str, controller: &'static str) -> Error {
-    Error::os("open", dir.path().join(file), Errno::ENOENT)
-        .hint(format!("the {controller} controller is not available here: see 'jobfence check'"))
 }
 
 /// Says which controller a file that does not exist belongs to.
 fn explain(dir: &Dir, file: &str, controller: &'static str, error: Error) -> Error {
-    if error.kernel_errno() == Some(Errno::ENOENT) { missing(dir, file, controller) } else { error }
+    if error.kernel_errno() == Some(Errno::ENOENT) { kernel::missing(dir, file, controller) } else { error }
 }
 
 /// Explains a write that cgroups-rs reports as failed.
@@ -424,7 +419,7 @@ pub(super) fn refused(
     error: &cgroups_rs::fs::error::Error,
 ) -> Error {
     if !dir.has(file) {
-        return missing(dir, file, controller).value(value);
+        return kernel::missing(dir, file, controller).value(value);
     }
     let errno = error.source().and_then(|cause| cause.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);
     match errno {

@@ -10,7 +10,8 @@ use nix::errno::Errno;
 
 use super::{Access, CONTROLLER, Kind, Numbers, Set, is_everybodys};
 use crate::cgroup::dir::Dir;
-use crate::cgroup::limits::{missing, refused};
+use crate::cgroup::kernel::missing;
+use crate::cgroup::limits::refused;
 use crate::error::{Error, Result};
 
 const ALLOW: &str = "devices.allow";

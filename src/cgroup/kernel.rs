@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Where kernels differ in what they make of a limit: files that older ones do not have, and who keeps a CPU quota.
+//!
+//! What is there is always found out by looking. Release numbers only explain what was not found, since distributions add
+//! newer features to older kernels (RHEL 8 calls itself 4.18).
+
+use std::fmt;
+
+use nix::errno::Errno;
+
+use super::dir::Dir;
+use super::layout::Version;
+use crate::error::Error;
+
+/// The number of a kernel's release: `(6, 12)` of `6.12.107+deb13-amd64`.
+pub type Release = (u32, u32);
+
+/// The release that runs; `None` if it calls itself something else.
+pub fn release() -> Option<Release> {
+    parse_release(nix::sys::utsname::uname().ok()?.release().to_str()?)
+}
+
+fn parse_release(text: &str) -> Option<Release> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// A file of a controller that not every kernel has, with the release in which Linux got it and what it must be built with.
+struct ControlFile {
+    name: &'static str,
+    since: Release,
+    built_with: Option<&'static str>,
+}
+
+const fn file(name: &'static str, since: Release) -> ControlFile {
+    ControlFile { name, since, built_with: None }
+}
+
+const fn built_with(name: &'static str, since: Release, option: &'static str) -> ControlFile {
+    ControlFile { name, since, built_with: Some(option) }
+}
+
+/// From the history of kernel/sched/core.c, mm/memcontrol.c, block/blk-throttle.c and blk-iocost.c.
+const FILES: &[ControlFile] = &[
+    built_with("cpu.max", (4, 15), "CONFIG_CFS_BANDWIDTH"),
+    built_with("cpu.cfs_quota_us", (3, 2), "CONFIG_CFS_BANDWIDTH"),
+    built_with("cpu.max.burst", (5, 14), "CONFIG_CFS_BANDWIDTH"),
+    built_with("cpu.cfs_burst_us", (5, 14), "CONFIG_CFS_BANDWIDTH"),
+    file("cpu.idle", (5, 15)),
+    file("memory.oom.group", (4, 19)),
+    file("memory.min", (4, 18)),
+    built_with("io.max", (4, 5), "CONFIG_BLK_DEV_THROTTLING"),
+    built_with("blkio.throttle.read_bps_device", (2, 6), "CONFIG_BLK_DEV_THROTTLING"),
+    built_with("io.weight", (5, 4), "CONFIG_BLK_CGROUP_IOCOST"),
+];
+
+/// What every directory with this controller has, on v2 and on v1; a controller that is not here is not known by a file.
+const WITNESSES: &[(&str, &str, &str)] = &[
+    ("cpu", "cpu.weight", "cpu.shares"),
+    ("cpuset", "cpuset.cpus", "cpuset.cpus"),
+    ("io", "io.stat", "blkio.reset_stats"),
+    ("blkio", "io.stat", "blkio.reset_stats"),
+    ("memory", "memory.current", "memory.usage_in_bytes"),
+    ("pids", "pids.current", "pids.current"),
+];
+
+/// Why a directory lacks a control file: the controller is not there at all, or this kernel's has no such file.
+pub fn missing(dir: &Dir, file: &str, controller: &str) -> Error {
+    let error = Error::os("open", dir.path().join(file), Errno::ENOENT);
+    let witnesses = WITNESSES.iter().find(|(name, ..)| *name == controller);
+    let version = witnesses.and_then(|(_, v2, v1)| {
+        let found = if dir.has(v2) { Some(Version::V2) } else { None };
+        found.or_else(|| dir.has(v1).then_some(Version::V1))
+    });
+    if version.is_none() {
+        return error.hint(format!("the {controller} controller is not available here: see 'jobfence check'"));
+    }
+    error.hint(why_no_file(file, controller, release()))
+}
+
+fn why_no_file(file: &str, controller: &str, release: Option<Release>) -> String {
+    let kernel = release.map_or("this kernel".to_owned(), |(major, minor)| format!("this kernel ({major}.{minor})"));
+    let Some(known) = FILES.iter().find(|known| known.name == file) else {
+        return format!("the {controller} controller is here, but {kernel} has no such file");
+    };
+    let (major, minor) = known.since;
+    let since = format!("{kernel} has no such file, which came with Linux {major}.{minor}");
+    match known.built_with {
+        Some(option) if release.is_none_or(|release| release >= known.since) => {
+            format!("{kernel} has no such file: it was built without {option}")
+        }
+        _ => since,
+    }
+}
+
+/// Which scheduler a program has loaded into the kernel in the place of its own (sched_ext, Linux 6.12).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadedScheduler {
+    /// What it calls itself.
+    pub name: String,
+    /// Whether it schedules everybody, and not only processes that have asked for it (`SCHED_EXT`), as anybody may.
+    pub everybody: bool,
+}
+
+impl LoadedScheduler {
+    /// Looks in `sys`, which is `/sys`; `None` where the kernel's own scheduler is at work.
+    ///
+    /// Source: Documentation/scheduler/sched-ext.rst, and the attributes in kernel/sched/ext.c.
+    pub fn find(sys: &Dir) -> Option<Self> {
+        let dir = sys.child("kernel").and_then(|kernel| kernel.child("sched_ext")).ok()?;
+        // "disabling" is over in a moment. Of Linux 6.12 "enabling" is, too, but it is what comes.
+        if matches!(dir.read_value("state").ok()?.trim(), "disabled" | "disabling") {
+            return None;
+        }
+        let name = dir.child("root").and_then(|root| root.read_value("ops")).unwrap_or_default();
+        // A file that cannot be read says nothing good.
+        let everybody = dir.read_value("switch_all").map_or(true, |text| text.trim() != "0");
+        Some(Self { name: name.trim().to_owned(), everybody })
+    }
+
+    /// Why a CPU quota may not hold. The kernel's throttling is its fair scheduler's; since Linux 6.17 it tells the loaded one
+    /// (`ops.cgroup_set_bandwidth`), which may act on it or not, and nothing shows whether it does. `None`: it holds for all who
+    /// do not ask for that scheduler.
+    pub fn ignores_quota(&self) -> Option<Error> {
+        self.everybody.then(|| self.error(release()))
+    }
+
+    fn error(&self, release: Option<Release>) -> Error {
+        let error = Error::new(format!("the CPU quota is not kept by Linux now: {self}"));
+        if release.is_some_and(|release| release < TELLS_QUOTAS) {
+            return error.hint(
+                "before Linux 6.17 no such scheduler hears of quotas: end it (systemctl stop scx.service, or its loader), or let \
+                 jobs run all the same with OnError=cpu:warn",
+            );
+        }
+        error.hint(
+            "whether it keeps quotas is its own affair: if it does, OnError=cpu:warn lets jobs run; otherwise end it (systemctl \
+             stop scx.service, or its loader)",
+        )
+    }
+}
+
+/// Linux 6.17: "sched_ext: Add support for cgroup bandwidth control interface" (ddceadce63d9).
+const TELLS_QUOTAS: Release = (6, 17);
+
+impl fmt::Display for LoadedScheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = if self.everybody { "all processes" } else { "the processes that ask for it (SCHED_EXT)" };
+        write!(f, "the loaded scheduler {:?} (sched_ext) has {who}", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases() {
+        assert_eq!(parse_release("6.12.107+deb13-cloud-amd64"), Some((6, 12)));
+        assert_eq!(parse_release("7.2-rc1"), Some((7, 2)));
+        assert_eq!(parse_release("4.18.0-553.el8_10.x86_64"), Some((4, 18)));
+        assert_eq!(parse_release("linux"), None);
+        assert_eq!(parse_release(""), None);
+        assert!(release().is_some());
+    }
+
+    #[test]
+    fn a_missing_file_is_told_from_a_missing_controller() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let why = |file, controller| missing(&dir, file, controller).to_string();
+        let none = why("cpu.max.burst", "cpu");
+        assert!(none.contains("the cpu controller is not available here"), "{none}");
+        for witness in ["cpu.shares", "memory.usage_in_bytes"] {
+            std::fs::write(temp.path().join(witness), "").unwrap();
+        }
+        let burst = why("cpu.max.burst", "cpu");
+        assert!(burst.contains("cpu.max.burst: No such file") && burst.contains("has no such file"), "{burst}");
+        assert!(!burst.contains("controller is not available"), "{burst}");
+        let other = why("memory.tides", "memory");
+        assert!(other.contains("the memory controller is here, but this kernel"), "{other}");
+        assert!(why("pids.max", "pids").contains("the pids controller is not available here"));
+    }
+
+    #[test]
+    fn a_missing_file_is_explained_by_the_release() {
+        let why = |file, release| why_no_file(file, "cpu", release);
+        let old = why("cpu.idle", Some((5, 14)));
+        assert_eq!(old, "this kernel (5.14) has no such file, which came with Linux 5.15");
+        let without = why("cpu.max", Some((6, 1)));
+        assert_eq!(without, "this kernel (6.1) has no such file: it was built without CONFIG_CFS_BANDWIDTH");
+        let older = why("cpu.max.burst", Some((4, 18)));
+        assert_eq!(older, "this kernel (4.18) has no such file, which came with Linux 5.14");
+    }
+
+    /// `/sys` with these attributes.
+    fn sys(state: &str, all: &str, ops: Option<&str>) -> (tempfile::TempDir, Dir) {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("kernel/sched_ext");
+        std::fs::create_dir_all(dir.join("root")).unwrap();
+        std::fs::write(dir.join("state"), format!("{state}\n")).unwrap();
+        std::fs::write(dir.join("switch_all"), format!("{all}\n")).unwrap();
+        if let Some(ops) = ops {
+            std::fs::write(dir.join("root/ops"), format!("{ops}\n")).unwrap();
+        }
+        let dir = Dir::open(temp.path()).unwrap();
+        (temp, dir)
+    }
+
+    #[test]
+    fn without_a_loaded_scheduler_the_quota_holds() {
+        let temp = tempfile::tempdir().unwrap();
+        assert_eq!(LoadedScheduler::find(&Dir::open(temp.path()).unwrap()), None);
+        for state in ["disabled", "disabling"] {
+            assert_eq!(LoadedScheduler::find(&sys(state, "1", None).1), None, "{state}");
+        }
+    }
+
+    #[test]
+    fn a_loaded_scheduler_is_named_with_what_it_does_to_the_quota() {
+        let found = LoadedScheduler::find(&sys("enabled", "1", Some("rusty_1.0\x1b[2J")).1).unwrap();
+        assert!(found.everybody && found.ignores_quota().is_some());
+        assert!(found.to_string().contains("rusty_1.0") && !found.to_string().contains('\x1b'), "{found}");
+        let old = found.error(Some((6, 12))).to_string();
+        assert!(old.contains("before Linux 6.17 no such scheduler hears of quotas"), "{old}");
+        let new = found.error(Some((6, 17))).to_string();
+        assert!(new.contains("whether it keeps quotas is its own affair"), "{new}");
+        let partial = LoadedScheduler::find(&sys("enabled", "0", Some("flash")).1).unwrap();
+        assert_eq!(partial.ignores_quota(), None);
+        assert!(partial.to_string().contains("SCHED_EXT"), "{partial}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_counts_for_the_worse() {
+        let (temp, dir) = sys("enabling", "0", None);
+        std::fs::remove_file(temp.path().join("kernel/sched_ext/switch_all")).unwrap();
+        assert_eq!(LoadedScheduler::find(&dir).map(|found| found.everybody), Some(true));
+    }
+}
