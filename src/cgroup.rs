@@ -17,4 +17,5 @@ pub mod kill;
 pub mod layout;
 pub mod limits;
 pub mod place;
+pub mod protection;
 pub mod usage;

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Memory beside its limit: reclaim before the kill, protection, whole steps killed, and the limits of users and tasks."""
+
+from .. import kernel
+from ..harness import (
+    EAT, MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_started, fenced,
+    fences_well, logged, started,
+)
+from ..sites import until
+from .limits import expect_killed_for_memory
+
+# Reading a file of holes fills the page cache as any other, and needs no disk.
+READ = "truncate -s {mib}M {file} && cat {file} >/dev/null"
+WAIT = "while [ ! -e {file} ]; do sleep 0.1; done"
+
+
+def hold(mib):
+    """Has so much memory and nothing else to do; says so when it has."""
+    return f"{PYTHON} -S -c 'b = bytes([1]) * ({mib} << 20); print(\"holds\", flush=True); import time; time.sleep(300)'"
+
+
+def expect_refused(site, word, reason, **keys):
+    """Where the kernel has no such limit a job is refused with the reason, or runs without it if the site says so."""
+    user = site.users[0]
+    site.configure(**keys)
+    jobid = site.submit(user, "touch ran.$SLURM_JOB_ID", "-c1", "--mem=100")
+    expect_not_started(site, user, jobid)
+    expect_match(reason, site.output(jobid), "the reason")
+    site.configure(OnError=f"fail,{word}:warn", **keys)
+    mark = site.log_mark()
+    fences_well(site, user)
+    logged(site, mark, reason)
+
+
+@case
+def reclaim_before_kill(site):
+    """A job that reads a big file goes on, and is kept below memory.high by reclaim alone."""
+    keys = {"MemoryHighPercent": "75"}
+    if not kernel.has_v2_controllers():
+        return expect_refused(site, "memhigh", r"memory\.high", **keys)
+    user = site.users[0]
+    site.configure(**keys)
+    jobid = site.submit(user, f"""
+        echo high=$JOBFENCE_MEMORY_HIGH_BYTES
+        {READ.format(mib=400, file="big")} && echo read
+        {WAIT.format(file="stop")}
+        """, "-c1", "--mem=200")
+    group = fenced(site, jobid)
+    expect_equal(group.memory_high(), 150 * MIB, f"memory.high of {group.path}")
+    expect_equal(group.memory_limit(), 200 * MIB, f"memory limit of {group.path}")
+    until(lambda: "read\n" in site.output(jobid), 60, "the file to be read")
+    events = group.memory_events()
+    used = int(kernel.read(group.limits_directory("memory") / "memory.current"))
+    (site.directory(user) / "stop").touch()
+    expect_equal(site.wait(jobid), "COMPLETED", "state")
+    expect_in(f"high={150 * MIB}\n", site.output(jobid), "what the job was told")
+    expect(events["high"] > 0, f"it never met memory.high: {events}")
+    expect_equal((events["max"], events["oom_kill"]), (0, 0), "how often it met memory.max, and was killed")
+    # Reclaim comes when a process returns from the kernel: what it got before is above.
+    expect(used <= 155 * MIB, f"{used / MIB:.1f} MiB in use")
+    return f"memory.high met {events['high']} times, {used / MIB:.1f} MiB of 150 in use"
+
+
+@case
+def slowed_then_killed(site):
+    """What cannot be taken back slows a job above memory.high, and the limit kills it as ever."""
+    if not kernel.has_v2_controllers():
+        raise Skip("cgroup v1 has no memory.high")
+    user = site.users[0]
+    site.configure(MemoryHighPercent="95")
+    jobid = site.submit(user, f"{WAIT.format(file='go')}; {EAT}", "-c1", "--mem=200")
+    group = fenced(site, jobid)
+    expect_equal(group.memory_high(), 190 * MIB, f"memory.high of {group.path}")
+    seen = {}
+    (site.directory(user) / "go").touch()
+
+    def ended():
+        seen.update(group.memory_events())
+        return site.job(jobid).get("JobState") not in ("RUNNING", "COMPLETING")
+    until(ended, 90, "the end of the job")
+    expect(site.wait(jobid) in ("OUT_OF_MEMORY", "FAILED"), f"state {site.job(jobid).get('JobState')}")
+    until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
+    expect_killed_for_memory(site.output(jobid), jobid, "batch", 200)
+    expect(seen.get("high", 0) > 0, f"it never met memory.high: {seen}")
+    return f"memory.high met {seen['high']} times"
+
+
+@case
+def high_stays_in_place(site):
+    """Slurm writes memory.high itself, for the job and each step, at the beginning of each step."""
+    if not kernel.has_v2_controllers():
+        raise Skip("cgroup v1 has no memory.high")
+    site.configure(MemoryHighPercent="90")
+    jobid = site.submit(site.users[0], """
+        srun -n1 --overlap --mem=100 sleep 300 &
+        sleep 300
+        """, "-c1", "--mem=200")
+    batch, inner = fenced(site, jobid), fenced(site, jobid, "step_0")
+    for group, mib in (batch, 180), (inner, 90):
+        expect_equal(group.memory_high(), mib * MIB, f"memory.high of {group.path}")
+    # A job's directory of Slurm's has its daemons in it: there what Slurm has written stays.
+    mib = 200 if kernel.slurm_limits_memory else None
+    wanted = 180 * MIB if batch.own else mib and mib * MIB
+    expect_equal(batch.parent.memory_high(), wanted, f"memory.high of {batch.parent.path}")
+    site.scancel(jobid)
+
+
+KILLED = f"sleep 300 & {EAT}; echo survived; kill $!"
+
+
+@case
+def oom_kills_step(site):
+    """One process is killed, or with OOMKillStep the whole step."""
+    if not kernel.has_v2_controllers():
+        return expect_refused(site, "oomgroup", r"memory\.oom\.group|OOMKillStep", OOMKillStep="yes")
+    user = site.users[0]
+    for word, whole in ("no", False), ("yes", True):
+        site.configure(OOMKillStep=word)
+        jobid = site.submit(user, f"{WAIT.format(file='go.' + word)}; {KILLED}", "-c1", "--mem=200")
+        group = fenced(site, jobid)
+        expect_equal(group.kills_all(), whole, f"memory.oom.group of {group.path}")
+        expect_equal(group.parent.kills_all(), False, f"memory.oom.group of {group.parent.path}")
+        (site.directory(user) / f"go.{word}").touch()
+        site.wait(jobid)
+        until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
+        expect_equal("survived" in site.output(jobid), not whole, "whether the script survived its child")
+        expect_killed_for_memory(site.output(jobid), jobid, "batch", 200)
+
+
+def has_users(group):
+    """Whether users have a directory: Slurm has none on v2."""
+    return group.parent.user.limits_directory("memory") is not None
+
+
+@case
+def memory_of_user(site):
+    """Two jobs of a user together; what another user holds does not count."""
+    first, second = site.users
+    site.configure(MaxRAMPerUser="250M")
+    if kernel.slurm_tracks and kernel.has_v2_controllers():
+        return expect_refused(site, "ram", "MaxRAMPerUser", MaxRAMPerUser="250M")
+    kept = site.submit(first, hold(80), "-c1", "--mem=200")
+    until(lambda: "holds" in site.output(kept), 20, "the first job to hold its memory")
+    group = fenced(site, kept)
+    if not has_users(group):
+        raise Skip("Slurm has no directories of users here")
+    expect_equal(group.parent.user.memory_limit(), 250 * MIB, f"memory limit of {group.parent.user.path}")
+    eater = site.submit(first, EAT, "-c1", "--mem=200")
+    expect(site.wait(eater) != "COMPLETED", "the second job had all that it wanted")
+    until(lambda: not site.step_daemons(eater), 10, "the end of its step daemon")
+    expect_match(r"was killed: the (?:user's jobs|user|jobs of this user)[^.]*250\.0 MiB", site.output(eater),
+                 "what the user is told")
+    expect_equal(site.job(kept).get("JobState"), "RUNNING", "state of the first job")
+    # 80 and 190 are more than 250.
+    other = site.submit(second, hold(190), "-c1", "--mem=250")
+    until(lambda: "holds" in site.output(other), 30, "the other user's job to hold its memory")
+    expect_equal(site.job(kept).get("JobState"), "RUNNING", "state of the first user's job")
+    for jobid in kept, other:
+        site.scancel(jobid)
+        site.wait(jobid)
+    until(lambda: not group.parent.user.remains(), 10, "the removal of the user's directory")
+
+
+@case
+def memory_of_task(site):
+    """Each task has its own limit: one is killed at it, and the other goes on."""
+    user = site.users[0]
+    site.configure(MaxRAMPerTask="60M")
+    # A task that dies takes the step along only where Slurm is asked to.
+    script = f"if [ $SLURM_PROCID = 0 ]; then sleep 300; else {WAIT.format(file='go')}; {EAT}; echo ate $?; sleep 300; fi"
+    with started(site, user, ["srun", "-n2", "-c1", "--mem=300", "--overcommit", "bash", "-c", f"echo job $SLURM_JOB_ID; {script}"]) \
+            as process:
+        jobid = until(lambda: next((int(job["JobId"]) for job in site.jobs() if job.get("JobState") == "RUNNING"), None),
+                      30, "the job")
+        allocated(site, user, jobid)
+        group = fenced(site, jobid, "step_0")
+        until(lambda: len(group.members()) >= 2, 10, "both tasks")
+        for number in 0, 1:
+            expect_equal(group.task(number).memory_limit(), 60 * MIB, f"memory limit of task {number}")
+        expect_equal(group.memory_limit(), 300 * MIB, f"memory limit of {group.path}")
+        (site.directory(user) / "go").touch()
+        killed = f"{group.task(1).limits_directory('memory')}"
+        until(lambda: kernel.keyed(kernel.read(f"{killed}/memory.events") or kernel.read(f"{killed}/memory.oom_control"))
+              .get("oom_kill", "0") != "0", 60, "the kill in task 1")
+        expect(group.task(0).members(), "task 0 has lost its processes")
+        site.scancel(jobid)
+        ended(process)
+    until(lambda: not group.parent.remains(), 10, "the removal of the job's directories")
+
+
+@case
+def memory_protection(site):
+    """Protected memory stays where other jobs of the user want more than he may have."""
+    keys = {"MemoryLowPercent": "60"}
+    user = site.users[0]
+    if not kernel.has_v2_controllers():
+        site.configure(**keys)
+        jobid = site.submit(user, "sleep 300", "-c1", "--mem=200")
+        group = fenced(site, jobid)
+        if not group.memory_is_slurms():
+            expect_equal(group.memory_low(), 120 * MIB, f"soft limit of {group.path}")
+        site.scancel(jobid)
+        return
+    site.configure(MemoryMinPercent="30", **keys)
+    jobid = site.submit(user, "sleep 300", "-c1", "--mem=200")
+    group = fenced(site, jobid)
+    for one in (group, group.parent):
+        expect_equal((one.memory_low(), one.memory_min()), (120 * MIB, 60 * MIB), f"memory.low and .min of {one.path}")
+    site.scancel(jobid)
+    site.wait(jobid)
+    if group.slurms:
+        return "values only"
+    # Reclaim at the user's limit: the protection of what is directly below counts, whatever is above.
+    kept = {}
+    for percent in "60", "0":
+        site.configure(MaxRAMPerUser="250M", MemoryLowPercent=percent)
+        holder = site.submit(user, f"{READ.format(mib=110, file='small')} && echo read; sleep 300", "-c1", "--mem=200")
+        until(lambda: "read\n" in site.output(holder), 30, "the small file to be read")
+        group = fenced(site, holder)
+        reader = site.submit(user, f"{READ.format(mib=500, file='large')}", "-c1", "--mem=240")
+        expect_equal(site.wait(reader), "COMPLETED", "state of the job that reads a large file")
+        cached = kernel.keyed(kernel.read(group.limits_directory("memory") / "memory.stat"))
+        kept[percent] = int(cached["file"]) / MIB
+        site.scancel(holder)
+        site.wait(holder)
+    expect(kept["60"] >= 105, f"of 110 MiB, {kept['60']:.1f} are still cached")
+    return f"of 110 MiB {kept['60']:.1f} stay with memory.low and {kept['0']:.1f} without"
