@@ -14,6 +14,7 @@ use crate::cgroup::affinity::Affinity;
 use crate::cgroup::devices;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::disk::Disks;
+use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
 use crate::cgroup::place::{Membership, SlurmsOwn};
@@ -23,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::host::{self, Host};
 use crate::janitor;
 use crate::job::{Cpus, JobKey};
-use crate::policy::{Level, Plan};
+use crate::policy::{Level, Limits, Plan};
 use crate::record::{Owner, Record, Records};
 
 pub mod explain;
@@ -131,6 +132,8 @@ pub struct Fence {
     wanted: Vec<&'static str>,
     /// Controllers that limits were to be written to, and that are nowhere.
     missing: Vec<(&'static str, Error)>,
+    /// Why a CPU quota would not hold, whatever the kernel shows.
+    quota_ignored: Option<Error>,
     /// What was to be limited; for directories that are known only when a task is in them.
     plan: Option<Plan>,
     headroom: Cpus,
@@ -209,6 +212,7 @@ impl Fence {
                     base_levels: base.split('/').count(),
                     wanted: wanted.clone(),
                     missing: wanted.iter().filter_map(|c| Some((*c, host.missing(c)?))).collect(),
+                    quota_ignored: host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota),
                     plan: None,
                     headroom: config.headroom_cpus,
                     cores_checked: false,
@@ -289,6 +293,7 @@ impl Fence {
             base_levels: record.base.split('/').count(),
             wanted: Vec::new(),
             missing: Vec::new(),
+            quota_ignored: None,
             plan: None,
             headroom: Cpus::whole(0),
             cores_checked: false,
@@ -349,6 +354,11 @@ impl Fence {
         let plan = &plan;
         for (controller, error) in &self.missing {
             errors.extend(limiting::none_of(plan, |theirs| theirs == *controller, error));
+        }
+        if let Some(error) = &self.quota_ignored
+            && limiting::has_any(plan, Limit::Cpu)
+        {
+            errors.push((Limit::Cpu, error.clone()));
         }
         self.plan = Some(plan.clone());
         for tree in &self.trees {
@@ -428,14 +438,16 @@ impl Fence {
             let top = own.dirs.first().ok_or_else(|| not_made("class", hierarchy));
             errors.extend(top.and_then(limiting::make_idle).err().map(|error| (Limit::Weight, error)));
         }
-        const AMOUNTS: [Limit; 2] = [Limit::Ram, Limit::Swap];
+        // Lower than what is in use, they take it from who is there: not from other steps that run.
+        const AMOUNTS: [Limit; 3] = [Limit::Ram, Limit::Swap, Limit::MemoryHigh];
         for (level, dir) in levels {
             let (Some(dir), true) = (dir, hierarchy.has("memory")) else { continue };
             if level != Level::Step && limiting::stays_in_memory(dir, hierarchy.version, plan.of(level)) {
                 continue;
             }
             let mut limits = limiting::limits_at(plan, level, place, hierarchy.version);
-            if place != Place::Own {
+            // Nobody else limits users.
+            if place != Place::Own && level != Level::User {
                 limits = limiting::beside_theirs(dir, hierarchy.version, &limits);
             }
             limiting::set(dir, hierarchy, level, place, &limits, |limit| AMOUNTS.contains(&limit), errors);
@@ -499,6 +511,22 @@ impl Fence {
         }
     }
 
+    /// Lowers `memory.high` of the step once more. On cgroup2 Slurm's step is there before its task/cgroup writes limits of memory
+    /// into it, `memory.high` among them (`task_g_pre_setuid`, after `slurm_spank_init_post_opt`); nothing of a later step's is
+    /// written there, but what a running job's memory is changed to (Slurm 26.05), without telling us.
+    fn reclaim_again(&self, overlay: &Overlay, plan: &Plan, errors: &mut Vec<LimitError>) {
+        let hierarchy = &overlay.hierarchy;
+        let Some(high) = plan.step.high.filter(|_| hierarchy.has("memory")) else { return };
+        let step = match overlay.step() {
+            Ok(step) => step,
+            Err(error) => return errors.push((Limit::MemoryHigh, error)),
+        };
+        let limits = Limits { high: Some(high), ..Limits::default() };
+        let limits = limiting::beside_theirs(&step, hierarchy.version, &limits);
+        let place = Place::Overlay { headroom: self.headroom, daemons: 0, batch: None };
+        limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::MemoryHigh, errors);
+    }
+
     /// Limits one task, which may have no more than its step.
     fn limit_task(&self, tree: &Tree, task: &Dir, plan: &Plan, errors: &mut Vec<LimitError>) {
         let hierarchy = tree.hierarchy();
@@ -536,6 +564,9 @@ impl Fence {
                     .hint(format!("expected below {}", overlay.path().as_deref().unwrap_or("a step of Slurm's"))));
             }
             errors.extend(self.lost_devices(tree).map(|error| (Limit::Devices, error)));
+            if let Some(plan) = &self.plan {
+                self.reclaim_again(overlay, plan, &mut errors);
+            }
             let Some(plan) = plan else { continue };
             match overlay.task(place) {
                 Ok(dir) => self.limit_task(tree, &dir, plan, &mut errors),

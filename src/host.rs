@@ -7,6 +7,7 @@ use nix::errno::Errno;
 
 use crate::cgroup::cpuset;
 use crate::cgroup::dir::Dir;
+use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::{Hierarchy, Kind, Layout, V1_IO, Version};
 use crate::config::Config;
 use crate::cpu_list::CpuList;
@@ -31,6 +32,8 @@ pub struct Host {
     pub boot_id: String,
     /// The pid namespace of this process, as `/proc/self/ns/pid` names it.
     pub pid_namespace: String,
+    /// Who schedules in the kernel's place, if anybody does.
+    pub scheduler: Option<LoadedScheduler>,
     /// Opened while `/proc` is the host's: Slurm's `contain_spank` runs callbacks where it may be another.
     pub proc: Dir,
 }
@@ -48,7 +51,9 @@ impl Host {
             .map_err(|errno| Error::os("read", "/proc/self/ns/pid", errno))?
             .to_string_lossy()
             .into_owned();
-        Ok(Self { layout, systemd, base, boot_id, pid_namespace, proc })
+        // Where /sys is not mounted nothing is known of it.
+        let scheduler = Dir::open("/sys").ok().and_then(|sys| LoadedScheduler::find(&sys));
+        Ok(Self { layout, systemd, base, boot_id, pid_namespace, scheduler, proc })
     }
 
     /// Whether this process has another pid namespace than the host's first, whose number is the kernel's

@@ -25,33 +25,45 @@ fn parse_release(text: &str) -> Option<Release> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// A file of a controller that not every kernel has, with the release in which Linux got it and what it must be built with.
+/// A file of a controller that not every kernel has.
 struct ControlFile {
     name: &'static str,
+    /// The release in which Linux got it.
     since: Release,
+    /// What it must be built with.
     built_with: Option<&'static str>,
+    /// What to set in jobfence.conf where it is missing.
+    remedy: &'static str,
 }
 
-const fn file(name: &'static str, since: Release) -> ControlFile {
-    ControlFile { name, since, built_with: None }
+const fn file(name: &'static str, since: Release, remedy: &'static str) -> ControlFile {
+    ControlFile { name, since, built_with: None, remedy }
 }
 
-const fn built_with(name: &'static str, since: Release, option: &'static str) -> ControlFile {
-    ControlFile { name, since, built_with: Some(option) }
+impl ControlFile {
+    const fn built_with(self, option: &'static str) -> Self {
+        Self { built_with: Some(option), ..self }
+    }
 }
+
+const NO_QUOTA: &str = "set CPUPolicy=weight, or OnError=fail,cpu:warn";
+const NO_BURST: &str = "set CPUBurst=0, or OnError=fail,burst:warn";
+const NO_IO: &str = "leave IOMax out, or set OnError=fail,io:warn";
 
 /// From the history of kernel/sched/core.c, mm/memcontrol.c, block/blk-throttle.c and blk-iocost.c.
 const FILES: &[ControlFile] = &[
-    built_with("cpu.max", (4, 15), "CONFIG_CFS_BANDWIDTH"),
-    built_with("cpu.cfs_quota_us", (3, 2), "CONFIG_CFS_BANDWIDTH"),
-    built_with("cpu.max.burst", (5, 14), "CONFIG_CFS_BANDWIDTH"),
-    built_with("cpu.cfs_burst_us", (5, 14), "CONFIG_CFS_BANDWIDTH"),
-    file("cpu.idle", (5, 15)),
-    file("memory.oom.group", (4, 19)),
-    file("memory.min", (4, 18)),
-    built_with("io.max", (4, 5), "CONFIG_BLK_DEV_THROTTLING"),
-    built_with("blkio.throttle.read_bps_device", (2, 6), "CONFIG_BLK_DEV_THROTTLING"),
-    built_with("io.weight", (5, 4), "CONFIG_BLK_CGROUP_IOCOST"),
+    file("cpu.max", (4, 15), NO_QUOTA).built_with("CONFIG_CFS_BANDWIDTH"),
+    file("cpu.cfs_quota_us", (3, 2), NO_QUOTA).built_with("CONFIG_CFS_BANDWIDTH"),
+    file("cpu.cfs_period_us", (3, 2), NO_QUOTA).built_with("CONFIG_CFS_BANDWIDTH"),
+    file("cpu.max.burst", (5, 14), NO_BURST).built_with("CONFIG_CFS_BANDWIDTH"),
+    file("cpu.cfs_burst_us", (5, 14), NO_BURST).built_with("CONFIG_CFS_BANDWIDTH"),
+    file("cpu.idle", (5, 15), "set Scavenger=no, or OnError=fail,weight:warn"),
+    file("memory.oom.group", (4, 19), "set OOMKillStep=no, or OnError=fail,oomgroup:warn"),
+    file("memory.min", (4, 18), "set MemoryMinPercent=0, or OnError=fail,memlow:warn"),
+    file("io.max", (4, 5), NO_IO).built_with("CONFIG_BLK_DEV_THROTTLING"),
+    file("blkio.throttle.read_bps_device", (2, 6), NO_IO).built_with("CONFIG_BLK_DEV_THROTTLING"),
+    file("io.weight", (5, 4), "leave IOWeight out, or set OnError=fail,ioweight:warn")
+        .built_with("CONFIG_BLK_CGROUP_IOCOST"),
 ];
 
 /// What every directory with this controller has, on v2 and on v1; a controller that is not here is not known by a file.
@@ -83,13 +95,15 @@ fn why_no_file(file: &str, controller: &str, release: Option<Release>) -> String
     let Some(known) = FILES.iter().find(|known| known.name == file) else {
         return format!("the {controller} controller is here, but {kernel} has no such file");
     };
-    let (major, minor) = known.since;
-    let since = format!("{kernel} has no such file, which came with Linux {major}.{minor}");
+    let remedy = known.remedy;
     match known.built_with {
         Some(option) if release.is_none_or(|release| release >= known.since) => {
-            format!("{kernel} has no such file: it was built without {option}")
+            format!("{kernel} has no such file: it was built without {option}; {remedy}")
         }
-        _ => since,
+        _ => {
+            let (major, minor) = known.since;
+            format!("{kernel} has no such file, which came with Linux {major}.{minor}; {remedy}")
+        }
     }
 }
 
@@ -130,11 +144,11 @@ impl LoadedScheduler {
         if release.is_some_and(|release| release < TELLS_QUOTAS) {
             return error.hint(
                 "before Linux 6.17 no such scheduler hears of quotas: end it (systemctl stop scx.service, or its loader), or let \
-                 jobs run all the same with OnError=cpu:warn",
+                 jobs run all the same with OnError=fail,cpu:warn",
             );
         }
         error.hint(
-            "whether it keeps quotas is its own affair: if it does, OnError=cpu:warn lets jobs run; otherwise end it (systemctl \
+            "whether it keeps quotas is its own affair: if it does, OnError=fail,cpu:warn lets jobs run; otherwise end it (systemctl \
              stop scx.service, or its loader)",
         )
     }
@@ -186,11 +200,17 @@ mod tests {
     fn a_missing_file_is_explained_by_the_release() {
         let why = |file, release| why_no_file(file, "cpu", release);
         let old = why("cpu.idle", Some((5, 14)));
-        assert_eq!(old, "this kernel (5.14) has no such file, which came with Linux 5.15");
+        assert_eq!(
+            old,
+            "this kernel (5.14) has no such file, which came with Linux 5.15; set Scavenger=no, or OnError=fail,weight:warn"
+        );
         let without = why("cpu.max", Some((6, 1)));
-        assert_eq!(without, "this kernel (6.1) has no such file: it was built without CONFIG_CFS_BANDWIDTH");
+        assert!(
+            without.starts_with("this kernel (6.1) has no such file: it was built without CONFIG_CFS_BANDWIDTH; "),
+            "{without}"
+        );
         let older = why("cpu.max.burst", Some((4, 18)));
-        assert_eq!(older, "this kernel (4.18) has no such file, which came with Linux 5.14");
+        assert!(older.contains("which came with Linux 5.14; set CPUBurst=0"), "{older}");
     }
 
     /// `/sys` with these attributes.

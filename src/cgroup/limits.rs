@@ -268,12 +268,6 @@ pub fn burst_file(version: Version) -> &'static str {
 /// Lets a directory save unused quota, up to so many microseconds; no more than its quota.
 pub fn set_cpu_burst(dir: &Dir, version: Version, want_us: u64) -> Result<()> {
     set_number(dir, "cpu", burst_file(version), want_us)
-        .map_err(|error| since(error, "it exists since Linux 5.14: set CPUBurst=0, or OnError=fail,burst:warn"))
-}
-
-/// Says since when a file exists that this kernel does not have.
-pub fn since(error: Error, hint: &'static str) -> Error {
-    if error.kernel_errno() == Some(Errno::ENOENT) { error.hint(hint) } else { error }
 }
 
 /// Limits RAM. Rounded down to whole pages, as the kernel would.
@@ -292,6 +286,28 @@ pub fn set_ram(dir: &Dir, version: Version, bytes: u64) -> Result<()> {
         other => other?,
     }
     seen(dir, file, &read_control(dir, file, "memory")?, want)
+}
+
+/// Where memory is reclaimed before its limit kills: on v2 above this, on v1 only when the whole node is short of memory
+/// (cgroup-v2.rst; cgroup-v1/memory.rst, 7).
+pub fn high_file(version: Version) -> &'static str {
+    match version {
+        Version::V2 => "memory.high",
+        Version::V1 => "memory.soft_limit_in_bytes",
+    }
+}
+
+/// Sets [`high_file`], unless it is as wanted: when it is written, the kernel reclaims what is above before it answers.
+pub fn set_high(dir: &Dir, version: Version, bytes: u64) -> Result<()> {
+    let file = high_file(version);
+    let want = whole_pages(bytes);
+    if memory_limit(dir, file)? == Some(want) {
+        return Ok(());
+    }
+    set_number(dir, "memory", file, want).map_err(|error| match error.kernel_errno() {
+        Some(Errno::EOPNOTSUPP) => error.hint("a real-time kernel has no soft limits on cgroup v1"),
+        _ => error,
+    })
 }
 
 /// Limits swap. `Ok(false)`: this kernel counts no swap, so there is no file to write.

@@ -8,28 +8,23 @@
 use super::dir::Dir;
 use crate::error::Result;
 
-/// A directory that is protected less than what is below it would need.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unprotected {
-    /// Its name.
-    pub name: String,
-    /// The file that says so.
-    pub file: &'static str,
-}
-
 /// Looks on the way from the root of cgroup2 to a directory `below` it, both included but for the root, which has no such
-/// limits. `None`: the protection (`memory.low`, `memory.min`) of what is below that directory has an effect.
+/// limits. Returns the path of the first that is not protected; `None`: the protection (`memory.low`, `memory.min`) of what
+/// is below that directory has an effect.
 ///
 /// `recursive`: the hierarchy is mounted with `memory_recursiveprot`.
-pub fn gap(root: &Dir, below: &str, file: &'static str, recursive: bool) -> Result<Option<Unprotected>> {
+pub fn gap(root: &Dir, below: &str, file: &str, recursive: bool) -> Result<Option<String>> {
     let mut above: Option<Dir> = None;
+    let mut path = String::new();
     for name in below.split('/').filter(|name| !name.is_empty()) {
         let is_first = above.is_none();
+        path += if is_first { "" } else { "/" };
+        path += name;
         let dir = above.as_ref().unwrap_or(root).child(name)?;
         // Without the file memory is not counted here at all, and so protects nothing.
         let protects = dir.read_if_there(file)?.is_some_and(|text| text.trim() != "0");
         if !protects && (is_first || !recursive) {
-            return Ok(Some(Unprotected { name: name.to_owned(), file }));
+            return Ok(Some(path));
         }
         above = Some(dir);
     }
@@ -57,13 +52,13 @@ mod tests {
             ("0", "1048576", true, Some("a.slice")),
             ("0", "max", false, Some("a.slice")),
             ("max", "0", true, None),
-            ("max", "0", false, Some("b.scope")),
+            ("max", "0", false, Some("a.slice/b.scope")),
             ("max", "1048576", false, None),
         ];
         for (slice, scope, recursive, expected) in cases {
             let (_temp, root) = tree(slice, scope);
             let found = gap(&root, "a.slice/b.scope", "memory.low", recursive).unwrap();
-            assert_eq!(found.map(|gap| gap.name).as_deref(), expected, "{slice} {scope} {recursive}");
+            assert_eq!(found.as_deref(), expected, "{slice} {scope} {recursive}");
         }
     }
 
@@ -71,7 +66,7 @@ mod tests {
     fn where_memory_is_not_counted_nothing_is_protected() {
         let (_temp, root) = tree("max", "max");
         let found = gap(&root, "a.slice/b.scope", "memory.min", true).unwrap();
-        assert_eq!(found, Some(Unprotected { name: "a.slice".to_owned(), file: "memory.min" }));
+        assert_eq!(found, Some("a.slice".to_owned()));
     }
 
     #[test]

@@ -156,7 +156,9 @@ pub static RULES: &[Rule] = &[
             Ok(limits.ram.map(|bytes| Write::number(file, limits::whole_pages(bytes))).into_iter().collect())
         },
         set: |dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),
-        overlay: INSIDE,
+        // On v1 Slurm has a directory for each user. Its daemons are below it, but where Slurm limits them itself they count
+        // for their steps already, and the kernel spares them (oom_score_adj).
+        overlay: &[Level::User, Level::Step, Level::Task],
     },
     Rule {
         limit: Limit::Swap,
@@ -181,13 +183,10 @@ pub static RULES: &[Rule] = &[
         controller: "memory",
         keys: &["MemoryHighPercent"],
         writes: |limits, version| {
-            let file = match version {
-                Version::V2 => "memory.high",
-                Version::V1 => "memory.soft_limit_in_bytes",
-            };
+            let file = limits::high_file(version);
             Ok(limits.high.map(|bytes| Write::number(file, limits::whole_pages(bytes))).into_iter().collect())
         },
-        set: |dir, version, limits| set_plainly(Limit::MemoryHigh, dir, version, limits),
+        set: |dir, version, limits| limits.high.map_or(Ok(()), |bytes| limits::set_high(dir, version, bytes)),
         overlay: INSIDE,
     },
     Rule {
@@ -423,9 +422,7 @@ pub fn make_idle(top: &Dir) -> Result<()> {
     if top.read_if_there(limits::CPU_IDLE)?.is_some_and(|text| text.trim() == "1") {
         return Ok(());
     }
-    limits::set_number(top, "cpu", limits::CPU_IDLE, 1).map_err(|error| {
-        limits::since(error, "it exists since Linux 5.15: set Scavenger=no, or OnError=fail,weight:warn")
-    })
+    limits::set_number(top, "cpu", limits::CPU_IDLE, 1)
 }
 
 /// Whether a job's memory limits are left alone: they are what they should be, or an earlier step has set higher ones and
@@ -435,10 +432,13 @@ pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
     let (file, swap_file) = limits::memory_files(version);
     let Ok(Some(current)) = limits::memory_limit(job, file) else { return false };
     let is_limited = |file| limits::memory_limit(job, file).is_ok_and(|limit| limit.is_some());
+    let is_high = |want| limits::memory_limit(job, limits::high_file(version)) == Ok(Some(limits::whole_pages(want)));
     // The extern step is there from the job's beginning to its end, and mostly has no process. This step has none yet.
     let lives = |name: &String| job.child(name).is_ok_and(|step| is_inhabited(&step, 0));
     let others = || job.list(true).is_ok_and(|steps| steps.iter().any(lives));
-    let right = current == limits::whole_pages(ram) && (limits.swap.is_none() || is_limited(swap_file));
+    let right = current == limits::whole_pages(ram)
+        && (limits.swap.is_none() || is_limited(swap_file))
+        && limits.high.is_none_or(is_high);
     right || current > ram && others()
 }
 
@@ -454,7 +454,7 @@ fn set_swap(dir: &Dir, version: Version, swap: SwapLimit) -> Result<()> {
         .hint("boot with swapaccount=1, or set ConstrainSwapSpace=no"))
 }
 
-/// What is left of these limits of RAM and swap where the scheduler has set its own.
+/// What is left of these limits of memory where the scheduler has set its own; a lower `memory.high` of its own stays.
 pub fn beside_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
     let (file, swap_file) = limits::memory_files(version);
     let theirs = |file| limits::memory_limit(dir, file).ok().flatten();
@@ -464,6 +464,7 @@ pub fn beside_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
         ram: limits.ram.filter(|_| ram.is_none()),
         // v1 limits the sum, which cannot be below the limit of RAM that is there.
         swap: swap.map(|swap| SwapLimit { ram: ram.unwrap_or(swap.ram), ..swap }),
+        high: limits.high.filter(|want| theirs(limits::high_file(version)).is_none_or(|theirs| theirs > *want)),
         ..limits.clone()
     }
 }
@@ -497,7 +498,13 @@ pub fn no_devices(plan: &Plan, hierarchy: &Hierarchy) -> Option<LimitError> {
 
 /// Whether any level is to have this limit, in this hierarchy.
 pub fn is_planned(plan: &Plan, limit: Limit, hierarchy: &Hierarchy) -> bool {
-    let rule = RULES.iter().find(|rule| rule.limit == limit && hierarchy.has(rule.controller));
+    let is_here = RULES.iter().any(|rule| rule.limit == limit && hierarchy.has(rule.controller));
+    is_here && has_any(plan, limit)
+}
+
+/// Whether any level is to have this limit, wherever its controller is.
+pub fn has_any(plan: &Plan, limit: Limit) -> bool {
+    let rule = RULES.iter().find(|rule| rule.limit == limit);
     rule.is_some_and(|rule| ALL.iter().any(|level| writes_any(rule, plan.of(*level))))
 }
 

@@ -273,23 +273,24 @@ class Group:
         return self._bytes("memory.max", "memory.limit_in_bytes")
 
     def memory_high(self):
-        """Bytes from which on it is slowed and has to give back; None when there is no such limit, as on v1."""
-        return self._bytes("memory.high", None)
+        """Bytes from which on it is slowed and has to give back, on v1 only where the whole node is short; None: no such limit."""
+        return self._bytes("memory.high", "memory.soft_limit_in_bytes")
 
     def memory_low(self):
-        """Bytes that others' want does not take, if it can be helped: v2's memory.low, v1's soft limit. None: unprotected."""
-        if has_v2_controllers():
-            return int(self.file("memory", "memory.low", None) or 0) or None
-        return self._bytes(None, "memory.soft_limit_in_bytes")
+        """Bytes that others' want does not take, if it can be helped; 0 also where there is no protection, as on v1."""
+        return self._bytes("memory.low", None) or 0
 
     def memory_min(self):
-        """Bytes that are never taken; None when there are none, as on v1."""
-        text = self.file("memory", "memory.min", None)
-        return int(text) or None if text else None
+        """Bytes that are never taken; 0 also where there is no protection, as on v1."""
+        return self._bytes("memory.min", None) or 0
 
     def memory_events(self):
         """What has happened at its limits (memory.events), as numbers; empty on v1."""
         return {name: int(count) for name, count in keyed(self.file("memory", "memory.events", None)).items()}
+
+    def oom_kills(self):
+        """How many of its processes were killed for want of memory."""
+        return int(keyed(self.file("memory", "memory.events", "memory.oom_control")).get("oom_kill", 0))
 
     def kills_all(self):
         """Whether a want of memory kills all of its processes at once; None where the kernel knows no such thing (v1)."""

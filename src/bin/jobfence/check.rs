@@ -9,13 +9,16 @@ use clap::Args;
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io::{self, IoRules};
+use jobfence::cgroup::kernel::LoadedScheduler;
 use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
-use jobfence::config::{Config, DEFAULT_FILE, Limit, Mode, OnError, OnErrors};
+use jobfence::cgroup::protection;
+use jobfence::config::{Config, DEFAULT_FILE, Limit, Mode, OnError, OnErrors, Percent};
 use jobfence::entry::run::{self, Ended, How, Request};
 use jobfence::error::Error;
-use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
+use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence, limiting};
 use jobfence::host::{Host, is_delegated, not_given};
-use jobfence::job::{Cpus, JobKey, Name};
+use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::policy;
 use jobfence::topology::Topology;
 use nix::fcntl::OFlag;
 use nix::sys::wait::waitpid;
@@ -183,6 +186,9 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
     };
     println!("layout         {kind}");
     println!("systemd        {}", if host.systemd { "is the service manager" } else { "is not running here" });
+    if let Some(scheduler) = &host.scheduler {
+        println!("scheduler      {scheduler}");
+    }
     let controllers = fence::controllers(config);
     let used = host.hierarchies(&controllers).unwrap_or_default();
     match slurm {
@@ -207,6 +213,9 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
                          (TaskPlugin=task/cgroup, ConstrainRAMSpace=yes in cgroup.conf)"
                     );
                 }
+                for scope in scopes(hierarchy).unwrap_or_default() {
+                    protected(host, config, hierarchy, &scope.path().to_string_lossy());
+                }
                 if !slurm.is_some_and(|slurm| slurm.makes_ours_first(hierarchy)) {
                     continue;
                 }
@@ -221,6 +230,7 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
                 println!("placement      own, below {}{because}", host.base);
                 own.any = true;
                 own.limits |= controllers.iter().any(|controller| hierarchy.has(controller));
+                protected(host, config, hierarchy, &hierarchy.mount.join(&host.base).to_string_lossy());
             }
         }
         let base = || {
@@ -284,6 +294,56 @@ fn describe_io(host: &Host, config: &Config) -> Result<(), String> {
     failed
 }
 
+/// Says whether the protection of jobs' memory reaches those that are to be below this directory, and what to set where not:
+/// nothing of what is above our own directory, or of Slurm's, is ours to write.
+fn protected(host: &Host, config: &Config, hierarchy: &Hierarchy, top: &str) {
+    let wanted = [("memory.low", "MemoryLow", config.memory_low), ("memory.min", "MemoryMin", config.memory_min)];
+    if hierarchy.version == Version::V1 || !hierarchy.has("memory") {
+        return;
+    }
+    let mounts = host.proc.read("self/mountinfo").unwrap_or_default();
+    let recursive = layout::options(&mounts, &hierarchy.mount).contains(&"memory_recursiveprot");
+    let mount = hierarchy.mount.to_string_lossy();
+    let below = top.strip_prefix(&*mount).unwrap_or(top);
+    for (file, property, _) in wanted.into_iter().filter(|(.., percent)| *percent > Percent::ZERO) {
+        match hierarchy.open().and_then(|root| protection::gap(&root, below, file, recursive)) {
+            Ok(None) => println!("protection     {file} of jobs has an effect: what is above them is protected, too"),
+            Ok(Some(path)) => {
+                let remedy = match path.rsplit('/').next() {
+                    Some(unit) if host.systemd => format!("systemctl set-property {unit} {property}=SIZE"),
+                    _ => format!("echo SIZE >{mount}/{path}/{file}"),
+                };
+                println!(
+                    "protection     {file} of jobs has NO effect: {path} is not protected itself; for as much as jobs are to have \
+                     together: {remedy}"
+                );
+            }
+            Err(error) => println!("protection     {file}: {error}"),
+        }
+    }
+}
+
+/// The limits that cannot be where every directory is Slurm's, whatever a job is granted.
+fn impossible(host: &Host, config: &Config) -> Option<Error> {
+    let memory = Some(64 << 20);
+    let cpus = Some(Cpus::whole(1));
+    let grant = Grant {
+        job_cpus: cpus,
+        step_cpus: cpus,
+        task_cpus: cpus,
+        job_memory: memory,
+        step_memory: memory,
+        ..Grant::default()
+    };
+    let (plan, _) = policy::plan(config, &grant);
+    let ignored = host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota);
+    let unified = host.layout.unified().filter(|_| host.layout.kind() == Kind::Unified);
+    ignored.filter(|_| limiting::has_any(&plan, Limit::Cpu)).or_else(|| {
+        let none = limiting::none_for_the_user(&plan, unified?);
+        none.into_iter().next().map(|(_, error)| error)
+    })
+}
+
 /// Where every directory will be Slurm's there is nothing to try before a job runs, but for its scope, and for how long Slurm's
 /// moves of a process would take.
 fn overlay_alone(host: &Host, config: &Config, throttled: Result<(), String>) -> Result<ExitCode, Failure> {
@@ -305,6 +365,10 @@ fn overlay_alone(host: &Host, config: &Config, throttled: Result<(), String>) ->
     let unknown = scopes.is_empty() && host.layout.kind() == Kind::Unified;
     if unknown {
         println!("scope          Slurm has none yet: it makes one when slurmd starts");
+    }
+    if let Some(error) = impossible(host, config).filter(|_| config.mode == Mode::Enforce) {
+        println!("verdict        NO job would be fenced here as configured: {error}");
+        return Ok(ExitCode::FAILURE);
     }
     println!("trial          none: only Slurm makes these directories, when a job starts");
     attach_time(host, config, ", in moves by Slurm");
