@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io::{self, IoRates, IoRules};
+use jobfence::cgroup::kernel::LoadedScheduler;
 use jobfence::cgroup::kill::{Members, kill_all};
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{self, CpuQuota};
@@ -310,24 +311,50 @@ fn a_job_whose_memory_grows_and_shrinks_is_limited_anew() {
 
 #[test]
 fn a_jobs_memory_is_lowered_unless_processes_of_another_step_run() {
-    let site = Site::new("lower");
+    let mut site = Site::new("lower");
+    site.config.memory_high = Some(Percent::HUNDRED);
     let limits =
         |fence: &Fence| fence.memory_levels().iter().map(|level| level.limit.unwrap() >> 20).collect::<Vec<_>>();
+    // Who runs would be slowed down by a lower one, as it would be killed by a lower limit.
+    let high = |fence: &Fence| {
+        let (job, version) = dir_of(&site, fence, "memory", true);
+        limits::memory_limit(&job, limits::high_file(version)).unwrap().unwrap() >> 20
+    };
     // There from the job's beginning to its end.
     let mut empty = open(&site, "extern", &grant(1, 400));
     let mut first = open(&site, "0", &grant(1, 300));
-    assert_eq!(limits(&first), [300, 300]);
+    assert_eq!((limits(&first), high(&first)), (vec![300, 300], 300));
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     first.attach(&site.host(), child.id().cast_signed(), None).unwrap();
     let mut second = open(&site, "1", &grant(1, 100));
-    assert_eq!(limits(&second), [100, 300]);
+    assert_eq!((limits(&second), high(&second)), (vec![100, 300], 300));
     second.close(soon()).unwrap();
     first.close(soon()).unwrap();
     child.wait().unwrap();
     let mut third = open(&site, "2", &grant(1, 100));
-    assert_eq!(limits(&third), [100, 100]);
+    assert_eq!((limits(&third), high(&third)), (vec![100, 100], 100));
     third.close(soon()).unwrap();
     empty.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+/// What no cgroup file tells: the kernel takes the quota and shows it.
+#[test]
+fn a_quota_that_the_loaded_scheduler_ignores_is_not_set() {
+    let mut site = Site::new("scheduler");
+    let loaded = |everybody| LoadedScheduler { name: "simple".to_owned(), everybody };
+    let errors = |site: &Site, everybody| {
+        let host = Host { scheduler: Some(loaded(everybody)), ..site.host() };
+        let mut fence = Fence::open(&host, &site.config, &key("0"), None).unwrap();
+        let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
+        fence.close(soon()).unwrap();
+        errors
+    };
+    let found = errors(&site, true);
+    assert!(matches!(&found[..], [(Limit::Cpu, error)] if error.to_string().contains("\"simple\"")), "{found:?}");
+    assert_eq!(errors(&site, false), []);
+    site.config.constrain_cpu_quota = false;
+    assert_eq!(errors(&site, true), []);
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 

@@ -48,6 +48,13 @@ const LINUX_4_18: Kernel = Kernel {
 /// Just before `cgroup.kill`, as RHEL 9 was in the beginning.
 const LINUX_5_13: Kernel = Kernel { name: "5.13", missing: NO_CALL, files: &["cgroup.kill", "memory.peak"] };
 
+/// Without what came since 4.18 of the files that limits are written to.
+const FEWER_LIMITS: Kernel = Kernel {
+    name: "4.18, files",
+    missing: NO_CALL,
+    files: &["cpu.max.burst", "cpu.cfs_burst_us", "cpu.idle", "memory.oom.group"],
+};
+
 /// As where a container's filter knows `pidfd_open` and not `pidfd_send_signal`.
 const FILTERED: Kernel = Kernel { name: "5.13, filtered", missing: (FIRST_SINCE_5_1, FIRST_SINCE_5_1), ..LINUX_5_13 };
 
@@ -283,6 +290,33 @@ fn check_and_signals_are_as_ever() {
         child.wait().unwrap()
     });
     assert_eq!(ended.signal(), Some(libc::SIGTERM));
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+/// A limit that this kernel has no file for is an error of that limit alone, which says what to set.
+#[test]
+fn limits_without_a_file_are_explained() {
+    let site = Site::new("files");
+    let on_v2 = hierarchies().iter().any(|hierarchy| hierarchy.version == Version::V2 && hierarchy.has("memory"));
+    // v1 never had the second, whatever the kernel.
+    let v1 = "cgroup v1 kills single processes";
+    let cases = [
+        ("CPUBurst=50", "burst", "set CPUBurst=0", "has no such file"),
+        ("OOMKillStep=yes", "oomgroup", "set OOMKillStep=no", if on_v2 { "has no such file" } else { v1 }),
+    ];
+    for (setting, limit, remedy, missing) in cases {
+        let run = |on_error: &str| {
+            let options = ["-o", setting, "-o", on_error, "--cpus", "1", "--mem", "64", "--", "true"];
+            FEWER_LIMITS.run(|| site.run(&options))
+        };
+        let (refused, hidden) = run("OnError=fail");
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(missing) && said.contains(remedy), "{said}");
+        assert!(!said.contains("is not available"), "{said}");
+        assert_eq!(hidden.is_empty(), missing == v1, "{hidden:?}");
+        let (warned, _) = run(&format!("OnError=fail,{limit}:warn"));
+        assert!(warned.status.success(), "{}", text(&warned.stderr));
+    }
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 

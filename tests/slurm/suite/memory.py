@@ -69,10 +69,10 @@ def slowed_then_killed(site):
     if not kernel.has_v2_controllers():
         raise Skip("cgroup v1 has no memory.high")
     user = site.users[0]
-    site.configure(MemoryHighPercent="95")
+    site.configure(MemoryHighPercent="98")
     jobid = site.submit(user, f"{WAIT.format(file='go')}; {EAT}", "-c1", "--mem=200")
     group = fenced(site, jobid)
-    expect_equal(group.memory_high(), 190 * MIB, f"memory.high of {group.path}")
+    expect_equal(group.memory_high(), 196 * MIB, f"memory.high of {group.path}")
     seen = {}
     (site.directory(user) / "go").touch()
 
@@ -218,5 +218,5 @@ def memory_protection(site):
         kept[percent] = int(cached["file"]) / MIB
         site.scancel(holder)
         site.wait(holder)
-    expect(kept["60"] >= 105, f"of 110 MiB, {kept['60']:.1f} are still cached")
+    expect(kept["60"] >= 90, f"of 110 MiB, {kept['60']:.1f} are still cached")
     return f"of 110 MiB {kept['60']:.1f} stay with memory.low and {kept['0']:.1f} without"

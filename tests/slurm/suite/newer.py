@@ -129,6 +129,7 @@ def memory_changes(site):
     """A running job is given less memory (more Slurm refuses): its own limits follow, ours with the next step."""
     since(site, 26, 5)
     user = site.users[0]
+    site.configure(MemoryHighPercent="75")
     go = site.directory(user) / "go"
     go.unlink(missing_ok=True)
 
@@ -152,18 +153,27 @@ def memory_changes(site):
                 until(lambda: group.memory_limit() == now * MIB, 10, f"{now} MiB as memory limit of {group.path}")
             expect_limits(group, 1.0, now if theirs else began)
 
+        def high(group, began, now):
+            """Slurm writes memory.high anew, as high as the limit, and nobody is told."""
+            wanted = MIB * (now if theirs and now != began else began * 3 / 4)
+            # It comes after the limit.
+            until(lambda: group.memory_high() == wanted, 10, f"{wanted / MIB} MiB as memory.high of {group.path}")
+
         def next_step(name, mib):
             go.touch()
             step = fenced(site, jobid, name, timeout=20)
             go.unlink()
             expect_equal(step.memory_limit(), mib * MIB, f"memory limit of {step.path}")
+            expect_equal(step.memory_high(), mib * MIB * 3 // 4, f"memory.high of {step.path}")
             return step
 
         job = batch.parent
         limited(job, 200, 200)
+        high(batch, 200, 200)
         given(120)
         limited(job, 200, 120)
         limited(batch, 200, 120)
+        high(batch, 200, 120)
         first = next_step("step_0", 120)
         given(110)
         limited(job, 200, 110)
