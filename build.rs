@@ -94,7 +94,8 @@ fn generate(include: Option<&Path>) -> Option<String> {
         let mut builder = bindgen::Builder::default()
             .header("include/wrapper.h")
             // Only what is used, so that a newer header gives the same file; nothing newer than Slurm 22.05.
-            .allowlist_function("spank_(context|get_item|getenv|setenv|unsetenv)|slurm_(error|info|debug|spank_log)")
+            .allowlist_function("spank_(context|get_item|getenv|setenv|unsetenv|option_register|job_control_setenv)")
+            .allowlist_function("slurm_(error|info|debug|spank_log)")
             .allowlist_type("spank_(item|context)")
             .allowlist_var("SLURM_VERSION_NUMBER")
             // Every release adds error numbers; 0 is success in all of them.

@@ -25,7 +25,7 @@ mod lexer;
 mod load;
 mod parser;
 mod sections;
-mod units;
+pub(crate) mod units;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -21,5 +21,6 @@ pub mod job;
 pub mod policy;
 pub mod record;
 pub mod report;
+pub mod requests;
 pub mod slurm_conf;
 pub mod topology;

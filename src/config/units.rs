@@ -26,7 +26,7 @@ pub enum Wrong {
 
 impl Wrong {
     /// What the description of the expected value does not say already.
-    pub(super) fn detail(self) -> Cow<'static, str> {
+    pub(crate) fn detail(self) -> Cow<'static, str> {
         match self {
             Wrong::Form => "".into(),
             Wrong::Range => "; it is out of range".into(),
@@ -103,7 +103,7 @@ pub(super) fn io_rules(text: &str) -> Result<IoRules, Wrong> {
 }
 
 /// A percentage from `range`, with up to two decimals and perhaps a `%`.
-pub(super) fn percent(text: &str, range: RangeInclusive<u64>) -> Result<Percent, Wrong> {
+pub(crate) fn percent(text: &str, range: RangeInclusive<u64>) -> Result<Percent, Wrong> {
     let text = text.strip_suffix('%').unwrap_or(text);
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let (whole, part) = match decimals.len() {
@@ -131,7 +131,7 @@ pub(super) fn period(text: &str) -> Result<Period, Wrong> {
 }
 
 /// A number of processes up to the kernel's own most (`PID_MAX_LIMIT`, include/linux/threads.h).
-pub(super) fn processes(text: &str) -> Result<u64, Wrong> {
+pub(crate) fn processes(text: &str) -> Result<u64, Wrong> {
     let count = number(text)?;
     if (1..=MOST_PROCESSES).contains(&count) { Ok(count) } else { Err(Wrong::Range) }
 }
@@ -170,7 +170,7 @@ pub(super) fn gpu_device(text: &str) -> Result<Option<devices::GpuDevice>, Wrong
 pub(super) const NONE: &str = "none";
 
 /// A number of CPUs up to 1024, with up to three decimals.
-pub(super) fn cpus(text: &str) -> Result<Cpus, Wrong> {
+pub(crate) fn cpus(text: &str) -> Result<Cpus, Wrong> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     if decimals.is_empty() || decimals.len() > 3 {
         return Err(Wrong::Form);
@@ -182,7 +182,7 @@ pub(super) fn cpus(text: &str) -> Result<Cpus, Wrong> {
 }
 
 /// Bytes: MiB unless a unit follows, as in cgroup.conf(5); units are binary as everywhere in Slurm.
-pub(super) fn size(text: &str) -> Result<u64, Wrong> {
+pub(crate) fn size(text: &str) -> Result<u64, Wrong> {
     let (count, unit) = with_unit(text)?;
     let unit: u64 = match unit.as_str() {
         "k" | "kb" | "kib" => 1 << 10,
@@ -196,7 +196,7 @@ pub(super) fn size(text: &str) -> Result<u64, Wrong> {
 }
 
 /// The reverse of [`size`].
-pub(super) fn size_text(bytes: u64) -> String {
+pub(crate) fn size_text(bytes: u64) -> String {
     if bytes.is_multiple_of(1 << 20) { format!("{}M", bytes >> 20) } else { format!("{}K", bytes >> 10) }
 }
 

@@ -11,6 +11,7 @@ pub mod api;
 mod facts;
 mod grant;
 mod log;
+mod options;
 mod slurmd;
 mod step;
 mod version;
@@ -44,16 +45,18 @@ pub static spank_plugin_version: u32 = 1;
 #[allow(non_upper_case_globals)]
 pub static slurm_spank_init_failure_mode: AtomicI32 = AtomicI32::new(3012);
 
-/// When a program has loaded the plugin. Only slurmd has work for us here.
+/// When a program has loaded the plugin.
 ///
 /// # Safety
-/// For Slurm only: `av` must have `ac` strings.
+/// For Slurm only: `spank` must be the handle of this call, and `av` have `ac` strings.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_init(_spank: api::Handle, ac: c_int, av: *mut *mut c_char) -> c_int {
+pub unsafe extern "C" fn slurm_spank_init(spank: api::Handle, ac: c_int, av: *mut *mut c_char) -> c_int {
     let _ = callback("slurm_spank_init", || {
-        if api::context() == Context::Slurmd {
+        match api::context() {
             // SAFETY: as this function's own contract.
-            slurmd::start(&unsafe { api::arguments(ac, av) });
+            Context::Slurmd => slurmd::start(&unsafe { api::arguments(ac, av) }),
+            Context::Step | Context::Srun | Context::Allocator => options::register(spank),
+            Context::Other => {}
         }
         Verdict::Good
     });
@@ -67,10 +70,14 @@ pub unsafe extern "C" fn slurm_spank_init(_spank: api::Handle, ac: c_int, av: *m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: api::Handle, ac: c_int, av: *mut *mut c_char) -> c_int {
     let _ = callback("slurm_spank_init_post_opt", || {
-        if api::context() == Context::Step {
-            // SAFETY: as this function's own contract.
-            let arguments = unsafe { api::arguments(ac, av) };
-            step::begin(&Spank::new(spank), &arguments);
+        match api::context() {
+            Context::Step => {
+                // SAFETY: as this function's own contract.
+                let arguments = unsafe { api::arguments(ac, av) };
+                step::begin(&Spank::new(spank), &arguments);
+            }
+            Context::Allocator => options::tell_job(&Spank::new(spank)),
+            Context::Slurmd | Context::Srun | Context::Other => {}
         }
         Verdict::Good
     });
@@ -167,7 +174,11 @@ pub enum Context {
     Step,
     /// slurmd itself.
     Slurmd,
-    /// srun, sbatch, salloc, scrontab, prolog and epilog.
+    /// srun.
+    Srun,
+    /// sbatch, salloc, and what else makes allocations (scrontab, scrun).
+    Allocator,
+    /// The process of a prolog or epilog, or a program that is not Slurm's.
     Other,
 }
 

@@ -23,7 +23,7 @@ pub mod bindings {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }
 
-use bindings::{SpankApi, spank_context, spank_item};
+use bindings::{SpankApi, spank_context, spank_item, spank_option};
 
 /// Slurm's handle of a step, valid during one callback.
 pub type Handle = bindings::spank_t;
@@ -52,6 +52,8 @@ pub fn context() -> Context {
     match unsafe { context() } {
         spank_context::S_CTX_REMOTE => Context::Step,
         spank_context::S_CTX_SLURMD => Context::Slurmd,
+        spank_context::S_CTX_LOCAL => Context::Srun,
+        spank_context::S_CTX_ALLOCATOR => Context::Allocator,
         _ => Context::Other,
     }
 }
@@ -74,6 +76,9 @@ pub unsafe fn arguments<'a>(ac: c_int, av: *mut *mut c_char) -> Vec<&'a [u8]> {
 
 /// `ESPANK_ENV_NOEXIST` in slurm_errno.h, the same in all releases.
 const NO_SUCH_VARIABLE: bindings::spank_err_t = 3004;
+
+/// `ESPANK_NOSPACE`, likewise: the value is longer than the buffer.
+const NO_SPACE: bindings::spank_err_t = 3005;
 
 /// What Slurm knows of the step.
 pub struct Spank(Handle);
@@ -162,7 +167,31 @@ impl Spank {
                 Ok(text.ok())
             }
             NO_SUCH_VARIABLE => Ok(None),
+            NO_SPACE => Err(Error::new(format!("{}: found more than {} bytes", name.to_string_lossy(), length - 1))),
             code => Err(Error::new(format!("Slurm does not tell {} (spank error {code})", name.to_string_lossy()))),
+        }
+    }
+
+    /// Adds an option to those of the command. Only in `slurm_spank_init`.
+    pub fn register(&self, option: &mut spank_option) -> Result<()> {
+        let register = functions()?.spank_option_register.as_ref().map_err(missing)?;
+        // SAFETY: a handle of this callback, and an option whose strings live until it returns; Slurm copies them.
+        match unsafe { register(self.0, option) } {
+            0 => Ok(()),
+            code => Err(Error::new(format!("Slurm does not take it (spank error {code})"))),
+        }
+    }
+
+    /// Sets a variable, in a command that makes an allocation, for the job and for its prolog and epilog: see spank(8) on the
+    /// job control environment.
+    pub fn set_for_job(&self, name: &str, value: &str) -> Result<()> {
+        let setenv = functions()?.spank_job_control_setenv.as_ref().map_err(missing)?;
+        let text = |text: &str| CString::new(text).map_err(|_| Error::new("a variable with a NUL").value(text));
+        let (c_name, c_value) = (text(name)?, text(value)?);
+        // SAFETY: a handle of this callback and two NUL-terminated strings, which Slurm copies.
+        match unsafe { setenv(self.0, c_name.as_ptr(), c_value.as_ptr(), 1) } {
+            0 => Ok(()),
+            code => Err(Error::new(format!("Slurm does not set {name} (spank error {code})"))),
         }
     }
 

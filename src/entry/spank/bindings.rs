@@ -62,14 +62,44 @@ pub mod spank_context {
     pub const S_CTX_JOB_SCRIPT: Type = 5;
 }
 pub use self::spank_context::Type as spank_context_t;
+pub type spank_opt_cb_f = ::core::option::Option<
+    unsafe extern "C" fn(
+        val: ::core::ffi::c_int,
+        optarg: *const ::core::ffi::c_char,
+        remote: ::core::ffi::c_int,
+    ) -> ::core::ffi::c_int,
+>;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct spank_option {
+    pub name: *mut ::core::ffi::c_char,
+    pub arginfo: *mut ::core::ffi::c_char,
+    pub usage: *mut ::core::ffi::c_char,
+    pub has_arg: ::core::ffi::c_int,
+    pub val: ::core::ffi::c_int,
+    pub cb: spank_opt_cb_f,
+}
 pub struct SpankApi {
     __library: ::libloading::Library,
     pub spank_context: Result<
         unsafe extern "C" fn() -> spank_context_t,
         ::libloading::Error,
     >,
+    pub spank_option_register: Result<
+        unsafe extern "C" fn(spank: spank_t, opt: *mut spank_option) -> spank_err_t,
+        ::libloading::Error,
+    >,
     pub spank_get_item: Result<
         unsafe extern "C" fn(spank: spank_t, item: spank_item_t, ...) -> spank_err_t,
+        ::libloading::Error,
+    >,
+    pub spank_getenv: Result<
+        unsafe extern "C" fn(
+            spank: spank_t,
+            var: *const ::core::ffi::c_char,
+            buf: *mut ::core::ffi::c_char,
+            len: ::core::ffi::c_int,
+        ) -> spank_err_t,
         ::libloading::Error,
     >,
     pub spank_setenv: Result<
@@ -85,6 +115,15 @@ pub struct SpankApi {
         unsafe extern "C" fn(
             spank: spank_t,
             var: *const ::core::ffi::c_char,
+        ) -> spank_err_t,
+        ::libloading::Error,
+    >,
+    pub spank_job_control_setenv: Result<
+        unsafe extern "C" fn(
+            sp: spank_t,
+            name: *const ::core::ffi::c_char,
+            value: *const ::core::ffi::c_char,
+            overwrite: ::core::ffi::c_int,
         ) -> spank_err_t,
         ::libloading::Error,
     >,
@@ -120,10 +159,17 @@ impl SpankApi {
     {
         let __library = library.into();
         let spank_context = unsafe { __library.get(b"spank_context\0") }.map(|sym| *sym);
+        let spank_option_register = unsafe { __library.get(b"spank_option_register\0") }
+            .map(|sym| *sym);
         let spank_get_item = unsafe { __library.get(b"spank_get_item\0") }
             .map(|sym| *sym);
+        let spank_getenv = unsafe { __library.get(b"spank_getenv\0") }.map(|sym| *sym);
         let spank_setenv = unsafe { __library.get(b"spank_setenv\0") }.map(|sym| *sym);
         let spank_unsetenv = unsafe { __library.get(b"spank_unsetenv\0") }
+            .map(|sym| *sym);
+        let spank_job_control_setenv = unsafe {
+            __library.get(b"spank_job_control_setenv\0")
+        }
             .map(|sym| *sym);
         let slurm_info = unsafe { __library.get(b"slurm_info\0") }.map(|sym| *sym);
         let slurm_error = unsafe { __library.get(b"slurm_error\0") }.map(|sym| *sym);
@@ -133,9 +179,12 @@ impl SpankApi {
         Ok(SpankApi {
             __library,
             spank_context,
+            spank_option_register,
             spank_get_item,
+            spank_getenv,
             spank_setenv,
             spank_unsetenv,
+            spank_job_control_setenv,
             slurm_info,
             slurm_error,
             slurm_debug,
@@ -145,6 +194,32 @@ impl SpankApi {
     pub unsafe fn spank_context(&self) -> spank_context_t {
         unsafe {
             (self.spank_context.as_ref().expect("Expected function, got error."))()
+        }
+    }
+    pub unsafe fn spank_option_register(
+        &self,
+        spank: spank_t,
+        opt: *mut spank_option,
+    ) -> spank_err_t {
+        unsafe {
+            (self
+                .spank_option_register
+                .as_ref()
+                .expect("Expected function, got error."))(spank, opt)
+        }
+    }
+    pub unsafe fn spank_getenv(
+        &self,
+        spank: spank_t,
+        var: *const ::core::ffi::c_char,
+        buf: *mut ::core::ffi::c_char,
+        len: ::core::ffi::c_int,
+    ) -> spank_err_t {
+        unsafe {
+            (self
+                .spank_getenv
+                .as_ref()
+                .expect("Expected function, got error."))(spank, var, buf, len)
         }
     }
     pub unsafe fn spank_setenv(
@@ -171,6 +246,20 @@ impl SpankApi {
                 .spank_unsetenv
                 .as_ref()
                 .expect("Expected function, got error."))(spank, var)
+        }
+    }
+    pub unsafe fn spank_job_control_setenv(
+        &self,
+        sp: spank_t,
+        name: *const ::core::ffi::c_char,
+        value: *const ::core::ffi::c_char,
+        overwrite: ::core::ffi::c_int,
+    ) -> spank_err_t {
+        unsafe {
+            (self
+                .spank_job_control_setenv
+                .as_ref()
+                .expect("Expected function, got error."))(sp, name, value, overwrite)
         }
     }
 }

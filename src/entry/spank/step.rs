@@ -17,6 +17,7 @@ use super::api::Spank;
 use super::bindings::spank_item;
 use super::grant::{self, Kind};
 use super::log::tell_user;
+use super::options;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
 use crate::config::{self, Config, Limit, Mode, OnError, OnErrors};
@@ -131,6 +132,12 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
         step: Name::new(kind.name())?,
     };
     let grant = grant::of_step(spank, kind)?;
+    match options::word(spank) {
+        Ok(word) => log::debug!("asked for: {word:?}"),
+        // Whatever is said in general: a user must not get rid of his fence by asking for nonsense.
+        Err(error) if config.mode == Mode::Enforce => return Err(Failure::Limit(error)),
+        Err(error) => log::error!("what was asked for is not understood, and nothing is limited: {error}"),
+    }
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
     // What dead step daemons left is nobody's but ours to remove, and this is the next chance.
@@ -179,7 +186,7 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
 enum Failure {
     /// What `OnError` says in general decides.
     General(Error),
-    /// A limit without which it may not run, whatever is said in general.
+    /// A limit without which it may not run, or what its user asked for and is not understood, whatever is said in general.
     Limit(Error),
 }
 

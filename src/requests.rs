@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A user's word: what a job asks of its own limits when it is submitted. It can only lower what the site allows.
+//!
+//! The same table is read in the commands, where a mistake is told at the prompt, and in the step daemon, where everything that
+//! arrives is the user's and may be forged. No I/O, and no scheduler.
+
+use crate::config::Percent;
+use crate::config::units::{Wrong, cpus, percent, processes, size, size_text};
+use crate::error::{Error, Result};
+use crate::job::Cpus;
+
+/// Longer values, in bytes, are refused before they are looked at.
+const MAX_VALUE: usize = 1024;
+
+/// So much of a value is shown in an error, in characters.
+const MAX_SHOWN: usize = 60;
+
+/// What was asked for. `None`: nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// CPU time, 0.001 to 1024 CPUs.
+    pub cpu_limit: Option<Cpus>,
+    /// CPU time that may be saved for later, 0 to 100 % of the quota.
+    pub cpu_burst: Option<Percent>,
+    /// Memory above which it is reclaimed, in bytes, at least 1 MiB.
+    pub mem_high: Option<u64>,
+    /// Processes and threads, 1 to 4194304.
+    pub pids_max: Option<u64>,
+}
+
+/// One thing that can be asked for.
+#[derive(Debug)]
+pub struct Request {
+    /// The option's name, without the dashes.
+    pub name: &'static str,
+    /// The word that stands for its value in `--help`.
+    pub argument: &'static str,
+    /// What it does, for `--help`.
+    pub usage: &'static str,
+    /// What its value must be, with unit and range; completes "expected ...".
+    expects: &'static str,
+    /// A value as an example.
+    example: &'static str,
+    set: fn(&mut Requests, &str) -> Result<(), Wrong>,
+    get: fn(&Requests) -> Option<String>,
+}
+
+/// All of them, in the order of jobfence(8).
+pub static REQUESTS: &[Request] = &[
+    Request {
+        name: "cpu-limit",
+        argument: "CPUS",
+        usage: "limit CPU time on each node to that of so many CPUs, also to a part of one (0.5), if that is less than what \
+                was allocated",
+        expects: "a number of CPUs from 0.001 to 1024 with at most three decimals",
+        example: "0.5",
+        set: |requests, text| {
+            let limit = cpus(text)?;
+            if limit.thousandths() == 0 {
+                return Err(Wrong::Range);
+            }
+            requests.cpu_limit = Some(limit);
+            Ok(())
+        },
+        get: |requests| requests.cpu_limit.map(|cpus| cpus.to_string()),
+    },
+    Request {
+        name: "cpu-burst",
+        argument: "PERCENT",
+        usage: "save at most so much of the CPU quota for later, if that is less than what the site allows",
+        expects: "a percentage from 0 to 100 with at most two decimals",
+        example: "20",
+        set: |requests, text| percent(text, 0..=100).map(|percent| requests.cpu_burst = Some(percent)),
+        get: |requests| requests.cpu_burst.map(|percent| percent.to_string()),
+    },
+    Request {
+        name: "mem-high",
+        argument: "SIZE",
+        usage: "reclaim memory above so much on each node, before the limit at which processes are killed",
+        expects: "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T",
+        example: "2G",
+        set: |requests, text| size(text).map(|bytes| requests.mem_high = Some(bytes)),
+        get: |requests| requests.mem_high.map(size_text),
+    },
+    Request {
+        name: "pids-max",
+        argument: "COUNT",
+        usage: "allow at most so many processes and threads on each node",
+        expects: "a whole number of processes from 1 to 4194304",
+        example: "100",
+        set: |requests, text| processes(text).map(|count| requests.pids_max = Some(count)),
+        get: |requests| requests.pids_max.map(|count| count.to_string()),
+    },
+];
+
+impl Request {
+    /// Reads a value, as anybody may have written it, into `requests`, which stay as they were if it is wrong.
+    ///
+    /// `given` says how it was given, as `--cpu-limit`.
+    pub fn read(&self, given: &str, value: &[u8], requests: &mut Requests) -> Result<()> {
+        let wrong = |found: &str, detail: &str| {
+            let (expects, name, example) = (self.expects, self.name, self.example);
+            Error::new(format!("{given}: found {found}, expected {expects}{detail}; for example --{name}={example}"))
+        };
+        let text = match std::str::from_utf8(value) {
+            _ if value.len() > MAX_VALUE => return Err(wrong(&format!("{} bytes", value.len()), "")),
+            Ok(text) if text.chars().any(char::is_control) => return Err(wrong("control characters", "")),
+            Ok(text) => text,
+            Err(_) => return Err(wrong("bytes that are no text", "")),
+        };
+        (self.set)(requests, text).map_err(|error| wrong(&quoted(text), &error.detail()))
+    }
+
+    /// The value in a form that [`Request::read`] accepts; `None` if it was not asked for.
+    pub fn value(&self, requests: &Requests) -> Option<String> {
+        (self.get)(requests)
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let shown: String = text.chars().take(MAX_SHOWN).collect();
+    let more = if shown.len() < text.len() { "..." } else { "" };
+    format!("\"{shown}{more}\"")
+}
+
+impl Requests {
+    /// Of each the lower one.
+    #[must_use]
+    pub fn at_most(self, other: &Self) -> Self {
+        Self {
+            cpu_limit: least(self.cpu_limit, other.cpu_limit),
+            cpu_burst: least(self.cpu_burst, other.cpu_burst),
+            mem_high: least(self.mem_high, other.mem_high),
+            pids_max: least(self.pids_max, other.pids_max),
+        }
+    }
+}
+
+/// The lower one, where `None` is none at all.
+fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// The user's word on the step that begins, and on the job that it is part of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Word {
+    /// For the job: its directory, and each of its steps.
+    pub job: Requests,
+    /// For the step alone.
+    pub step: Requests,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn named(name: &str) -> &'static Request {
+        REQUESTS.iter().find(|request| request.name == name).unwrap()
+    }
+
+    fn read(name: &str, value: &str) -> Result<Requests, String> {
+        let mut requests = Requests::default();
+        match named(name).read(&format!("--{name}"), value.as_bytes(), &mut requests) {
+            Ok(()) => Ok(requests),
+            Err(error) => {
+                assert_eq!(requests, Requests::default(), "changed by a value that was refused");
+                Err(error.to_string())
+            }
+        }
+    }
+
+    #[test]
+    fn values_as_people_write_them() {
+        let none = Requests::default();
+        for (name, value, requests) in [
+            ("cpu-limit", "0.5", Requests { cpu_limit: Some(Cpus::from_thousandths(500)), ..none.clone() }),
+            ("cpu-limit", "0.001", Requests { cpu_limit: Some(Cpus::from_thousandths(1)), ..none.clone() }),
+            ("cpu-limit", "1024", Requests { cpu_limit: Some(Cpus::whole(1024)), ..none.clone() }),
+            ("cpu-burst", "20", Requests { cpu_burst: Some(Percent::from_hundredths(2000)), ..none.clone() }),
+            ("cpu-burst", "0", Requests { cpu_burst: Some(Percent::ZERO), ..none.clone() }),
+            ("mem-high", "100", Requests { mem_high: Some(100 << 20), ..none.clone() }),
+            ("mem-high", "2G", Requests { mem_high: Some(2 << 30), ..none.clone() }),
+            ("pids-max", "60", Requests { pids_max: Some(60), ..none.clone() }),
+        ] {
+            assert_eq!(read(name, value), Ok(requests), "--{name}={value}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_shown_beside_what_is_expected() {
+        for (name, value, error) in [
+            (
+                "cpu-limit",
+                "half",
+                "--cpu-limit: found \"half\", expected a number of CPUs from 0.001 to 1024 with at most three decimals; for \
+                 example --cpu-limit=0.5",
+            ),
+            (
+                "cpu-limit",
+                "0",
+                "--cpu-limit: found \"0\", expected a number of CPUs from 0.001 to 1024 with at most three decimals; it is out \
+                 of range; for example --cpu-limit=0.5",
+            ),
+            (
+                "cpu-burst",
+                "101",
+                "--cpu-burst: found \"101\", expected a percentage from 0 to 100 with at most two decimals; it is out of \
+                 range; for example --cpu-burst=20",
+            ),
+            (
+                "pids-max",
+                "99999999999999999999",
+                "--pids-max: found \"99999999999999999999\", expected a whole number of processes from 1 to 4194304; it does \
+                 not fit in 64 bits; for example --pids-max=100",
+            ),
+        ] {
+            assert_eq!(read(name, value), Err(error.to_owned()));
+        }
+        for (name, values) in [
+            ("cpu-limit", &["", "-1", "+1", "1e3", "0.0005", "1025", ".5", " 1", "1 ", "unlimited"][..]),
+            ("cpu-burst", &["", "-1", "100.01", "50.125", "all"]),
+            ("mem-high", &["", "0", "1023K", "1.5G", "16777216T", "unlimited"]),
+            ("pids-max", &["", "0", "4194305", "1k", "unlimited"]),
+        ] {
+            for value in values {
+                assert!(read(name, value).is_err(), "--{name}={value:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_prompt_would_send_is_refused_without_being_repeated() {
+        let request = named("pids-max");
+        for (value, found) in [
+            (&[b'1'; MAX_VALUE + 1][..], "found 1025 bytes,"),
+            (b"1\n2", "found control characters,"),
+            (b"\xff", "found bytes that are no text,"),
+        ] {
+            let error = request.read("--pids-max", value, &mut Requests::default()).unwrap_err().to_string();
+            assert!(error.contains(found), "{error}");
+        }
+        let long = read("pids-max", &"x".repeat(1000)).unwrap_err();
+        assert!(long.contains("xxx...\"") && long.len() < 300, "{long}");
+    }
+
+    #[test]
+    fn each_value_can_be_read_again() {
+        let mut requests = Requests::default();
+        for request in REQUESTS {
+            assert_eq!(request.value(&requests), None, "{}", request.name);
+            request.read(request.name, request.example.as_bytes(), &mut requests).unwrap();
+            let mut again = Requests::default();
+            request.read(request.name, request.value(&requests).unwrap().as_bytes(), &mut again).unwrap();
+            assert_eq!(request.value(&again), request.value(&requests), "{}", request.name);
+        }
+    }
+
+    #[test]
+    fn the_lower_of_two_words() {
+        let (low, high) = (
+            Requests { pids_max: Some(5), ..Requests::default() },
+            Requests { pids_max: Some(9), ..Requests::default() },
+        );
+        assert_eq!(low.clone().at_most(&high), low);
+        assert_eq!(high.clone().at_most(&low), low);
+        assert_eq!(Requests::default().at_most(&low), low);
+        assert_eq!(low.clone().at_most(&Requests::default()), low);
+    }
+
+    proptest! {
+        #[test]
+        fn no_value_makes_it_panic(value in proptest::collection::vec(any::<u8>(), 0..1100), text in ".{0,80}") {
+            for request in REQUESTS {
+                for value in [&value, text.as_bytes()] {
+                    let mut requests = Requests::default();
+                    if let Err(error) = request.read("--option", value, &mut requests) {
+                        prop_assert_eq!(&requests, &Requests::default());
+                        let error = error.to_string();
+                        prop_assert!(error.chars().count() < 400 && !error.contains(char::is_control), "{}", error);
+                    }
+                }
+            }
+        }
+    }
+}
