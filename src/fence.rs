@@ -157,7 +157,23 @@ impl Fence {
     /// is made; a daemon in the directories of another step is an error. Without a daemon (`None`) no process is taken out of a
     /// scheduler's directory, and that is an error.
     pub fn open(host: &Host, config: &Config, key: &JobKey, daemon: Option<&Membership>) -> Result<Self> {
-        let wanted = controllers(config);
+        Self::open_with(host, config, &[], key, daemon)
+    }
+
+    /// The same with more controllers than the configuration needs.
+    pub fn open_with(
+        host: &Host,
+        config: &Config,
+        more: &[&'static str],
+        key: &JobKey,
+        daemon: Option<&Membership>,
+    ) -> Result<Self> {
+        let mut wanted = controllers(config);
+        for controller in more {
+            if !wanted.contains(controller) {
+                wanted.push(controller);
+            }
+        }
         let class = config.scavenger.then_some(IDLE);
         let base = class.map_or_else(|| host.base.clone(), |class| format!("{}/{class}", host.base));
         let mut own = Vec::new();

@@ -13,6 +13,7 @@ use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::job::{Cpus, Grant};
 use crate::report::mebibytes;
+use crate::requests::{Requests, Word};
 use crate::topology::Topology;
 
 /// What one directory is limited to. `None`: not limited.
@@ -322,6 +323,48 @@ pub fn pin(plan: &mut Plan, grant: &Grant, topology: &Topology) -> Result<(), Er
     Ok(())
 }
 
+/// Lowers the limits to what was asked for; never raises one, whatever that is. What was asked for and cannot be comes back.
+pub fn obey(plan: &mut Plan, config: &Config, word: &Word) -> Vec<(Limit, Error)> {
+    let mut errors = Vec::new();
+    // The job's word binds each of its steps; a step's only the step.
+    let step = word.step.clone().at_most(&word.job);
+    for (requests, limits) in [(&word.job, &mut plan.job), (&step, &mut plan.step)] {
+        match requests.cpu_limit.map(|cpus| requested_quota(config, cpus)).transpose() {
+            Ok(quota) => limits.cpu = least(limits.cpu, quota, CpuQuota::at_most),
+            Err(error) => errors.push((Limit::Cpu, error)),
+        }
+        limits.lower(requests);
+    }
+    // The same of the job's and of a step's.
+    errors.dedup();
+    plan.nest();
+    errors
+}
+
+impl Limits {
+    fn lower(&mut self, requests: &Requests) {
+        // None is to be said in the kernel, too: an earlier step may have had more.
+        self.burst = self.burst.map(|burst| requests.cpu_burst.map_or(burst, |asked| burst.min(asked)));
+        let high = requests.mem_high.map(|asked| self.ram.map_or(asked, |ram| asked.min(ram)));
+        self.high = least(self.high, high, Ord::min);
+        self.processes = least(self.processes, requests.pids_max, Ord::min);
+    }
+}
+
+fn requested_quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
+    let period_us = u64::from(config.cpu_quota_period.micros());
+    let quota_us = cpus.thousandths().saturating_mul(period_us) / 1000;
+    if quota_us < MIN_QUOTA_US {
+        let least = Cpus::from_thousandths((MIN_QUOTA_US * 1000).div_ceil(period_us));
+        return Err(Error::new(format!(
+            "{cpus} CPUs were asked for, which are {quota_us} us in each period of {period_us} us, and the kernel's least is \
+             {MIN_QUOTA_US} us"
+        ))
+        .hint(format!("ask for at least --cpu-limit={least}")));
+    }
+    Ok(CpuQuota { quota_us, period_us })
+}
+
 impl Plan {
     /// Lets the step use these GPUs, which are the job's by a record that can be trusted; without this it may use none.
     pub fn give_gpus(&mut self, numbers: &[u32]) {
@@ -510,7 +553,106 @@ mod tests {
         assert_eq!(all, ["2M:4G", "2M:4G,1G:0", "2M:4G,1G:0", "2M:4G,1G:0,64K:1M"]);
     }
 
+    fn asked(cpu: Option<u64>, burst: Option<u32>, high: Option<u64>, pids: Option<u64>) -> Requests {
+        Requests {
+            cpu_limit: cpu.map(Cpus::from_thousandths),
+            cpu_burst: burst.map(Percent::from_hundredths),
+            mem_high: high,
+            pids_max: pids,
+        }
+    }
+
+    #[test]
+    fn a_users_word_lowers_the_job_and_its_steps_or_a_step_alone() {
+        let config = Config { max_processes: Some(100), cpu_burst: percent("50"), ..Config::default() };
+        let mut lowered = plan(&config, &granted(2, 200)).0;
+        let word = Word {
+            job: asked(Some(1500), Some(2000), Some(100 * MIB), Some(60)),
+            step: asked(Some(500), None, Some(150 * MIB), Some(70)),
+        };
+        assert_eq!(obey(&mut lowered, &config, &word), []);
+        let (job, step) = (&lowered.job, &lowered.step);
+        assert_eq!((job.cpu.unwrap().quota_us, step.cpu.unwrap().quota_us), (150_000, 50_000));
+        assert_eq!((job.burst, step.burst), (Some(percent("20")), Some(percent("20"))));
+        assert_eq!((job.high, step.high), (Some(100 * MIB), Some(100 * MIB)));
+        assert_eq!((job.processes, step.processes), (Some(60), Some(60)));
+        let mut same = plan(&config, &granted(2, 200)).0;
+        let more = asked(Some(64_000), Some(10_000), Some(1 << 40), Some(4096));
+        assert_eq!(obey(&mut same, &config, &Word { job: more.clone(), step: more }), []);
+        // Reclaim where the site has none, from the limit on: that is none.
+        for limits in [&mut same.job, &mut same.step] {
+            assert_eq!(limits.high.take(), limits.ram);
+        }
+        assert_eq!(same, plan(&config, &granted(2, 200)).0);
+    }
+
+    #[test]
+    fn a_word_limits_where_the_site_does_not() {
+        let off = Config { constrain_cpu_quota: false, constrain_ram_space: false, ..Config::default() };
+        let mut plan = plan(&off, &granted(2, 200)).0;
+        let word = Word { step: asked(Some(500), Some(1000), Some(50 * MIB), Some(9)), ..Word::default() };
+        assert_eq!(obey(&mut plan, &off, &word), []);
+        assert_eq!((plan.job.cpu, plan.step.cpu.unwrap().quota_us), (None, 50_000));
+        // Bursts are the site's to give.
+        assert_eq!((plan.step.burst, plan.step.high, plan.step.processes), (None, Some(50 * MIB), Some(9)));
+    }
+
+    #[test]
+    fn less_than_the_kernels_least_is_said_once_with_what_can_be_had() {
+        let config = Config::default();
+        let mut same = plan(&config, &granted(2, 200)).0;
+        let word = Word { job: asked(Some(9), None, None, None), ..Word::default() };
+        let errors = obey(&mut same, &config, &word);
+        assert_eq!(errors.len(), 1);
+        assert!(errors[0].1.to_string().ends_with("ask for at least --cpu-limit=0.01"), "{}", errors[0].1);
+        assert_eq!(same, plan(&config, &granted(2, 200)).0);
+    }
+
     proptest! {
+        /// Whatever a user asks for, of the job and of the step, no limit is higher than without, none is lost, and nobody is
+        /// protected more.
+        #[test]
+        fn no_word_raises_anything(
+            cpus in proptest::array::uniform2(proptest::option::of(0u64..2_000_000)),
+            bursts in proptest::array::uniform2(proptest::option::of(0u32..20_000)),
+            highs in proptest::array::uniform2(proptest::option::of(any::<u64>())),
+            pids in proptest::array::uniform2(proptest::option::of(any::<u64>())),
+            granted_cpus in 1u32..64, mib in 1u64..1 << 20,
+            max in proptest::option::of(1u64..4096), share in proptest::option::of(1u32..10_000),
+            quota in any::<bool>(), ram in any::<bool>(), site_burst in 0u32..=10_000,
+        ) {
+            let config = Config {
+                constrain_cpu_quota: quota, constrain_ram_space: ram, max_processes: max,
+                memory_high: share.map(Percent::from_hundredths),
+                memory_low: percent("10"), memory_min: percent("5"),
+                cpu_burst: Percent::from_hundredths(site_burst), max_processes_per_task: max.map(|max| max / 2 + 1),
+                ..Config::default()
+            };
+            let before = plan(&config, &granted(granted_cpus, mib)).0;
+            let mut after = before.clone();
+            let word = |at: usize| asked(cpus[at], bursts[at], highs[at], pids[at]);
+            obey(&mut after, &config, &Word { job: word(0), step: word(1) });
+            for level in [Level::User, Level::Job, Level::Step, Level::Task] {
+                let (now, was) = (after.of(level), before.of(level));
+                // As much as at_most leaves of it: nothing above what was.
+                let least = now.clone().at_most(was.clone());
+                prop_assert_eq!(now, &least);
+                prop_assert!(was.cpu.is_none() || now.cpu.is_some());
+                prop_assert!(was.burst.is_none() == now.burst.is_none());
+                prop_assert!(was.high.is_none() || now.high.is_some());
+                prop_assert!(was.processes.is_none() || now.processes.is_some());
+                prop_assert_eq!((now.ram, now.swap, now.low, now.min), (was.ram, was.swap, was.low, was.min));
+                prop_assert_eq!((now.weight, now.oom_group), (was.weight, was.oom_group));
+            }
+            // And a step has no more than its job.
+            if let (Some(job), Some(step)) = (after.job.cpu, after.step.cpu) {
+                prop_assert!(!step.is_above(job));
+            }
+            if let (Some(job), Some(step)) = (after.job.processes, after.step.processes) {
+                prop_assert!(step <= job);
+            }
+        }
+
         /// Whatever is granted: never more than the site's percentage of it, and a step never more than its job.
         #[test]
         fn nothing_exceeds_the_grant(

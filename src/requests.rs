@@ -5,6 +5,8 @@
 //! arrives is the user's and may be forged. No I/O, and no scheduler.
 
 use crate::config::Percent;
+use std::fmt;
+
 use crate::config::units::{Wrong, cpus, percent, processes, size, size_text};
 use crate::error::{Error, Result};
 use crate::job::Cpus;
@@ -151,6 +153,33 @@ pub struct Word {
     pub job: Requests,
     /// For the step alone.
     pub step: Requests,
+}
+
+impl Word {
+    /// The controllers that it needs.
+    pub fn controllers(&self) -> Vec<&'static str> {
+        let (job, step) = (&self.job, &self.step);
+        let used = [
+            ("cpu", job.cpu_limit.or(step.cpu_limit).is_some()),
+            ("memory", job.mem_high.or(step.mem_high).is_some()),
+            ("pids", job.pids_max.or(step.pids_max).is_some()),
+        ];
+        used.into_iter().filter(|(_, used)| *used).map(|(controller, _)| controller).collect()
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the job: {}; the step: {}", self.job, self.step)
+    }
+}
+
+impl fmt::Display for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said = |request: &Request| request.value(self).map(|value| format!("--{}={value}", request.name));
+        let all: Vec<String> = REQUESTS.iter().filter_map(said).collect();
+        f.write_str(&if all.is_empty() { "nothing".to_owned() } else { all.join(" ") })
+    }
 }
 
 #[cfg(test)]

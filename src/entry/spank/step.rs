@@ -29,6 +29,7 @@ use crate::job::{JobKey, Name};
 use crate::policy::{self, Limits};
 use crate::record::is_ending;
 use crate::report;
+use crate::requests::Word;
 use crate::topology::Topology;
 
 /// What became of this process's step.
@@ -132,12 +133,15 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
         step: Name::new(kind.name())?,
     };
     let grant = grant::of_step(spank, kind)?;
-    match options::word(spank) {
-        Ok(word) => log::debug!("asked for: {word:?}"),
+    let word = match options::word(spank) {
+        Ok(word) => word,
         // Whatever is said in general: a user must not get rid of his fence by asking for nonsense.
         Err(error) if config.mode == Mode::Enforce => return Err(Failure::Limit(error)),
-        Err(error) => log::error!("what was asked for is not understood, and nothing is limited: {error}"),
-    }
+        Err(error) => {
+            log::error!("{key}: Mode=observe: what was asked for would be refused: {error}");
+            Word::default()
+        }
+    };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
     // What dead step daemons left is nobody's but ours to remove, and this is the next chance.
@@ -152,11 +156,17 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
         let pinned = Topology::of_node(None).and_then(|topology| policy::pin(&mut plan, &grant, &topology));
         errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
     }
+    let granted = plan.clone();
+    errors.extend(policy::obey(&mut plan, &config, &word));
+    if word != Word::default() {
+        let lowered = if plan == granted { "no limit is lowered by that" } else { "limits are lowered" };
+        log::info!("{key}: its user asked for {word}; {lowered}");
+    }
     if kind == Kind::Extern {
         // It has no tasks, and on cgroup2 no process could be in it beside directories of some.
         plan.task = Limits::default();
     }
-    let mut fence = Fence::open(&host, &config, &key, Some(&daemon))?;
+    let mut fence = Fence::open_with(&host, &config, &word.controllers(), &key, Some(&daemon))?;
     if config.mode == Mode::Enforce {
         errors.extend(fence.limit(&plan));
     } else {
