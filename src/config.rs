@@ -79,6 +79,8 @@ pub struct Config {
     pub constrain_cores: bool,
     /// `HeadroomCPUs`: CPUs that a job's directory gets beyond the grant where the scheduler's own daemons live in it.
     pub headroom_cpus: Cpus,
+    /// `ThreadHints`: whether programs are told how many threads have CPU time, where their quota is below the CPUs that they see.
+    pub thread_hints: bool,
     /// `ConstrainRAMSpace`: whether memory is limited, as in cgroup.conf(5).
     pub constrain_ram_space: bool,
     /// `AllowedRAMSpace`: memory in percent of what was allocated, 1 to 10000, as in cgroup.conf(5).
@@ -147,6 +149,7 @@ impl Default for Config {
             max_cpus_per_task: TaskCpus::Unlimited,
             constrain_cores: false,
             headroom_cpus: Cpus::whole(1),
+            thread_hints: true,
             constrain_ram_space: true,
             allowed_ram_space: Percent::HUNDRED,
             min_ram_space: 30 << 20,

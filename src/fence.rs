@@ -766,6 +766,29 @@ impl Fence {
         quota.map(limits::CpuQuota::cpus)
     }
 
+    /// How much of its quota the step may save for later, as the kernel has it; `None` when nothing.
+    pub fn burst(&self) -> Option<Percent> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("cpu"))?;
+        let (step, version) = (tree.step().ok()?, tree.hierarchy().version);
+        let quota_us = limits::cpu_quota(&step, version).ok().flatten()?.quota_us;
+        let burst_us: u64 = step.read(limits::burst_file(version)).ok()?.trim().parse().ok()?;
+        let hundredths = burst_us.checked_mul(10_000)?.checked_div(quota_us)?;
+        u32::try_from(hundredths).ok().filter(|hundredths| *hundredths > 0).map(Percent::from_hundredths)
+    }
+
+    /// The job's share of CPU time, as `cpu.weight` has it.
+    pub fn weight(&self) -> Option<u64> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("cpu"))?;
+        limits::cpu_weight(&*tree.job().ok()?, tree.hierarchy().version).ok()
+    }
+
+    /// Above so many bytes the step's memory is reclaimed, as the kernel has it; `None` when that is nowhere.
+    pub fn memory_high(&self) -> Option<u64> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
+        let file = limits::high_file(tree.hierarchy().version);
+        limits::memory_limit(&*tree.step().ok()?, file).ok().flatten()
+    }
+
     /// How many processes and threads the step may have, as the kernel has it; `None` when unlimited.
     pub fn processes(&self) -> Option<u64> {
         limits::processes(&*self.with_pids()?.step().ok()?).ok().flatten()

@@ -30,6 +30,11 @@ impl Affinity {
         }
     }
 
+    /// How many CPUs it has.
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
     /// Gives it back to a process.
     pub fn set(&self, pid: i32) -> Result<(), Errno> {
         let bytes = self.0.len() * size_of::<u64>();

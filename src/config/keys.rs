@@ -137,6 +137,12 @@ pub static KEYS: &[Key] = &[
         get: |config| Some(config.headroom_cpus.to_string()),
     },
     Key {
+        name: "ThreadHints",
+        expects: YES_NO,
+        set: |config, text| word(text, BOOLEANS).map(|yes| config.thread_hints = yes),
+        get: |config| Some(word_of(config.thread_hints, BOOLEANS).to_owned()),
+    },
+    Key {
         name: "ConstrainRAMSpace",
         expects: YES_NO,
         set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_ram_space = yes),

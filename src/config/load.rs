@@ -576,7 +576,7 @@ mod tests {
     #[test]
     fn every_key_reaches_its_setting() {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
-                    ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25\r\n\
+                    ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
@@ -600,6 +600,7 @@ mod tests {
             max_cpus_per_user: Some(Cpus::from_thousandths(1500)),
             max_cpus_per_task: TaskCpus::Granted,
             headroom_cpus: Cpus::from_thousandths(250),
+            thread_hints: false,
             constrain_ram_space: false,
             allowed_ram_space: Percent::from_hundredths(9805),
             min_ram_space: 1 << 30,
@@ -995,6 +996,7 @@ mod tests {
                 max_cpus_per_user: most.0,
                 max_cpus_per_task: most.1,
                 headroom_cpus: headroom,
+                thread_hints: yes[5],
                 constrain_ram_space: yes[1],
                 allowed_ram_space: percents.1,
                 min_ram_space: min,

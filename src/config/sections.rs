@@ -261,6 +261,8 @@ static PER_JOB: &[(&str, Stricter)] = &[
         _ => {}
     }),
     ("HeadroomCPUs", |config, other| least(&mut config.headroom_cpus, other.headroom_cpus)),
+    // No limit: a hint helps where there may be one.
+    ("ThreadHints", |config, other| config.thread_hints |= other.thread_hints),
     ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),
     ("AllowedRAMSpace", |config, other| least(&mut config.allowed_ram_space, other.allowed_ram_space)),
     ("MinRAMSpace", |config, other| least(&mut config.min_ram_space, other.min_ram_space)),

@@ -14,6 +14,7 @@ mod log;
 mod options;
 mod slurmd;
 mod step;
+mod told;
 mod version;
 
 use api::{Spank, bindings};

@@ -17,7 +17,7 @@ use super::api::Spank;
 use super::bindings::spank_item;
 use super::grant::{self, Kind};
 use super::log::tell_user;
-use super::options;
+use super::{options, told};
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
 use crate::config::{self, Config, Limit, Mode, OnError, OnErrors};
@@ -26,7 +26,7 @@ use crate::fence::{CLEANUP_TIMEOUT, Fence, LimitError};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{JobKey, Name};
-use crate::policy::{self, Limits};
+use crate::policy::{self, Limits, Plan};
 use crate::record::is_ending;
 use crate::report;
 use crate::requests::Word;
@@ -52,6 +52,7 @@ struct Fenced {
     /// The step daemon; with contain_spank some callbacks run in a child of it.
     daemon: Pid,
     fence: Fence,
+    plan: Plan,
     host: Host,
     config: Config,
     /// `None` where it cannot be read.
@@ -172,7 +173,7 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
     } else {
         log::info!("{key}: Mode=observe: would limit {plan}");
     }
-    let told = || tell_job(spank, &config, &fence).map_err(Failure::from);
+    let told = || told::tell(spank, &config, &plan, &fence).map_err(Failure::from);
     if let Err(failure) = bear(&key, &config, errors).and_then(|()| told()) {
         let _ = fence.close(Instant::now() + CLEANUP_TIMEOUT);
         return Err(failure);
@@ -181,6 +182,7 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
     Ok(Fenced {
         daemon: Pid::this(),
         fence,
+        plan,
         host,
         config,
         kernel_log: kernel_log.ok(),
@@ -244,32 +246,6 @@ fn node_level(host: &Host) -> Result<Option<Name>> {
     if alone { Ok(None) } else { Name::new(node).map(Some) }
 }
 
-/// What the job can know of its fence, from the kernel's files. What is not limited is not set, even if the user has set it
-/// or inherited it from the step that called srun.
-fn tell_job(spank: &Spank, config: &Config, fence: &Fence) -> Result<()> {
-    match fence.path() {
-        Some(path) => spank.setenv(c"JOBFENCE_CGROUP", &path)?,
-        None => spank.unsetenv(c"JOBFENCE_CGROUP"),
-    }
-    let enforced = config.mode == Mode::Enforce;
-    match fence.cpus().filter(|_| enforced && config.constrain_cpu_quota) {
-        Some(cpus) => spank.setenv(c"JOBFENCE_CPUS", &cpus.to_string())?,
-        None => spank.unsetenv(c"JOBFENCE_CPUS"),
-    }
-    let memory = fence.memory_levels().iter().filter_map(|level| level.limit).min();
-    // Slurm's own limits are not ours to tell of.
-    let ours = enforced && (config.constrain_ram_space || config.constrain_swap_space);
-    match memory.filter(|_| ours) {
-        Some(bytes) => spank.setenv(c"JOBFENCE_MEMORY_BYTES", &bytes.to_string())?,
-        None => spank.unsetenv(c"JOBFENCE_MEMORY_BYTES"),
-    }
-    match fence.processes().filter(|_| enforced && config.max_processes.is_some()) {
-        Some(count) => spank.setenv(c"JOBFENCE_MAX_PROCESSES", &count.to_string())?,
-        None => spank.unsetenv(c"JOBFENCE_MAX_PROCESSES"),
-    }
-    Ok(())
-}
-
 /// In a task's own process, before it becomes the user's.
 pub fn admit(spank: &Spank) -> Verdict {
     let (reason, daemon) = match step().as_deref() {
@@ -291,16 +267,19 @@ pub fn admit(spank: &Spank) -> Verdict {
 }
 
 /// In a task's own process, as the user, when it is where it will stay: where that is Slurm's place, what was said before can
-/// be wrong, or Slurm has limits of its own there.
+/// be wrong, or Slurm has limits of its own there. Its CPUs, too, are known only here.
 pub fn tell_task(spank: &Spank) {
     let mut step = step();
     let Some(Step::Fenced(fenced)) = step.as_deref_mut() else { return };
     let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
     fenced.fence.look_from(&member);
-    if fenced.fence.has_overlay() {
-        // Only this process's environment, and only for information.
-        let _ = tell_job(spank, &fenced.config, &fenced.fence);
+    // Only this process's environment, and only for information.
+    let Fenced { config, plan, fence, .. } = &**fenced;
+    if fence.has_overlay() {
+        let _ = told::tell(spank, config, plan, fence);
     }
+    let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT).unwrap_or(1);
+    let _ = told::hint_threads(spank, config, plan, fence, tasks);
 }
 
 /// In the step daemon, with the task waiting before its exec, as all the step's tasks on this node do.

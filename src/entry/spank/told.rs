@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a job learns of its fence, in variables of its environment. A user may have set any of them, or have inherited them from
+//! the step that called srun: what is not limited is taken out.
+
+use std::ffi::CStr;
+
+use nix::unistd::Pid;
+
+use super::api::Spank;
+use crate::cgroup::affinity::Affinity;
+use crate::config::{Config, Mode};
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::job::Cpus;
+use crate::policy::Plan;
+
+/// A limit and the variable that tells it.
+struct Variable {
+    name: &'static CStr,
+    /// From the kernel's files, so that it is what is there and not what was planned.
+    value: fn(&Plan, &Fence) -> Option<String>,
+}
+
+const VARIABLES: &[Variable] = &[
+    Variable { name: c"JOBFENCE_CPUS", value: |plan, fence| cpus(plan, fence).map(|cpus| cpus.to_string()) },
+    Variable {
+        name: c"JOBFENCE_CPU_BURST",
+        value: |plan, fence| {
+            let burst = fence.burst().filter(|_| plan.step.burst.is_some())?;
+            Some(burst.to_string().trim_end_matches('%').to_owned())
+        },
+    },
+    Variable {
+        name: c"JOBFENCE_CPU_WEIGHT",
+        value: |plan, fence| fence.weight().filter(|_| plan.weighs).map(|weight| weight.to_string()),
+    },
+    Variable {
+        name: c"JOBFENCE_MEMORY_BYTES",
+        value: |plan, fence| {
+            let ours = [&plan.user, &plan.job, &plan.step, &plan.task];
+            // Slurm's own limits are not ours to tell of.
+            let ours = ours.iter().any(|limits| limits.ram.is_some() || limits.swap.is_some());
+            let levels = fence.memory_levels();
+            let bytes = levels.iter().filter_map(|level| level.limit).filter(|_| ours).chain(plan.task.ram).min();
+            bytes.map(|bytes| bytes.to_string())
+        },
+    },
+    Variable {
+        name: c"JOBFENCE_MEMORY_HIGH_BYTES",
+        value: |plan, fence| {
+            let of_step = fence.memory_high().filter(|_| plan.step.high.is_some());
+            of_step.into_iter().chain(plan.task.high).min().map(|bytes| bytes.to_string())
+        },
+    },
+    Variable {
+        name: c"JOBFENCE_MAX_PROCESSES",
+        value: |plan, fence| {
+            let of_step = fence.processes().filter(|_| plan.step.processes.is_some());
+            of_step.into_iter().chain(plan.task.processes).min().map(|count| count.to_string())
+        },
+    },
+    Variable { name: c"JOBFENCE_SCAVENGER", value: |plan, _| plan.scavenger.then(|| "1".to_owned()) },
+];
+
+/// The CPU time of the step, or of each of its tasks where that is less.
+fn cpus(plan: &Plan, fence: &Fence) -> Option<Cpus> {
+    let of_step = fence.cpus().filter(|_| plan.step.cpu.is_some() || plan.job.cpu.is_some());
+    of_step.into_iter().chain(plan.task.cpu.map(|quota| quota.cpus())).min()
+}
+
+/// Sets the variables of all the step's tasks, or of this one, where it is called in its process.
+pub fn tell(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Result<()> {
+    match fence.path() {
+        Some(path) => spank.setenv(c"JOBFENCE_CGROUP", &path)?,
+        None => spank.unsetenv(c"JOBFENCE_CGROUP"),
+    }
+    for variable in VARIABLES {
+        match (variable.value)(plan, fence).filter(|_| config.mode == Mode::Enforce) {
+            Some(value) => spank.setenv(variable.name, &value)?,
+            None => spank.unsetenv(variable.name),
+        }
+    }
+    Ok(())
+}
+
+/// What programs ask how many threads to start, that count CPUs otherwise and know of no quota. Not among them are those that
+/// start one thread if nothing is said, since a number would be more (JULIA_NUM_THREADS, BLIS_NUM_THREADS), those that only
+/// repeat another (GOTO_NUM_THREADS), those of other systems (VECLIB_MAXIMUM_THREADS), and those of run times that read the
+/// quota in every directory above them (Java, .NET, Rust). Go does since 1.25, but only in the process's own, which is not the
+/// one that is limited where each task has one.
+const THREADS: [&CStr; 5] =
+    [c"OMP_NUM_THREADS", c"OPENBLAS_NUM_THREADS", c"MKL_NUM_THREADS", c"NUMEXPR_NUM_THREADS", c"GOMAXPROCS"];
+
+/// What we have set them to, so that a step within the job is told its own number, and a user's is left.
+const HINT: &CStr = c"JOBFENCE_THREADS";
+
+/// Longer values, in bytes, are nobody's number of threads.
+const MAX_VALUE: usize = 64;
+
+/// In a task's own process, which Slurm has bound to its CPUs: tells programs to start no more threads than have CPU time, where
+/// the task can see more CPUs than that. If the user has set one of the variables, all of them are left as they are: a library
+/// may take its number from another's.
+pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence, tasks: u32) -> Result<()> {
+    let enforced = config.thread_hints && config.mode == Mode::Enforce;
+    let visible = Affinity::of(Pid::this().as_raw()).map(|cpus| cpus.count());
+    let hint = match (fence_share(plan, fence, tasks), visible) {
+        (Some(share), Some(visible)) if enforced => threads(share, visible),
+        _ => None,
+    };
+    let given = |name: &CStr| {
+        let name = name.to_string_lossy();
+        // One that is too long is the user's own.
+        spank.getenv(&name, MAX_VALUE).unwrap_or_else(|_| Some(Vec::new()))
+    };
+    let ours = given(HINT);
+    let set: Vec<Option<Vec<u8>>> = THREADS.iter().map(|name| given(name)).collect();
+    if set.iter().flatten().any(|value| Some(value) != ours.as_ref()) {
+        return Ok(());
+    }
+    for name in THREADS.iter().chain([&HINT]) {
+        match hint {
+            Some(hint) => spank.setenv(name, &hint.to_string())?,
+            None if ours.is_some() => spank.unsetenv(name),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// The CPU time that a task has if the others of the step use theirs.
+fn fence_share(plan: &Plan, fence: &Fence, tasks: u32) -> Option<Cpus> {
+    let of_step = fence.cpus().filter(|_| plan.step.cpu.is_some() || plan.job.cpu.is_some());
+    let share = |cpus: Cpus| Cpus::from_thousandths(cpus.thousandths().div_ceil(u64::from(tasks.max(1))));
+    of_step.map(share).into_iter().chain(plan.task.cpu.map(|quota| quota.cpus())).min()
+}
+
+/// How many threads use so much CPU time; `None` where that is no less than the CPUs that they can run on. Rounded up, so that
+/// the last part of it is not lost: 1.5 CPUs are two threads that pause for a quarter of the time.
+fn threads(share: Cpus, visible: u32) -> Option<u64> {
+    let threads = share.thousandths().div_ceil(1000).max(1);
+    (threads < u64::from(visible)).then_some(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_threads_than_cpu_time_and_no_hint_where_cpus_are_the_limit() {
+        for (thousandths, visible, hint) in [
+            (500, 2, Some(1)),
+            (500, 1, None),
+            (1000, 2, Some(1)),
+            (1001, 4, Some(2)),
+            (1500, 2, None),
+            (2000, 2, None),
+            (64_000, 128, Some(64)),
+            (0, 2, Some(1)),
+        ] {
+            assert_eq!(threads(Cpus::from_thousandths(thousandths), visible), hint, "{thousandths} of {visible}");
+        }
+    }
+
+    #[test]
+    fn no_variable_is_told_twice() {
+        let mut names: Vec<_> = VARIABLES.iter().map(|variable| variable.name).chain(THREADS).chain([HINT]).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
