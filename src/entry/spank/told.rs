@@ -94,9 +94,6 @@ const THREADS: [&CStr; 5] =
 /// What we have set them to, so that a step within the job is told its own number, and a user's is left.
 const HINT: &CStr = c"JOBFENCE_THREADS";
 
-/// Longer values, in bytes, are nobody's number of threads.
-const MAX_VALUE: usize = 64;
-
 /// In a task's own process, which Slurm has bound to its CPUs: tells programs to start no more threads than have CPU time, where
 /// the task can see more CPUs than that. If the user has set one of the variables, all of them are left as they are: a library
 /// may take its number from another's.
@@ -107,14 +104,10 @@ pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence, 
         (Some(share), Some(visible)) if enforced => threads(share, visible),
         _ => None,
     };
-    let given = |name: &CStr| {
-        let name = name.to_string_lossy();
-        // One that is too long is the user's own.
-        spank.getenv(&name, MAX_VALUE).unwrap_or_else(|_| Some(Vec::new()))
-    };
+    // One that is too long is the user's own.
+    let given = |name: &CStr| spank.getenv(name).unwrap_or_else(|_| Some(String::new()));
     let ours = given(HINT);
-    let set: Vec<Option<Vec<u8>>> = THREADS.iter().map(|name| given(name)).collect();
-    if set.iter().flatten().any(|value| Some(value) != ours.as_ref()) {
+    if THREADS.iter().filter_map(|name| given(name)).any(|value| Some(value) != ours) {
         return Ok(());
     }
     for name in THREADS.iter().chain([&HINT]) {

@@ -38,11 +38,14 @@ def tree_and_limits(site):
 
     environment = dict(line.split("=", 1) for line in site.output(jobid).splitlines()
                        if line.startswith("JOBFENCE_"))
-    expect_equal(environment, {
+    wanted = {
         "JOBFENCE_CGROUP": batch.path,
         "JOBFENCE_CPUS": "1",
         "JOBFENCE_MEMORY_BYTES": str(200 * MIB),
-    }, "the job's environment")
+    }
+    if len(kernel.allowed_cpus(batch.members(below=True))) > 1:
+        wanted["JOBFENCE_THREADS"] = "1"
+    expect_equal(environment, wanted, "the job's environment")
 
     site.scancel(jobid)
     site.wait(jobid)
@@ -90,10 +93,11 @@ def is_held_back(used, idle, cpus):
 
 
 def expect_quota_used(site, group, cpus):
-    """Spinners use their quota: never more, and all of it once."""
+    """Spinners use their quota: never more, and all of it once. Returns that in words."""
     used, idle = use_of_quota(site, group, cpus)
     expect(used <= cpus * 1.05, f"four spinners with {cpus} CPUs granted used {used:.3f} CPUs")
     expect(not is_held_back(used, idle, cpus), f"at the most {used:.3f} of {cpus} CPUs used, while {idle:.3f} were idle")
+    return f"{used:.3f} of {cpus} CPUs used"
 
 
 @case

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A user's word: what he asks for when he submits, and what his job is told of its limits."""
+
+import os
+
+from .. import kernel
+from ..harness import (
+    MIB, NOT_STARTED, RAN, allocated, case, ended, expect, expect_equal, expect_in, expect_limits, expect_match,
+    expect_not_drained, expect_not_started, fenced, fences_well, logged, started,
+)
+from ..sites import UNFINISHED, until
+from .limits import SPIN, expect_quota_used, spinning
+from .steps import running_job
+
+OPTIONS = {
+    "--cpu-limit": ("CPUS", ["half", "0", "0.0005", "-1", "1025", "0.5 ", "x" * 2000]),
+    "--cpu-burst": ("PERCENT", ["101", "-1", "much"]),
+    "--mem-high": ("SIZE", ["1K", "1.5G", "all"]),
+    "--pids-max": ("COUNT", ["0", "4194305", "99999999999999999999", "50 60"]),
+}
+# Slurm's own name for an option of a plugin in the environment of its commands.
+VARIABLE = "SLURM_SPANK__SLURM_SPANK_OPTION_jobfence_{}"
+# In a step's environment: what the command that launched it read.
+LAUNCHED = "_SLURM_SPANK_OPTION_jobfence_{}"
+# What sbatch and salloc tell every step of the job.
+OF_THE_JOB = "SLURM_SPANK_JOBFENCE_{}"
+TOLD = "env | grep ^JOBFENCE_ | sort; echo ."
+
+
+def told(said):
+    """The variables in what TOLD has written, of the one time or the last."""
+    lines = said.split("\n.\n")[-2] if "\n.\n" in said else said
+    return dict(line.split("=", 1) for line in lines.splitlines() if line.startswith("JOBFENCE_"))
+
+
+def told_by(site, jobid):
+    until(lambda: "\n.\n" in site.output(jobid) or site.job(jobid).get("JobState") not in UNFINISHED, 20,
+          "what the job is told")
+    return told(site.output(jobid))
+
+
+@case(layout=False)
+def options_in_help(site):
+    for command in "sbatch", "srun", "salloc":
+        done = site.as_user(site.users[0], [command, "--help"])
+        for option, (argument, _) in OPTIONS.items():
+            expect_in(f"{option}={argument}", done.stdout, f"{command} --help")
+        expect(done.stdout.count("[jobfence]") >= len(OPTIONS), f"{command} --help does not say whose options they are")
+
+
+@case
+def part_of_a_cpu(site):
+    jobid = site.submit(site.users[0], f"{TOLD}\n{SPIN}", "-c1", "--mem=200", "--cpu-limit=0.5")
+    group = spinning(site, jobid)
+    expect_equal(group.cpu_limit(), 0.5, "CPU limit of the job")
+    expect_equal(fenced(site, jobid).cpu_limit(), 0.5, "CPU limit of the step")
+    expect_equal(told_by(site, jobid).get("JOBFENCE_CPUS"), "0.5", "what the job is told")
+    used = expect_quota_used(site, group, 0.5)
+    site.scancel(jobid)
+    site.wait(jobid)
+    return used
+
+
+@case
+def every_option_of_a_job(site):
+    site.configure(CPUBurst="50")
+    user = site.users[0]
+    jobid = site.submit(user, f"{TOLD}\nsleep 300", "-c1", "--mem=200", "--cpu-limit=0.75", "--cpu-burst=20",
+                        "--mem-high=100M", "--pids-max=50")
+    step = fenced(site, jobid)
+    expect_limits(step, 0.75, 200)
+    expect_limits(step.parent, 0.75, 200)
+    expect_equal(step.processes_limit(), 50, "process limit")
+    expect_equal(step.cpu_burst_us(), step.cpu_period_us() * 0.75 * 0.2, "burst in us")
+    if kernel.has_v2_controllers():
+        expect_equal(step.memory_high(), 100 * MIB, "memory above which it is reclaimed")
+    found = told_by(site, jobid)
+    wanted = {"CPUS": "0.75", "CPU_BURST": "20", "MEMORY_HIGH_BYTES": str(100 * MIB), "MAX_PROCESSES": "50",
+              "MEMORY_BYTES": str(200 * MIB)}
+    expect_equal({name: found.get(f"JOBFENCE_{name}") for name in wanted}, wanted, "what the job is told")
+    site.scancel(jobid)
+
+
+@case(layout=False)
+def where_a_word_is_given(site):
+    """A line of the script, a variable, the command line: the later of them counts."""
+    user = site.users[0]
+    line = "#SBATCH --pids-max=50\necho $JOBFENCE_MAX_PROCESSES"
+    variable = {VARIABLE.format("pids_max"): "60"}
+    for args, env, wanted in (
+        ([], None, "50"),
+        ([], variable, "60"),
+        (["--pids-max=70"], variable, "70"),
+        (["--pids-max=80", "--pids-max=70"], None, "70"),
+        (["--pids-max=70", "--export=NIL"], None, "70"),
+        (["--pids-max=70", "--array=3"], None, "70"),
+    ):
+        jobid = site.submit(user, line, "-c1", "--mem=50", *args, env=env)
+        expect_equal(site.wait(jobid), "COMPLETED", f"state with {args} and {env}")
+        expect_equal(site.output(jobid), f"{wanted}\n", f"process limit with {args} and {env}")
+    for args, env, wanted in (
+        (["--pids-max=70"], None, "70"), ([], variable, "60"), (["--pids-max=70"], variable, "70"),
+    ):
+        done = site.srun(user, "--mem=50", *args, "sh", "-c", "echo $JOBFENCE_MAX_PROCESSES", env=env)
+        expect_equal((done.returncode, done.stdout), (0, f"{wanted}\n"), f"srun with {args} and {env} ({done.stderr})")
+
+
+@case
+def word_of_job_and_step(site):
+    """The job's word is each step's, too; a step may ask for less, and its more is no more than the job's."""
+    jobid = site.submit(site.users[0], """
+        srun --overlap --mem=50 sleep 300 &
+        until [ -e one ]; do sleep 0.1; done
+        srun --overlap --mem=50 --cpu-limit=0.25 --pids-max=20 sleep 300 &
+        until [ -e two ]; do sleep 0.1; done
+        srun --overlap --mem=50 --cpu-limit=1 --pids-max=90 sleep 300 &
+        wait
+        """, "-c1", "--mem=200", "--cpu-limit=0.5", "--pids-max=40")
+    batch = fenced(site, jobid)
+    for number, cpus, processes, flag in ((0, 0.5, 40, "one"), (1, 0.25, 20, "two"), (2, 0.5, 40, "three")):
+        step = fenced(site, jobid, f"step_{number}", timeout=20)
+        expect_equal(step.cpu_limit(), cpus, f"CPU limit of step {number}")
+        expect_equal(step.processes_limit(), processes, f"process limit of step {number}")
+        (site.directory(site.users[0]) / flag).touch()
+    expect_equal(batch.parent.cpu_limit(), 0.5, "CPU limit of the job")
+    daemons = batch.parent.processes_limit() - 40
+    expect(daemons % kernel.HEADROOM_PROCESSES == 0, f"process limit of the job: {daemons} more than was asked for")
+    site.scancel(jobid)
+
+
+@case
+def word_in_salloc(site):
+    """salloc tells the steps of its allocation; srun of its own job asks for the step."""
+    user = site.users[0]
+    args = ["salloc", "-n1", "--mem=120", "--cpu-limit=0.5", "srun", "--cpu-limit=0.75", "sleep", "300"]
+    with started(site, user, args) as salloc:
+        jobid = allocated(site, user, running_job(site, user))
+        step = fenced(site, jobid, "step_0")
+        expect_equal((step.cpu_limit(), step.parent.cpu_limit()), (0.5, 0.5), "CPU limits of step and job")
+        site.scancel(jobid)
+        ended(salloc)
+    site.wait(jobid)
+    with started(site, user, ["srun", "-n1", "--mem=120", "--cpu-limit=0.5", "sleep", "300"]) as srun:
+        jobid = allocated(site, user, running_job(site, user))
+        step = fenced(site, jobid, "step_0")
+        expect_equal((step.cpu_limit(), step.parent.cpu_limit()), (0.5, 1), "CPU limits of step and job")
+        site.scancel(jobid)
+        ended(srun)
+
+
+@case(layout=False)
+def refused_at_the_prompt(site):
+    user = site.users[0]
+    (site.directory(user) / "script").write_text("#!/bin/sh\ntouch submitted\n")
+    before = {job["JobId"] for job in site.jobs()}
+    for option, (_, values) in OPTIONS.items():
+        for value in values:
+            for command in (["sbatch"], ["srun", "-n1"], ["salloc", "-n1"]):
+                args = [*command, f"{option}={value}", "sh" if command != ["sbatch"] else "script"]
+                done = site.as_user(user, args)
+                expect(done.returncode != 0, f"{args[:2]} with {value[:20]!r} returned 0")
+                expect_match(rf"error: jobfence: {option}: found .*, expected .*for example {option}=\S+\n",
+                             done.stderr, f"what {command[0]} says of {value[:20]!r}")
+    name = VARIABLE.format("cpu_limit")
+    done = site.as_user(user, ["sbatch", "script"], env={name: "half"})
+    expect(done.returncode != 0, "sbatch with a wrong variable returned 0")
+    expect_in('jobfence: --cpu-limit: found "half"', done.stderr, "what sbatch says of a variable")
+    expect_in(name, done.stderr, "what sbatch says of a variable")
+    expect_equal({job["JobId"] for job in site.jobs()}, before, "jobs")
+
+
+@case
+def forged_words(site):
+    """Past the commands' own check: the step is refused, whatever else is borne, and the node goes on."""
+    user = site.users[0]
+    forged = [
+        {LAUNCHED.format("pids_max"): "many"},
+        {LAUNCHED.format("cpu_limit"): "\x1b[31m0.5\n"},
+        {LAUNCHED.format("cpu_limit"): "9" * 5000},
+        {OF_THE_JOB.format("CPU_LIMIT"): "0"},
+        {OF_THE_JOB.format("MEM_HIGH"): "1" * 5000},
+    ]
+    for on_error in "fail", "warn":
+        site.configure(OnError=on_error)
+        for env in forged:
+            jobid = site.submit(user, RAN, "-c1", "--mem=50", env=env)
+            expect_not_started(site, user, jobid)
+            expect("\x1b" not in site.output(jobid), "control characters reach the terminal")
+            done = site.srun(user, "--mem=50", "touch", "ran.srun", env=env)
+            expect(done.returncode != 0, f"srun returned 0 with {env}")
+            expect_in(NOT_STARTED, done.stderr, "what srun says")
+            expect(not (site.directory(user) / "ran.srun").exists(), f"the step has run with {env}")
+            expect_not_drained(site)
+    # Nobody is refused for what he would only be told.
+    site.configure(Mode="observe")
+    done = site.srun(user, "--mem=50", "echo", "ran", env=forged[0])
+    expect_equal((done.returncode, done.stdout), (0, "ran\n"), f"srun where nothing is limited ({done.stderr})")
+    site.configure()
+    fences_well(site, user)
+
+
+@case
+def more_than_the_site_allows(site):
+    site.configure(MaxProcesses="60", CPUBurst="10")
+    user = site.users[0]
+    mark = site.log_mark()
+    jobid = site.submit(user, f"{TOLD}\nsleep 300", "-c1", "--mem=200", "--cpu-limit=64", "--cpu-burst=100",
+                        "--mem-high=1T", "--pids-max=4000000")
+    step = fenced(site, jobid)
+    expect_limits(step, 1.0, 200)
+    expect_limits(step.parent, 1.0, 200)
+    expect_equal(step.processes_limit(), 60, "process limit")
+    expect_equal(step.cpu_burst_us(), step.cpu_period_us() * 0.1, "burst in us")
+    logged(site, mark, rf"jobfence: job {jobid} step batch: its user asked for .*--pids-max=4000000")
+    found = told_by(site, jobid)
+    expect_equal((found.get("JOBFENCE_CPUS"), found.get("JOBFENCE_MAX_PROCESSES"), found.get("JOBFENCE_CPU_BURST")),
+                 ("1", "60", "10"), "what the job is told")
+    site.scancel(jobid)
+
+
+@case(layout=False)
+def less_than_the_kernel_can(site):
+    """0.005 CPUs are half a millisecond in a period of 100 ms, and enough in one of a second."""
+    user = site.users[0]
+    jobid = site.submit(user, RAN, "-c1", "--mem=50", "--cpu-limit=0.005")
+    expect_not_started(site, user, jobid)
+    expect_in("ask for at least --cpu-limit=0.01", site.output(jobid), "the job's output")
+    site.configure(CPUQuotaPeriod="1s")
+    jobid = site.submit(user, "echo $JOBFENCE_CPUS", "-c1", "--mem=50", "--cpu-limit=0.005")
+    expect_equal(site.wait(jobid), "COMPLETED", "state")
+    expect_equal(site.output(jobid), "0.005\n", "what the job is told")
+
+
+HINTS = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS NUMEXPR_NUM_THREADS GOMAXPROCS".split()
+SHOW_HINTS = "for name in " + " ".join(HINTS) + "; do printenv $name || echo none; done; taskset -p $$"
+
+
+def hints(said):
+    """The values of HINTS and how many CPUs the task could see, from what SHOW_HINTS has written."""
+    *values, mask = said.splitlines()
+    return values, int(mask.rpartition(" ")[2], 16).bit_count()
+
+
+@case
+def thread_hints(site):
+    user = site.users[0]
+
+    def shown(*args, env=None, script=SHOW_HINTS):
+        jobid = site.submit(user, script, "-c1", "--mem=50", *args, env=env)
+        expect_equal(site.wait(jobid), "COMPLETED", "state")
+        return hints(site.output(jobid))
+
+    values, visible = shown()
+    # Where Slurm binds tasks, that is what programs see, and they need no hint.
+    wanted = ["1" if visible > 1 else "none"] * len(HINTS)
+    expect_equal(values, wanted, f"hints of a job with 1 of {visible} CPUs")
+    # A step within is told its own, though it has inherited the job's.
+    values, visible = shown(script=f"srun sh -c '{SHOW_HINTS}'")
+    expect_equal(values, ["1" if visible > 1 else "none"] * len(HINTS), "hints of a step")
+    # Who says something has said it.
+    values, _ = shown(env={"OMP_NUM_THREADS": "7"})
+    expect_equal(values, ["7"] + ["none"] * 4, "hints of a job whose user has set one")
+    site.configure(ThreadHints="no")
+    values, _ = shown()
+    expect_equal(values, ["none"] * len(HINTS), "hints with ThreadHints=no")
+    site.configure(ConstrainCPUQuota="no")
+    values, _ = shown()
+    expect_equal(values, ["none"] * len(HINTS), "hints without a quota")
+    return f"{visible} CPUs visible of {os.cpu_count()}"
+
+
+@case(on=["two-nodes"])
+def word_on_every_node(site):
+    """Where the batch script does not run, the steps carry the job's word, also one that asks for more."""
+    jobid = site.submit(site.users[0], "srun -N2 -n2 --cpu-limit=1 sleep 300", "-N2", "-n2", "--mem-per-cpu=100",
+                        "--cpu-limit=0.5", "--pids-max=40")
+    for node in site.nodes:
+        step = fenced(site, jobid, "step_0", node=node, timeout=20)
+        expect_equal((step.cpu_limit(), step.parent.cpu_limit()), (0.5, 0.5), f"CPU limits of step and job on {node}")
+        expect_equal(step.processes_limit(), 40, f"process limit of the step on {node}")
+    site.scancel(jobid)
