@@ -265,14 +265,6 @@ pub fn burst_file(version: Version) -> &'static str {
     }
 }
 
-/// The file with the amount of memory above which it is reclaimed; on v1 only when the whole node is short of it.
-pub fn high_file(version: Version) -> &'static str {
-    match version {
-        Version::V2 => "memory.high",
-        Version::V1 => "memory.soft_limit_in_bytes",
-    }
-}
-
 /// Lets a directory save unused quota, up to so many microseconds; no more than its quota.
 pub fn set_cpu_burst(dir: &Dir, version: Version, want_us: u64) -> Result<()> {
     set_number(dir, "cpu", burst_file(version), want_us)
