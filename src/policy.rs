@@ -8,7 +8,7 @@ use crate::cgroup::disk::Disks;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US, SwapLimit};
-use crate::config::{Config, Limit, Percent, TaskCpus};
+use crate::config::{Candidate, Config, Limit, Percent, Resolved, TaskCpus};
 use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::job::{Cpus, Grant};
@@ -365,6 +365,29 @@ fn requested_quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
     Ok(CpuQuota { quota_us, period_us })
 }
 
+/// As [`plan`], where it may not be known which sections of the configuration a job has: of each limit the least of all that
+/// it could have. A candidate by which nothing would be limited lowers nothing.
+pub fn strictest(resolved: &Resolved, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
+    let mut all: Option<Plan> = None;
+    let mut errors: Vec<(Limit, Error)> = Vec::new();
+    for Candidate { config, .. } in &resolved.candidates {
+        if config.mode != resolved.config.mode {
+            continue;
+        }
+        let (plan, more) = plan(config, grant);
+        all = Some(match all {
+            Some(before) => before.at_most(plan),
+            None => plan,
+        });
+        for error in more {
+            if !errors.contains(&error) {
+                errors.push(error);
+            }
+        }
+    }
+    (all.unwrap_or_default(), errors)
+}
+
 impl Plan {
     /// Lets the step use these GPUs, which are the job's by a record that can be trusted; without this it may use none.
     pub fn give_gpus(&mut self, numbers: &[u32]) {
@@ -608,7 +631,59 @@ mod tests {
         assert_eq!(same, plan(&config, &granted(2, 200)).0);
     }
 
+    fn of_unknown_partition(text: &str) -> Resolved {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("f");
+        std::fs::write(&file, text).unwrap();
+        let loaded = crate::config::load(&[format!("config={}", file.display()).as_bytes()]).unwrap();
+        loaded.for_job(&crate::facts::Facts::default()).unwrap()
+    }
+
+    #[test]
+    fn of_what_could_hold_the_least_of_each_limit_does() {
+        let resolved = of_unknown_partition(
+            "AllowedRAMSpace=50 MinRAMSpace=1M\n[Partition=a]\nAllowedRAMSpace=100 MaxProcesses=9 CPUQuotaPercent=50\n\
+             [Partition=b]\nConstrainRAMSpace=no Mode=observe MaxProcesses=1\n",
+        );
+        let (plan, errors) = strictest(&resolved, &granted(2, 100));
+        assert!(errors.is_empty());
+        // The third would limit nothing, and so says nothing of how much.
+        assert_eq!((plan.job.ram, plan.job.processes), (Some(50 * MIB), Some(9)));
+        assert_eq!(plan.step.cpu.map(|cpu| cpu.cpus()), Some(Cpus::whole(1)));
+        // The least of the limits, not what the least of each key would give.
+        let resolved = of_unknown_partition(
+            "AllowedRAMSpace=50 MinRAMSpace=1G\n[Partition=a]\nAllowedRAMSpace=100 MinRAMSpace=1M\n",
+        );
+        assert_eq!(strictest(&resolved, &granted(2, 100)).0.job.ram, Some(100 * MIB));
+    }
+
     proptest! {
+        /// Not knowing gives a job no more than it would have, whichever sections are its own.
+        #[test]
+        fn the_strictest_exceeds_no_candidate(
+            cpus in 1u32..64, mib in 1u64..10_000,
+            values in prop::collection::vec((1u32..=1000, 1u32..=200, 1u64..1000, 1u64..2000, any::<bool>()), 1..4),
+        ) {
+            let keys = |(cpu, ram, processes, min, swap): &(u32, u32, u64, u64, bool)| {
+                let swap = if *swap { "ConstrainSwapSpace=no\n" } else { "" };
+                format!("CPUQuotaPercent={cpu} AllowedRAMSpace={ram} MaxProcesses={processes} MinRAMSpace={min}M\n{swap}")
+            };
+            let sections = values.iter().enumerate().map(|(n, values)| format!("[Partition=p{n}]\n{}", keys(values)));
+            let resolved = of_unknown_partition(&sections.collect::<String>());
+            let grant = granted(cpus, mib);
+            let (strict, _) = strictest(&resolved, &grant);
+            prop_assert_eq!(resolved.candidates.len(), values.len() + 1);
+            for Candidate { config, .. } in &resolved.candidates {
+                let (plan, _) = plan(config, &grant);
+                for (strict, plan) in [(&strict.job, &plan.job), (&strict.step, &plan.step)] {
+                    prop_assert!(plan.ram.is_none_or(|ram| strict.ram.is_some_and(|strict| strict <= ram)));
+                    prop_assert!(plan.swap.is_none_or(|swap| strict.swap.is_some_and(|strict| strict.swap <= swap.swap)));
+                    prop_assert!(plan.processes.is_none_or(|count| strict.processes.is_some_and(|strict| strict <= count)));
+                    prop_assert!(plan.cpu.is_none_or(|cpu| strict.cpu.is_some_and(|strict| strict.cpus() <= cpu.cpus())));
+                }
+            }
+        }
+
         /// Whatever a user asks for, of the job and of the step, no limit is higher than without, none is lost, and nobody is
         /// protected more.
         #[test]

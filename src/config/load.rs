@@ -186,6 +186,15 @@ impl Loaded {
         self.written.sections.iter().map(|section| (section.header.as_str(), section.settings.as_slice()))
     }
 
+    /// The strictest of what any job can have, key by key: for what goes wrong before a job's sections are known.
+    pub fn strictest(&self) -> Config {
+        let mut strictest = self.config.clone();
+        for index in 0..self.written.sections.len() {
+            sections::take_stricter(&mut strictest, &self.with_sections(&[index]).config);
+        }
+        strictest
+    }
+
     /// What holds for a job: the defaults, what the file says for all, the job's sections in the order of the file, and the
     /// arguments; each overrides those before it.
     ///
@@ -785,6 +794,8 @@ mod tests {
         let resolved = loaded.for_job(&Facts::default()).unwrap();
         assert_eq!((resolved.config.max_processes, resolved.config.mode), (Some(200), Mode::Enforce));
         assert_eq!(resolved.unknown_in_words().as_deref(), Some("Partition, Account"));
+        assert_eq!(loaded.strictest().max_processes, Some(200));
+        assert_eq!(loaded.strictest().cpu_quota_percent, Percent::from_hundredths(5000));
         // Nothing is unknown that no section asks for, and an argument leaves nothing open.
         let plain = load_file(&[], Some(("MaxProcesses=5\n", 0o644))).unwrap();
         assert_eq!(plain.for_job(&Facts::default()).unwrap().unknown_in_words(), None);

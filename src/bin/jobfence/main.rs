@@ -6,6 +6,7 @@ mod check;
 mod hold;
 mod pam;
 mod placement;
+mod prolog;
 mod reap;
 mod run;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -36,6 +37,10 @@ enum Command {
     Run(run::Options),
     /// Remove what dead step daemons have left.
     Reap(Configured),
+    /// Note down what slurmd says of a job, for slurm.conf's Prolog=; always succeeds
+    Prolog(Configured),
+    /// Forget a job and what it left, for slurm.conf's Epilog=; always succeeds
+    Epilog(Configured),
     /// Put a process that Slurm did not start into its user's job.
     Adopt(adopt::Options),
     /// Make the delegated scope and keep it alive, for jobfence.service.
@@ -85,6 +90,8 @@ fn main() -> ExitCode {
         Command::Check(options) => check::check(&options),
         Command::Run(options) => run::run(&options),
         Command::Reap(configured) => reap::reap(&configured),
+        Command::Prolog(configured) => Ok(prolog::prolog(&configured)),
+        Command::Epilog(configured) => Ok(prolog::epilog(&configured)),
         Command::Adopt(options) => adopt::adopt(&options),
         Command::Hold(options) => hold::hold(&options),
     };

@@ -60,10 +60,11 @@ struct Items {
     step_cores: u32,
     job_mib: u64,
     step_mib: u64,
+    on_record: Option<u32>,
 }
 
-/// Asks Slurm.
-pub fn of_step(spank: &Spank, kind: Kind) -> Result<Grant> {
+/// Asks Slurm. `on_record` are the job's hardware threads on this node, where somebody trusted has noted them down.
+pub fn of_step(spank: &Spank, kind: Kind, on_record: Option<u32>) -> Result<Grant> {
     let cores = |item| {
         let list = spank.string(item)?.unwrap_or_default();
         CpuList::parse(&list).ok_or_else(|| Error::new("Slurm's list of cores cannot be read").value(list))
@@ -78,6 +79,7 @@ pub fn of_step(spank: &Spank, kind: Kind) -> Result<Grant> {
         step_cores: count(step_cores.len()),
         job_mib: spank.u64(spank_item::S_JOB_ALLOC_MEM)?,
         step_mib: spank.u64(spank_item::S_STEP_ALLOC_MEM)?,
+        on_record,
     };
     log::debug!("granted: {items:?}");
     let grant = grant(items, || host::threads_per_core().map(count))?;
@@ -114,6 +116,12 @@ fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result
             ));
         }
     };
+    // Where others have to count a core's threads, it says how many of them were granted. It is of the whole job: it lowers only.
+    let (job_cpus, step_cpus) = match items.on_record.filter(|count| *count > 0) {
+        Some(count) if job_cpus > 0 => (job_cpus.min(count), step_cpus.min(count)),
+        Some(count) => (count, count),
+        None => (job_cpus, step_cpus),
+    };
     let cpus = |count: u32| (count > 0).then(|| Cpus::whole(count));
     // From the request, and 1 with --overcommit: it only says how a step's own share is divided.
     let task_cpus = if items.kind == Kind::Extern { None } else { cpus(items.cpus_per_task) };
@@ -142,6 +150,7 @@ mod tests {
         step_cores: 1,
         job_mib: 200,
         step_mib: 200,
+        on_record: None,
     };
     const SRUN: Items = Items { kind: Kind::Regular(0), ..BATCH };
 
@@ -204,6 +213,20 @@ mod tests {
         assert_eq!(cpus(first), (4, 4));
         assert_eq!(cpus(Items { job_cores: 0, ..first }), (0, 0));
         assert_eq!(grant(first, || None).unwrap().job_cpus, None);
+    }
+
+    #[test]
+    fn what_the_prolog_has_noted_down_lowers_and_never_raises() {
+        // --threads-per-core=1 -c1: an extern step, and one of srun, count the core's two threads.
+        let srun = Items { ncpus: 2, on_record: Some(1), ..SRUN };
+        assert_eq!(cpus(srun), (1, 1));
+        let first = Items { kind: Kind::Extern, ncpus: 0, ..srun };
+        assert_eq!(cpus(first), (1, 1));
+        assert_eq!(cpus(Items { on_record: Some(64), ..srun }), (2, 1));
+        assert_eq!(cpus(Items { on_record: Some(64), ..first }), (2, 2));
+        assert_eq!(cpus(Items { on_record: Some(0), ..srun }), (2, 1));
+        // Where the threads of a core cannot be counted, it is all that is known.
+        assert_eq!(grant(first, || None).unwrap().job_cpus, Some(Cpus::whole(1)));
     }
 
     #[test]

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence prolog` and `jobfence epilog`: for slurm.conf's Prolog= and Epilog=.
+//!
+//! A prolog that fails drains its node. So whatever goes wrong is logged, and the exit status is 0: without a record the job's
+//! steps find out less, and are limited all the more.
+
+use std::ffi::CString;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use jobfence::config::Mode;
+use jobfence::entry::prolog;
+use jobfence::host::Host;
+
+use crate::{Configured, Failure, require_root};
+
+/// How long what a dead step daemon left may hold up the end of a job: less than any PrologEpilogTimeout.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Notes down what slurmd says of a job.
+pub fn prolog(configured: &Configured) -> ExitCode {
+    tell(write(configured), "this job counts as unknown, and the strictest of all sections that it could have holds")
+}
+
+/// Forgets it.
+pub fn epilog(configured: &Configured) -> ExitCode {
+    tell(clean(configured), "what is left of the job is removed when another one begins")
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn write(configured: &Configured) -> Result<(), Failure> {
+    require_root("'jobfence prolog'")?;
+    let config = configured.load()?.config;
+    if config.mode != Mode::Off {
+        prolog::prolog(&Host::read(&config)?, &config, &variable)?;
+    }
+    Ok(())
+}
+
+fn clean(configured: &Configured) -> Result<(), Failure> {
+    require_root("'jobfence epilog'")?;
+    let config = configured.load()?.config;
+    let reaped = prolog::epilog(&Host::read(&config)?, &config, Instant::now() + PATIENCE, &variable)?;
+    match reaped.failed.first() {
+        Some(failed) => Err(failed.clone().into()),
+        None => Ok(()),
+    }
+}
+
+fn tell(done: Result<(), Failure>, so: &str) -> ExitCode {
+    if let Err(error) = done {
+        let sentence = format!("{error}; {so}");
+        eprintln!("jobfence: {sentence}");
+        // slurmd throws away what a prolog says that does not fail.
+        let text: String = sentence.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        if let Ok(text) = CString::new(format!("jobfence: {text}")) {
+            // SAFETY: a format of one %s and one NUL-terminated string.
+            unsafe { libc::syslog(libc::LOG_DAEMON | libc::LOG_ERR, c"%s".as_ptr(), text.as_ptr()) };
+        }
+    }
+    ExitCode::SUCCESS
+}
