@@ -260,6 +260,7 @@ static PER_JOB: &[(&str, Stricter)] = &[
         (TaskCpus::Unlimited, other) => config.max_cpus_per_task = other,
         _ => {}
     }),
+    ("ConstrainCores", |config, other| config.constrain_cores |= other.constrain_cores),
     ("HeadroomCPUs", |config, other| least(&mut config.headroom_cpus, other.headroom_cpus)),
     // No limit: a hint helps where there may be one.
     ("ThreadHints", |config, other| config.thread_hints |= other.thread_hints),
@@ -280,6 +281,13 @@ static PER_JOB: &[(&str, Stricter)] = &[
     }),
     ("MaxProcessesPerTask", |config, other| {
         least_limit(&mut config.max_processes_per_task, other.max_processes_per_task);
+    }),
+    ("MaxHugePages", |config, other| config.max_huge_pages = config.max_huge_pages.at_most(&other.max_huge_pages)),
+    ("MaxHugePagesPerUser", |config, other| {
+        config.max_huge_pages_per_user = config.max_huge_pages_per_user.at_most(&other.max_huge_pages_per_user);
+    }),
+    ("MaxHugePagesPerTask", |config, other| {
+        config.max_huge_pages_per_task = config.max_huge_pages_per_task.at_most(&other.max_huge_pages_per_task);
     }),
     ("IOMax", |config, other| config.io_max = config.io_max.clone().at_most(&other.io_max)),
     ("IOMaxPerUser", |config, other| {

@@ -2,7 +2,6 @@
 """The cases, in the order in which they run."""
 
 from . import (  # noqa: F401
-    limits, memory, sharing, asked, disks, devices, ends, steps, life, reference, configuration, failure, user, placement,
-    newer,
-    configless, beside_systemd, two_nodes, adopted,
+    limits, memory, sharing, disks, devices, asked, ends, steps, life, reference, configuration,
+    sections, failure, user, placement, newer, configless, beside_systemd, two_nodes, adopted,
 )
