@@ -59,7 +59,7 @@ def a_disk():
 
 
 def dd(arguments):
-    """One second's bytes after another; conv=notrunc leaves the blocks where they are."""
+    """All the bytes; conv=notrunc leaves the blocks where they are."""
     return f"dd bs=512K count={RATE * SECONDS // (MIB // 2)} {arguments}"
 
 
@@ -104,9 +104,10 @@ def io_rate_measured(site):
         site.configure(IOMax=f"{disk.target} rbps={RATE // MIB}M wbps={RATE // MIB}M")
         ways = [("writing", "if=/dev/zero of=FILE oflag=direct conv=notrunc"),
                 ("reading", "if=FILE of=/dev/null iflag=direct")]
-        # cgroup2 knows for whom the page cache is written, with the help of the file system.
+        # cgroup2 knows for whom the page cache is written, with the help of the file system: for who has first written the
+        # file, so it must be the job's own.
         if kernel.has_v2_controllers() and disk.is_mounted:
-            ways.append(("writing through the page cache", "if=/dev/zero of=FILE conv=notrunc,fsync"))
+            ways.append(("writing through the page cache", "if=/dev/zero of=FILE.new conv=fsync; rm FILE.new"))
         for user in users:
             size = RATE * SECONDS
             if disk.is_mounted:
