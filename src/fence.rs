@@ -14,6 +14,7 @@ use crate::cgroup::affinity::Affinity;
 use crate::cgroup::devices;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::disk::Disks;
+use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
@@ -792,6 +793,18 @@ impl Fence {
     /// How many processes and threads the step may have, as the kernel has it; `None` when unlimited.
     pub fn processes(&self) -> Option<u64> {
         limits::processes(&*self.with_pids()?.step().ok()?).ok().flatten()
+    }
+
+    /// How fast the step may read and write, if the kernel has it so; `None` when unlimited.
+    pub fn io(&self) -> Option<&IoRules> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("io"))?;
+        let plan = self.plan.as_ref().filter(|plan| !plan.step.disks.is_empty())?;
+        let step = tree.step().ok()?;
+        let is_set = |limit: &DiskLimit| {
+            let found = io::max(&step, tree.hierarchy().version, limit.disk);
+            found.is_ok_and(|found| found.at_most(limit.rates) == found)
+        };
+        plan.step.disks.iter().all(is_set).then_some(&plan.step.io)
     }
 
     /// How often a process of the step could not start another one for the limit of their number; where the kernel counts at

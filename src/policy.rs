@@ -153,11 +153,11 @@ impl Plan {
         [&self.user, &self.job, &self.step, &self.task].into_iter().any(|limits| !limits.io.is_empty())
     }
 
-    /// Finds the disks that are to be throttled; why it is none comes back.
+    /// Finds the disks that are to be throttled. What is on none is taken out of the plan, and why comes back.
     pub fn find_disks(&mut self, disks: &Disks) -> Vec<(Limit, Error)> {
         let mut all = Vec::new();
         for limits in [&mut self.user, &mut self.job, &mut self.step, &mut self.task] {
-            let (found, errors) = io::limits_of(&limits.io, disks);
+            let (found, errors) = io::limits_of(&mut limits.io, disks);
             limits.disks = found;
             // Said once: job and step have the same targets.
             for error in errors {

@@ -652,6 +652,7 @@ fn who_reads_and_writes_a_disk_keeps_to_his_rate() {
     let number = Disks::read(&host.proc).unwrap().of(Path::new(device)).unwrap();
     let rates = IoRates { rbps: Some(8 * MIB), wbps: Some(4 * MIB), ..IoRates::default() };
     assert_eq!(io::max(&dir, version, number).unwrap(), rates);
+    assert_eq!(fences[0].io(), Some(&site.config.io_max));
     // Two jobs at once, each as fast as it may: the limit is not of both together.
     for (arguments, seconds) in [
         (["if=DISK", "of=/dev/null", "iflag=direct", "count=48"], 3.0),
@@ -690,6 +691,7 @@ fn what_is_on_no_disk_is_said_and_the_rest_is_throttled() {
     let (dir, version) = dir_of(&site, &fence, "io", false);
     let number = Disks::read(&host.proc).unwrap().of(Path::new(device)).unwrap();
     assert_eq!(io::max(&dir, version, number).unwrap(), IoRates { riops: Some(50), ..IoRates::default() });
+    assert_eq!(fence.io().unwrap().to_string(), format!("{device} riops=50"));
     fence.close(soon()).unwrap();
     assert_eq!(said.len(), 2, "{said:?}");
     assert!(said[0].starts_with("I/O: /dev/shm is on /dev/shm (tmpfs of tmpfs), which is kept in memory"), "{said:?}");

@@ -334,16 +334,20 @@ pub struct DiskLimit {
     pub rates: IoRates,
 }
 
-/// The disks that the targets are on, each once, and what cannot be throttled.
-pub fn limits_of(rules: &IoRules, disks: &Disks) -> (Vec<DiskLimit>, Vec<Error>) {
+/// The disks that the targets are on, each once. What cannot be throttled is taken out of the rules, and comes back as errors.
+pub fn limits_of(rules: &mut IoRules, disks: &Disks) -> (Vec<DiskLimit>, Vec<Error>) {
     let mut limits = Vec::new();
     let mut errors = Vec::new();
-    for rule in rules.iter() {
-        match disks.of(&rule.target) {
-            Ok(disk) => limits = both(&limits, &[DiskLimit { disk, rates: rule.rates }]),
-            Err(error) => errors.push(error),
+    rules.0.retain(|rule| match disks.of(&rule.target) {
+        Ok(disk) => {
+            limits = both(&limits, &[DiskLimit { disk, rates: rule.rates }]);
+            true
         }
-    }
+        Err(error) => {
+            errors.push(error);
+            false
+        }
+    });
     (limits, errors)
 }
 
@@ -620,7 +624,9 @@ mod tests {
             "1 0 8:0 / / rw - ext4 a rw\n2 1 8:1 / /part rw - ext4 b rw\n3 1 0:9 / /shm rw - tmpfs t rw\n",
             dir,
         );
-        let (limits, errors) = limits_of(&rules("/ rbps=10 wbps=5; /part rbps=3 riops=1; /shm rbps=1"), &disks);
+        let mut named = rules("/ rbps=10 wbps=5; /part rbps=3 riops=1; /shm rbps=1");
+        let (limits, errors) = limits_of(&mut named, &disks);
+        assert_eq!(named, rules("/ rbps=10 wbps=5; /part rbps=3 riops=1"));
         let rates = IoRates { rbps: Some(3), wbps: Some(5), riops: Some(1), wiops: None };
         assert_eq!(limits, [DiskLimit { disk: SDA, rates }]);
         assert_eq!(errors.len(), 1);
