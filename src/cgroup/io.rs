@@ -17,7 +17,8 @@ use nix::errno::Errno;
 
 use super::dir::Dir;
 use super::disk::{Device, Disks};
-use super::layout::Version;
+use super::kernel;
+use super::layout::{V1_IO, Version};
 use crate::error::{Error, Result};
 
 /// One of the four rates, in the words of `io.max`.
@@ -519,13 +520,7 @@ fn seen(dir: &Dir, file: &str, want: &str, found: &str) -> Result<()> {
 /// Says what a file that does not exist, or a device that is refused, means.
 fn explain(dir: &Dir, file: &str, error: Error) -> Error {
     match error.kernel_errno() {
-        Some(Errno::ENOENT) => {
-            let controller = if file == IO_MAX { "io" } else { "blkio" };
-            Error::os("open", dir.path().join(file), Errno::ENOENT).hint(format!(
-                "the {controller} controller is not available here, or the kernel was built without \
-                 CONFIG_BLK_DEV_THROTTLING: see 'jobfence check'"
-            ))
-        }
+        Some(Errno::ENOENT) => kernel::missing(dir, file, if file == IO_MAX { "io" } else { V1_IO }),
         Some(Errno::ENODEV) => error.hint("the kernel has no such disk, or it is a partition"),
         _ => error,
     }
@@ -653,7 +648,10 @@ mod tests {
         assert!(error.contains("the kernel shows another") && error.contains("wanted 8:0 rbps=1, found"), "{error}");
         let missing = fixture(&[]).1;
         let error = set_max(&missing, Version::V2, limit).unwrap_err().to_string();
-        assert!(error.contains("io controller is not available") && error.contains("BLK_DEV_THROTTLING"), "{error}");
+        assert!(error.contains("the io controller is not available"), "{error}");
+        let (_temp, without) = fixture(&[("io.stat", "")]);
+        let error = set_max(&without, Version::V2, limit).unwrap_err().to_string();
+        assert!(error.contains("built without CONFIG_BLK_DEV_THROTTLING"), "{error}");
         let error = set_max(&missing, Version::V1, limit).unwrap_err().to_string();
         assert!(error.contains("the blkio controller is not available"), "{error}");
     }
