@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::cpuset;
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::disk::Disks;
+use jobfence::cgroup::huge_pages::HugePages;
 use jobfence::cgroup::io::{self, IoRates, IoRules};
 use jobfence::cgroup::kernel::LoadedScheduler;
 use jobfence::cgroup::kill::{Members, kill_all};
@@ -20,6 +22,7 @@ use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{self, CpuQuota};
 use jobfence::cgroup::place::Membership;
 use jobfence::config::{Config, CpuPolicy, Limit, Percent, TaskCpus};
+use jobfence::cpu_list::CpuList;
 use jobfence::fence::Fence;
 use jobfence::fence::explain::explain;
 use jobfence::host::Host;
@@ -27,6 +30,7 @@ use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Level};
 use jobfence::record::{Owner, is_ending};
+use jobfence::topology::Topology;
 
 mod common;
 
@@ -198,6 +202,157 @@ fn what_is_explained_is_what_is_written() {
     child.wait().unwrap();
     let left = site.left();
     assert!(left.iter().all(|path| path.ends_with("idle")), "{left:?}");
+}
+
+/// Whether this host has the controller, and where a test can have it enabled; says so where not.
+fn has_controller(controller: &str) -> bool {
+    let host = Host::read(&Config::default()).unwrap();
+    if host.layout.with_controller(controller).is_none() {
+        common::skip(&format!("no {controller} controller"));
+        return false;
+    }
+    true
+}
+
+#[test]
+fn a_step_runs_on_the_cpus_of_its_cores_within_those_of_its_job() {
+    if !has_controller("cpuset") {
+        return;
+    }
+    let mut site = Site::new("cores");
+    site.config.constrain_cores = true;
+    let topology = match Topology::read(&Dir::open("/sys/devices").unwrap()) {
+        Ok(topology) if topology.cores() > 1 => topology,
+        Ok(_) => return common::skip("one core"),
+        Err(error) => return common::skip(&format!("this machine's cores cannot be mapped: {error}")),
+    };
+    let list = |text: &str| CpuList::parse(text).unwrap();
+    let planned = |job: &str, step: &str| {
+        let grant = Grant { job_cores: list(job), step_cores: list(step), ..grant(1, 100) };
+        let (mut plan, _) = policy::plan(&site.config, &grant);
+        policy::pin(&mut plan, &grant, &topology).unwrap();
+        plan
+    };
+    let cpus = |cores: &str| topology.cpus_of(&list(cores)).unwrap();
+    let mut first = Fence::open(&site.host(), &site.config, &key("0"), None).unwrap();
+    assert_eq!(first.limit(&planned("0-1", "1")), []);
+    let of = |fence: &Fence, job: bool| {
+        let (dir, _) = dir_of(&site, fence, "cpuset", job);
+        cpuset::cpus(&dir).unwrap().unwrap()
+    };
+    assert_eq!((of(&first, true), of(&first, false)), (cpus("0-1"), cpus("1")));
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    assert_eq!(first.attach(&site.host(), child.id().cast_signed(), None).unwrap(), []);
+    let status = || fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let allowed = || status().lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:").map(list)).unwrap();
+    assert_eq!(allowed(), cpus("1"));
+
+    // The job loses a core, and with it the step that has it: v1 would refuse that from the top down.
+    let mut second = Fence::open(&site.host(), &site.config, &key("1"), None).unwrap();
+    assert_eq!(second.limit(&planned("0", "0")), []);
+    assert_eq!((of(&second, true), of(&second, false)), (cpus("0"), cpus("0")));
+    assert_eq!(allowed(), cpus("0"));
+    // What belongs to no one job has every CPU.
+    let (user, version) = dir_of(&site, &second, "cpuset", true);
+    let user = Dir::open(user.path().parent().unwrap()).unwrap();
+    assert_eq!(
+        cpuset::effective(&user, version).unwrap(),
+        list(&fs::read_to_string("/sys/devices/system/cpu/online").unwrap())
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    first.close(soon()).unwrap();
+    second.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn huge_pages_are_limited_where_they_are_touched_and_where_they_are_reserved() {
+    if !has_controller("hugetlb") {
+        return;
+    }
+    let Ok(sizes) = fs::read_dir("/sys/kernel/mm/hugepages") else { return common::skip("no huge pages") };
+    let sizes: Vec<String> = sizes.map(|size| size.unwrap().file_name().into_string().unwrap()).collect();
+    if !sizes.iter().any(|size| size == "hugepages-2048kB") {
+        return common::skip("no huge pages of 2 MiB");
+    }
+    let mut site = Site::new("hugetlb");
+    site.config.max_huge_pages = HugePages::parse("2M:7M").unwrap();
+    let host = site.host();
+    let hierarchy = host.layout.with_controller("hugetlb").unwrap();
+    // Put back in the end: cgroup2's root may not have it on.
+    let control = hierarchy.mount.join("cgroup.subtree_control");
+    let was_on = hierarchy.version == Version::V1 || fs::read_to_string(&control).unwrap().contains("hugetlb");
+    if host.systemd && !was_on {
+        return common::skip("systemd does not hand the hugetlb controller down");
+    }
+    let mut fence = open(&site, "0", &grant(1, 100));
+    for job in [true, false] {
+        let (dir, version) = dir_of(&site, &fence, "hugetlb", job);
+        let (limit, reserved) = match version {
+            Version::V2 => ("hugetlb.2MB.max", "hugetlb.2MB.rsvd.max"),
+            Version::V1 => ("hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.rsvd.limit_in_bytes"),
+        };
+        assert_eq!(dir.read(limit).unwrap().trim(), (6u64 << 20).to_string());
+        assert!(!dir.has(reserved) || dir.read(reserved).unwrap().trim() == (6u64 << 20).to_string());
+    }
+    fence.close(soon()).unwrap();
+    site.config.max_huge_pages = HugePages::parse("8K:1M").unwrap();
+    let mut fence = Fence::open(&host, &site.config, &key("0"), None).unwrap();
+    let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
+    let said: Vec<String> = errors.iter().map(|(limit, error)| format!("{limit}: {error}")).collect();
+    assert!(
+        said.iter().all(|said| said.contains("no huge pages of the size (value \"8K\")")) && said.len() == 2,
+        "{said:?}"
+    );
+    fence.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+    drop(site);
+    if !was_on {
+        // Unless another test has it on further down.
+        let _ = fs::write(&control, "-hugetlb");
+    }
+}
+
+#[test]
+fn cpus_that_slurm_has_set_stay() {
+    if !has_controller("cpuset") || std::thread::available_parallelism().unwrap().get() < 2 {
+        return common::skip("one CPU, or no cpuset controller");
+    }
+    let mut site = Site::new("theircores");
+    site.config.constrain_cores = true;
+    let list = |text: &str| CpuList::parse(text).unwrap();
+    let all = list(&fs::read_to_string("/sys/devices/system/cpu/online").unwrap());
+    for (theirs, left) in [(Some("0"), "0"), (None, "1")] {
+        let slurms = Slurms::make(&site, &["cpuset"]);
+        let (_, step, version) = slurms.job_and_step("cpuset");
+        let task = PathBuf::from(step.path()).join("task_0");
+        if version == Version::V2 {
+            return common::skip("cgroup2 has the cpuset controller: the cases in guests show this");
+        }
+        // As task/cgroup does on v1, from the top down.
+        for dir in task.ancestors().take(5).collect::<Vec<_>>().iter().rev() {
+            let inner = dir.ends_with("step_0") || dir.ends_with("task_0");
+            let cpus = theirs.filter(|_| inner).map_or_else(|| all.to_string(), str::to_owned);
+            fs::write(dir.join("cpuset.mems"), "0").unwrap();
+            fs::write(dir.join("cpuset.cpus"), cpus).unwrap();
+        }
+        let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
+        let mut fence = Fence::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();
+        let mut plan = policy::plan(&site.config, &grant(1, 100)).0;
+        (plan.job.cores, plan.step.cores) = (Some(list("1")), Some(list("1")));
+        assert_eq!(fence.limit(&plan), []);
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        slurms.take(child.id());
+        let errors = fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
+        assert_eq!(errors, []);
+        assert_eq!(cpuset::cpus(&step).unwrap(), Some(list(left)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        fence.close(soon()).unwrap();
+        slurms.remove();
+        assert_eq!(site.left(), Vec::<PathBuf>::new());
+    }
 }
 
 #[test]

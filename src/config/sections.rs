@@ -301,6 +301,13 @@ static PER_JOB: &[(&str, Stricter)] = &[
     // What every one of them allows, which is nothing that either key could say.
     ("DeviceAllow", |_, _| {}),
     ("GPUDevice", |_, _| {}),
+    ("MaxHugePages", |config, other| config.max_huge_pages = config.max_huge_pages.at_most(&other.max_huge_pages)),
+    ("MaxHugePagesPerUser", |config, other| {
+        config.max_huge_pages_per_user = config.max_huge_pages_per_user.at_most(&other.max_huge_pages_per_user);
+    }),
+    ("MaxHugePagesPerTask", |config, other| {
+        config.max_huge_pages_per_task = config.max_huge_pages_per_task.at_most(&other.max_huge_pages_per_task);
+    }),
 ];
 
 fn stricter(one: OnErrors, other: OnErrors) -> OnErrors {
