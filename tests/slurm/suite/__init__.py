@@ -2,6 +2,6 @@
 """The cases, in the order in which they run."""
 
 from . import (  # noqa: F401
-    limits, memory, sharing, disks, devices, asked, ends, steps, life, reference, configuration,
+    limits, memory, sharing, cores, huge_pages, disks, devices, asked, ends, steps, life, reference, configuration,
     sections, failure, user, placement, newer, configless, beside_systemd, two_nodes, adopted,
 )

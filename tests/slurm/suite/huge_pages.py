@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Huge pages: a job gets no more of them than the site allows, and hears of it in time."""
+
+import contextlib
+from pathlib import Path
+
+from .. import kernel
+from ..harness import MIB, NOT_STARTED, PYTHON, Skip, case, expect_equal, expect_in, fenced
+from ..sites import until
+
+POOL = Path("/proc/sys/vm/nr_hugepages")
+SIZE = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+
+# Maps so many MiB of huge pages and touches each: reserved at once, as mmap does, or only when they are touched.
+MAP = """
+import errno, mmap, os, sys
+RESERVED, NOT_RESERVED = 0, 0x4000  # MAP_NORESERVE
+def use(mib, how):
+    try:
+        pages = mmap.mmap(-1, mib << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000 | how)  # MAP_HUGETLB
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    for at in range(0, mib << 20, 2 << 20):
+        pages[at] = 1
+    return "used"
+for mib, how in (4, RESERVED), (6, RESERVED), (4, NOT_RESERVED), (6, NOT_RESERVED):
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        print("pages", mib, how, use(mib, how), flush=True)
+        os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        print("pages", mib, how, "signal", os.WTERMSIG(status), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def pool(pages):
+    """So many free huge pages of 2 MiB."""
+    if not SIZE.is_dir():
+        raise Skip("no huge pages of 2 MiB")
+    before = kernel.read(POOL)
+    try:
+        POOL.write_text(str(pages))
+        if int(kernel.read(SIZE / "free_hugepages")) < pages:
+            raise Skip(f"the kernel has not found {pages} huge pages")
+        yield
+    finally:
+        POOL.write_text(before)
+
+
+@contextlib.contextmanager
+def handed_down(site):
+    """systemd does not know the controller: it is enabled by hand, as 'jobfence check' says, down to what is not ours to enable."""
+    unified = kernel.hierarchies().get("")
+    if "hugetlb" in kernel.hierarchies() or not unified:
+        yield
+        return
+    places = [place for base in site.bases() for place in (unified.mount_point / base).parents]
+    scopes = [scope.parent for scope in unified.mount_point.glob("*.slice/*slurmstepd.scope")]
+    places += [place for scope in scopes for place in (scope, *scope.parents)]
+    below = [place for place in places if place == unified.mount_point or unified.mount_point in place.parents]
+    changed = []
+    try:
+        for place in sorted(set(below), key=lambda place: len(place.parts)):
+            control = place / "cgroup.subtree_control"
+            if control.exists() and "hugetlb" not in kernel.read(control).split():
+                control.write_text("+hugetlb")
+                changed.append(control)
+        yield
+    finally:
+        for control in reversed(changed):
+            # What jobfence has enabled below comes first, as far as it is there.
+            for inner in control.parent.glob("*/cgroup.subtree_control"):
+                with contextlib.suppress(OSError):
+                    inner.write_text("-hugetlb")
+            with contextlib.suppress(OSError):
+                control.write_text("-hugetlb")
+
+
+def needs_hugetlb():
+    unified = kernel.hierarchies().get("")
+    on_v2 = unified and "hugetlb" in kernel.read(unified.mount_point / "cgroup.controllers").split()
+    if not on_v2 and "hugetlb" not in kernel.hierarchies():
+        raise Skip("no hugetlb controller")
+
+
+# The pool is the whole machine's, and not to be changed where the tests are guests themselves.
+@case(on=["installed"])
+def huge_pages_of_a_job(site):
+    """Within the limit they can be used; beyond it mmap fails, and who did not ask beforehand is killed."""
+    needs_hugetlb()
+    user = site.users[0]
+    with pool(8), handed_down(site):
+        site.configure(MaxHugePages="2M:5M")
+        program = site.directory(user) / "huge.py"
+        program.write_text(MAP)
+        program.chmod(0o644)
+        jobid = site.submit(user, f"{PYTHON} -S {program}\nsleep 300", "-c1", "--mem=200")
+        group = fenced(site, jobid)
+        expect_equal(group.huge_pages(), {"2MB": 4 * MIB}, "the step's limits")
+        expect_equal(group.parent.huge_pages(), {"2MB": 4 * MIB}, "the job's limits")
+        said = until(lambda: [line for line in site.output(jobid).splitlines() if line.startswith("pages ")][3:], 30, "its pages")
+        expect_equal(said[-1], "pages 6 16384 signal 7", "the last, which is killed by SIGBUS")
+        expect_in("pages 4 0 used\npages 6 0 ENOMEM\npages 4 16384 used\n", site.output(jobid), "what it says")
+        site.scancel(jobid)
+        site.wait(jobid)
+
+        site.configure(MaxHugePages="2M:4M,16M:0")
+        jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
+        expect_equal(site.wait(jobid), "FAILED", "state of a job with a size that there is not")
+        expect_in(NOT_STARTED + 'this host has no huge pages of the size (value "16M")', site.output(jobid), "its output")
+
+
+@case(on=["installed"])
+def huge_pages_are_not_handed_down_by_systemd(site):
+    """The controller has to be enabled by hand, and a job says how."""
+    needs_hugetlb()
+    if "hugetlb" in kernel.hierarchies() or not Path("/run/systemd/system").is_dir():
+        raise Skip("not cgroup2 beside systemd")
+    site.configure(MaxHugePages="2M:0")
+    jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
+    expect_equal(site.wait(jobid), "FAILED", "state of the job")
+    expect_in("does not have the hugetlb controller", site.output(jobid), "its output")
+    expect_in("do echo +hugetlb >$file; done", site.output(jobid), "its output")
