@@ -2,15 +2,22 @@
 //! Devices on this host's real cgroups, as root: v1's list, and cgroup2's program beside those of others.
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::devices::{self, Devices, GpuDevice};
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{Layout, Version};
+use jobfence::cgroup::place::Membership;
+use jobfence::config::{Config, Limit};
+use jobfence::fence::Fence;
+use jobfence::host::Host;
+use jobfence::job::{Grant, JobKey, Name};
+use jobfence::policy;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 mod common;
@@ -266,6 +273,85 @@ fn a_command_in_a_fence_has_only_what_is_allowed() {
     command.args(["-o", "ConstrainDevices=yes", "-o", "DeviceAllow=/dev/of-nobody", "--", "echo", "ran"]);
     let said = said(&command.output().unwrap());
     assert!(said.contains("/dev/of-nobody") && !said.contains("ran\n"), "{said}");
+}
+
+/// A step in directories as Slurm makes them, fenced there.
+fn in_slurms_own(site: &Site, mount: &Path, step: &Path) -> (Fence, Host, Child) {
+    let config = Config {
+        cgroup_mountpoint: mount.to_owned(),
+        cgroup_base: Some(site.base.name.clone()),
+        run_dir: site.nodes.path().join("run"),
+        constrain_cpu_quota: false,
+        constrain_ram_space: false,
+        constrain_swap_space: false,
+        constrain_devices: true,
+        device_allow: devices::parse(&format!("{}/kmsg r", site.path())).unwrap(),
+        ..Config::default()
+    };
+    let host = Host::read(&config).unwrap();
+    let daemon = Membership::read(&host.proc, std::process::id().cast_signed()).unwrap();
+    let key = JobKey { node: None, uid: 65_534, job: Name::new("1").unwrap(), step: Name::new("0").unwrap() };
+    let mut fence = Fence::open(&host, &config, &key, Some(&daemon)).unwrap();
+    assert_eq!(fence.limit(&policy::plan(&config, &Grant::default()).0), vec![]);
+    fs::create_dir_all(step.join("task_0")).unwrap();
+    let script = format!("cd {} && read line && : <kmsg && echo so far && : <loop-control", site.path());
+    let mut child = Command::new("sh");
+    let child = child.args(["-c", &script]).env("LC_ALL", "C").stdin(Stdio::piped());
+    let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    fs::write(step.join("task_0/cgroup.procs"), child.id().to_string()).unwrap();
+    (fence, host, child)
+}
+
+/// Lets the child go on, and removes as Slurm does, from the task's directory up.
+fn ended(mut child: Child, fence: &mut Fence, step: &Path, levels: usize) -> String {
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    fence.close(Instant::now() + Duration::from_secs(10)).unwrap();
+    for dir in step.join("task_0").ancestors().take(levels) {
+        fs::remove_dir(dir).unwrap();
+    }
+    said(&output)
+}
+
+#[test]
+fn in_slurms_own_directories_of_cgroup2() {
+    let Some(site) = Site::new("overlay", Version::V2) else { return };
+    let outer = &site.dirs[1];
+    let mount = outer.ancestors().find(|dir| !dir.join("cgroup.type").exists()).unwrap();
+    let job = outer.with_file_name("x_slurmstepd.scope").join("job_1");
+    let step = job.join("step_0/user");
+    let (mut fence, host, child) = in_slurms_own(&site, mount, &step);
+    let pid = child.id().cast_signed();
+    assert_eq!(fence.attach(&host, pid, Some(0)).unwrap(), vec![]);
+    assert_eq!(bpf::attached(&Dir::open(&step).unwrap()).0, ["jobfence_dev"]);
+    assert_eq!(bpf::attached(&Dir::open(&job).unwrap()).0, Vec::<String>::new());
+    // Slurm's, which would be ignored for ours.
+    let theirs = bpf::load("Slurm_Cgroup_v2");
+    bpf::attach(&theirs, &Dir::open(&job).unwrap(), bpf::ALLOW_OVERRIDE);
+    let errors = fence.attach(&host, pid, Some(0)).unwrap();
+    let limits: Vec<Limit> = errors.iter().map(|(limit, _)| *limit).collect();
+    assert_eq!(limits, [Limit::Devices], "{errors:?}");
+    assert!(errors[0].1.to_string().contains("ours would lift"), "{errors:?}");
+    assert_eq!(bpf::attached(&Dir::open(&step).unwrap()).0, Vec::<String>::new());
+    // And without it, by another step's daemon that does the same again.
+    bpf::detach(&theirs, &Dir::open(&job).unwrap());
+    devices::constrain(&Dir::open(&step).unwrap(), Version::V2, &site.allowing("@/kmsg r")).unwrap();
+    let said = ended(child, &mut fence, &step, 5);
+    assert!(said.starts_with("so far\n") && said.contains("Operation not permitted"), "{said}");
+}
+
+#[test]
+fn in_slurms_own_directories_of_v1() {
+    let Some(site) = Site::new("overlay-v1", Version::V1) else { return };
+    let mount = site.dirs[1].ancestors().nth(site.base.name.split('/').count() + 1).unwrap();
+    let step = mount.join(format!("slurm_{}/uid_65534/job_1/step_0", site.base.name.replace('/', "-")));
+    let (mut fence, host, child) = in_slurms_own(&site, mount.parent().unwrap(), &step);
+    let errors = fence.attach(&host, child.id().cast_signed(), Some(0)).unwrap();
+    let limits: Vec<Limit> = errors.iter().map(|(limit, _)| *limit).collect();
+    assert_eq!(limits, [Limit::Devices], "{errors:?}");
+    assert!(errors[0].1.to_string().contains("Slurm itself denies devices"), "{errors:?}");
+    assert_eq!(fs::read_to_string(step.join("devices.list")).unwrap(), "a *:* rwm\n");
+    assert_eq!(ended(child, &mut fence, &step, 5), "so far\n");
 }
 
 fn descriptors() -> Vec<String> {
