@@ -236,6 +236,8 @@ fn a_program_that_admits_no_other_is_neither_replaced_nor_overridden() {
         let place = theirs.path().display().to_string();
         assert!(error.contains("Slurm_Cgroup_v2 (id ") && error.contains("ConstrainDevices=no"), "{error}");
         assert!(error.contains(&format!("is attached to {place} ")), "{error}");
+        // Not for a moment, either.
+        assert!(!error.contains("ours would lift"), "{error}");
         assert_eq!(bpf::attached(&theirs), (vec!["Slurm_Cgroup_v2".to_owned()], flags));
         site.expect(&[READ_LOG, READ_LOOP], &[]);
         bpf::detach(&foreign, &theirs);
