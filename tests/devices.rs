@@ -277,6 +277,40 @@ fn a_command_in_a_fence_has_only_what_is_allowed() {
     assert!(said.contains("/dev/of-nobody") && !said.contains("ran\n"), "{said}");
 }
 
+#[test]
+fn check_says_beforehand_what_cannot_be() {
+    let _alone = alone();
+    let temp = tempfile::tempdir().unwrap();
+    let base = common::Base::new(&format!("jobfence-devices-{}-check", std::process::id()));
+    let write = |name: &str, text: &str| fs::write(temp.path().join(name), text).unwrap();
+    let config = temp.path().join("jobfence.conf");
+    write("slurm.conf", "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/cgroup\n");
+    write("plugstack.conf", "required libjobfence.so\n");
+    let check = |theirs: &str, ours: &str| {
+        write("cgroup.conf", theirs);
+        write("jobfence.conf", ours);
+        let mut check = common::command("check", &base, temp.path());
+        check.arg("--config").arg(&config).env("SLURM_CONF", temp.path().join("slurm.conf"));
+        let output = check.output().unwrap();
+        (output.status.success(), said(&output))
+    };
+    let theirs = "ConstrainDevices=yes\n";
+    let refused = "Slurm denies devices itself, by ConstrainDevices=yes (";
+    for ours in ["ConstrainDevices=yes\n", "[Partition=gpu]\nConstrainDevices=yes\n"] {
+        let (success, said) = check(theirs, ours);
+        assert!(!success && said.contains(refused), "{said}");
+    }
+    for ours in ["ConstrainDevices=no\n", "ConstrainDevices=yes OnError=fail,devices:warn\n"] {
+        let (_, said) = check(theirs, ours);
+        assert_eq!(said.contains(refused), ours.contains("warn"), "{said}");
+        assert!(!said.contains("NO job would be fenced here as configured\n"), "{said}");
+    }
+    let (success, said) = check("", "ConstrainDevices=yes DeviceAllow=/dev/of-nobody\n");
+    assert!(!success && said.contains("/dev/of-nobody"), "{said}");
+    let (success, said) = check("", "ConstrainDevices=yes DeviceAllow=/dev/null\n");
+    assert!(success, "{said}");
+}
+
 /// A step in directories as Slurm makes them, fenced there.
 fn in_slurms_own(site: &Site, mount: &Path, step: &Path) -> (Fence, Host, Child) {
     let config = Config {

@@ -182,6 +182,11 @@ impl Set {
 }
 
 impl Devices {
+    /// Whether all that is allowed is there now.
+    pub fn are_there(&self) -> Result<()> {
+        self.look_up().map(drop)
+    }
+
     /// Looks the devices up, each by a handle of what is there now.
     fn look_up(&self) -> Result<Set> {
         let mut sets = self.0.iter().map(List::look_up);

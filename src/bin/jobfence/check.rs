@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io::{self, IoRules};
@@ -51,6 +52,10 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::FAILURE);
         }
     };
+    let devices_in_sections = loaded.sections().flat_map(|(_, settings)| settings).any(|setting| {
+        let mut config = Config::default();
+        (setting.key().set)(&mut config, setting.value()).is_ok() && config.constrain_devices
+    });
     let config = loaded.config;
     match &loaded.file {
         Some(file) => println!("configuration  {} is understood", file.display()),
@@ -110,12 +115,8 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
             }
         }
     }
-    let theirs = slurm.as_ref().and_then(Slurm::constrains_devices);
-    if let Some(line) = theirs.filter(|_| config.constrain_devices && config.mode == Mode::Enforce) {
-        println!(
-            "devices        Slurm denies devices itself, by {line}, and admits no other rules beside its own: set ConstrainDevices=no \
-             either in cgroup.conf or in jobfence.conf"
-        );
+    if let Some(why) = not_constrained(&config, devices_in_sections, slurm.as_ref()) {
+        println!("devices        {why}");
         if config.on_error.for_limit(Limit::Devices) == OnError::Fail {
             println!("verdict        NO job would be fenced here as configured");
             return Ok(ExitCode::FAILURE);
@@ -167,6 +168,22 @@ fn pam_line(configured: &Configured, plugin: Option<&Plugin>) -> String {
     }
     let words = [vec![file.display().to_string()], arguments].concat();
     format!("session required {}", words.join(" "))
+}
+
+/// Why the devices that a step may use could not be limited, if that is wanted of all jobs or of some.
+fn not_constrained(config: &Config, in_sections: bool, slurm: Option<&Slurm>) -> Option<String> {
+    if config.mode != Mode::Enforce || !config.constrain_devices && !in_sections {
+        return None;
+    }
+    if let Some(line) = slurm.and_then(Slurm::constrains_devices) {
+        return Some(format!(
+            "Slurm denies devices itself, by {line}, and admits no other rules beside its own: set ConstrainDevices=no either in \
+             cgroup.conf or in jobfence.conf"
+        ));
+    }
+    let devices = Devices::new(config.device_allow.clone(), config.gpu_device.clone());
+    let known = if config.constrain_devices { devices.are_there() } else { Ok(()) };
+    known.err().map(|error| error.to_string())
 }
 
 /// Which directories would be ours.
