@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::cgroup::affinity::Affinity;
+use crate::cgroup::cpuset;
 use crate::cgroup::devices;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::disk::Disks;
+use crate::cgroup::huge_pages::{self, HugePages};
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::{Hierarchy, Version};
@@ -21,6 +23,7 @@ use crate::cgroup::limits;
 use crate::cgroup::place::{Membership, SlurmsOwn};
 use crate::cgroup::usage::{Usage, forks_refused, oom_kills};
 use crate::config::{Config, Limit, Percent, TaskCpus};
+use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::host::{self, Host};
 use crate::janitor;
@@ -805,6 +808,20 @@ impl Fence {
             found.is_ok_and(|found| found.at_most(limit.rates) == found)
         };
         plan.step.disks.iter().all(is_set).then_some(&plan.step.io)
+    }
+
+    /// The CPUs on which the step can run, where the kernel has a cpuset of it.
+    pub fn cores(&self) -> Option<CpuList> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("cpuset"))?;
+        cpuset::effective(&*tree.step().ok()?, tree.hierarchy().version).ok()
+    }
+
+    /// The huge pages that the step may have, of these sizes, as the kernel has it.
+    pub fn huge_pages(&self, sizes: &HugePages) -> HugePages {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("hugetlb"));
+        let found =
+            tree.and_then(|tree| Some(huge_pages::limits(&*tree.step().ok()?, tree.hierarchy().version, sizes)));
+        found.unwrap_or_default()
     }
 
     /// How often a process of the step could not start another one for the limit of their number; where the kernel counts at

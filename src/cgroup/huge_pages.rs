@@ -75,10 +75,7 @@ impl HugePages {
     /// The files of a directory and what is to be in each, in their order; those of reservations, which older kernels do not
     /// have, are marked.
     pub fn writes(&self, version: Version) -> Vec<Write> {
-        let (limit, reserved) = match version {
-            Version::V2 => ("max", "rsvd.max"),
-            Version::V1 => ("limit_in_bytes", "rsvd.limit_in_bytes"),
-        };
+        let (limit, reserved) = limit_files(version);
         let files = |size: &HugePage| {
             let name = kernel_name(size.page);
             [(limit, false), (reserved, true)].map(|(file, is_optional)| Write {
@@ -144,6 +141,25 @@ pub fn set(dir: &Dir, version: Version, want: &HugePages) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What a directory is limited to, of these sizes; without those that cannot be read or are not limited.
+pub fn limits(dir: &Dir, version: Version, sizes: &HugePages) -> HugePages {
+    let limit = |size: &HugePage| {
+        let file = format!("hugetlb.{}.{}", kernel_name(size.page), limit_files(version).0);
+        let limit = dir.read_value(&file).ok()?.trim().parse().ok()?;
+        // v1's "unlimited" is a number, too.
+        (limit < 1 << 62).then_some(HugePage { limit, ..*size })
+    };
+    HugePages(sizes.0.iter().filter_map(limit).collect())
+}
+
+/// The ends of the names of a size's files: what counts touched pages, and what counts reserved ones.
+fn limit_files(version: Version) -> (&'static str, &'static str) {
+    match version {
+        Version::V2 => ("max", "rsvd.max"),
+        Version::V1 => ("limit_in_bytes", "rsvd.limit_in_bytes"),
+    }
 }
 
 /// In bytes, the smallest first: a directory `hugepages-2048kB` for each (hugetlbpage.rst).

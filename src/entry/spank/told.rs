@@ -59,6 +59,17 @@ const VARIABLES: &[Variable] = &[
             of_step.into_iter().chain(plan.task.processes).min().map(|count| count.to_string())
         },
     },
+    Variable {
+        name: c"JOBFENCE_CORES",
+        value: |plan, fence| fence.cores().filter(|_| plan.step.cores.is_some()).map(|cpus| cpus.to_string()),
+    },
+    Variable {
+        name: c"JOBFENCE_HUGE_PAGES",
+        value: |plan, fence| {
+            let pages = fence.huge_pages(&plan.step.huge_pages).at_most(&plan.task.huge_pages);
+            (!pages.is_empty()).then(|| pages.to_string())
+        },
+    },
     Variable { name: c"JOBFENCE_SCAVENGER", value: |plan, _| plan.scavenger.then(|| "1".to_owned()) },
 ];
 

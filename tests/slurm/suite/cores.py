@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -66,7 +67,7 @@ def cores_of_two_jobs(site):
     cores, seen = machines_cores(), []
     threads = len(cores[0])
     for user in site.users:
-        script = f"{asking(site, user)}\necho nproc $(env -u OMP_NUM_THREADS nproc)\nsleep 300"
+        script = f"{asking(site, user)}\necho nproc $(env -u OMP_NUM_THREADS nproc)\necho told $JOBFENCE_CORES\nsleep 300"
         jobid = site.submit(user, script, f"-c{threads}", "--mem=100")
         group = fenced(site, jobid)
         expect(group.cores() in cores, f"the step has the CPUs {group.cores()}, and the cores are {cores}")
@@ -79,6 +80,8 @@ def cores_of_two_jobs(site):
         expect(allowed and allowed <= group.cores(), f"Cpus_allowed_list is {allowed}, and should be within {group.cores()}")
         until(lambda: "nproc " in site.output(jobid), 10, "its nproc")
         expect_in(f"nproc {len(allowed)}\n", site.output(jobid), "what it says")
+        listed = until(lambda: re.search(r"told (\S+)\n", site.output(jobid)), 10, "JOBFENCE_CORES")
+        expect_equal(cpu_list(listed.group(1)), group.cores(), "JOBFENCE_CORES")
         seen.append((jobid, group.cores()))
     (_, first), (_, second) = seen
     expect(not first & second, f"the jobs have {first} and {second}")

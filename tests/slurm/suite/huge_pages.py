@@ -97,13 +97,14 @@ def huge_pages_of_a_job(site):
         program = site.directory(user) / "huge.py"
         program.write_text(MAP)
         program.chmod(0o644)
-        jobid = site.submit(user, f"{PYTHON} -S {program}\nsleep 300", "-c1", "--mem=200")
+        jobid = site.submit(user, f"{PYTHON} -S {program}\necho told $JOBFENCE_HUGE_PAGES\nsleep 300", "-c1", "--mem=200")
         group = fenced(site, jobid)
         expect_equal(group.huge_pages(), {"2MB": 4 * MIB}, "the step's limits")
         expect_equal(group.parent.huge_pages(), {"2MB": 4 * MIB}, "the job's limits")
         said = until(lambda: [line for line in site.output(jobid).splitlines() if line.startswith("pages ")][3:], 30, "its pages")
         expect_equal(said[-1], "pages 6 16384 signal 7", "the last, which is killed by SIGBUS")
         expect_in("pages 4 0 used\npages 6 0 ENOMEM\npages 4 16384 used\n", site.output(jobid), "what it says")
+        until(lambda: "told 2M:4M\n" in site.output(jobid), 10, "JOBFENCE_HUGE_PAGES")
         site.scancel(jobid)
         site.wait(jobid)
 
