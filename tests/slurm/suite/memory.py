@@ -6,7 +6,7 @@ from ..harness import (
     EAT, MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_started, fenced,
     fences_well, logged, started,
 )
-from ..sites import until
+from ..sites import InstalledSite, until
 from .limits import expect_killed_for_memory
 
 # Reading a file of holes fills the page cache as any other, and needs no disk.
@@ -220,3 +220,25 @@ def memory_protection(site):
         site.wait(holder)
     expect(kept["60"] >= 90, f"of 110 MiB, {kept['60']:.1f} are still cached")
     return f"of 110 MiB {kept['60']:.1f} stay with memory.low and {kept['0']:.1f} without"
+
+
+@case
+def protection_is_checked(site):
+    """'jobfence check' says what protects nothing, and the command that it names is enough."""
+    if not isinstance(site, InstalledSite):
+        raise Skip("jobfence is not installed here")
+    if not kernel.has_v2_controllers():
+        raise Skip("cgroup v1 protects no memory")
+    site.configure(MemoryLowPercent="50")
+
+    def told():
+        return expect_match(r"(?m)^protection +(.*)$", site.command("jobfence", "check").stdout, "check").group(1)
+    command = expect_match(r"memory\.low of jobs has NO effect: (\S+) is not protected itself; .*: "
+                           r"systemctl set-property (\S+) MemoryLow=SIZE$", told(), "what check says")
+    path, unit = command.groups()
+    expect_equal(path, unit, "the outermost directory, and its unit")
+    try:
+        site.command("systemctl", "set-property", "--runtime", unit, "MemoryLow=500M")
+        expect_in("memory.low of jobs has an effect", told(), "what check says then")
+    finally:
+        site.command("systemctl", "set-property", "--runtime", unit, "MemoryLow=0")
