@@ -140,6 +140,11 @@ def memory_of_user(site):
     first, second = site.users
     site.configure(MaxRAMPerUser="250M")
     if kernel.slurm_tracks and kernel.has_v2_controllers():
+        if isinstance(site, InstalledSite):
+            checked = site.command("jobfence", "check")
+            expect_equal(checked.returncode, 1, f"exit status of jobfence check ({checked.stdout})")
+            expect_in("NO job would be fenced here as configured: Slurm has no directory for all jobs of a user", checked.stdout,
+                      "check")
         return expect_refused(site, "ram", "Slurm has no directory for all jobs of a user", MaxRAMPerUser="250M")
     kept = site.submit(first, hold(80), "-c1", "--mem=200")
     until(lambda: "holds" in site.output(kept), 20, "the first job to hold its memory")
