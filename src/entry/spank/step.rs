@@ -15,19 +15,22 @@ use nix::unistd::Pid;
 use super::Verdict;
 use super::api::Spank;
 use super::bindings::spank_item;
+use super::facts;
 use super::grant::{self, Kind};
 use super::log::tell_user;
 use super::{options, told};
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
-use crate::config::{self, Config, Limit, Mode, OnError, OnErrors};
+use crate::config::{self, Config, Limit, Loaded, Mode, OnError, OnErrors, Resolved};
 use crate::error::{Error, Result};
+use crate::facts::Facts;
 use crate::fence::{CLEANUP_TIMEOUT, Fence, LimitError};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{JobKey, Name};
 use crate::policy::{self, Limits, Plan};
-use crate::record::is_ending;
+use crate::record::job::{JobId, JobRecord, JobRecords};
+use crate::record::{Owner, is_ending};
 use crate::report;
 use crate::requests::Word;
 use crate::topology::Topology;
@@ -55,6 +58,8 @@ struct Fenced {
     plan: Plan,
     host: Host,
     config: Config,
+    /// The record that is to go when the job has ended on this node, and so with this step.
+    note: Option<(JobId, JobRecord)>,
     /// `None` where it cannot be read.
     kernel_log: Option<KernelLog>,
     /// What a dead step daemon left did not go when this step began.
@@ -97,10 +102,11 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
             *step = Step::Unfenced;
             return;
         }
-        Ok(mut loaded) => {
-            loaded.config.on_error = loaded.config.on_error.within(loaded.config.mode);
-            let by = OnErrors::softened_by(loaded.config.mode);
-            (loaded.config.on_error.general(), by, build(spank, loaded.config))
+        Ok(loaded) => {
+            let job = Job::of(spank, &loaded);
+            let config = job.as_ref().map_or_else(|_| loaded.strictest(), |job| job.resolved.config.clone());
+            let by = OnErrors::softened_by(config.mode);
+            (config.on_error.within(config.mode).general(), by, job.and_then(|job| build(spank, job)))
         }
         Err(errors) if errors.mode == Mode::Off => {
             *step = Step::Unfenced;
@@ -124,16 +130,81 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     };
 }
 
-fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
-    let kind = Kind::of(spank.u32(spank_item::S_JOB_STEPID)?);
-    let host = Host::read(&config)?;
-    let key = JobKey {
-        node: node_level(&host)?,
-        uid: spank.u32(spank_item::S_JOB_UID)?,
-        job: Name::new(spank.u32(spank_item::S_JOB_ID)?.to_string())?,
-        step: Name::new(kind.name())?,
-    };
-    let grant = grant::of_step(spank, kind)?;
+/// Whose step this is, and what the administrator says of it.
+struct Job {
+    kind: Kind,
+    host: Host,
+    key: JobKey,
+    id: JobId,
+    /// What the prolog has noted down, or the batch step.
+    record: Option<JobRecord>,
+    /// What is known, as far as anybody asks for it.
+    facts: Facts,
+    /// Whether sections ask for what only the record says.
+    asked: bool,
+    resolved: Resolved,
+}
+
+impl Job {
+    fn of(spank: &Spank, loaded: &Loaded) -> Result<Self, Failure> {
+        let kind = Kind::of(spank.u32(spank_item::S_JOB_STEPID)?);
+        let host = Host::read(&loaded.config)?;
+        let job = spank.u32(spank_item::S_JOB_ID)?;
+        let key = JobKey {
+            node: host.node_level(std::env::var("SLURMD_NODENAME").ok())?,
+            uid: spank.u32(spank_item::S_JOB_UID)?,
+            job: Name::new(job.to_string())?,
+            step: Name::new(kind.name())?,
+        };
+        let id = JobId { node: key.node.clone(), job };
+        let record = JobRecords::existing(&loaded.config.run_dir)
+            .and_then(|records| records.map_or(Ok(None), |records| records.read(&id, &host.boot_id)));
+        let record = record.unwrap_or_else(|error| {
+            log::error!("{key}: what is noted down of the job cannot be used: {error}");
+            None
+        });
+        // Numbers of jobs begin again some day.
+        let record = record.filter(|record| record.uid == key.uid);
+        let asked = loaded.asked();
+        let facts = facts::gather(spank, kind, &asked, record.as_ref())?;
+        let mut resolved = loaded.for_job(&facts)?;
+        resolved.config.on_error = resolved.config.on_error.within(resolved.config.mode);
+        match resolved.unknown_in_words() {
+            Some(unknown) => log::warn!(
+                "{key}: which sections of jobfence.conf hold is not known ({unknown}), so of {} possibilities the strictest \
+                 limits do; Prolog= of slurm.conf with 'jobfence prolog' would say, see jobfence(8)",
+                resolved.candidates.len()
+            ),
+            None => log::debug!("{key}: sections {:?}", resolved.candidates.first().map(|only| &only.sections)),
+        }
+        Ok(Self { kind, host, key, id, record, facts, asked: asked.job, resolved })
+    }
+
+    /// What those steps must know that begin or end later: the record that goes with this step.
+    fn note(&self) -> Option<JobRecord> {
+        match (self.kind, &self.record) {
+            (Kind::Batch | Kind::Extern, Some(record)) => Some(record.clone()),
+            // Nobody has said anything, and the steps after this one are told less.
+            (Kind::Batch, None) if self.asked && self.facts.partition.known().is_some() => self.write_note(),
+            _ => None,
+        }
+    }
+
+    fn write_note(&self) -> Option<JobRecord> {
+        let written = Owner::this(&self.host.proc).and_then(|owner| {
+            let partition = self.facts.partition.clone();
+            let record = JobRecord { partition, ..JobRecord::new(&self.host, Some(owner), self.key.uid) };
+            JobRecords::open(&self.resolved.config.run_dir)?.write(&self.id, &record)?;
+            Ok(record)
+        });
+        written.inspect_err(|error| log::error!("{}: later steps are not told its partition: {error}", self.key)).ok()
+    }
+}
+
+fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
+    let Job { kind, host, key, resolved, facts, .. } = &job;
+    let config = &resolved.config;
+    let grant = grant::of_step(spank, *kind, facts.cpus)?;
     let word = match options::word(spank) {
         Ok(word) => word,
         // Whatever is said in general: a user must not get rid of his fence by asking for nonsense.
@@ -146,45 +217,54 @@ fn build(spank: &Spank, config: Config) -> Result<Fenced, Failure> {
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
     // What dead step daemons left is nobody's but ours to remove, and this is the next chance.
-    let reaped = janitor::reap(&host, &config, Instant::now() + janitor::PATIENCE_AT_LAUNCH);
+    let reaped = janitor::reap(host, config, Instant::now() + janitor::PATIENCE_AT_LAUNCH);
     let leftovers = reaped.as_ref().is_ok_and(|reaped| !reaped.failed.is_empty());
     match reaped {
         Ok(reaped) => reaped.log(),
         Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }
-    let (mut plan, mut errors) = policy::plan(&config, &grant);
+    let (mut plan, mut errors) = policy::strictest(resolved, &grant);
+    plan.give_gpus(&facts.gpus);
     if config.constrain_cores {
         let pinned = Topology::of_node(None).and_then(|topology| policy::pin(&mut plan, &grant, &topology));
         errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
     }
     let granted = plan.clone();
-    errors.extend(policy::obey(&mut plan, &config, &word));
+    errors.extend(policy::obey(&mut plan, config, &word));
     if word != Word::default() {
         let lowered = if plan == granted { "no limit is lowered by that" } else { "limits are lowered" };
         log::info!("{key}: its user asked for {word}; {lowered}");
     }
-    if kind == Kind::Extern {
+    if *kind == Kind::Extern {
         // It has no tasks, and on cgroup2 no process could be in it beside directories of some.
         plan.task = Limits::default();
+        // It holds what is adopted; but a job's quota is never raised again, and steps that know more may be still to come.
+        // (With PrologFlags=RunInJob this step begins before the prolog.)
+        if resolved.unknown_in_words().is_some() {
+            plan.job = Limits { cores: plan.job.cores.take(), ..Limits::default() };
+        }
     }
-    let mut fence = Fence::open_with(&host, &config, &word.controllers(), &key, Some(&daemon))?;
+    let mut fence = Fence::open_with(host, config, &word.controllers(), key, Some(&daemon))?;
     if config.mode == Mode::Enforce {
         errors.extend(fence.limit(&plan));
     } else {
         log::info!("{key}: Mode=observe: would limit {plan}");
     }
-    let told = || told::tell(spank, &config, &plan, &fence).map_err(Failure::from);
-    if let Err(failure) = bear(&key, &config, errors).and_then(|()| told()) {
+    let told = || told::tell(spank, config, &plan, &fence).map_err(Failure::from);
+    if let Err(failure) = bear(key, config, errors).and_then(|()| told()) {
         let _ = fence.close(Instant::now() + CLEANUP_TIMEOUT);
         return Err(failure);
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
+    let note = job.note();
+    let Job { host, id, resolved: Resolved { config, .. }, .. } = job;
     Ok(Fenced {
         daemon: Pid::this(),
         fence,
         plan,
         host,
         config,
+        note: note.map(|note| (id, note)),
         kernel_log: kernel_log.ok(),
         leftovers,
         told_kills: 0,
@@ -233,17 +313,6 @@ fn bear(key: &JobKey, config: &Config, errors: Vec<LimitError>) -> Result<(), Fa
         log::error!("{key} runs without its {limit} limit ({by}): {error}");
     }
     Ok(())
-}
-
-/// Where several slurmd share this host, each has its own branch of the tree: slurmstepd has the node's name in its
-/// environment, and it is the host's own where there is only one. In a container both names are the container's.
-fn node_level(host: &Host) -> Result<Option<Name>> {
-    let Ok(node) = std::env::var("SLURMD_NODENAME") else { return Ok(None) };
-    let hostname = nix::unistd::gethostname().unwrap_or_default();
-    let hostname = hostname.to_string_lossy();
-    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    let alone = short(&hostname) == short(&node) && !host.is_in_container();
-    if alone { Ok(None) } else { Name::new(node).map(Some) }
 }
 
 /// In a task's own process, before it becomes the user's.
@@ -469,6 +538,13 @@ pub fn end() {
     }
     if let Err(error) = closed {
         log::error!("{}: its directories remain for now: {error}", fenced.fence.key());
+    }
+    if let Some((id, seen)) = &fenced.note {
+        let forgotten = JobRecords::existing(&fenced.config.run_dir)
+            .and_then(|records| records.map_or(Ok(()), |records| records.forget_this(id, seen)));
+        if let Err(error) = forgotten {
+            log::error!("{}: what was noted down of the job remains for now: {error}", fenced.fence.key());
+        }
     }
     // A launch cannot wait for long, and the node's next may be hours away. What has failed once was said then.
     if fenced.leftovers
