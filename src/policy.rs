@@ -348,6 +348,7 @@ impl Limits {
         let high = requests.mem_high.map(|asked| self.ram.map_or(asked, |ram| asked.min(ram)));
         self.high = least(self.high, high, Ord::min);
         self.processes = least(self.processes, requests.pids_max, Ord::min);
+        self.io = std::mem::take(&mut self.io).at_most(&requests.io_max);
     }
 }
 
@@ -582,6 +583,7 @@ mod tests {
             cpu_burst: burst.map(Percent::from_hundredths),
             mem_high: high,
             pids_max: pids,
+            io_max: IoRules::default(),
         }
     }
 
@@ -599,6 +601,13 @@ mod tests {
         assert_eq!((job.burst, step.burst), (Some(percent("20")), Some(percent("20"))));
         assert_eq!((job.high, step.high), (Some(100 * MIB), Some(100 * MIB)));
         assert_eq!((job.processes, step.processes), (Some(60), Some(60)));
+        let rules = |text| IoRules::parse(text).unwrap();
+        let io = |text| Requests { io_max: rules(text), ..Requests::default() };
+        let site = Config { io_max: rules("/a rbps=5 wbps=5"), ..Config::default() };
+        let mut throttled = plan(&site, &granted(2, 200)).0;
+        obey(&mut throttled, &site, &Word { job: io("/a rbps=3 wbps=9 riops=7; /b rbps=1"), step: io("/a wiops=2") });
+        assert_eq!(throttled.job.io, rules("/a rbps=3 wbps=5 riops=7; /b rbps=1"));
+        assert_eq!(throttled.step.io, rules("/a rbps=3 wbps=5 riops=7 wiops=2; /b rbps=1"));
         let mut same = plan(&config, &granted(2, 200)).0;
         let more = asked(Some(64_000), Some(10_000), Some(1 << 40), Some(4096));
         assert_eq!(obey(&mut same, &config, &Word { job: more.clone(), step: more }), []);

@@ -7,6 +7,7 @@
 use crate::config::Percent;
 use std::fmt;
 
+use crate::cgroup::io::{IoRules, Malformed};
 use crate::config::units::{Wrong, cpus, percent, processes, size, size_text};
 use crate::error::{Error, Result};
 use crate::job::Cpus;
@@ -28,6 +29,28 @@ pub struct Requests {
     pub mem_high: Option<u64>,
     /// Processes and threads, 1 to 4194304.
     pub pids_max: Option<u64>,
+    /// How fast is read and written, by target.
+    pub io_max: IoRules,
+}
+
+/// Why a value was refused.
+enum Refusal {
+    /// It is none of its kind.
+    Value(Wrong),
+    /// A piece of it is wrong.
+    Piece(Malformed),
+}
+
+impl From<Wrong> for Refusal {
+    fn from(wrong: Wrong) -> Self {
+        Self::Value(wrong)
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(malformed: Malformed) -> Self {
+        Self::Piece(malformed)
+    }
 }
 
 /// One thing that can be asked for.
@@ -43,7 +66,7 @@ pub struct Request {
     expects: &'static str,
     /// A value as an example.
     example: &'static str,
-    set: fn(&mut Requests, &str) -> Result<(), Wrong>,
+    set: fn(&mut Requests, &str) -> Result<(), Refusal>,
     get: fn(&Requests) -> Option<String>,
 }
 
@@ -59,7 +82,7 @@ pub static REQUESTS: &[Request] = &[
         set: |requests, text| {
             let limit = cpus(text)?;
             if limit.thousandths() == 0 {
-                return Err(Wrong::Range);
+                return Err(Wrong::Range.into());
             }
             requests.cpu_limit = Some(limit);
             Ok(())
@@ -72,7 +95,7 @@ pub static REQUESTS: &[Request] = &[
         usage: "save at most so much of the CPU quota for later, if that is less than what the site allows",
         expects: "a percentage from 0 to 100 with at most two decimals",
         example: "20",
-        set: |requests, text| percent(text, 0..=100).map(|percent| requests.cpu_burst = Some(percent)),
+        set: |requests, text| put(&mut requests.cpu_burst, percent(text, 0..=100)),
         get: |requests| requests.cpu_burst.map(|percent| percent.to_string()),
     },
     Request {
@@ -81,7 +104,7 @@ pub static REQUESTS: &[Request] = &[
         usage: "reclaim memory above so much on each node, before the limit at which processes are killed",
         expects: "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T",
         example: "2G",
-        set: |requests, text| size(text).map(|bytes| requests.mem_high = Some(bytes)),
+        set: |requests, text| put(&mut requests.mem_high, size(text)),
         get: |requests| requests.mem_high.map(size_text),
     },
     Request {
@@ -90,10 +113,28 @@ pub static REQUESTS: &[Request] = &[
         usage: "allow at most so many processes and threads on each node",
         expects: "a whole number of processes from 1 to 4194304",
         example: "100",
-        set: |requests, text| processes(text).map(|count| requests.pids_max = Some(count)),
+        set: |requests, text| put(&mut requests.pids_max, processes(text)),
         get: |requests| requests.pids_max.map(|count| count.to_string()),
     },
+    Request {
+        name: "io-max",
+        argument: "RULES",
+        usage: "limit reading and writing on each node, by disk or by a path on it: \"/scratch rbps=200M wiops=1000\", more of \
+                these after a semicolon",
+        expects: IoRules::EXPECTS,
+        example: "\"/scratch wbps=100M\"",
+        set: |requests, text| {
+            requests.io_max = IoRules::parse(text)?;
+            Ok(())
+        },
+        get: |requests| (!requests.io_max.is_empty()).then(|| requests.io_max.to_string()),
+    },
 ];
+
+fn put<T>(request: &mut Option<T>, value: Result<T, Wrong>) -> Result<(), Refusal> {
+    *request = Some(value?);
+    Ok(())
+}
 
 impl Request {
     /// Reads a value, as anybody may have written it, into `requests`, which stay as they were if it is wrong.
@@ -110,7 +151,12 @@ impl Request {
             Ok(text) => text,
             Err(_) => return Err(wrong("bytes that are no text", "")),
         };
-        (self.set)(requests, text).map_err(|error| wrong(&quoted(text), &error.detail()))
+        (self.set)(requests, text).map_err(|refusal| match refusal {
+            Refusal::Value(error) => wrong(&quoted(text), &error.detail()),
+            Refusal::Piece(error) => {
+                Error::new(format!("{given}: {error}; for example --{}={}", self.name, self.example))
+            }
+        })
     }
 
     /// The value in a form that [`Request::read`] accepts; `None` if it was not asked for.
@@ -134,6 +180,7 @@ impl Requests {
             cpu_burst: least(self.cpu_burst, other.cpu_burst),
             mem_high: least(self.mem_high, other.mem_high),
             pids_max: least(self.pids_max, other.pids_max),
+            io_max: self.io_max.at_most(&other.io_max),
         }
     }
 }
@@ -159,10 +206,13 @@ impl Word {
     /// The controllers that it needs.
     pub fn controllers(&self) -> Vec<&'static str> {
         let (job, step) = (&self.job, &self.step);
+        // See `fence::controllers`: what the page cache writes.
+        let writes = job.io_max.limits_writes() || step.io_max.limits_writes();
         let used = [
             ("cpu", job.cpu_limit.or(step.cpu_limit).is_some()),
-            ("memory", job.mem_high.or(step.mem_high).is_some()),
+            ("memory", writes || job.mem_high.or(step.mem_high).is_some()),
             ("pids", job.pids_max.or(step.pids_max).is_some()),
+            ("io", !(job.io_max.is_empty() && step.io_max.is_empty())),
         ];
         used.into_iter().filter(|(_, used)| *used).map(|(controller, _)| controller).collect()
     }
@@ -215,6 +265,7 @@ mod tests {
             ("mem-high", "100", Requests { mem_high: Some(100 << 20), ..none.clone() }),
             ("mem-high", "2G", Requests { mem_high: Some(2 << 30), ..none.clone() }),
             ("pids-max", "60", Requests { pids_max: Some(60), ..none.clone() }),
+            ("io-max", "/a rbps=1M", Requests { io_max: IoRules::parse("/a rbps=1048576").unwrap(), ..none.clone() }),
         ] {
             assert_eq!(read(name, value), Ok(requests), "--{name}={value}");
         }
@@ -250,10 +301,16 @@ mod tests {
         ] {
             assert_eq!(read(name, value), Err(error.to_owned()));
         }
+        let error = read("io-max", "/a rbps=1M; /b rbps=x").unwrap_err();
+        assert!(
+            error.starts_with("--io-max: found \"") && error.ends_with("--io-max=\"/scratch wbps=100M\""),
+            "{error}"
+        );
         for (name, values) in [
             ("cpu-limit", &["", "-1", "+1", "1e3", "0.0005", "1025", ".5", " 1", "1 ", "unlimited"][..]),
             ("cpu-burst", &["", "-1", "100.01", "50.125", "all"]),
             ("mem-high", &["", "0", "1023K", "1.5G", "16777216T", "unlimited"]),
+            ("io-max", &["", "/a", "a rbps=1", "/a rbps=1; /a rbps=2", "/../a rbps=1"]),
             ("pids-max", &["", "0", "4194305", "1k", "unlimited"]),
         ] {
             for value in values {
@@ -282,7 +339,8 @@ mod tests {
         let mut requests = Requests::default();
         for request in REQUESTS {
             assert_eq!(request.value(&requests), None, "{}", request.name);
-            request.read(request.name, request.example.as_bytes(), &mut requests).unwrap();
+            let example = request.example.trim_matches('"');
+            request.read(request.name, example.as_bytes(), &mut requests).unwrap();
             let mut again = Requests::default();
             request.read(request.name, request.value(&requests).unwrap().as_bytes(), &mut again).unwrap();
             assert_eq!(request.value(&again), request.value(&requests), "{}", request.name);
@@ -310,7 +368,7 @@ mod tests {
                     if let Err(error) = request.read("--option", value, &mut requests) {
                         prop_assert_eq!(&requests, &Requests::default());
                         let error = error.to_string();
-                        prop_assert!(error.chars().count() < 400 && !error.contains(char::is_control), "{}", error);
+                        prop_assert!(error.chars().count() < 600 && !error.contains(char::is_control), "{}", error);
                     }
                 }
             }

@@ -13,7 +13,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::api::{Handle, Spank, bindings::spank_option};
 use super::{Verdict, answer, callback};
@@ -21,16 +21,14 @@ use crate::error::{Error, Result};
 use crate::requests::{REQUESTS, Request, Requests, Word};
 
 /// What the options of this process say.
+#[derive(Default)]
 struct Given {
     requests: Requests,
     /// What was wrong first.
     error: Option<Error>,
 }
 
-static GIVEN: Mutex<Given> = Mutex::new(Given {
-    requests: Requests { cpu_limit: None, cpu_burst: None, mem_high: None, pids_max: None },
-    error: None,
-});
+static GIVEN: LazyLock<Mutex<Given>> = LazyLock::new(Mutex::default);
 
 /// A callback that panicked has left an error.
 fn given() -> MutexGuard<'static, Given> {
@@ -155,7 +153,10 @@ mod tests {
             assert!(!request.usage.is_empty() && !request.argument.is_empty());
         }
         let variables: Vec<_> = REQUESTS.iter().map(variable).collect();
-        assert_eq!(variables, ["JOBFENCE_CPU_LIMIT", "JOBFENCE_CPU_BURST", "JOBFENCE_MEM_HIGH", "JOBFENCE_PIDS_MAX"]);
+        assert_eq!(
+            variables,
+            ["JOBFENCE_CPU_LIMIT", "JOBFENCE_CPU_BURST", "JOBFENCE_MEM_HIGH", "JOBFENCE_PIDS_MAX", "JOBFENCE_IO_MAX"]
+        );
     }
 
     /// One test, since what is given is the process's.

@@ -17,7 +17,7 @@ use crate::policy::Plan;
 /// A limit and the variable that tells it.
 struct Variable {
     name: &'static CStr,
-    /// From the kernel's files, so that it is what is there and not what was planned.
+    /// From the kernel's files where they tell it, so that it is what is there and not what was planned.
     value: fn(&Plan, &Fence) -> Option<String>,
 }
 
@@ -57,6 +57,13 @@ const VARIABLES: &[Variable] = &[
         value: |plan, fence| {
             let of_step = fence.processes().filter(|_| plan.step.processes.is_some());
             of_step.into_iter().chain(plan.task.processes).min().map(|count| count.to_string())
+        },
+    },
+    Variable {
+        name: c"JOBFENCE_IO_MAX",
+        value: |plan, fence| {
+            let rules = fence.io().cloned().unwrap_or_default().at_most(&plan.task.io);
+            (!rules.is_empty()).then(|| rules.to_string())
         },
     },
     Variable {

@@ -9,6 +9,7 @@ from ..harness import (
     expect_not_drained, expect_not_started, fenced, fences_well, logged, started,
 )
 from ..sites import UNFINISHED, until
+from .disks import a_disk
 from .limits import SPIN, expect_quota_used, spinning
 from .steps import running_job
 
@@ -17,6 +18,7 @@ OPTIONS = {
     "--cpu-burst": ("PERCENT", ["101", "-1", "much"]),
     "--mem-high": ("SIZE", ["1K", "1.5G", "all"]),
     "--pids-max": ("COUNT", ["0", "4194305", "99999999999999999999", "50 60"]),
+    "--io-max": ("RULES", ["/scratch", "scratch rbps=1M", "/scratch rbps=1M; /scratch rbps=2M", "/scratch speed=1"]),
 }
 # Slurm's own name for an option of a plugin in the environment of its commands.
 VARIABLE = "SLURM_SPANK__SLURM_SPANK_OPTION_jobfence_{}"
@@ -79,6 +81,29 @@ def every_option_of_a_job(site):
               "MEMORY_BYTES": str(200 * MIB)}
     expect_equal({name: found.get(f"JOBFENCE_{name}") for name in wanted}, wanted, "what the job is told")
     site.scancel(jobid)
+
+
+@case
+def io_that_is_asked_for(site):
+    """By the site and by the user: the lower rates of both, and what only one has named."""
+    with a_disk() as disk:
+        site.configure(IOMax=f"{disk.target} rbps=8M wbps=4M")
+        jobid = site.submit(site.users[0], f"{TOLD}\nsleep 300", "-c1", "--mem=100",
+                            f"--io-max={disk.target} rbps=2M wbps=900M riops=500")
+        step = fenced(site, jobid)
+        wanted = {"rbps": 2 * MIB, "wbps": 4 * MIB, "riops": 500}
+        for one in step, step.parent:
+            expect_equal(one.io_max().get(disk.number), wanted, f"I/O limits of {one.path}")
+        expect_equal(told_by(site, jobid).get("JOBFENCE_IO_MAX"), f"{disk.target} rbps=2M wbps=4M riops=500",
+                     "what the job is told")
+        site.scancel(jobid)
+        site.wait(jobid)
+        # Where the site has no such limit.
+        site.configure()
+        jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100", f"--io-max={disk.target} wbps=1M")
+        expect_equal(fenced(site, jobid).io_max().get(disk.number), {"wbps": MIB}, "I/O limits of the step")
+        site.scancel(jobid)
+        site.wait(jobid)
 
 
 @case(layout=False)
@@ -159,7 +184,7 @@ def refused_at_the_prompt(site):
                 args = [*command, f"{option}={value}", "sh" if command != ["sbatch"] else "script"]
                 done = site.as_user(user, args)
                 expect(done.returncode != 0, f"{args[:2]} with {value[:20]!r} returned 0")
-                expect_match(rf"error: jobfence: {option}: found .*, expected .*for example {option}=\S+\n",
+                expect_match(rf"error: jobfence: {option}: found .*, expected .*for example {option}=.+\n",
                              done.stderr, f"what {command[0]} says of {value[:20]!r}")
     name = VARIABLE.format("cpu_limit")
     done = site.as_user(user, ["sbatch", "script"], env={name: "half"})
