@@ -46,6 +46,11 @@ pub fn parse_size(text: &str) -> Option<u64> {
     units::size(text).ok()
 }
 
+/// CPUs as `MaxCPUsPerUser` has them: a number up to 1024 with at most three decimals.
+pub fn parse_cpus(text: &str) -> Option<Cpus> {
+    units::cpus(text).ok()
+}
+
 /// Every setting; an empty file gives [`Config::default`], which fences.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {

@@ -11,6 +11,7 @@ use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US, SwapLimit};
 use crate::config::{Candidate, Config, Limit, Percent, Resolved, TaskCpus};
 use crate::cpu_list::CpuList;
 use crate::error::Error;
+use crate::facts::Facts;
 use crate::job::{Cpus, Grant};
 use crate::report::mebibytes;
 use crate::requests::{Requests, Word};
@@ -364,6 +365,24 @@ fn requested_quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
         .hint(format!("ask for at least --cpu-limit={least}")));
     }
     Ok(CpuQuota { quota_us, period_us })
+}
+
+/// All that a step is limited to, by the site and by its user's word. `topology` is asked for only where cores are wanted.
+pub fn of_step(
+    resolved: &Resolved,
+    facts: &Facts,
+    grant: &Grant,
+    word: &Word,
+    topology: impl FnOnce() -> Result<Topology, Error>,
+) -> (Plan, Vec<(Limit, Error)>) {
+    let (mut plan, mut errors) = strictest(resolved, grant);
+    plan.give_gpus(&facts.gpus);
+    if resolved.config.constrain_cores {
+        let pinned = topology().and_then(|topology| pin(&mut plan, grant, &topology));
+        errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
+    }
+    errors.extend(obey(&mut plan, &resolved.config, word));
+    (plan, errors)
 }
 
 /// As [`plan`], where it may not be known which sections of the configuration a job has: of each limit the least of all that

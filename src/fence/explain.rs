@@ -4,11 +4,12 @@
 use std::path::PathBuf;
 
 use super::limiting::{self, Place, Write};
-use super::{IDLE, controllers, in_mount};
+use super::{IDLE, LimitError, controllers, in_mount};
+use crate::cgroup::disk::Disks;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::CPU_IDLE;
 use crate::config::{Config, Limit};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host::Host;
 use crate::job::JobKey;
 use crate::policy::{Level, Plan};
@@ -28,17 +29,26 @@ pub struct Line {
     pub keys: &'static [&'static str],
 }
 
-/// Every limit of a step, the outermost directory first. `is_overlay` says in which hierarchies the directories are Slurm's.
+/// Every limit of a step, the outermost directory first, and what cannot be limited. `is_overlay` says in which hierarchies the
+/// directories are Slurm's, `more` which controllers are needed beside those of the configuration.
 ///
 /// What an earlier step has left lower, or Slurm itself has set, is not looked at.
 pub fn explain(
     host: &Host,
     config: &Config,
+    more: &[&'static str],
     key: &JobKey,
     plan: &Plan,
     is_overlay: impl Fn(&Hierarchy) -> bool,
-) -> Result<Vec<Line>> {
-    let wanted = controllers(config);
+) -> Result<(Vec<Line>, Vec<LimitError>)> {
+    let mut wanted = controllers(config);
+    wanted.extend(more.iter().filter(|more| !wanted.contains(more)).copied().collect::<Vec<_>>());
+    let mut plan = plan.clone();
+    let mut errors = Vec::new();
+    if plan.names_disks() {
+        errors = plan.find_disks(&Disks::read(&host.proc)?);
+    }
+    let plan = &plan;
     let mut lines = Vec::new();
     for hierarchy in host.hierarchies(&wanted)? {
         let overlay = is_overlay(hierarchy);
@@ -83,19 +93,13 @@ pub fn explain(
         }
     }
     for controller in wanted {
-        if let Some(error) = host.missing(controller) {
-            let missing = limiting::none_of(plan, |theirs| theirs == controller, &error);
-            lines.extend(missing.into_iter().map(|(limit, error): (Limit, Error)| Line {
-                limit,
-                level: Level::Job,
-                dir: host.layout.hierarchies.first().map_or_else(PathBuf::new, |h| h.mount.clone()),
-                writes: Err(error),
-                keys: limiting::keys_of(limit),
-            }));
-        }
+        let missing = host.missing(controller);
+        errors.extend(
+            missing.into_iter().flat_map(|error| limiting::none_of(plan, |theirs| theirs == controller, &error)),
+        );
     }
     lines.sort_by_key(|line| line.level);
-    Ok(lines)
+    Ok((lines, errors))
 }
 
 /// The directory of a level; `None` where there is none of users.

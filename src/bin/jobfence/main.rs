@@ -3,6 +3,7 @@
 
 mod adopt;
 mod check;
+mod explain;
 mod hold;
 mod pam;
 mod placement;
@@ -33,6 +34,8 @@ struct Cli {
 enum Command {
     /// Read the configuration and look at this host: would a job be fenced here, and how?
     Check(check::Options),
+    /// Say which limits a job gets, from which line of which file, and what is written where.
+    Explain(explain::Options),
     /// Run a command in a fence, without any scheduler.
     Run(run::Options),
     /// Remove what dead step daemons have left.
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Check(options) => check::check(&options),
+        Command::Explain(options) => explain::explain(&options),
         Command::Run(options) => run::run(&options),
         Command::Reap(configured) => reap::reap(&configured),
         Command::Prolog(configured) => Ok(prolog::prolog(&configured)),

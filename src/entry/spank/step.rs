@@ -21,7 +21,7 @@ use super::log::tell_user;
 use super::{options, told};
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
-use crate::config::{self, Config, Limit, Loaded, Mode, OnError, OnErrors, Resolved};
+use crate::config::{self, Config, Loaded, Mode, OnError, OnErrors, Resolved};
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::fence::{CLEANUP_TIMEOUT, Fence, LimitError};
@@ -223,17 +223,9 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
         Ok(reaped) => reaped.log(),
         Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }
-    let (mut plan, mut errors) = policy::strictest(resolved, &grant);
-    plan.give_gpus(&facts.gpus);
-    if config.constrain_cores {
-        let pinned = Topology::of_node(None).and_then(|topology| policy::pin(&mut plan, &grant, &topology));
-        errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
-    }
-    let granted = plan.clone();
-    errors.extend(policy::obey(&mut plan, config, &word));
+    let (mut plan, mut errors) = policy::of_step(resolved, facts, &grant, &word, || Topology::of_node(None));
     if word != Word::default() {
-        let lowered = if plan == granted { "no limit is lowered by that" } else { "limits are lowered" };
-        log::info!("{key}: its user asked for {word}; {lowered}");
+        log::info!("{key}: its user asked for {word}, which lowers what is higher");
     }
     if *kind == Kind::Extern {
         // It has no tasks, and on cgroup2 no process could be in it beside directories of some.

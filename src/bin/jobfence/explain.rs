@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence explain`: which limits a job gets, from which line of which file, and what is written where.
+//!
+//! The limits are computed and put into files by the code that does so for a step; only the last write is left out.
+
+use std::collections::BTreeMap;
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+use jobfence::config::{Config, Key, Limit, Loaded, Mode, Resolved, parse_cpus, parse_size};
+use jobfence::cpu_list::CpuList;
+use jobfence::facts::{Asked, Fact, Facts};
+use jobfence::fence::explain::{Line, explain as lines_of};
+use jobfence::host::Host;
+use jobfence::hostlist::HostList;
+use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::policy;
+use jobfence::report::mebibytes;
+use jobfence::requests::{REQUESTS, Requests, Word};
+use jobfence::topology::Topology;
+use nix::unistd::{Group, User};
+
+use crate::placement::{Placement, Slurm};
+use crate::{Configured, Failure};
+
+#[derive(Args)]
+pub struct Options {
+    /// A job that is known to Slurm; otherwise one as the options say
+    #[arg(value_name = "JOBID")]
+    job: Option<u32>,
+    /// CPUs (hardware threads) that the job is granted on this node
+    #[arg(long, value_name = "CPUS", value_parser = cpus, conflicts_with = "job")]
+    cpus: Option<Cpus>,
+    /// Memory that it is granted on this node, such as 200M or 4G
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "job")]
+    mem: Option<u64>,
+    /// Cores that it is granted, by Slurm's numbers, as 0-3,8
+    #[arg(long, value_name = "LIST", value_parser = list)]
+    cores: Option<CpuList>,
+    /// GPUs that it is granted, by Slurm's numbers, as 0,1
+    #[arg(long, value_name = "LIST", value_parser = list)]
+    gpus: Option<CpuList>,
+    /// CPUs of one task, as srun -c has it
+    #[arg(long, value_name = "CPUS", value_parser = cpus)]
+    cpus_per_task: Option<Cpus>,
+    /// The step: batch, extern, interactive or a number
+    #[arg(long, value_name = "STEP", default_value = "batch")]
+    step: String,
+    /// Its user, by name or number [default: who asks]
+    #[arg(long, value_name = "USER", conflicts_with = "job")]
+    user: Option<String>,
+    /// Its partition [default: unknown]
+    #[arg(long, value_name = "NAME", conflicts_with = "job")]
+    partition: Option<String>,
+    /// Its QOS [default: unknown]
+    #[arg(long, value_name = "NAME", conflicts_with = "job")]
+    qos: Option<String>,
+    /// Its account [default: unknown]
+    #[arg(long, value_name = "NAME", conflicts_with = "job")]
+    account: Option<String>,
+    /// This node's name in slurm.conf [default: the host's]
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// What its user asks for, as in sbatch
+    #[arg(long, value_name = "CPUS")]
+    cpu_limit: Option<String>,
+    /// What its user asks for, as in sbatch
+    #[arg(long, value_name = "PERCENT")]
+    cpu_burst: Option<String>,
+    /// What its user asks for, as in sbatch
+    #[arg(long, value_name = "SIZE")]
+    mem_high: Option<String>,
+    /// What its user asks for, as in sbatch
+    #[arg(long, value_name = "COUNT")]
+    pids_max: Option<String>,
+    /// What its user asks for, as in sbatch
+    #[arg(long, value_name = "RULES")]
+    io_max: Option<String>,
+    /// As if the directories were Slurm's own in every hierarchy with limits [default: as slurm.conf says]
+    #[arg(long)]
+    overlay: bool,
+    #[command(flatten)]
+    configured: Configured,
+}
+
+/// What is known of the job.
+struct Job {
+    id: u32,
+    grant: Grant,
+    facts: Facts,
+}
+
+/// Fails where a limit cannot be set as configured.
+pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
+    let loaded = options.configured.load()?;
+    let host = Host::read(&loaded.config)?;
+    let mut job = match options.job {
+        Some(id) => of_slurm(options, id)?,
+        None => as_said(options),
+    };
+    let asked = loaded.asked();
+    know_user(&mut job.facts, options, &asked);
+    let resolved = loaded.for_job(&job.facts)?;
+    let config = &resolved.config;
+    let word = Word { job: word(options)?, step: Requests::default() };
+    let topology = || Topology::of_node(loaded.file.as_deref());
+    let (plan, mut errors) = policy::of_step(&resolved, &job.facts, &job.grant, &word, topology);
+    let uid = job.facts.uid.known().copied().unwrap_or_else(|| nix::unistd::getuid().as_raw());
+    let node = job.facts.node.known().cloned();
+    let key = JobKey {
+        node: host.node_level(node)?,
+        uid,
+        job: Name::new(job.id.to_string())?,
+        step: Name::new(options.step.clone())?,
+    };
+    describe(&job, &loaded, &resolved);
+    if config.mode != Mode::Enforce {
+        println!("mode       {}: none of this is written", mode_of(config));
+    }
+    let slurm = Slurm::read(loaded.file.as_deref());
+    let is_overlay = |hierarchy: &_| match &slurm {
+        _ if options.overlay => true,
+        Some(slurm) => matches!(slurm.placement(hierarchy), Placement::Overlay(_)),
+        None => false,
+    };
+    let (lines, more) = lines_of(&host, config, &word.controllers(), &key, &plan, is_overlay)?;
+    errors.extend(more);
+    for line in &lines {
+        println!();
+        for text in in_words(line) {
+            println!("{:6} {text}", line.level.to_string());
+        }
+        println!("       {} by {}", line.limit, reasons(line, &resolved, &word));
+    }
+    let mut failed = false;
+    for (limit, error) in &errors {
+        println!("\n{limit} cannot be limited: {error}");
+        failed = true;
+    }
+    failed |= lines.iter().any(|line| line.writes.is_err());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The job, and what of the configuration holds for it.
+fn describe(job: &Job, loaded: &Loaded, resolved: &Resolved) {
+    let facts = &job.facts;
+    let or_unknown = |fact: &Fact<String>| match fact.known() {
+        Some(name) if name.is_empty() => "none".to_owned(),
+        Some(name) => name.clone(),
+        None => "unknown".to_owned(),
+    };
+    let uid = facts.uid.known().map_or_else(|| "unknown".to_owned(), u32::to_string);
+    println!(
+        "job        {} of {} (uid {uid}), partition {}, QOS {}, account {}",
+        job.id,
+        or_unknown(&facts.user),
+        or_unknown(&facts.partition),
+        or_unknown(&facts.qos),
+        or_unknown(&facts.account)
+    );
+    let cpus = job.grant.job_cpus.map_or_else(|| "CPUs not said".to_owned(), |cpus| format!("{cpus} CPUs"));
+    let memory =
+        job.grant.job_memory.map_or_else(|| "memory not said".to_owned(), |m| format!("{} of memory", mebibytes(m)));
+    println!("granted    {cpus}, {memory}");
+    match &loaded.file {
+        Some(file) => println!("file       {}", file.display()),
+        None => println!("file       none: defaults"),
+    }
+    match resolved.unknown_in_words() {
+        Some(unknown) => println!(
+            "sections   depend on what is unknown ({unknown}): of {} possibilities the strictest limits hold",
+            resolved.candidates.len()
+        ),
+        None => {
+            let sections = resolved.candidates.first().map(|only| only.sections.join(" ")).unwrap_or_default();
+            println!("sections   {}", if sections.is_empty() { "none" } else { &sections });
+        }
+    }
+}
+
+fn mode_of(config: &Config) -> &'static str {
+    match config.mode {
+        Mode::Enforce => "Mode=enforce",
+        Mode::Observe => "Mode=observe",
+        Mode::Off => "Mode=off",
+    }
+}
+
+/// What is written, file by file; or why not.
+fn in_words(line: &Line) -> Vec<String> {
+    match &line.writes {
+        Ok(writes) => {
+            writes.iter().map(|write| format!("{} = {}", line.dir.join(&write.file).display(), write.value)).collect()
+        }
+        Err(error) => vec![format!("cannot be written: {error}")],
+    }
+}
+
+/// The keys behind a limit, with their values and places; and what its user has asked for.
+fn reasons(line: &Line, resolved: &Resolved, word: &Word) -> String {
+    let find = |name: &&'static str| jobfence::config::KEYS.iter().find(|key| key.name == *name);
+    let keys = line.keys.iter().filter_map(find).filter_map(|key: &Key| {
+        let value = (key.get)(&resolved.config)?;
+        Some(format!("{}={value} ({})", key.name, resolved.origin(key)))
+    });
+    let asked = REQUESTS.iter().filter(|request| limit_of(request.name) == Some(line.limit));
+    let asked =
+        asked.filter_map(|request| Some(format!("--{}={} (the user)", request.name, request.value(&word.job)?)));
+    let all: Vec<String> = keys.chain(asked).collect();
+    all.join(", ")
+}
+
+/// The limit that an option of srun, sbatch and salloc lowers.
+fn limit_of(option: &str) -> Option<Limit> {
+    Some(match option {
+        "cpu-limit" => Limit::Cpu,
+        "cpu-burst" => Limit::Burst,
+        "mem-high" => Limit::MemoryHigh,
+        "pids-max" => Limit::Processes,
+        "io-max" => Limit::Io,
+        _ => return None,
+    })
+}
+
+fn word(options: &Options) -> Result<Requests, Failure> {
+    let mut requests = Requests::default();
+    let given = [
+        ("cpu-limit", &options.cpu_limit),
+        ("cpu-burst", &options.cpu_burst),
+        ("mem-high", &options.mem_high),
+        ("pids-max", &options.pids_max),
+        ("io-max", &options.io_max),
+    ];
+    for (name, value) in given {
+        let request = REQUESTS.iter().find(|request| request.name == name);
+        if let (Some(request), Some(value)) = (request, value) {
+            request.read(&format!("--{name}"), value.as_bytes(), &mut requests)?;
+        }
+    }
+    Ok(requests)
+}
+
+/// A job that does not exist.
+fn as_said(options: &Options) -> Job {
+    let named = |name: &Option<String>| Fact::from(name.clone());
+    let facts = Facts {
+        partition: named(&options.partition),
+        qos: named(&options.qos),
+        account: named(&options.account),
+        ..Facts::default()
+    };
+    let grant = grant(options, options.cpus, options.mem, options.cores.clone().unwrap_or_default());
+    Job { id: 0, grant, facts }
+}
+
+fn grant(options: &Options, cpus: Option<Cpus>, memory: Option<u64>, cores: CpuList) -> Grant {
+    Grant {
+        job_cpus: cpus,
+        step_cpus: cpus,
+        task_cpus: options.cpus_per_task.or(cpus),
+        job_memory: memory,
+        step_memory: memory,
+        job_cores: cores.clone(),
+        step_cores: cores,
+    }
+}
+
+/// A job as Slurm's controller knows it.
+fn of_slurm(options: &Options, id: u32) -> Result<Job, Failure> {
+    let output = Command::new("scontrol").args(["--details", "--oneliner", "show", "job", &id.to_string()]).output();
+    let output = output
+        .map_err(|error| format!("cannot ask Slurm: scontrol: {error}; say what is granted by --cpus and --mem"))?;
+    if !output.status.success() {
+        return Err(format!("Slurm does not know job {id}: {}", String::from_utf8_lossy(&output.stderr).trim()).into());
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let node = node_name(options);
+    let shown =
+        Shown::parse(&text, &node).ok_or_else(|| format!("job {id} has nothing on node {node} (see --node)"))?;
+    let named =
+        |key: &str| Fact::from(shown.of_job(key).map(|value| if value == "(null)" { "" } else { value }.to_owned()));
+    let user = shown.of_job("UserId").and_then(|user| user.split_once('('));
+    let facts = Facts {
+        partition: named("Partition"),
+        qos: named("QOS"),
+        account: named("Account"),
+        uid: user.and_then(|(_, uid)| uid.trim_end_matches(')').parse().ok()).into(),
+        user: user.map(|(name, _)| name.to_owned()).into(),
+        ..Facts::default()
+    };
+    let threads = shown.on_node("CPU_IDs").and_then(CpuList::parse).unwrap_or_default();
+    let count = u32::try_from(threads.len()).ok().filter(|count| *count > 0);
+    let mib = shown.on_node("Mem").and_then(|mem| mem.parse::<u64>().ok()).filter(|mib| *mib > 0);
+    let cores = options.cores.clone().unwrap_or_else(|| cores_of(&threads));
+    let grant = grant(options, count.map(Cpus::whole), mib.map(|mib| mib.saturating_mul(1 << 20)), cores);
+    Ok(Job { id, grant, facts })
+}
+
+/// The cores of hardware threads, by Slurm's numbers, in which those of a core follow each other.
+fn cores_of(threads: &CpuList) -> CpuList {
+    let per_core = jobfence::host::threads_per_core().and_then(|count| u32::try_from(count).ok()).unwrap_or(1).max(1);
+    let cores: Vec<String> = threads.iter().map(|thread| (thread / per_core).to_string()).collect();
+    CpuList::parse(&cores.join(",")).unwrap_or_default()
+}
+
+fn node_name(options: &Options) -> String {
+    let host = || {
+        nix::unistd::gethostname()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .split('.')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    options.node.clone().or_else(|| std::env::var("SLURMD_NODENAME").ok()).unwrap_or_else(host)
+}
+
+/// What `scontrol --details --oneliner show job` says: `Key=Value` with blanks between, and for each kind of node
+/// `Nodes=LIST CPU_IDs=LIST Mem=MIB GRES=...`.
+struct Shown<'a> {
+    job: BTreeMap<&'a str, &'a str>,
+    node: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Shown<'a> {
+    /// `None`: the job has nothing on this node.
+    fn parse(text: &'a str, node: &str) -> Option<Self> {
+        let (mut job, mut of_node) = (BTreeMap::new(), None::<BTreeMap<&str, &str>>);
+        let mut is_ours = false;
+        for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
+            match key {
+                "Nodes" => {
+                    is_ours = of_node.is_none() && HostList::parse(value).is_some_and(|list| list.contains(node));
+                    if is_ours {
+                        of_node = Some(BTreeMap::new());
+                    }
+                }
+                "CPU_IDs" | "Mem" | "GRES" if is_ours => {
+                    of_node.get_or_insert_default().insert(key, value);
+                }
+                _ => {
+                    job.entry(key).or_insert(value);
+                }
+            }
+        }
+        Some(Self { job, node: of_node? })
+    }
+
+    fn of_job(&self, key: &str) -> Option<&'a str> {
+        self.job.get(key).copied()
+    }
+
+    fn on_node(&self, key: &str) -> Option<&'a str> {
+        self.node.get(key).copied()
+    }
+}
+
+/// Completes what is known of the user and the node.
+fn know_user(facts: &mut Facts, options: &Options, asked: &Asked) {
+    if facts.uid.known().is_none() {
+        let found = match &options.user {
+            Some(name) => match name.parse::<u32>() {
+                Ok(uid) => User::from_uid(uid.into()),
+                Err(_) => User::from_name(name),
+            },
+            None => User::from_uid(nix::unistd::getuid()),
+        };
+        if let Ok(Some(user)) = found {
+            facts.uid = Fact::Known(user.uid.as_raw());
+            facts.user = Fact::Known(user.name);
+        } else if let Some(uid) = options.user.as_ref().and_then(|name| name.parse().ok()) {
+            facts.uid = Fact::Known(uid);
+        }
+    }
+    facts.node = Fact::Known(node_name(options));
+    facts.gpus = options.gpus.as_ref().map(|gpus| gpus.iter().collect()).unwrap_or_default();
+    if !asked.gids {
+        return;
+    }
+    let name = facts.user.known().and_then(|name| std::ffi::CString::new(name.as_str()).ok());
+    let user = facts.user.known().and_then(|name| User::from_name(name).ok().flatten());
+    if let (Some(name), Some(user)) = (name, user)
+        && let Ok(gids) = nix::unistd::getgrouplist(&name, user.gid)
+    {
+        let gids: Vec<u32> = gids.into_iter().map(nix::unistd::Gid::as_raw).collect();
+        for name in &asked.groups {
+            if let Ok(Some(group)) = Group::from_name(name) {
+                facts.groups.insert(name.clone(), gids.contains(&group.gid.as_raw()));
+            }
+        }
+        facts.gids = Fact::Known(gids);
+    }
+}
+
+fn cpus(text: &str) -> Result<Cpus, String> {
+    parse_cpus(text).ok_or_else(|| format!("expected a number of CPUs with at most three decimals, found {text:?}"))
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).ok_or_else(|| format!("expected a size of at least 1M, such as 200M or 4G, found {text:?}"))
+}
+
+fn list(text: &str) -> Result<CpuList, String> {
+    CpuList::parse(text).ok_or_else(|| format!("expected a list of numbers as 0-3,8, found {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_read_as_scontrol_shows_it() {
+        let text = "JobId=7 JobName=a b UserId=alice(1001) GroupId=alice(1001) Account=(null) QOS=normal Partition=gpu \
+                    JOB_GRES=(null) Nodes=n[1-2] CPU_IDs=0-3 Mem=200 GRES= Nodes=n3 CPU_IDs=2 Mem=100 GRES= Command=x=y\n";
+        let shown = Shown::parse(text, "n3").unwrap();
+        assert_eq!((shown.on_node("CPU_IDs"), shown.on_node("Mem")), (Some("2"), Some("100")));
+        assert_eq!((shown.of_job("UserId"), shown.of_job("Partition")), (Some("alice(1001)"), Some("gpu")));
+        assert_eq!(Shown::parse(text, "n2").unwrap().on_node("CPU_IDs"), Some("0-3"));
+        assert!(Shown::parse(text, "n4").is_none());
+    }
+}
