@@ -46,10 +46,83 @@ fn out(output: &Output) -> String {
 }
 
 #[test]
+fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
+    let site = Site::new("prolog");
+    let called = |which: &str, variables: &[(&str, &str)], more: &[&str]| {
+        let mut command = site.command(which);
+        let done = command.args(more).env_clear().envs(variables.iter().copied()).output().unwrap();
+        (done.status.code(), err(&done))
+    };
+    let record = site.run.path().join("run/jobs/7");
+    let said = [
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_JOB_UID", "1001"),
+        ("SLURM_JOB_PARTITION", "gpu"),
+        ("SLURM_JOB_CPUS_PER_NODE", "2(x3)"),
+        ("SLURM_JOB_GPUS", "1,3"),
+        // What users can add has another name.
+        ("SPANK_SLURM_JOB_QOS", "high"),
+    ];
+    assert_eq!(called("epilog", &said, &[]), (Some(0), String::new()));
+    assert!(!record.exists() && !site.run.path().join("run/jobs").exists());
+    for partition in ["debug", "gpu"] {
+        let said = said.map(|(key, value)| (key, if key == "SLURM_JOB_PARTITION" { partition } else { value }));
+        assert_eq!(called("prolog", &said, &[]), (Some(0), String::new()));
+    }
+    let text = fs::read_to_string(&record).unwrap();
+    assert!(text.ends_with("uid=1001\npartition==gpu\nqos=?\naccount==\ncpus=2\ngpus=1,3\nend\n"), "{text}");
+    for _ in 0..2 {
+        assert_eq!(called("epilog", &said, &[]), (Some(0), String::new()));
+        assert!(!record.exists());
+    }
+    // A failure would drain the node.
+    for (which, variables, more, reason) in [
+        ("prolog", &said[1..], &[][..], "SLURM_JOB_ID is not in the environment"),
+        ("prolog", &[("SLURM_JOB_ID", "x")], &[], "SLURM_JOB_ID is not a number"),
+        ("prolog", &said[..1], &[], "SLURM_JOB_UID is not in the environment"),
+        ("prolog", &said, &["-o", "Mode=perhaps"], "expected Mode to be enforce"),
+        ("prolog", &said, &["-o", "CgroupMountpoint=/nonexistent"], "/nonexistent"),
+        ("epilog", &said[1..], &[], "SLURM_JOB_ID is not in the environment"),
+        ("epilog", &said, &["--config", "/nonexistent"], "No such file"),
+    ] {
+        let (status, stderr) = called(which, variables, more);
+        assert_eq!(status, Some(0), "{which} {more:?}");
+        assert!(stderr.contains(reason) && stderr.contains("; "), "{which}: {stderr}");
+        assert!(!record.exists());
+    }
+    // Who has written something else into slurm.conf hears of it.
+    assert_eq!(called("prolog", &said, &["--job", "7"]).0, Some(2));
+}
+
+#[test]
+fn check_shows_sections_as_they_are_read() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("jobfence.conf");
+    let text = "MaxProcesses=1000\n[Partition=gpu,debug]\nMaxProcesses=200\nIOMax=\"/ rbps=1M\"\n[Group=\"domain users\"]\nMode=observe\n";
+    fs::write(&file, text).unwrap();
+    fs::write(temp.path().join("slurm.conf"), "ClusterName=x\n").unwrap();
+    let check = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        let command = command.args(["check", "-o", "Mode=off", "--config"]).arg(&file).args(more);
+        out(&command.env_remove("SLURM_CONF").output().unwrap())
+    };
+    let short = check(&[]);
+    assert!(short.contains("section        [Partition=gpu,debug] MaxProcesses, IOMax\n"), "{short}");
+    assert!(short.contains("slurm.conf has no Prolog="), "{short}");
+    fs::write(temp.path().join("slurm.conf"), "Prolog=/etc/slurm/prolog\n").unwrap();
+    assert!(!check(&[]).contains("Prolog="));
+    // What is shown says the same again.
+    let long = check(&["--keys"]);
+    let (_, sections) = long.split_once("[Partition").unwrap();
+    let sections = sections.split_once("verdict").unwrap().0.to_owned();
+    assert_eq!(format!("MaxProcesses=1000\n[Partition{sections}"), text);
+}
+
+#[test]
 fn help_and_mistakes() {
     let help = jobfence(&["--help"]);
     assert!(help.status.success());
-    for subcommand in ["check", "run", "reap", "adopt", "hold"] {
+    for subcommand in ["check", "run", "reap", "prolog", "epilog", "adopt", "hold"] {
         assert!(out(&help).contains(subcommand), "{}", out(&help));
         assert!(jobfence(&[subcommand, "--help"]).status.success());
     }

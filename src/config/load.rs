@@ -82,6 +82,16 @@ impl Setting {
     }
 }
 
+/// As it stands in a file.
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.value.is_empty() || self.value.contains([' ', '\t', '#']) {
+            return write!(f, "{}=\"{}\"", self.key.name, self.value);
+        }
+        write!(f, "{}={}", self.key.name, self.value)
+    }
+}
+
 /// Who has set a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {

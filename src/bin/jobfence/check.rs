@@ -13,7 +13,7 @@ use jobfence::cgroup::io::{self, IoRules};
 use jobfence::cgroup::kernel::LoadedScheduler;
 use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
 use jobfence::cgroup::protection;
-use jobfence::config::{Config, DEFAULT_FILE, Limit, Mode, OnError, OnErrors, Percent};
+use jobfence::config::{Config, DEFAULT_FILE, Limit, Loaded, Mode, OnError, OnErrors, Percent};
 use jobfence::entry::run::{self, Ended, How, Request};
 use jobfence::error::Error;
 use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence, limiting};
@@ -56,20 +56,18 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
         let mut config = Config::default();
         (setting.key().set)(&mut config, setting.value()).is_ok() && config.constrain_devices
     });
-    let config = loaded.config;
     match &loaded.file {
         Some(file) => println!("configuration  {} is understood", file.display()),
         None => println!("configuration  defaults (there is no {DEFAULT_FILE})"),
     }
-    if options.keys {
-        print!("{config}");
-    }
+    let slurm = Slurm::read(loaded.file.as_deref());
+    describe_sections(&loaded, slurm.as_ref(), options.keys);
+    let config = loaded.config;
     if config.mode == Mode::Off {
         println!("verdict        Mode=off: no job is fenced here");
         return Ok(ExitCode::SUCCESS);
     }
     let host = Host::read(&config)?;
-    let slurm = Slurm::read(loaded.file.as_deref());
     let own = describe(&host, &config, slurm.as_ref());
     let plugin = slurm.as_ref().map(Slurm::plugin);
     // No verdict on a job: hints. Where the limits are in Slurm's directories, pam_slurm_adopt does it all.
@@ -146,6 +144,28 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
             println!("verdict        {verdict}");
             Ok(ExitCode::FAILURE)
         }
+    }
+}
+
+/// Says what holds for some jobs only; with `keys` the whole as a file.
+fn describe_sections(loaded: &Loaded, slurm: Option<&Slurm>, keys: bool) {
+    if keys {
+        print!("{}", loaded.config);
+    }
+    for (header, settings) in loaded.sections() {
+        if keys {
+            println!("{header}");
+            settings.iter().for_each(|setting| println!("{setting}"));
+        } else {
+            let keys: Vec<&str> = settings.iter().map(|setting| setting.key().name).collect();
+            println!("section        {header} {}", keys.join(", "));
+        }
+    }
+    if loaded.asked().job && slurm.is_some_and(|slurm| !slurm.has_prolog()) {
+        println!(
+            "sections       slurm.conf has no Prolog=, so nobody says a job's QOS and account, nor the partition of one without a \
+             batch step: the strictest of all that it could be holds; see 'jobfence prolog' in jobfence(8)"
+        );
     }
 }
 

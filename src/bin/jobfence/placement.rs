@@ -64,6 +64,7 @@ pub struct Slurm {
     constrains: bool,
     cgroups: Setting,
     plugstack: Setting,
+    prolog: Setting,
 }
 
 /// What plugstack.conf says of us.
@@ -114,6 +115,7 @@ impl Slurm {
                 .iter()
                 .any(|what| cgroup.last(&format!("Constrain{what}")).is_some_and(|found| is_yes(&found.value))),
             cgroups: setting(&cgroup, "CgroupPlugin", "autodetect"),
+            prolog: setting(&slurm, "Prolog", ""),
             plugstack: setting(&slurm, "PlugStackConfig", &file.with_file_name("plugstack.conf").to_string_lossy()),
         }
     }
@@ -122,6 +124,11 @@ impl Slurm {
     pub fn plugin(&self) -> Plugin {
         let file = PathBuf::from(&self.plugstack.value);
         plugin_in(&file, 0).unwrap_or(Plugin::Missing(file))
+    }
+
+    /// Whether a program is called before each job; whether that calls us cannot be seen.
+    pub fn has_prolog(&self) -> bool {
+        !self.prolog.value.is_empty()
     }
 
     /// The file that was read.
