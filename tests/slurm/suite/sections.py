@@ -9,6 +9,7 @@ from ..harness import (
     NOT_STARTED, RAN, case, expect, expect_equal, expect_in, expect_not_drained, expect_not_started, fenced, logged, uid,
 )
 from ..sites import until
+from .newer import since
 
 STAYS = "sleep 300"
 UNLIMITED, FEW, SOME = None, 50, 200
@@ -172,6 +173,23 @@ def sections_of_extern_steps(site):
     with prologs(site, PrologFlags="Alloc,Contain"), partitions(site):
         expect_equal(quota(), (1.0, 1.0), "the same with a prolog")
         expect_equal(limit_of_srun(site, user, "-p", "free"), None, "no limit of processes is configured")
+
+
+@case
+def sections_by_prolog_in_the_job(site):
+    """PrologFlags=RunInJob: the extern step begins before its daemon runs the prolog."""
+    since(site, 24, 5)
+    user = site.users[0]
+    site.configure_raw("CPUQuotaPercent=80\n[Account=poor]\nCPUQuotaPercent=50\n[Account=rich]\nCPUQuotaPercent=100\n")
+    with prologs(site, PrologFlags="RunInJob"):
+        for account, cpus in (("rich", 1.0), ("poor", 0.5), (None, 0.8)):
+            jobid = site.submit(user, STAYS, "-c1", "--mem=100", *([f"--account={account}"] if account else []), env=FORGED)
+            group = fenced(site, jobid)
+            expect_equal((group.cpu_limit(), group.parent.cpu_limit()), (cpus, cpus), f"CPUs of step and job of {account}")
+            site.scancel(jobid)
+            site.wait(jobid)
+            until(lambda jobid=jobid: record_of(site, jobid) is None, 15, "the end of the job's record")
+        expect_not_drained(site)
 
 
 @case
