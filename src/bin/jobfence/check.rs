@@ -324,8 +324,8 @@ fn describe_io(host: &Host, config: &Config) -> Result<(), String> {
     }
     if hierarchy.version == Version::V1 {
         println!(
-            "i/o            cgroup v1 throttles each step by itself and not those of a job or user together, and nothing that is \
-             written through the page cache: only reading and direct or synchronous writing. cgroup2 does both"
+            "i/o            cgroup v1 throttles each step by itself and not those of a job or user together, and nothing that the \
+             kernel writes out later from the page cache: only reading, and direct or synchronous writing. cgroup2 does both"
         );
     }
     failed
