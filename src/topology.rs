@@ -69,6 +69,16 @@ impl Topology {
             topology.check_order(what, &found.unwrap_or_default())?;
         }
         let caches = groups(&online, "third-level cache", |cpu| third_level_cache(&cpus, cpu))?;
+        // Unlike a file of the topology, which a kernel has for all CPUs or for none.
+        if caches.is_none() {
+            for cpu in online.iter() {
+                if third_level_cache(&cpus, cpu)?.is_some() {
+                    return Err(
+                        Error::new("only some of the CPUs have a third-level cache:").value(format!("cpu{cpu}"))
+                    );
+                }
+            }
+        }
         topology.check_order("third-level cache", &caches.unwrap_or_default())?;
         topology.check_nodes(devices)?;
         Ok(topology)
@@ -250,7 +260,7 @@ fn in_order(cores: &[CpuList], packages: &[CpuList]) -> Result<Vec<CpuList>> {
 }
 
 /// The groups into which the CPUs fall, by their lowest CPU, as the first CPU of each tells; `None` where the kernel does not say so
-/// of any.
+/// of the first.
 fn groups(all: &CpuList, what: &str, of_cpu: impl Fn(u32) -> Result<Option<CpuList>>) -> Result<Option<Vec<CpuList>>> {
     let mut left = all.clone();
     let mut found = Vec::new();
@@ -258,15 +268,7 @@ fn groups(all: &CpuList, what: &str, of_cpu: impl Fn(u32) -> Result<Option<CpuLi
         let contradiction =
             |said: &str| Error::new(format!("the kernel {said} of one {what}:")).value(format!("cpu{first}"));
         match of_cpu(first)? {
-            None if found.is_empty() && left.len() == all.len() => {
-                // Of none, or of some: then hwloc's tree is not the same everywhere.
-                for cpu in all.iter() {
-                    if of_cpu(cpu)?.is_some() {
-                        return Err(contradiction("does not say of every CPU with which others it is part"));
-                    }
-                }
-                return Ok(None);
-            }
+            None if found.is_empty() => return Ok(None),
             None => return Err(contradiction("does not say of every CPU with which others it is part")),
             Some(group) if group.contains(first) && group.is_within(&left) => {
                 left = left.without(&group);
@@ -498,7 +500,9 @@ mod tests {
         assert!(alike.refusal().contains("two kinds of cores"), "{}", alike.refusal());
 
         let some = Machine::new(&interleaved(1, 4, 1)).caches(&["2-3"]);
-        assert!(some.refusal().contains("does not say of every CPU"), "{}", some.refusal());
+        assert!(some.refusal().contains("only some of the CPUs"), "{}", some.refusal());
+        let others = Machine::new(&interleaved(1, 4, 1)).caches(&["0-1"]);
+        assert!(others.refusal().contains("does not say of every CPU"), "{}", others.refusal());
 
         // AMD's family 15h.
         let modules = Machine::new(&[(0, 0), (0, 0), (0, 1), (0, 1)]);
