@@ -9,8 +9,8 @@ from ..harness import (
 from ..sites import InstalledSite, until
 from .limits import expect_killed_for_memory
 
-# Reading a file of holes fills the page cache as any other, and needs no disk.
-READ = "truncate -s {mib}M {file} && cat {file} >/dev/null"
+# Reading a file of holes fills the page cache as any other, and needs no disk. Not with cat(1), which need not read at all.
+READ = ("truncate -s {mib}M {file} && " + PYTHON + " -S -c 'f = open(\"{file}\", \"rb\", buffering=0)\nwhile f.read(1 << 20): pass'")
 WAIT = "while [ ! -e {file} ]; do sleep 0.1; done"
 
 
