@@ -131,6 +131,11 @@ def oom_kills_step(site):
         expect_killed_for_memory(site.output(jobid), jobid, "batch", 200)
 
 
+def needs_two_cpus():
+    if os.cpu_count() < 2:
+        raise Skip("this host has one CPU")
+
+
 def has_users(group):
     """Whether users have a directory: Slurm has none on v2."""
     return group.parent.user.limits_directory("memory") is not None
@@ -148,6 +153,7 @@ def memory_of_user(site):
             expect_in("NO job would be fenced here as configured: Slurm has no directory for all jobs of a user", checked.stdout,
                       "check")
         return expect_refused(site, "ram", "Slurm has no directory for all jobs of a user", MaxRAMPerUser="250M")
+    needs_two_cpus()
     kept = site.submit(first, hold(80), "-c1", "--mem=200")
     until(lambda: "holds" in site.output(kept), 20, "the first job to hold its memory")
     group = fenced(site, kept)
@@ -177,8 +183,7 @@ def memory_of_task(site):
     site.configure(MaxRAMPerTask="60M")
     # A task that dies takes the step along only where Slurm is asked to.
     script = f"if [ $SLURM_PROCID = 0 ]; then sleep 300; else {WAIT.format(file='go')}; {EAT}; echo ate $?; sleep 300; fi"
-    if os.cpu_count() < 2:
-        raise Skip("this host has one CPU")
+    needs_two_cpus()
     with started(site, user, ["srun", "-n2", "-c1", "--mem=300", "bash", "-c", script]) as process:
         def running():
             if process.poll() is not None:
@@ -216,6 +221,7 @@ def memory_protection(site):
     site.wait(jobid)
     if group.slurms:
         return "values only"
+    needs_two_cpus()
     # Reclaim at the user's limit: the protection of what is directly below counts, whatever is above.
     kept = {}
     for percent in "60", "0":
