@@ -4,6 +4,7 @@
 import contextlib
 import ctypes
 import os
+import shutil
 import stat
 import struct
 
@@ -11,6 +12,7 @@ from .. import kernel
 from ..harness import (
     RAN, Skip, case, ended, expect, expect_equal, expect_in, expect_not_drained, expect_not_started, fenced, fences_well, started,
 )
+from ..sites import PATH
 from .steps import terminal
 
 # What anybody can open who has the right to, on most machines, without any hardware.
@@ -151,3 +153,32 @@ def devices_beside_a_program_that_admits_none(site):
         expect_in(f"is attached to {place} and admits none beside it", site.output(jobid), "the job's output")
         expect_not_drained(site)
     fences_well(site, user)
+
+
+@case
+def gpus_by_the_record(site):
+    """Whichever devices are called so: the job's by what its prolog has noted down, and none of others."""
+    user = site.users[0]
+    command = getattr(site, "jobfence", None) or shutil.which("jobfence", path=PATH)
+    if not command:
+        raise Skip("this site has no jobfence command for a prolog")
+    gpus = [node.rename(node.with_name(f"gpu{number}")) for number, node in enumerate(openable(site, user))]
+    scripts = {}
+    for what in "prolog", "epilog":
+        script = site.home / f"{what}-of-gpus"
+        # As slurmd would say it, had it gres.conf and GPUs.
+        script.write_text(f"#!/bin/sh\nSLURM_JOB_GPUS=1 exec {command} {what} --config {site.config}\n")
+        script.chmod(0o755)
+        scripts[what.capitalize()] = str(script)
+    keys = {"ConstrainDevices": "yes", "GPUDevice": gpus[0].with_name("gpu%d")}
+    with site.reconfigured(**scripts):
+        site.configure(**keys)
+        jobid = site.submit(user, tries(*gpus), "-n1", "--mem=100")
+        expect_equal(site.wait(jobid), "COMPLETED", "state")
+        expect_in(f"{gpus[1]} works\n", site.output(jobid), "its output")
+        expect_in(f"{gpus[0]}: {EPERM}", site.output(jobid), "its output")
+    # Nobody has said of this one that it has any.
+    site.configure(**keys)
+    jobid = site.submit(user, tries(*gpus), "-n1", "--mem=100")
+    expect_equal(site.wait(jobid), "COMPLETED", "state without a prolog")
+    expect_equal(site.output(jobid).count(EPERM), 2, "devices denied without a prolog")
