@@ -47,6 +47,8 @@ define!("globl": "stat" = stat, "stat64" = stat, "lstat" = lstat, "lstat64" = ls
 define!("globl": "fstatat" = fstatat, "fstatat64" = fstatat);
 // Since 2.30; std refers to it weakly, and does without.
 define!("weak": "gettid" = gettid);
+// Since 2.29; std calls it for a command with a directory of its own, which none of ours has.
+define!("weak": "posix_spawn_file_actions_addchdir_np" = no_directory);
 
 /// As the kernel has it, which is as glibc has it on 64-bit processors.
 type Stat = libc::stat64;
@@ -82,6 +84,11 @@ unsafe extern "C" fn fstatat(dir: c_int, path: *const c_char, stat: *mut Stat, f
 extern "C" fn gettid() -> libc::pid_t {
     // SAFETY: it takes nothing and cannot fail.
     answer(unsafe { libc::syscall(libc::SYS_gettid) })
+}
+
+/// Refuses, as posix_spawn's functions do: by an error number.
+extern "C" fn no_directory(_actions: *mut libc::posix_spawn_file_actions_t, _path: *const c_char) -> c_int {
+    libc::ENOSYS
 }
 
 /// `syscall` has set errno.

@@ -119,6 +119,7 @@ class Site:
         self.slurmd_log = None
         self.controller_log = None
         self.accounting = None  # while there is one: see accounting.py
+        self.jobfence = None  # the command
 
     # -- commands ---------------------------------------------------------------------
 
@@ -1021,6 +1022,7 @@ class InstalledSite(Site):
         self.config = Path("/etc/slurm/jobfence.conf")
         self.slurmd_log = Path("/var/log/slurm/slurmd.log")
         self.controller_log = Path("/var/log/slurm/slurmctld.log")
+        self.jobfence = Path(shutil.which("jobfence", path=PATH))
 
     def __enter__(self):
         self.saved = self.config.read_bytes() if self.config.exists() else None

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::{Config, Key, Limit, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
 use jobfence::facts::{Asked, Fact, Facts};
@@ -14,7 +15,7 @@ use jobfence::fence::explain::{Line, explain as lines_of};
 use jobfence::host::Host;
 use jobfence::hostlist::HostList;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
-use jobfence::policy;
+use jobfence::policy::{self, Level};
 use jobfence::report::mebibytes;
 use jobfence::requests::{REQUESTS, Requests, Word};
 use jobfence::topology::Topology;
@@ -76,7 +77,7 @@ pub struct Options {
     /// What its user asks for, as in sbatch
     #[arg(long, value_name = "RULES")]
     io_max: Option<String>,
-    /// As if the directories were Slurm's own in every hierarchy with limits [default: as slurm.conf says]
+    /// As if the directories were Slurm's own wherever it can have some [default: as slurm.conf says]
     #[arg(long)]
     overlay: bool,
     #[command(flatten)]
@@ -118,8 +119,8 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
         println!("mode       {}: none of this is written", mode_of(config));
     }
     let slurm = Slurm::read(loaded.file.as_deref());
-    let is_overlay = |hierarchy: &_| match &slurm {
-        _ if options.overlay => true,
+    let is_overlay = |hierarchy: &Hierarchy| match &slurm {
+        _ if options.overlay => can_be_slurms(hierarchy),
         Some(slurm) => matches!(slurm.placement(hierarchy), Placement::Overlay(_)),
         None => false,
     };
@@ -139,6 +140,15 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
     }
     failed |= lines.iter().any(|line| line.writes.is_err());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Whether Slurm's cgroup plugins make directories in such a hierarchy, in some configuration.
+fn can_be_slurms(hierarchy: &Hierarchy) -> bool {
+    let used: &[&str] = match hierarchy.version {
+        Version::V2 => &["cpu", "memory"],
+        Version::V1 => &["cpu", "cpuacct", "memory", "cpuset", "devices", "freezer"],
+    };
+    used.iter().any(|controller| hierarchy.has(controller))
 }
 
 /// The job, and what of the configuration holds for it.
@@ -198,8 +208,13 @@ fn in_words(line: &Line) -> Vec<String> {
 
 /// The keys behind a limit, with their values and places; and what its user has asked for.
 fn reasons(line: &Line, resolved: &Resolved, word: &Word) -> String {
+    let counts = |name: &&&'static str| match line.level {
+        // What the administrator names there has nothing to do with the job's grant.
+        Level::User | Level::Task => name.ends_with(&format!("Per{}", in_key(line.level))) || OF_ALL.contains(name),
+        Level::Job | Level::Step => !["PerUser", "PerTask"].iter().any(|end| name.ends_with(end)),
+    };
     let find = |name: &&'static str| jobfence::config::KEYS.iter().find(|key| key.name == *name);
-    let keys = line.keys.iter().filter_map(find).filter_map(|key: &Key| {
+    let keys = line.keys.iter().filter(counts).filter_map(find).filter_map(|key: &Key| {
         let value = (key.get)(&resolved.config)?;
         Some(format!("{}={value} ({})", key.name, resolved.origin(key)))
     });
@@ -208,6 +223,13 @@ fn reasons(line: &Line, resolved: &Resolved, word: &Word) -> String {
         asked.filter_map(|request| Some(format!("--{}={} (the user)", request.name, request.value(&word.job)?)));
     let all: Vec<String> = keys.chain(asked).collect();
     all.join(", ")
+}
+
+/// Keys that count at every level.
+const OF_ALL: [&str; 5] = ["CPUQuotaPeriod", "CPUBurst", "CPUPolicy", "MemoryHighPercent", "Scavenger"];
+
+fn in_key(level: Level) -> &'static str {
+    if level == Level::User { "User" } else { "Task" }
 }
 
 /// The limit that an option of srun, sbatch and salloc lowers.

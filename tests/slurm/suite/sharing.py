@@ -150,7 +150,8 @@ def burst(site):
 
     def bursts():
         return int(kernel.keyed(kernel.read(stat)).get("nr_bursts", 0))
-    until(lambda: bursts() >= 3, 20, "three spikes that went through")
+    with site.favoured():
+        until(lambda: bursts() >= 3, 20, "three spikes that went through")
     (site.directory(user) / "spin").touch()
     until(lambda: len(group.members(below=True)) > 4, 30, "the spinners")
     used = use(site, [step])[0]
