@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use crate::cgroup::affinity::Affinity;
 use crate::cgroup::cpuset;
-use crate::cgroup::devices;
+use crate::cgroup::devices::{self, Devices};
 use crate::cgroup::dir::Dir;
 use crate::cgroup::disk::Disks;
 use crate::cgroup::huge_pages::{self, HugePages};
@@ -148,6 +148,8 @@ pub struct Fence {
     records: Records,
     /// Whether there is a record of ours.
     claimed: bool,
+    /// Whether the devices that the step may use were to be limited, and could not be.
+    without_devices: bool,
     closed: bool,
 }
 
@@ -239,6 +241,7 @@ impl Fence {
                     overlay: daemon.is_some(),
                     records,
                     claimed: !own.is_empty(),
+                    without_devices: false,
                     closed: false,
                 };
                 match fence.make(host, &own, &wanted, class) {
@@ -320,6 +323,7 @@ impl Fence {
             overlay: false,
             records,
             claimed: false,
+            without_devices: false,
             closed: true,
         })
     }
@@ -384,6 +388,7 @@ impl Fence {
         for tree in &self.trees {
             self.limit_tree(tree, plan, &mut errors);
         }
+        self.note_devices(&errors);
         errors
     }
 
@@ -599,6 +604,7 @@ impl Fence {
         }
         self.attach_own(host, pid, plan.zip(task), &mut errors)?;
         self.check_cores();
+        self.note_devices(&errors);
         Ok(errors)
     }
 
@@ -814,6 +820,16 @@ impl Fence {
     pub fn cores(&self) -> Option<CpuList> {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("cpuset"))?;
         cpuset::effective(&*tree.step().ok()?, tree.hierarchy().version).ok()
+    }
+
+    fn note_devices(&mut self, errors: &[LimitError]) {
+        self.without_devices |= errors.iter().any(|(limit, _)| *limit == Limit::Devices);
+    }
+
+    /// The devices that the step may use besides those of everybody, if they are limited. As planned: a user, as whom a task asks,
+    /// may not ask the kernel for a program.
+    pub fn devices(&self) -> Option<&Devices> {
+        self.plan.as_ref()?.step.devices.as_ref().filter(|_| !self.without_devices)
     }
 
     /// The huge pages that the step may have, of these sizes, as the kernel has it.

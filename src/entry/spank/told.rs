@@ -77,6 +77,13 @@ const VARIABLES: &[Variable] = &[
             (!pages.is_empty()).then(|| pages.to_string())
         },
     },
+    Variable {
+        name: c"JOBFENCE_DEVICES",
+        value: |_, fence| {
+            let devices = fence.devices()?.to_string();
+            Some(if devices.is_empty() { "none".to_owned() } else { devices })
+        },
+    },
     Variable { name: c"JOBFENCE_SCAVENGER", value: |plan, _| plan.scavenger.then(|| "1".to_owned()) },
 ];
 

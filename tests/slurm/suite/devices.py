@@ -60,7 +60,7 @@ def devices_denied_and_allowed(site):
 
     site.configure(ConstrainDevices="yes", DeviceAllow=f'"{allowed} r"')
     write = f"if (: >>{allowed}) 2>err.$$; then echo writing works; else cat err.$$; fi"
-    jobid = site.submit(user, f"{script}\n{write}\nsrun -n1 --mem=50 sh -c '{tries(allowed, denied)}' >step.out 2>&1",
+    jobid = site.submit(user, f"{script}\n{write}\necho devices=$JOBFENCE_DEVICES\nsrun -n1 --mem=50 sh -c '{tries(allowed, denied)}' >step.out 2>&1",
                         "-n1", "--mem=100")
     expect_equal(site.wait(jobid), "COMPLETED", "state with it")
     step = (site.directory(user) / "step.out").read_text()
@@ -69,6 +69,7 @@ def devices_denied_and_allowed(site):
         expect(f"{denied} works" not in said and f"{denied}: {EPERM}" in said, f"{what} and what is denied:\n{said}")
     for path in ALWAYS:
         expect_in(f"{path} works\n", site.output(jobid), "its output")
+    expect_in(f"devices={allowed} r\n", site.output(jobid), "its output")
     # For reading alone.
     expect("writing works" not in site.output(jobid) and site.output(jobid).count(EPERM) == 2, site.output(jobid))
 
@@ -96,6 +97,9 @@ def devices_that_are_not_there(site):
     expect_not_drained(site)
     site.configure(ConstrainDevices="yes", DeviceAllow="/dev/jobfence-has-none", OnError="fail,devices:warn")
     fences_well(site, user)
+    jobid = site.submit(user, "echo devices=$JOBFENCE_DEVICES", "-n1", "--mem=100", env={"JOBFENCE_DEVICES": "mine"})
+    expect_equal(site.wait(jobid), "COMPLETED", "state with OnError=warn")
+    expect_equal(site.output(jobid), "devices=\n", "what it is told of devices that are not limited")
 
 
 # Commands, types and flags of bpf(2): include/uapi/linux/bpf.h.
@@ -173,8 +177,9 @@ def gpus_by_the_record(site):
     keys = {"ConstrainDevices": "yes", "GPUDevice": gpus[0].with_name("gpu%d")}
     with site.reconfigured(**scripts):
         site.configure(**keys)
-        jobid = site.submit(user, tries(*gpus), "-n1", "--mem=100")
+        jobid = site.submit(user, f"{tries(*gpus)}\necho devices=$JOBFENCE_DEVICES", "-n1", "--mem=100")
         expect_equal(site.wait(jobid), "COMPLETED", "state")
+        expect_in(f"devices={gpus[1]} rw\n", site.output(jobid), "its output")
         expect_in(f"{gpus[1]} works\n", site.output(jobid), "its output")
         expect_in(f"{gpus[0]}: {EPERM}", site.output(jobid), "its output")
     # Nobody has said of this one that it has any.
