@@ -1022,7 +1022,8 @@ class InstalledSite(Site):
         self.config = Path("/etc/slurm/jobfence.conf")
         self.slurmd_log = Path("/var/log/slurm/slurmd.log")
         self.controller_log = Path("/var/log/slurm/slurmctld.log")
-        self.jobfence = Path(shutil.which("jobfence", path=PATH))
+        found = shutil.which("jobfence", path=PATH)
+        self.jobfence = Path(found) if found else None
 
     def __enter__(self):
         self.saved = self.config.read_bytes() if self.config.exists() else None

@@ -76,10 +76,10 @@ CELLS = {
     "debian12-hybrid-mixed-proctrack": Cell("debian12", HYBRID, PROCTRACK),
 }
 
-# What 'make check' runs, the longest first, with the options of cell.py. Two nodes with Slurm 22.05 it has on its own
-# machine, too.
+# What 'make check' runs, the longest first, with the options of cell.py. Two nodes with Slurm 22.05, and the cases that are the
+# same whatever the layout, it has on its own machine.
 CHECKED = {
-    "debian12-v2-own": ["--installed"],
+    "debian12-v2-own": ["--installed", "--layout"],
     "forky-v2-overlay": ["--layout"],
     # Both placements in one job.
     "debian12-hybrid-overlay": ["--installed", "--layout"],

@@ -63,7 +63,7 @@ def part_of_a_cpu(site):
     return used
 
 
-@case
+@case(layout=False)
 def every_option_of_a_job(site):
     site.configure(CPUBurst="50")
     user = site.users[0]
@@ -154,7 +154,7 @@ def word_of_job_and_step(site):
     site.scancel(jobid)
 
 
-@case
+@case(layout=False)
 def word_in_salloc(site):
     """salloc tells the steps of its allocation; srun of its own job asks for the step."""
     user = site.users[0]
@@ -195,7 +195,7 @@ def refused_at_the_prompt(site):
     expect_equal({job["JobId"] for job in site.jobs()}, before, "jobs")
 
 
-@case
+@case(layout=False)
 def forged_words(site):
     """Past the commands' own check: the step is refused, whatever else is borne, and the node goes on."""
     user = site.users[0]
@@ -225,7 +225,7 @@ def forged_words(site):
     fences_well(site, user)
 
 
-@case
+@case(layout=False)
 def more_than_the_site_allows(site):
     site.configure(MaxProcesses="60", CPUBurst="10")
     user = site.users[0]

@@ -87,7 +87,7 @@ def devices_denied_and_allowed(site):
         expect("so" in said and "far" in said, f"srun --pty said {said!r}")
 
 
-@case
+@case(layout=False)
 def devices_that_are_not_there(site):
     user = site.users[0]
     site.configure(ConstrainDevices="yes", DeviceAllow="/dev/jobfence-has-none")

@@ -81,7 +81,7 @@ def record_of(site, jobid):
     return found[0].read_text() if found else None
 
 
-@case
+@case(layout=False)
 def sections_by_partition(site):
     user = site.users[0]
     site.configure_raw(BY_PARTITION)
@@ -101,7 +101,7 @@ def sections_by_partition(site):
         until(lambda: record_of(site, jobid) is None, 10, "the end of the job's record")
 
 
-@case
+@case(layout=False)
 def partition_without_prolog(site):
     """Nobody trusted says it of a job that has no batch step: then the strictest holds, forged or not."""
     user = site.users[0]
@@ -175,7 +175,7 @@ def sections_of_extern_steps(site):
         expect_equal(limit_of_srun(site, user, "-p", "free"), None, "no limit of processes is configured")
 
 
-@case
+@case(layout=False)
 def sections_by_prolog_in_the_job(site):
     """PrologFlags=RunInJob: the extern step begins before its daemon runs the prolog."""
     since(site, 24, 5)
@@ -192,7 +192,7 @@ def sections_by_prolog_in_the_job(site):
         expect_not_drained(site)
 
 
-@case
+@case(layout=False)
 def sections_by_user_group_and_node(site):
     alice, bob = site.users
     group = grp.getgrgid(pwd.getpwnam(bob).pw_gid).gr_name
