@@ -428,12 +428,16 @@ impl Plan {
             limits.high = limits.high.map(|high| around.high.map_or(high, |around| high.min(around)));
             limits.processes = limits.processes.map(|count| around.processes.map_or(count, |around| count.min(around)));
             limits.huge_pages = limits.huge_pages.within(&around.huge_pages);
+            if !limits.io.is_empty() {
+                limits.io = std::mem::take(&mut limits.io).at_most(&around.io);
+            }
             around = Limits {
                 cpu: limits.cpu.or(around.cpu),
                 ram: limits.ram.or(around.ram),
                 high: limits.high.or(around.high),
                 processes: limits.processes.or(around.processes),
                 huge_pages: limits.huge_pages.at_most(&around.huge_pages),
+                io: limits.io.clone().at_most(&around.io),
                 ..Limits::default()
             };
         }
@@ -753,6 +757,62 @@ mod tests {
             }
             if let (Some(job), Some(step)) = (after.job.processes, after.step.processes) {
                 prop_assert!(step <= job);
+            }
+        }
+
+        /// Whatever the site says of users, jobs and tasks, is granted, and is asked for: nobody has more than who is around him.
+        #[test]
+        fn no_child_has_more_than_its_parent(
+            job in 1u64..200_000, step in 1u64..200_000, task in 1u64..200_000,
+            memory in proptest::array::uniform2(1u64..1 << 40),
+            cpus in proptest::array::uniform2(proptest::option::of(1u64..200_000)),
+            ram in proptest::array::uniform2(proptest::option::of(1u64 << 20..1 << 40)),
+            counts in proptest::array::uniform3(proptest::option::of(1u64..10_000)),
+            rates in proptest::array::uniform3(proptest::option::of(1u64..1 << 40)),
+            pages in proptest::array::uniform3(proptest::option::of(1u64..1 << 30)),
+            high in proptest::option::of(100u32..=10_000),
+            word in (proptest::option::of(1u64..200_000), proptest::option::of(1u64..1 << 40), proptest::option::of(1u64..10_000)),
+        ) {
+            let rules = |rate: Option<u64>| {
+                let parsed = rate.map(|rate| IoRules::parse(&format!("/scratch rbps={rate}")).unwrap());
+                parsed.unwrap_or_default()
+            };
+            let huge = |mib: Option<u64>| {
+                mib.map(|mib| HugePages::parse(&format!("2M:{}M", mib * 2)).unwrap()).unwrap_or_default()
+            };
+            let config = Config {
+                max_cpus_per_user: cpus[0].map(Cpus::from_thousandths),
+                max_cpus_per_task: cpus[1].map_or(TaskCpus::Granted, |task| TaskCpus::Count(Cpus::from_thousandths(task))),
+                max_ram_per_user: ram[0], max_ram_per_task: ram[1],
+                max_processes_per_user: counts[0], max_processes: counts[1], max_processes_per_task: counts[2],
+                io_max_per_user: rules(rates[0]), io_max: rules(rates[1]), io_max_per_task: rules(rates[2]),
+                max_huge_pages_per_user: huge(pages[0]), max_huge_pages: huge(pages[1]), max_huge_pages_per_task: huge(pages[2]),
+                memory_high: high.map(Percent::from_hundredths),
+                ..Config::default()
+            };
+            let thousandths = |count| Some(Cpus::from_thousandths(count));
+            let grant = Grant {
+                job_cpus: thousandths(job), step_cpus: thousandths(step), task_cpus: thousandths(task),
+                job_memory: Some(memory[0]), step_memory: Some(memory[1]),
+                ..Grant::default()
+            };
+            let mut plan = plan(&config, &grant).0;
+            let asked = asked(word.0, None, word.1, word.2);
+            for word in [Word::default(), Word { job: asked.clone(), step: Requests::default() }, Word { step: asked, ..Word::default() }] {
+                obey(&mut plan, &config, &word);
+                let levels = [Level::User, Level::Job, Level::Step, Level::Task].map(|level| plan.of(level));
+                for (depth, below) in levels.iter().enumerate() {
+                    for around in levels.iter().take(depth) {
+                        prop_assert!(below.cpu.zip(around.cpu).is_none_or(|(below, around)| !below.is_above(around)));
+                        prop_assert!(below.ram.zip(around.ram).is_none_or(|(below, around)| below <= around));
+                        prop_assert!(below.high.zip(around.high).is_none_or(|(below, around)| below <= around));
+                        prop_assert!(below.processes.zip(around.processes).is_none_or(|(below, around)| below <= around));
+                        let both = below.io.clone().at_most(&around.io);
+                        prop_assert!(below.io.is_empty() || around.io.is_empty() || both == below.io, "{} {}", below.io, around.io);
+                        let both = below.huge_pages.at_most(&around.huge_pages);
+                        prop_assert!(below.huge_pages.is_empty() || around.huge_pages.is_empty() || both == below.huge_pages);
+                    }
+                }
             }
         }
 
