@@ -270,14 +270,14 @@ impl Fence {
         host: &Host,
         hierarchies: &[&Hierarchy],
         wanted: &[&'static str],
-        class: Option<&str>,
+        class: Option<&'static str>,
     ) -> Result<Self> {
         for hierarchy in hierarchies {
             let mut dirs = Vec::new();
             let made = own::make_dirs(host, hierarchy, wanted, class, &self.levels, &mut dirs);
             // EEXIST: somebody else lives there, and nothing of it is ours to remove.
             if made.as_ref().err().and_then(Error::kernel_errno) != Some(Errno::EEXIST) {
-                self.trees.push(Tree::Own(Own { hierarchy: (*hierarchy).clone(), dirs }));
+                self.trees.push(Tree::Own(Own { hierarchy: (*hierarchy).clone(), dirs, class }));
             }
             if let Err(error) = made {
                 // What was made goes away again, here too, where it may be a part of the way down.

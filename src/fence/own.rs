@@ -6,7 +6,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
-use super::in_mount;
+use super::{IDLE, in_mount};
 use crate::cgroup::dir::Dir;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
@@ -21,6 +21,8 @@ pub struct Own {
     pub hierarchy: Hierarchy,
     /// Ours, then its descendants as far as they could be made: [node,] user, job, step.
     pub dirs: Vec<Dir>,
+    /// The name of the first, where that is a branch below our own directory, and goes with the last step in it.
+    pub class: Option<&'static str>,
 }
 
 impl Own {
@@ -144,7 +146,8 @@ pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Lefto
         // Only what lies below our own directory is of interest: [base, …levels].
         let above = base.split('/').count();
         if dirs.len() > above + 1 {
-            trees.push(Own { hierarchy: hierarchy.clone(), dirs: dirs.split_off(above) });
+            let class = base.ends_with(&format!("/{IDLE}")).then_some(IDLE);
+            trees.push(Own { hierarchy: hierarchy.clone(), dirs: dirs.split_off(above), class });
         }
     }
     Ok(Leftovers { trees, base: base.to_owned(), levels: levels.to_vec() })
@@ -194,6 +197,10 @@ pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()
                 // Another step or job still lives there.
                 break;
             }
+        }
+        // Refused while anybody else is in it.
+        if let (Some(class), Some(top)) = (tree.class, tree.dirs.first()) {
+            let _ = top.child("..").and_then(|base| base.remove(class));
         }
     }
     Ok(())
