@@ -63,7 +63,7 @@ def prologs(site, **keys):
     for which in ("prolog", "epilog"):
         # Beside slurm.conf, where only root can write.
         path = site.config.with_name(f"jobfence-{which}")
-        command = site.jobfence or "/usr/sbin/jobfence"
+        command = getattr(site, "jobfence", None) or "/usr/sbin/jobfence"
         path.write_text(f"#!/bin/sh\nexec {command} {which} --config {site.config}\n")
         path.chmod(0o755)
         scripts[which.capitalize()] = str(path)
