@@ -196,6 +196,12 @@ impl Loaded {
         self.written.sections.iter().map(|section| (section.header.as_str(), section.settings.as_slice()))
     }
 
+    /// What holds for all jobs, and with each section by itself.
+    pub fn configs(&self) -> impl Iterator<Item = Config> {
+        let each = (0..self.written.sections.len()).map(|index| self.with_sections(&[index]).config);
+        std::iter::once(self.config.clone()).chain(each)
+    }
+
     /// The strictest of what any job can have, key by key: for what goes wrong before a job's sections are known.
     pub fn strictest(&self) -> Config {
         let mut strictest = self.config.clone();

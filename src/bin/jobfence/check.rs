@@ -10,23 +10,22 @@ use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io::{self, IoRules};
-use jobfence::cgroup::kernel::LoadedScheduler;
 use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
 use jobfence::cgroup::protection;
 use jobfence::config::{Config, DEFAULT_FILE, Limit, Loaded, Mode, OnError, OnErrors, Percent};
 use jobfence::entry::run::{self, Ended, How, Request};
 use jobfence::error::Error;
-use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence, limiting};
+use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
 use jobfence::host::{Host, is_delegated, not_given};
-use jobfence::job::{Cpus, Grant, JobKey, Name};
-use jobfence::policy;
+use jobfence::impossible;
+use jobfence::job::{Cpus, JobKey, Name};
 use jobfence::topology::Topology;
 use nix::fcntl::OFlag;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
-use crate::placement::{Placement, Plugin, Slurm};
 use crate::{Configured, Failure, pam};
+use jobfence::slurm_placement::{Placement, Plugin, Slurm};
 
 #[derive(Args)]
 pub struct Options {
@@ -62,7 +61,7 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
     }
     let slurm = Slurm::read(loaded.file.as_deref());
     describe_sections(&loaded, slurm.as_ref(), options.keys);
-    let config = loaded.config;
+    let config = loaded.config.clone();
     if config.mode == Mode::Off {
         println!("verdict        Mode=off: no job is fenced here");
         return Ok(ExitCode::SUCCESS);
@@ -121,7 +120,7 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
         }
     }
     if !own.any {
-        return overlay_alone(&host, &config, throttled);
+        return overlay_alone(&host, &loaded, slurm.as_ref(), throttled);
     }
     match trial(&config) {
         Ok(what) => {
@@ -360,30 +359,15 @@ fn protected(host: &Host, config: &Config, hierarchy: &Hierarchy, top: &str) {
     }
 }
 
-/// The limits that cannot be where every directory is Slurm's, whatever a job is granted.
-fn impossible(host: &Host, config: &Config) -> Option<Error> {
-    let memory = Some(64 << 20);
-    let cpus = Some(Cpus::whole(1));
-    let grant = Grant {
-        job_cpus: cpus,
-        step_cpus: cpus,
-        task_cpus: cpus,
-        job_memory: memory,
-        step_memory: memory,
-        ..Grant::default()
-    };
-    let (plan, _) = policy::plan(config, &grant);
-    let ignored = host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota);
-    let unified = host.layout.unified().filter(|_| host.layout.kind() == Kind::Unified);
-    ignored.filter(|_| limiting::has_any(&plan, Limit::Cpu)).or_else(|| {
-        let none = limiting::none_for_the_user(&plan, unified?);
-        none.into_iter().next().map(|(_, error)| error)
-    })
-}
-
 /// Where every directory will be Slurm's there is nothing to try before a job runs, but for its scope, and for how long Slurm's
 /// moves of a process would take.
-fn overlay_alone(host: &Host, config: &Config, throttled: Result<(), String>) -> Result<ExitCode, Failure> {
+fn overlay_alone(
+    host: &Host,
+    loaded: &Loaded,
+    slurm: Option<&Slurm>,
+    throttled: Result<(), String>,
+) -> Result<ExitCode, Failure> {
+    let config = &loaded.config;
     if let (Err(why), Mode::Enforce, OnError::Fail) = (&throttled, config.mode, config.on_error.for_limit(Limit::Io)) {
         println!("verdict        NO job would be fenced here as configured: {why}");
         return Ok(ExitCode::FAILURE);
@@ -403,7 +387,8 @@ fn overlay_alone(host: &Host, config: &Config, throttled: Result<(), String>) ->
     if unknown {
         println!("scope          Slurm has none yet: it makes one when slurmd starts");
     }
-    if let Some(error) = impossible(host, config).filter(|_| config.mode == Mode::Enforce) {
+    let impossible = impossible::on_node(host, loaded, slurm);
+    if let Some((_, error)) = impossible.iter().find(|(limit, _)| config.on_error.for_limit(*limit) == OnError::Fail) {
         println!("verdict        NO job would be fenced here as configured: {error}");
         return Ok(ExitCode::FAILURE);
     }

@@ -21,8 +21,8 @@ use jobfence::requests::{REQUESTS, Requests, Word};
 use jobfence::topology::Topology;
 use nix::unistd::{Group, User};
 
-use crate::placement::{Placement, Slurm};
 use crate::{Configured, Failure};
+use jobfence::slurm_placement::{Placement, Slurm};
 
 #[derive(Args)]
 pub struct Options {

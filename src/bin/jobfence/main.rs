@@ -6,7 +6,6 @@ mod check;
 mod explain;
 mod hold;
 mod pam;
-mod placement;
 mod prolog;
 mod reap;
 mod run;

@@ -7,28 +7,31 @@ use std::time::Instant;
 
 use crate::config;
 use crate::host::Host;
+use crate::impossible;
 use crate::janitor;
-use crate::topology::Topology;
+use crate::slurm_placement::Slurm;
 
 /// Once for each start of slurmd and each entry in plugstack.conf: what has been removed is not there a second time.
 pub fn start(arguments: &[&[u8]]) {
-    let config = match config::load(arguments) {
-        Ok(loaded) => loaded.config,
+    let loaded = match config::load(arguments) {
+        Ok(loaded) => loaded,
         Err(errors) => {
             log::error!("jobs on this node will not be fenced as configured: {errors}");
             return;
         }
     };
+    let config = &loaded.config;
     if config.mode == config::Mode::Off {
         return;
     }
-    if config.constrain_cores
-        && let Err(error) = Topology::of_node(None)
-    {
-        log::error!("jobs on this node cannot be limited to their cores (ConstrainCores=yes): {error}");
+    let host = match Host::read(config) {
+        Ok(host) => host,
+        Err(error) => return log::error!("no job on this node can be fenced: {error}"),
+    };
+    for (limit, error) in impossible::on_node(&host, &loaded, Slurm::read(loaded.file.as_deref()).as_ref()) {
+        log::error!("jobs on this node cannot have their {limit} limit as configured: {error}");
     }
-    let deadline = Instant::now() + janitor::PATIENCE;
-    match Host::read(&config).and_then(|host| janitor::reap(&host, &config, deadline)) {
+    match janitor::reap(&host, config, Instant::now() + janitor::PATIENCE) {
         Ok(reaped) => reaped.log(),
         Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }

@@ -137,7 +137,7 @@ def cores_that_are_uncertain_are_refused(site):
     with uncertain() as reason:
         mark = site.log_mark()
         site.restart_slurmd()
-        logged(site, mark, r"jobs on this node cannot be limited to their cores \(ConstrainCores=yes\): CPUs are offline", 30)
+        logged(site, mark, r"jobs on this node cannot have their cores limit as configured: CPUs are offline", 30)
         checked = site.command("jobfence", "check")
         expect_equal(checked.returncode, 1, "exit status of jobfence check")
         expect_in(f"cores          {reason}", checked.stdout, "what it says")

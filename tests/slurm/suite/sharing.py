@@ -6,7 +6,7 @@ import os
 import time
 
 from .. import kernel
-from ..harness import NOT_STARTED, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
+from ..harness import NOT_STARTED, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, fenced, logged
 from ..kernel import Group
 from ..sites import until
 from .limits import SPIN, spinning
@@ -168,7 +168,12 @@ def limits_of_users(site):
         if not has_users(site):
             expect_equal(site.wait(jobid), "FAILED", "state")
             expect_in(NOT_STARTED, site.output(jobid), "the job's output")
-            expect_match(r"Slurm has no directory for all jobs of a user", site.output(jobid), "the job's output")
+            why = r"Slurm has no directory for all jobs of a user"
+            expect_match(why, site.output(jobid), "the job's output")
+            # Said already when the configuration is loaded.
+            mark = site.log_mark()
+            site.restart_slurmd()
+            logged(site, mark, rf"jobs on this node cannot have their \w+ limit as configured: {why}", 30)
             return
         one = spinning(site, jobid)
         _, two = submit_spinners(site, first)

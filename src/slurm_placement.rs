@@ -8,8 +8,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use jobfence::cgroup::layout::{Hierarchy, Version};
-use jobfence::slurm_conf::{self, Lines, matching};
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::slurm_conf::{self, Lines, matching};
 
 /// A key of slurm.conf or cgroup.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
