@@ -36,7 +36,7 @@ pub mod limiting;
 mod overlay;
 mod own;
 
-use limiting::{Cores, Place};
+use limiting::{Cores, LEAST_WEIGHT, Place};
 use overlay::Overlay;
 use own::Own;
 pub use own::open_existing;
@@ -138,6 +138,8 @@ pub struct Fence {
     missing: Vec<(&'static str, Error)>,
     /// Why a CPU quota would not hold, whatever the kernel shows.
     quota_ignored: Option<Error>,
+    /// Whether it gets the least I/O weight, as a scavenger does where weights have an effect.
+    lowest_io: bool,
     /// What was to be limited; for directories that are known only when a task is in them.
     plan: Option<Plan>,
     headroom: Cpus,
@@ -179,6 +181,10 @@ impl Fence {
             if !wanted.contains(controller) {
                 wanted.push(controller);
             }
+        }
+        let lowest_io = lowers_io(host, config);
+        if lowest_io && !wanted.contains(&"io") {
+            wanted.push("io");
         }
         let class = config.scavenger.then_some(IDLE);
         let base = class.map_or_else(|| host.base.clone(), |class| format!("{}/{class}", host.base));
@@ -234,6 +240,7 @@ impl Fence {
                     base_levels: base.split('/').count(),
                     wanted: wanted.clone(),
                     missing: wanted.iter().filter_map(|c| Some((*c, host.missing(c)?))).collect(),
+                    lowest_io,
                     quota_ignored: host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota),
                     plan: None,
                     headroom: config.headroom_cpus,
@@ -316,6 +323,7 @@ impl Fence {
             base_levels: record.base.split('/').count(),
             wanted: Vec::new(),
             missing: Vec::new(),
+            lowest_io: false,
             quota_ignored: None,
             plan: None,
             headroom: Cpus::whole(0),
@@ -375,6 +383,9 @@ impl Fence {
             Some(Ok(disks)) => plan.find_disks(&disks),
             Some(Err(error)) => vec![(Limit::Io, error)],
         };
+        if self.lowest_io {
+            plan.job.io_weight = Some(LEAST_WEIGHT);
+        }
         let plan = &plan;
         for (controller, error) in &self.missing {
             errors.extend(limiting::none_of(plan, |theirs| theirs == *controller, error));
@@ -462,6 +473,11 @@ impl Fence {
         if let (Tree::Own(own), true, true) = (tree, plan.scavenger, hierarchy.has("cpu")) {
             let top = own.dirs.first().ok_or_else(|| not_made("class", hierarchy));
             errors.extend(top.and_then(limiting::make_idle).err().map(|error| (Limit::Weight, error)));
+        }
+        if let (Tree::Own(own), true, true) = (tree, self.lowest_io, hierarchy.has("io")) {
+            let top = own.dirs.first().ok_or_else(|| not_made("class", hierarchy));
+            let set = top.and_then(|top| io::set_weight(top, hierarchy.version, LEAST_WEIGHT));
+            errors.extend(set.err().map(|error| (Limit::IoWeight, error)));
         }
         // Lower than what is in use, they take it from who is there: not from other steps that run.
         const AMOUNTS: [Limit; 3] = [Limit::Ram, Limit::Swap, Limit::MemoryHigh];
@@ -960,6 +976,13 @@ impl MemoryLevel {
     pub fn is_reached(&self) -> bool {
         matches!((self.peak, self.limit), (Some(peak), Some(limit)) if peak >= limit)
     }
+}
+
+/// Whether a scavenger's I/O is to have the least weight: where disks share their time by weight at all.
+pub(crate) fn lowers_io(host: &Host, config: &Config) -> bool {
+    let Some(hierarchy) = host.layout.with_controller("io").filter(|_| config.scavenger) else { return false };
+    let root = hierarchy.open().ok().filter(|_| hierarchy.version == Version::V2);
+    Dir::open("/sys").is_ok_and(|sys| io::weights_work(&sys, root.as_ref()))
 }
 
 /// The controllers whose files the configured limits are written to.

@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::cpuset;
@@ -159,6 +160,7 @@ fn stragglers() -> Child {
 /// Whatever `jobfence explain` says is what a step finds: values that nothing has been written to differ from all of these.
 #[test]
 fn what_is_explained_is_what_is_written() {
+    let _alone = SCAVENGERS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut site = Site::new("explain");
     site.config = Config {
         cpu_policy: CpuPolicy::Both,
@@ -784,6 +786,36 @@ fn io_site(test: &str, rules: &str) -> Site {
     let mut site = Site::new(test);
     site.config.io_max = IoRules::parse(rules).unwrap();
     site
+}
+
+/// A disk with the scheduler bfq changes what a scavenger gets on the whole host.
+static SCAVENGERS: Mutex<()> = Mutex::new(());
+
+/// Weights have an effect only where a disk has the scheduler bfq: a loop device of our own gets it.
+#[test]
+fn a_scavenger_has_the_least_weight_of_io() {
+    let _alone = SCAVENGERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(disk) = Loop::new(8) else { return common::skip("no loop device can be made") };
+    let scheduler = format!("/sys/block/{}/queue/scheduler", disk.device.trim_start_matches("/dev/"));
+    if fs::write(scheduler, "bfq").is_err() {
+        return common::skip("no scheduler bfq");
+    }
+    let mut site = Site::new("scavenger");
+    site.config.scavenger = true;
+    if site.host().layout.with_controller("io").is_none() {
+        return common::skip("no controller of I/O");
+    }
+    let mut fence = open(&site, "0", &grant(1, 100));
+    let (job, version) = dir_of(&site, &fence, "io", true);
+    let file = if version == Version::V2 { "io.bfq.weight" } else { "blkio.bfq.weight" };
+    let class = job.child("../..").unwrap();
+    assert!(class.path().ends_with("idle/uid_65534/job_1/../.."), "{}", class.path().display());
+    for dir in [&class, &job] {
+        let text = dir.read(file).unwrap();
+        assert_eq!(text.trim_start_matches("default ").trim(), "1", "{}", dir.path().display());
+    }
+    fence.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
 #[test]

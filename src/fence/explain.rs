@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::limiting::{self, Place, Write};
-use super::{IDLE, LimitError, controllers, in_mount};
+use super::{IDLE, LimitError, controllers, in_mount, lowers_io};
 use crate::cgroup::disk::Disks;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::CPU_IDLE;
@@ -44,6 +44,10 @@ pub fn explain(
     let mut wanted = controllers(config);
     wanted.extend(more.iter().filter(|more| !wanted.contains(more)).copied().collect::<Vec<_>>());
     let mut plan = plan.clone();
+    if lowers_io(host, config) {
+        plan.job.io_weight = Some(limiting::LEAST_WEIGHT);
+        wanted.extend(["io"].into_iter().filter(|io| !controllers(config).contains(io)));
+    }
     let mut errors = Vec::new();
     if plan.names_disks() {
         errors = plan.find_disks(&Disks::read(&host.proc)?);
@@ -83,7 +87,8 @@ pub fn explain(
                 }
             };
             lines.extend(limiting::rules(hierarchy, level, place).filter_map(|rule| {
-                let writes = (rule.writes)(&limits, hierarchy.version);
+                let writes =
+                    (rule.writes)(&limits, hierarchy.version).map(|writes| existing(hierarchy, rule.limit, writes));
                 let line = |writes| Line { limit: rule.limit, level, dir: dir.clone(), writes, keys: rule.keys };
                 match writes {
                     Ok(writes) if writes.is_empty() => None,
@@ -100,6 +105,20 @@ pub fn explain(
     }
     lines.sort_by_key(|line| line.level);
     Ok((lines, errors))
+}
+
+/// Of the files of I/O weight, those that this kernel has: any directory below the root shows it. All of them where none shows it.
+fn existing(hierarchy: &Hierarchy, limit: Limit, writes: Vec<Write>) -> Vec<Write> {
+    if limit != Limit::IoWeight {
+        return writes;
+    }
+    let below = hierarchy.open().and_then(|root| {
+        let name = root.list(true)?.into_iter().next();
+        name.map(|name| root.child(&name)).transpose()
+    });
+    let Ok(Some(below)) = below else { return writes };
+    let (there, missing): (Vec<Write>, Vec<Write>) = writes.into_iter().partition(|write| below.has(&write.file));
+    if there.is_empty() { missing } else { there }
 }
 
 /// The directory of a level; `None` where there is none of users.

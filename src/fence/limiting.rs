@@ -320,8 +320,8 @@ pub enum Place {
 /// Processes and threads that a step daemon of the scheduler may have in the job's directory, on top of the job's own.
 const PROCESSES_OF_A_DAEMON: u64 = 64;
 
-/// The weight of a scavenger where it cannot have a class of its own, beside its step daemon.
-const LEAST_WEIGHT: u64 = *crate::policy::WEIGHTS.start();
+/// The weight of a scavenger where it cannot have a class of its own: of CPU time beside its step daemon, and of I/O.
+pub(super) const LEAST_WEIGHT: u64 = *crate::policy::WEIGHTS.start();
 
 /// What a directory is limited to in this place.
 pub fn limits_at(plan: &Plan, level: Level, place: Place, version: Version) -> Limits {

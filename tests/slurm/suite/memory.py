@@ -11,8 +11,13 @@ from ..harness import (
 from ..sites import InstalledSite, until
 from .limits import expect_killed_for_memory
 
-# Reading a file of holes fills the page cache as any other, and needs no disk. Not with cat(1), which need not read at all.
-READ = ("truncate -s {mib}M {file} && " + PYTHON + " -S -c 'f = open(\"{file}\", \"rb\", buffering=0)\nwhile f.read(1 << 20): pass'")
+# Reading a file of holes fills the page cache as any other, and needs no room. Not with cat(1), which need not read at all; and not
+# on tmpfs, as /tmp may be, where all holes are one page.
+READ = f"""file=/var/tmp/jobfence.$SLURM_JOB_ID && truncate -s {{mib}}M $file && {PYTHON} -S -c '
+import os, sys
+f = open(sys.argv[1], "rb", buffering=0)
+os.unlink(sys.argv[1])
+while f.read(1 << 20): pass' $file"""
 WAIT = "while [ ! -e {file} ]; do sleep 0.1; done"
 
 
@@ -47,7 +52,7 @@ def reclaim_before_kill(site):
         site.scancel(jobid)
         return "v1: the value only"
     jobid = site.submit(user, f"""
-        {READ.format(mib=400, file="big")} && echo read
+        {READ.format(mib=400)} && echo read
         {WAIT.format(file="stop")}
         """, "-c1", "--mem=200")
     group = fenced(site, jobid)
@@ -226,10 +231,10 @@ def memory_protection(site):
     kept = {}
     for percent in "60", "0":
         site.configure(MaxRAMPerUser="250M", MemoryLowPercent=percent)
-        holder = site.submit(user, f"{READ.format(mib=110, file='small')} && echo read; sleep 300", "-c1", "--mem=200")
+        holder = site.submit(user, f"{READ.format(mib=110)} && echo read; sleep 300", "-c1", "--mem=200")
         until(lambda: "read\n" in site.output(holder), 30, "the small file to be read")
         group = fenced(site, holder)
-        reader = site.submit(user, f"{READ.format(mib=500, file='large')}", "-c1", "--mem=240")
+        reader = site.submit(user, f"{READ.format(mib=500)}", "-c1", "--mem=240")
         expect_equal(site.wait(reader), "COMPLETED", "state of the job that reads a large file")
         cached = kernel.keyed(kernel.read(group.limits_directory("memory") / "memory.stat"))
         kept[percent] = int(cached["file"]) / MIB
