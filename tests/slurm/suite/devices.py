@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which devices a job may use: what is denied gives EPERM, and what is allowed works."""
 
+import atexit
 import contextlib
 import ctypes
 import os
 import shutil
 import stat
 import struct
+import tempfile
+from pathlib import Path
 
 from .. import kernel
 from ..harness import (
@@ -23,14 +26,17 @@ EPERM = "Operation not permitted"
 
 def openable(site, user):
     """Two devices that this user can open outside of a job: nodes of our own, open for all."""
+    # Not in /tmp, which may be a file system without devices.
+    nodes = Path(tempfile.mkdtemp(prefix="jobfence-devices-", dir="/var/tmp"))
+    nodes.chmod(0o755)
+    atexit.register(shutil.rmtree, nodes, ignore_errors=True)
     found = []
     for name in CANDIDATES:
         try:
             known = os.stat(f"/dev/{name}")
         except OSError:
             continue
-        node = site.directory(user) / f"node-{name}"
-        node.unlink(missing_ok=True)
+        node = nodes / name
         os.mknod(node, stat.S_IFCHR | 0o666, known.st_rdev)
         node.chmod(0o666)
         if site.as_user(user, ["sh", "-c", f": <{node}"]).returncode == 0:
