@@ -788,6 +788,28 @@ fn io_site(test: &str, rules: &str) -> Site {
     site
 }
 
+/// The scheduler bfq for a loop device, whose next user gets back the one that it had.
+struct Scheduler {
+    file: String,
+    before: String,
+}
+
+impl Scheduler {
+    fn bfq(disk: &Loop) -> Option<Self> {
+        let file = format!("/sys/block/{}/queue/scheduler", disk.device.trim_start_matches("/dev/"));
+        let all = fs::read_to_string(&file).ok()?;
+        let before = all.split_whitespace().find(|word| word.starts_with('['))?.trim_matches(['[', ']']).to_owned();
+        fs::write(&file, "bfq").ok()?;
+        Some(Self { file, before })
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.file, &self.before);
+    }
+}
+
 /// A disk with the scheduler bfq changes what a scavenger gets on the whole host.
 static SCAVENGERS: Mutex<()> = Mutex::new(());
 
@@ -796,10 +818,7 @@ static SCAVENGERS: Mutex<()> = Mutex::new(());
 fn a_scavenger_has_the_least_weight_of_io() {
     let _alone = SCAVENGERS.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(disk) = Loop::new(8) else { return common::skip("no loop device can be made") };
-    let scheduler = format!("/sys/block/{}/queue/scheduler", disk.device.trim_start_matches("/dev/"));
-    if fs::write(scheduler, "bfq").is_err() {
-        return common::skip("no scheduler bfq");
-    }
+    let Some(_scheduler) = Scheduler::bfq(&disk) else { return common::skip("no scheduler bfq") };
     let mut site = Site::new("scavenger");
     site.config.scavenger = true;
     if site.host().layout.with_controller("io").is_none() {

@@ -161,8 +161,9 @@ pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<Cp
     if let Some(current) = current.filter(|current| !current.is_above(want)) {
         return Ok(current);
     }
-    // A step that has been removed still counts until the kernel has let go of it, some milliseconds later.
-    const PATIENCE: Duration = Duration::from_millis(500);
+    // A step that has been removed still counts until the kernel has let go of it: some milliseconds later, and on a busy node more
+    // than half a second was seen.
+    const PATIENCE: Duration = Duration::from_secs(2);
     let deadline = Instant::now() + PATIENCE;
     loop {
         match set_cpu_quota(dir, version, want) {

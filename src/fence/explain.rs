@@ -70,7 +70,9 @@ pub fn explain(
                 keys: &["Scavenger"],
             });
         }
-        for level in [Level::User, Level::Job, Level::Step, Level::Task] {
+        // Without a limit of their own tasks have no directories of ours.
+        let levels = [Level::User, Level::Job, Level::Step, Level::Task];
+        for level in levels.into_iter().filter(|level| *level != Level::Task || !plan.task.is_empty()) {
             let limits = limiting::limits_at(plan, level, place, hierarchy.version);
             let dir = match dir_of(host, hierarchy, key, plan, overlay, level) {
                 Some(dir) => dir,

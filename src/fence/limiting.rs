@@ -138,7 +138,7 @@ pub static RULES: &[Rule] = &[
     Rule {
         limit: Limit::IoWeight,
         controller: "io",
-        keys: &["IOWeight"],
+        keys: &["IOWeight", "Scavenger"],
         writes: |limits, version| {
             let all = limits.io_weight.into_iter().flat_map(|weight| io::weight_writes(weight, version));
             Ok(all.map(|(file, value)| Write { file: file.to_owned(), value }).collect())
