@@ -13,6 +13,7 @@ mod run;
 mod start;
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -114,7 +115,8 @@ impl Log for Stderr {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            eprintln!("jobfence: {}", record.args());
+            // It is no reason to fail that nobody can read it.
+            let _ = writeln!(io::stderr(), "jobfence: {}", record.args());
         }
     }
 

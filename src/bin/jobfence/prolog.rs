@@ -5,6 +5,7 @@
 //! steps find out less, and are limited all the more.
 
 use std::ffi::CString;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,8 @@ fn clean(configured: &Configured) -> Result<(), Failure> {
 fn tell(done: Result<(), Failure>, so: &str) -> ExitCode {
     if let Err(error) = done {
         let sentence = format!("{error}; {so}");
-        eprintln!("jobfence: {sentence}");
+        // Not by a macro, which panics where nothing can be written (a log on a full disk).
+        let _ = writeln!(io::stderr(), "jobfence: {sentence}");
         // slurmd throws away what a prolog says that does not fail.
         let text: String = sentence.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         if let Ok(text) = CString::new(format!("jobfence: {text}")) {
