@@ -20,9 +20,12 @@ use crate::record::job::{JobId, JobRecord, JobRecords, is_name, parse_gpus};
 /// Notes down what the environment says of a job.
 pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>) -> Result<(JobId, JobRecord)> {
     let id = id(host, env)?;
+    let records = JobRecords::open(&config.run_dir)?;
+    // Of an earlier run, whose epilog was not called. It would be believed if this one could not be written.
+    records.forget(&id)?;
     let mut record = JobRecord::new(host, None, number(env, "SLURM_JOB_UID")?);
     read(&mut record, env);
-    JobRecords::open(&config.run_dir)?.write(&id, &record)?;
+    records.write(&id, &record)?;
     Ok((id, record))
 }
 
@@ -92,6 +95,25 @@ mod tests {
 
     fn known(text: &str) -> Fact<String> {
         Fact::Known(text.to_owned())
+    }
+
+    #[test]
+    fn what_an_earlier_run_was_is_not_believed_of_one_that_cannot_be_noted_down() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = Config { run_dir: temp.path().join("run"), ..Config::default() };
+        let host = Host::read(&config).unwrap();
+        let env = |uid: &'static str| {
+            move |name: &str| match name {
+                "SLURM_JOB_ID" => Some("7".to_owned()),
+                "SLURM_JOB_UID" => Some(uid.to_owned()),
+                _ => None,
+            }
+        };
+        let (id, _) = prolog(&host, &config, &env("1001")).unwrap();
+        let is_noted = || JobRecords::open(&config.run_dir).unwrap().read(&id, &host).unwrap().is_some();
+        assert!(is_noted());
+        prolog(&host, &config, &env("nobody")).unwrap_err();
+        assert!(!is_noted());
     }
 
     #[test]

@@ -217,10 +217,13 @@ impl JobRecords {
         Err(Error::new("somebody else keeps writing the record of this job:").at(self.dir.path().join(name)))
     }
 
-    /// What is noted down of a job in this boot; `None`: nothing.
-    pub fn read(&self, id: &JobId, boot_id: &str) -> Result<Option<JobRecord>> {
-        let record = self.read_name(&id.file_name())?;
-        Ok(record.filter(|record| record.boot_id == boot_id))
+    /// What is noted down of a job; `None`: nothing, or by another boot or a batch step that is dead. That was of an earlier run of
+    /// the job, which may have been requeued to another partition.
+    pub fn read(&self, id: &JobId, host: &Host) -> Result<Option<JobRecord>> {
+        match self.read_name(&id.file_name())? {
+            Some(record) if !is_stale(&record, host)? => Ok(Some(record)),
+            _ => Ok(None),
+        }
     }
 
     fn read_name(&self, name: &str) -> Result<Option<JobRecord>> {
@@ -322,6 +325,10 @@ mod tests {
         }
     }
 
+    fn of_boot(boot_id: &str) -> Host {
+        Host { boot_id: boot_id.to_owned(), ..Host::read(&Config::default()).unwrap() }
+    }
+
     fn id(job: u32) -> JobId {
         JobId { node: None, job }
     }
@@ -353,22 +360,22 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let records = JobRecords::open(&temp.path().join("run")).unwrap();
         let (first, second) = (record(1), JobRecord { uid: 7, ..record(2) });
-        assert_eq!(records.read(&id(5), "b").unwrap(), None);
+        assert_eq!(records.read(&id(5), &of_boot("b")).unwrap(), None);
         records.write(&id(5), &first).unwrap();
         records.write(&id(5), &second).unwrap();
-        assert_eq!(records.read(&id(5), "b").unwrap(), Some(second.clone()));
-        assert_eq!(records.read(&id(5), "another boot").unwrap(), None);
+        assert_eq!(records.read(&id(5), &of_boot("b")).unwrap(), Some(second.clone()));
+        assert_eq!(records.read(&id(5), &of_boot("another boot")).unwrap(), None);
         // Another slurmd's on this host.
         let other = JobId { node: Some(Name::new("n2").unwrap()), job: 5 };
-        assert_eq!(records.read(&other, "b").unwrap(), None);
+        assert_eq!(records.read(&other, &of_boot("b")).unwrap(), None);
         records.write(&other, &first).unwrap();
 
         records.forget_this(&id(5), &first).unwrap();
-        assert!(records.read(&id(5), "b").unwrap().is_some(), "it is a new run's");
+        assert!(records.read(&id(5), &of_boot("b")).unwrap().is_some(), "it is a new run's");
         records.forget_this(&id(5), &second).unwrap();
         records.forget_this(&id(5), &second).unwrap();
-        assert_eq!(records.read(&id(5), "b").unwrap(), None);
-        assert!(records.read(&other, "b").unwrap().is_some());
+        assert_eq!(records.read(&id(5), &of_boot("b")).unwrap(), None);
+        assert!(records.read(&other, &of_boot("b")).unwrap().is_some());
         records.forget(&other).unwrap();
         records.forget(&other).unwrap();
         assert_eq!(fs::read_dir(temp.path().join("run/jobs")).unwrap().count(), 0);
@@ -382,23 +389,23 @@ mod tests {
         records.write(&id(1), &record(1)).unwrap();
         let (file, elsewhere) = (run.join("jobs/1"), temp.path().join("elsewhere"));
         fs::set_permissions(&file, fs::Permissions::from_mode(0o620)).unwrap();
-        assert!(records.read(&id(1), "b").is_err());
+        assert!(records.read(&id(1), &of_boot("b")).is_err());
         fs::rename(&file, &elsewhere).unwrap();
         fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o600)).unwrap();
         symlink(&elsewhere, &file).unwrap();
-        assert!(records.read(&id(1), "b").is_err(), "a link");
+        assert!(records.read(&id(1), &of_boot("b")).is_err(), "a link");
         fs::remove_file(&file).unwrap();
         nix::unistd::mkfifo(&file, Mode::S_IRWXU).unwrap();
-        assert!(records.read(&id(1), "b").is_err(), "a fifo, and nobody waits for it");
+        assert!(records.read(&id(1), &of_boot("b")).is_err(), "a fifo, and nobody waits for it");
         fs::remove_file(&file).unwrap();
         fs::write(&file, "x".repeat(100_000)).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(records.read(&id(1), "b").is_err(), "too long");
+        assert!(records.read(&id(1), &of_boot("b")).is_err(), "too long");
         if nix::unistd::geteuid().is_root() {
             records.forget(&id(1)).unwrap();
             records.write(&id(1), &record(1)).unwrap();
             std::os::unix::fs::chown(&file, Some(65_534), None).unwrap();
-            assert!(records.read(&id(1), "b").is_err(), "another's");
+            assert!(records.read(&id(1), &of_boot("b")).is_err(), "another's");
         }
         fs::set_permissions(run.join("jobs"), fs::Permissions::from_mode(0o770)).unwrap();
         assert!(JobRecords::open(&run).is_err());
@@ -419,6 +426,8 @@ mod tests {
         let elsewhere = JobRecord { writer: Some((dead, "pid:[1]".into())), ..JobRecord::new(&host, None, 1) };
         records.write(&id(5), &elsewhere).unwrap();
         link_new(&records.dir, "6", "of another release\n").unwrap();
+        let is_believed = |job| records.read(&id(job), &host).unwrap().is_some();
+        assert_eq!([1, 2, 3, 4, 5].map(is_believed), [true, true, false, false, true]);
         records.reap(&host).unwrap();
         let mut left = records.dir.list(false).unwrap();
         left.sort();

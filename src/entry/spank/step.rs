@@ -158,7 +158,7 @@ impl Job {
         };
         let id = JobId { node: key.node.clone(), job };
         let record = JobRecords::existing(&loaded.config.run_dir)
-            .and_then(|records| records.map_or(Ok(None), |records| records.read(&id, &host.boot_id)));
+            .and_then(|records| records.map_or(Ok(None), |records| records.read(&id, &host)));
         let record = record.unwrap_or_else(|error| {
             log::error!("{key}: what is noted down of the job cannot be used: {error}");
             None
