@@ -66,7 +66,7 @@ impl Limits {
         Self {
             cpu: least(self.cpu, other.cpu, CpuQuota::at_most),
             burst: both(self.burst, other.burst),
-            weight: least(self.weight, other.weight, Ord::min),
+            weight: io::least_weight(self.weight, other.weight),
             ram: least(self.ram, other.ram, Ord::min),
             swap: least(self.swap, other.swap, |a, b| SwapLimit { swap: a.swap.min(b.swap), ram: a.ram.min(b.ram) }),
             high: least(self.high, other.high, Ord::min),
@@ -76,7 +76,7 @@ impl Limits {
             processes: least(self.processes, other.processes, Ord::min),
             io: self.io.at_most(&other.io),
             disks: io::both(&self.disks, &other.disks),
-            io_weight: least(self.io_weight, other.io_weight, Ord::min),
+            io_weight: io::least_weight(self.io_weight, other.io_weight),
             cores: least(self.cores, other.cores, |a, b| a.in_both(&b)),
             huge_pages: self.huge_pages.at_most(&other.huge_pages),
             devices: least(self.devices, other.devices, Devices::at_most),
@@ -682,6 +682,15 @@ mod tests {
         // The third would limit nothing, and so says nothing of how much.
         assert_eq!((plan.job.ram, plan.job.processes), (Some(50 * MIB), Some(9)));
         assert_eq!(plan.step.cpu.map(|cpu| cpu.cpus()), Some(Cpus::whole(1)));
+        // A weight above the kernel's own is more than none.
+        for (sections, weight) in [("IOWeight=5000", Some(100)), ("IOWeight=20", Some(20)), ("MaxProcesses=1", None)] {
+            let resolved = of_unknown_partition(&format!("[Partition=a]\n{sections}\n"));
+            assert_eq!(strictest(&resolved, &granted(2, 100)).0.job.io_weight, weight, "{sections}");
+            assert_eq!(resolved.config.io_weight, weight, "{sections}");
+        }
+        let resolved = of_unknown_partition("[Partition=a]\nCPUPolicy=weight\n");
+        assert_eq!(strictest(&resolved, &granted(64, 100)).0.job.weight, Some(100));
+        assert_eq!(strictest(&resolved, &granted(2, 100)).0.job.weight, Some(20));
         // The least of the limits, not what the least of each key would give.
         let resolved = of_unknown_partition(
             "AllowedRAMSpace=50 MinRAMSpace=1G\n[Partition=a]\nAllowedRAMSpace=100 MinRAMSpace=1M\n",

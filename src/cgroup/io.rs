@@ -434,6 +434,14 @@ const IO_MAX: &str = "io.max";
 /// A weight where nothing is said: 100 (`CGROUP_WEIGHT_DFL`, include/linux/cgroup.h).
 pub const DEFAULT_WEIGHT: u64 = 100;
 
+/// The lower of two weights, of CPU time or of I/O, where `None` is nothing said: that is no less than the kernel's own.
+pub fn least_weight(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (None, None) => None,
+        (one, other) => Some(one.unwrap_or(DEFAULT_WEIGHT).min(other.unwrap_or(DEFAULT_WEIGHT))),
+    }
+}
+
 /// Sets the directory's share of a busy disk among its siblings, 1 to 10000, and reads back.
 ///
 /// Both of v2's files where both exist: one is blk-iocost's (Linux 5.4 and later), the other BFQ's, and a disk has at most one

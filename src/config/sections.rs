@@ -8,6 +8,7 @@ use super::lexer::Token;
 use super::parser::Assignment;
 use super::{Config, ConfigError, CpuPolicy, Key, Mode, OnError, OnErrors, TaskCpus};
 use super::{keys, load::Setting};
+use crate::cgroup::io::least_weight;
 use crate::error::{Error, Result};
 use crate::facts::{Asked, Fact, Facts};
 use crate::hostlist::HostList;
@@ -296,18 +297,11 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("IOMaxPerTask", |config, other| {
         config.io_max_per_task = config.io_max_per_task.clone().at_most(&other.io_max_per_task);
     }),
-    ("IOWeight", |config, other| least_limit(&mut config.io_weight, other.io_weight)),
+    ("IOWeight", |config, other| config.io_weight = least_weight(config.io_weight, other.io_weight)),
     ("ConstrainDevices", |config, other| config.constrain_devices |= other.constrain_devices),
     // What every one of them allows, which is nothing that either key could say.
     ("DeviceAllow", |_, _| {}),
     ("GPUDevice", |_, _| {}),
-    ("MaxHugePages", |config, other| config.max_huge_pages = config.max_huge_pages.at_most(&other.max_huge_pages)),
-    ("MaxHugePagesPerUser", |config, other| {
-        config.max_huge_pages_per_user = config.max_huge_pages_per_user.at_most(&other.max_huge_pages_per_user);
-    }),
-    ("MaxHugePagesPerTask", |config, other| {
-        config.max_huge_pages_per_task = config.max_huge_pages_per_task.at_most(&other.max_huge_pages_per_task);
-    }),
 ];
 
 fn stricter(one: OnErrors, other: OnErrors) -> OnErrors {
@@ -400,6 +394,8 @@ mod tests {
             assert_ne!(is_per_job(key), OF_THE_NODE.contains(&key.name), "{}", key.name);
         }
         assert!(PER_JOB.iter().all(|(name, _)| KEYS.iter().any(|key| key.name == *name)));
+        let names: BTreeSet<_> = PER_JOB.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), PER_JOB.len(), "one of them is there twice");
     }
 
     #[test]
