@@ -5,6 +5,7 @@
 //! [`host`] and [`cgroup::place`] say where they go, [`fence`] is the one life cycle, [`record`] and [`janitor`] see that
 //! nothing is left behind, and [`report`] says what was used and why something was killed.
 
+pub mod as_user;
 pub mod cgroup;
 pub mod config;
 pub mod cpu_list;
@@ -26,3 +27,7 @@ pub mod requests;
 pub mod slurm_conf;
 pub mod slurm_placement;
 pub mod topology;
+
+#[cfg(test)]
+#[path = "../tests/common/skip.rs"]
+mod skip;

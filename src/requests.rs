@@ -4,10 +4,11 @@
 //! The same table is read in the commands, where a mistake is told at the prompt, and in the step daemon, where everything that
 //! arrives is the user's and may be forged. No I/O, and no scheduler.
 
+use crate::as_user::AsUser;
 use crate::config::Percent;
 use std::fmt;
 
-use crate::cgroup::io::{IoRules, Malformed};
+use crate::cgroup::io::{IoRules, Malformed, Rate};
 use crate::config::units::{Wrong, cpus, percent, processes, size, size_text};
 use crate::error::{Error, Result};
 use crate::job::Cpus;
@@ -17,6 +18,13 @@ const MAX_VALUE: usize = 1024;
 
 /// So much of a value is shown in an error, in characters.
 const MAX_SHOWN: usize = 60;
+
+/// The least that can be asked for, in bytes and in operations a second. Who waits for a throttled request cannot be killed (on
+/// Linux 6.18 a direct read of 1 MiB at 1 byte a second was not, by SIGKILL, until the limit was lifted), and Slurm drains a node
+/// on which a step does not end (`UnkillableStepTimeout`): nobody should be able to have that for the asking.
+const LEAST_RATE: fn(Rate) -> u64 = |rate| if rate.counts_bytes() { 1 << 20 } else { 100 };
+const TOO_SLOW: &str =
+    "at least 1M of bytes, or 100 operations, in a second, since who waits for less cannot be killed";
 
 /// What was asked for. `None`: nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -124,7 +132,11 @@ pub static REQUESTS: &[Request] = &[
         expects: IoRules::EXPECTS,
         example: "\"/scratch wbps=100M\"",
         set: |requests, text| {
-            requests.io_max = IoRules::parse(text)?;
+            let rules = IoRules::parse(text)?;
+            if let Some((rate, value)) = rules.any_below(LEAST_RATE) {
+                return Err(Malformed { found: format!("{}={value}", rate.name()), expected: TOO_SLOW }.into());
+            }
+            requests.io_max = rules;
             Ok(())
         },
         get: |requests| (!requests.io_max.is_empty()).then(|| requests.io_max.to_string()),
@@ -203,6 +215,18 @@ pub struct Word {
 }
 
 impl Word {
+    /// Whether it names anything that must be looked up.
+    pub fn names_paths(&self) -> bool {
+        !(self.job.io_max.is_empty() && self.step.io_max.is_empty())
+    }
+
+    /// Has what it names looked up with the rights of its user, and not with root's.
+    pub fn asked_by(&mut self, user: &AsUser) {
+        for requests in [&mut self.job, &mut self.step] {
+            requests.io_max.asked_by(user);
+        }
+    }
+
     /// The controllers that it needs.
     pub fn controllers(&self) -> Vec<&'static str> {
         let (job, step) = (&self.job, &self.step);
@@ -212,7 +236,7 @@ impl Word {
             ("cpu", job.cpu_limit.or(step.cpu_limit).is_some()),
             ("memory", writes || job.mem_high.or(step.mem_high).is_some()),
             ("pids", job.pids_max.or(step.pids_max).is_some()),
-            ("io", !(job.io_max.is_empty() && step.io_max.is_empty())),
+            ("io", self.names_paths()),
         ];
         used.into_iter().filter(|(_, used)| *used).map(|(controller, _)| controller).collect()
     }
@@ -301,6 +325,10 @@ mod tests {
         ] {
             assert_eq!(read(name, value), Err(error.to_owned()));
         }
+        for (value, found) in [("rbps=1023K", "rbps=1047552"), ("wbps=1", "wbps=1"), ("riops=99", "riops=99")] {
+            let error = read("io-max", &format!("/a wiops=100; /b {value}")).unwrap_err();
+            assert!(error.contains(&format!("found \"{found}\"")) && error.contains("cannot be killed"), "{error}");
+        }
         let error = read("io-max", "/a rbps=1M; /b rbps=x").unwrap_err();
         assert!(
             error.starts_with("--io-max: found \"") && error.ends_with("--io-max=\"/scratch wbps=100M\""),
@@ -310,7 +338,7 @@ mod tests {
             ("cpu-limit", &["", "-1", "+1", "1e3", "0.0005", "1025", ".5", " 1", "1 ", "unlimited"][..]),
             ("cpu-burst", &["", "-1", "100.01", "50.125", "all"]),
             ("mem-high", &["", "0", "1023K", "1.5G", "16777216T", "unlimited"]),
-            ("io-max", &["", "/a", "a rbps=1", "/a rbps=1; /a rbps=2", "/../a rbps=1"]),
+            ("io-max", &["", "/a", "a rbps=1M", "/a rbps=1M; /a rbps=2M", "/../a rbps=1M"]),
             ("pids-max", &["", "0", "4194305", "1k", "unlimited"]),
         ] {
             for value in values {

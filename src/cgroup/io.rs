@@ -20,6 +20,7 @@ use super::dir::Dir;
 use super::disk::{Device, Disks};
 use super::kernel;
 use super::layout::{V1_IO, Version};
+use crate::as_user::AsUser;
 use crate::error::{Error, Result};
 
 /// One of the four rates, in the words of `io.max`.
@@ -63,7 +64,8 @@ impl Rate {
         }
     }
 
-    const fn counts_bytes(self) -> bool {
+    /// Whether its value is in bytes, and not in operations.
+    pub const fn counts_bytes(self) -> bool {
         matches!(self, Self::ReadBytes | Self::WriteBytes)
     }
 
@@ -199,6 +201,8 @@ pub struct IoRule {
     pub target: PathBuf,
     /// At least one is set.
     pub rates: IoRates,
+    /// With whose rights the target is looked up; `None`: root's, as the site has named it.
+    by: Option<AsUser>,
 }
 
 impl fmt::Display for IoRule {
@@ -266,7 +270,7 @@ impl IoRules {
             if rates == IoRates::default() {
                 return refuse(part.trim(), "at least one of rbps=, wbps=, riops= and wiops= behind the target");
             }
-            rules.0.push(IoRule { target, rates });
+            rules.0.push(IoRule { target, rates, by: None });
             if rules.0.len() > MAX_RULES {
                 return refuse(part.trim(), "at most 16 targets");
             }
@@ -289,13 +293,29 @@ impl IoRules {
         self.0.iter().any(|rule| rule.rates.limits_writes())
     }
 
+    /// Has the targets looked up with the rights of the user who has named them.
+    pub fn asked_by(&mut self, user: &AsUser) {
+        self.0.iter_mut().for_each(|rule| rule.by = Some(user.clone()));
+    }
+
+    /// A rate that is below its least, and what it is.
+    pub fn any_below(&self, least: fn(Rate) -> u64) -> Option<(Rate, u64)> {
+        let rates =
+            self.0.iter().flat_map(|rule| Rate::ALL.into_iter().filter_map(|rate| Some((rate, rule.rates.get(rate)?))));
+        rates.into_iter().find(|(rate, value)| *value < least(*rate))
+    }
+
     /// All that either limits, and each rate of a target the lower of both. Two targets on one disk come together in
     /// [`limits_of`]: so nothing in `other` can raise anything.
     #[must_use]
     pub fn at_most(mut self, other: &Self) -> Self {
         for theirs in &other.0 {
             match self.0.iter_mut().find(|rule| rule.target == theirs.target) {
-                Some(rule) => rule.rates = rule.rates.at_most(theirs.rates),
+                Some(rule) => {
+                    rule.rates = rule.rates.at_most(theirs.rates);
+                    // What the site has named is found, whatever its user may see.
+                    rule.by = rule.by.take().filter(|_| theirs.by.is_some());
+                }
                 None => self.0.push(theirs.clone()),
             }
         }
@@ -340,7 +360,11 @@ pub struct DiskLimit {
 pub fn limits_of(rules: &mut IoRules, disks: &Disks) -> (Vec<DiskLimit>, Vec<Error>) {
     let mut limits = Vec::new();
     let mut errors = Vec::new();
-    rules.0.retain(|rule| match disks.of(&rule.target) {
+    let find = |rule: &IoRule| match &rule.by {
+        Some(user) => user.look(|| disks.of(&rule.target)),
+        None => disks.of(&rule.target),
+    };
+    rules.0.retain(|rule| match find(rule) {
         Ok(disk) => {
             limits = both(&limits, &[DiskLimit { disk, rates: rule.rates }]);
             true
@@ -616,6 +640,18 @@ mod tests {
         }
         let dir = Dir::open(temp.path()).unwrap();
         (temp, dir)
+    }
+
+    #[test]
+    fn a_users_target_is_looked_up_as_the_user_and_the_sites_own_is_not() {
+        let user = AsUser::new(1001, 1001, &[]);
+        let mut asked = IoRules::parse("/a wbps=1M; /b rbps=1M").unwrap();
+        asked.asked_by(&user);
+        let site = IoRules::parse("/a rbps=2M").unwrap();
+        let by = |rules: IoRules| rules.iter().map(|rule| rule.by.clone()).collect::<Vec<_>>();
+        assert_eq!(by(site.clone().at_most(&asked)), [None, Some(user.clone())]);
+        assert_eq!(by(asked.clone().at_most(&site)), [None, Some(user.clone())]);
+        assert_eq!(by(asked.clone().at_most(&asked)), [Some(user.clone()), Some(user)]);
     }
 
     #[test]

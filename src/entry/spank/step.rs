@@ -19,12 +19,13 @@ use super::facts;
 use super::grant::{self, Kind};
 use super::log::tell_user;
 use super::{options, told};
+use crate::as_user::AsUser;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
 use crate::config::{self, Config, Loaded, Mode, OnError, OnErrors, Resolved};
 use crate::error::{Error, Result};
 use crate::facts::Facts;
-use crate::fence::{CLEANUP_TIMEOUT, Fence, LimitError};
+use crate::fence::{self, CLEANUP_TIMEOUT, Fence, LimitError};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{JobKey, Name};
@@ -206,7 +207,13 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
     let config = &resolved.config;
     let grant = grant::of_step(spank, *kind, facts.cpus)?;
     let word = match options::word(spank) {
-        Ok(word) => word,
+        Ok(mut word) => {
+            if word.names_paths() {
+                let gid = spank.u32(spank_item::S_JOB_GID)?;
+                word.asked_by(&AsUser::new(key.uid, gid, &spank.gids()?.unwrap_or_default()));
+            }
+            word
+        }
         // Whatever is said in general: a user must not get rid of his fence by asking for nonsense.
         Err(error) if config.mode == Mode::Enforce => return Err(Failure::Limit(error)),
         Err(error) => {
@@ -236,7 +243,9 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
             plan.job = Limits { cores: plan.job.cores.take(), ..Limits::default() };
         }
     }
-    let mut fence = Fence::open_with(host, config, &word.controllers(), key, Some(&daemon))?;
+    let more = word.controllers();
+    let mut fence = Fence::open_with(host, config, &more, key, Some(&daemon))
+        .map_err(|error| Failure::of_open(error, &more, &fence::controllers(config)))?;
     if config.mode == Mode::Enforce {
         errors.extend(fence.limit(&plan));
     } else {
@@ -275,6 +284,12 @@ enum Failure {
 }
 
 impl Failure {
+    /// Why there are no directories. Where the user has asked for what needs controllers that the site does not (`more` beside
+    /// `ours`), it may be for them: he must not get rid of his fence so, either.
+    fn of_open(error: Error, more: &[&str], ours: &[&str]) -> Self {
+        if more.iter().all(|controller| ours.contains(controller)) { Self::General(error) } else { Self::Limit(error) }
+    }
+
     /// Whether it goes on without a fence.
     fn is_bearable(&self, general: OnError) -> bool {
         matches!(self, Self::General(_)) && general == OnError::Warn
@@ -547,17 +562,20 @@ pub fn end() {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/common/skip.rs"]
-mod skip;
-
-#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn nobody_gets_rid_of_his_fence_by_asking_for_a_controller_that_is_not_there() {
+        let failure = |more: &[&str]| Failure::of_open(Error::new("x"), more, &["cpu", "memory"]);
+        assert!(failure(&["memory"]).is_bearable(OnError::Warn) && failure(&[]).is_bearable(OnError::Warn));
+        assert!(!failure(&["memory", "io"]).is_bearable(OnError::Warn));
+    }
+
+    #[test]
     fn a_thread_takes_its_rights_back_and_leaves_the_others_theirs() {
         if !nix::unistd::geteuid().is_root() {
-            return skip::skip("only root has rights to take back");
+            return crate::skip::skip("only root has rights to take back");
         }
         // SAFETY: asks for nothing but a number.
         let effective = || unsafe { libc::syscall(libc::SYS_geteuid) };

@@ -2,6 +2,9 @@
 """A user's word: what he asks for when he submits, and what his job is told of its limits."""
 
 import os
+import re
+import tempfile
+from pathlib import Path
 
 from .. import kernel
 from ..harness import (
@@ -18,7 +21,8 @@ OPTIONS = {
     "--cpu-burst": ("PERCENT", ["101", "-1", "much"]),
     "--mem-high": ("SIZE", ["1K", "1.5G", "all"]),
     "--pids-max": ("COUNT", ["0", "4194305", "99999999999999999999", "50 60"]),
-    "--io-max": ("RULES", ["/scratch", "scratch rbps=1M", "/scratch rbps=1M; /scratch rbps=2M", "/scratch speed=1"]),
+    "--io-max": ("RULES", ["/scratch", "scratch rbps=1M", "/scratch rbps=1M; /scratch rbps=2M", "/scratch speed=1",
+                           "/scratch rbps=1023K", "/scratch riops=99"]),
 }
 # Slurm's own name for an option of a plugin in the environment of its commands.
 VARIABLE = "SLURM_SPANK__SLURM_SPANK_OPTION_jobfence_{}"
@@ -107,6 +111,25 @@ def io_that_is_asked_for(site):
         expect_equal(fenced(site, jobid).io_max().get(disk.number), {"wbps": MIB}, "I/O limits of the step")
         site.scancel(jobid)
         site.wait(jobid)
+
+
+@case(layout=False)
+def paths_that_are_not_ones_own(site):
+    """Root's answers would tell what is in a directory that the user cannot enter, and where links there lead."""
+    user = site.users[0]
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as closed:
+        os.chmod(closed, 0o700)
+        Path(closed, "there").touch()
+        Path(closed, "link").symlink_to("/secret/place")
+        said = set()
+        for name in "there", "none", "link":
+            done = site.srun(user, "--mem=50", f"--io-max={closed}/{name} rbps=1M", "true")
+            expect(done.returncode != 0, f"the step ran with a rate for {closed}/{name}")
+            expect_in("Permission denied", done.stderr, "what srun says")
+            reason = next(line for line in done.stderr.splitlines() if NOT_STARTED in line)
+            said.add(re.sub(r"\d+", "", reason.replace(f"{closed}/{name}", "PATH")))
+        expect_equal(len(said), 1, f"different answers: {said}")
+    expect_not_drained(site)
 
 
 @case(layout=False)
@@ -207,6 +230,8 @@ def forged_words(site):
         {LAUNCHED.format("cpu_limit"): "9" * 5000},
         {OF_THE_JOB.format("CPU_LIMIT"): "0"},
         {OF_THE_JOB.format("MEM_HIGH"): "1" * 5000},
+        # Who waits for that cannot be killed, and the node would be drained.
+        {LAUNCHED.format("io_max"): "/ rbps=1"},
     ]
     for on_error in "fail", "warn":
         site.configure(OnError=on_error)
