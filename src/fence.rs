@@ -134,6 +134,8 @@ pub struct Fence {
     /// The directory below which they are, in names.
     base_levels: usize,
     wanted: Vec<&'static str>,
+    /// How many of them, the first ones, the configuration needs; those behind are only for what a user has asked for.
+    sites: usize,
     /// Controllers that limits were to be written to, and that are nowhere.
     missing: Vec<(&'static str, Error)>,
     /// Why a CPU quota would not hold, whatever the kernel shows.
@@ -177,14 +179,15 @@ impl Fence {
         daemon: Option<&Membership>,
     ) -> Result<Self> {
         let mut wanted = controllers(config);
+        let lowest_io = lowers_io(host, config);
+        if lowest_io && !wanted.contains(&"io") {
+            wanted.push("io");
+        }
+        let sites = wanted.len();
         for controller in more {
             if !wanted.contains(controller) {
                 wanted.push(controller);
             }
-        }
-        let lowest_io = lowers_io(host, config);
-        if lowest_io && !wanted.contains(&"io") {
-            wanted.push("io");
         }
         let class = config.scavenger.then_some(IDLE);
         let base = class.map_or_else(|| host.base.clone(), |class| format!("{}/{class}", host.base));
@@ -239,6 +242,7 @@ impl Fence {
                     levels: levels.clone(),
                     base_levels: base.split('/').count(),
                     wanted: wanted.clone(),
+                    sites,
                     missing: wanted.iter().filter_map(|c| Some((*c, host.missing(c)?))).collect(),
                     lowest_io,
                     quota_ignored: host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota),
@@ -322,6 +326,7 @@ impl Fence {
             levels: record.levels.clone(),
             base_levels: record.base.split('/').count(),
             wanted: Vec::new(),
+            sites: 0,
             missing: Vec::new(),
             lowest_io: false,
             quota_ignored: None,
@@ -545,11 +550,11 @@ impl Fence {
 
     /// Has the controllers enabled for the step, and for directories of tasks in it.
     fn enable(&self, tree: &Tree, plan: &Plan, step: &Dir) -> Result<()> {
-        match tree {
-            Tree::Overlay(overlay) => overlay.enable(&self.wanted, step, !plan.task.is_empty()),
-            Tree::Own(own) if !plan.task.is_empty() => host::enable(step, &own.hierarchy, &self.wanted, false),
+        or_sites_alone(&self.wanted, self.sites, |wanted| match tree {
+            Tree::Overlay(overlay) => overlay.enable(wanted, step, !plan.task.is_empty()),
+            Tree::Own(own) if !plan.task.is_empty() => host::enable(step, &own.hierarchy, wanted, false),
             Tree::Own(_) => Ok(()),
-        }
+        })
     }
 
     /// Lowers `memory.high` of the step once more. On cgroup2 Slurm's step is there before its task/cgroup writes limits of memory
@@ -985,6 +990,15 @@ pub(crate) fn lowers_io(host: &Host, config: &Config) -> bool {
     Dir::open("/sys").is_ok_and(|sys| io::weights_work(&sys, root.as_ref()))
 }
 
+/// Enables all controllers, or where that fails those of the site alone (the first `sites`): a limit that only a user has asked for, and
+/// that fails when it is written, must not take the site's limits with it.
+fn or_sites_alone(wanted: &[&'static str], sites: usize, enable: impl Fn(&[&'static str]) -> Result<()>) -> Result<()> {
+    enable(wanted).or_else(|error| match wanted.get(..sites) {
+        Some(ours) if ours.len() < wanted.len() => enable(ours),
+        _ => Err(error),
+    })
+}
+
 /// The controllers whose files the configured limits are written to.
 pub fn controllers(config: &Config) -> Vec<&'static str> {
     let unlimited = |cpus| cpus == TaskCpus::Unlimited;
@@ -1025,4 +1039,21 @@ pub fn controllers(config: &Config) -> Vec<&'static str> {
 /// The path below a hierarchy's root as processes see it where another cgroup than the root is mounted (containers).
 fn in_mount(hierarchy: &Hierarchy, path: &str) -> String {
     format!("{}{path}", hierarchy.root.trim_end_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_that_only_a_user_needs_takes_no_limits_of_the_site_with_it() {
+        let enable = |wanted: &[&'static str]| match wanted.contains(&"io") {
+            true => Err(Error::new("the cgroup does not have the io controller")),
+            false => Ok(()),
+        };
+        assert!(or_sites_alone(&["cpu", "memory", "io"], 2, enable).is_ok());
+        // The site's own.
+        assert!(or_sites_alone(&["cpu", "memory", "io"], 3, enable).is_err());
+        assert!(or_sites_alone(&["cpu"], 1, enable).is_ok());
+    }
 }
