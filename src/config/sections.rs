@@ -103,6 +103,10 @@ impl Section {
         if !value.text.split(',').all(sound) {
             return refuse("one or more names, separated by commas");
         }
+        // Such a section would be nobody's, and nobody would hear of it.
+        if value.text.contains(['[', ']', '*', '?']) {
+            return refuse("names without patterns or brackets, which only nodes have");
+        }
         let names = value.text.split(',').map(|name| fold(kind, name)).collect();
         Ok(Self { condition: Condition { kind, names, nodes: None }, header, settings: Vec::new() })
     }
@@ -410,6 +414,16 @@ mod tests {
             ("Job", "1", "f:1:2: found \"Job\", expected a section about Partition, QOS, Account, User, Group or Node"),
             ("QOS", "a,,b", "f:1:2: found \"a,,b\", expected one or more names, separated by commas"),
             ("Group", "a, b", "f:1:2: found \"a, b\", expected one or more names, separated by commas"),
+            (
+                "Partition",
+                "gpu[1-2]",
+                "f:1:2: found \"gpu[1-2]\", expected names without patterns or brackets, which only nodes have",
+            ),
+            (
+                "User",
+                "test*",
+                "f:1:2: found \"test*\", expected names without patterns or brackets, which only nodes have",
+            ),
             (
                 "node",
                 "n[1-",
