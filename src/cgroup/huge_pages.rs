@@ -123,6 +123,10 @@ pub struct Write {
 
 /// Limits a directory, and reads back.
 pub fn set(dir: &Dir, version: Version, want: &HugePages) -> Result<()> {
+    // Most sites limit none, and then it does not matter what this host has.
+    if want.is_empty() {
+        return Ok(());
+    }
     want.check(&Dir::open("/sys/kernel/mm/hugepages").map_err(|error| {
         error.hint("this kernel has no huge pages (CONFIG_HUGETLBFS): leave the limit out of jobfence.conf")
     })?)?;

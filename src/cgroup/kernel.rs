@@ -121,12 +121,12 @@ impl LoadedScheduler {
     ///
     /// Source: Documentation/scheduler/sched-ext.rst, and the attributes in kernel/sched/ext.c.
     pub fn find(sys: &Dir) -> Option<Self> {
-        let dir = sys.child("kernel").and_then(|kernel| kernel.child("sched_ext")).ok()?;
+        let dir = sys.child("kernel/sched_ext").ok()?;
         // "disabling" is over in a moment. Of Linux 6.12 "enabling" is, too, but it is what comes.
         if matches!(dir.read_value("state").ok()?.trim(), "disabled" | "disabling") {
             return None;
         }
-        let name = dir.child("root").and_then(|root| root.read_value("ops")).unwrap_or_default();
+        let name = dir.read_value("root/ops").unwrap_or_default();
         // A file that cannot be read says nothing good.
         let everybody = dir.read_value("switch_all").map_or(true, |text| text.trim() != "0");
         Some(Self { name: name.trim().to_owned(), everybody })

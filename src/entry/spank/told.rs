@@ -17,7 +17,8 @@ use crate::policy::Plan;
 /// A limit and the variable that tells it.
 struct Variable {
     name: &'static CStr,
-    /// From the kernel's files where they tell it, so that it is what is there and not what was planned.
+    /// From the kernel's files where they tell it, so that it is what is there and not what was planned. None is read for what
+    /// nobody has limited: this is on the way of each launch.
     value: fn(&Plan, &Fence) -> Option<String>,
 }
 
@@ -26,13 +27,13 @@ const VARIABLES: &[Variable] = &[
     Variable {
         name: c"JOBFENCE_CPU_BURST",
         value: |plan, fence| {
-            let burst = fence.burst().filter(|_| plan.step.burst.is_some())?;
-            Some(burst.to_string().trim_end_matches('%').to_owned())
+            plan.step.burst?;
+            Some(fence.burst()?.to_string().trim_end_matches('%').to_owned())
         },
     },
     Variable {
         name: c"JOBFENCE_CPU_WEIGHT",
-        value: |plan, fence| fence.weight().filter(|_| plan.weighs).map(|weight| weight.to_string()),
+        value: |plan, fence| if plan.weighs { fence.weight().map(|weight| weight.to_string()) } else { None },
     },
     Variable {
         name: c"JOBFENCE_MEMORY_BYTES",
@@ -40,22 +41,22 @@ const VARIABLES: &[Variable] = &[
             let ours = [&plan.user, &plan.job, &plan.step, &plan.task];
             // Slurm's own limits are not ours to tell of.
             let ours = ours.iter().any(|limits| limits.ram.is_some() || limits.swap.is_some());
-            let levels = fence.memory_levels();
-            let bytes = levels.iter().filter_map(|level| level.limit).filter(|_| ours).chain(plan.task.ram).min();
+            let levels = if ours { fence.memory_levels() } else { Vec::new() };
+            let bytes = levels.iter().filter_map(|level| level.limit).chain(plan.task.ram).min();
             bytes.map(|bytes| bytes.to_string())
         },
     },
     Variable {
         name: c"JOBFENCE_MEMORY_HIGH_BYTES",
         value: |plan, fence| {
-            let of_step = fence.memory_high().filter(|_| plan.step.high.is_some());
+            let of_step = plan.step.high.and_then(|_| fence.memory_high());
             of_step.into_iter().chain(plan.task.high).min().map(|bytes| bytes.to_string())
         },
     },
     Variable {
         name: c"JOBFENCE_MAX_PROCESSES",
         value: |plan, fence| {
-            let of_step = fence.processes().filter(|_| plan.step.processes.is_some());
+            let of_step = plan.step.processes.and_then(|_| fence.processes());
             of_step.into_iter().chain(plan.task.processes).min().map(|count| count.to_string())
         },
     },
@@ -68,7 +69,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: c"JOBFENCE_CORES",
-        value: |plan, fence| fence.cores().filter(|_| plan.step.cores.is_some()).map(|cpus| cpus.to_string()),
+        value: |plan, fence| plan.step.cores.as_ref().and_then(|_| fence.cores()).map(|cpus| cpus.to_string()),
     },
     Variable {
         name: c"JOBFENCE_HUGE_PAGES",
