@@ -825,6 +825,11 @@ impl Fence {
         limits::processes(&*self.with_pids()?.step().ok()?).ok().flatten()
     }
 
+    /// The same of each of its tasks, as planned.
+    pub fn processes_of_task(&self) -> Option<u64> {
+        self.plan.as_ref()?.task.processes
+    }
+
     /// How fast the step may read and write, if the kernel has it so; `None` when unlimited.
     pub fn io(&self) -> Option<&IoRules> {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("io"))?;
@@ -866,13 +871,7 @@ impl Fence {
     pub fn forks_refused(&self) -> u64 {
         let Some(tree) = self.with_pids() else { return 0 };
         let count = |dir: &Dir| forks_refused(tree.hierarchy(), dir).filter(|count| *count > 0);
-        // Before Linux 6.11 only where the process is that wanted another one: in its task's directory, if it has one.
-        let in_tasks = |step: &Dir| {
-            let tasks = step.list(true).unwrap_or_default();
-            let sum: u64 = tasks.iter().filter_map(|task| count(&step.child(task).ok()?)).sum();
-            Some(sum).filter(|sum| *sum > 0)
-        };
-        let of_step = tree.step().ok().and_then(|step| count(&step).or_else(|| in_tasks(&step)));
+        let of_step = tree.step().ok().and_then(|step| count(&step));
         of_step.or_else(|| count(&*tree.job().ok()?)).unwrap_or(0)
     }
 

@@ -79,12 +79,16 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
 }
 
 /// One sentence for the user: why fork(2) failed, which programs report as a lack of memory or as "Resource temporarily
-/// unavailable".
-pub fn too_many_processes(key: &JobKey, refused: u64, limit: u64) -> String {
+/// unavailable". Which of the limits it was, that of the job or of a task, not every kernel says.
+pub fn too_many_processes(key: &JobKey, refused: u64, of_job: Option<u64>, of_task: Option<u64>) -> String {
     let times = if refused == 1 { "once".to_owned() } else { format!("{refused} times") };
+    let job = of_job.map(|limit| (format!("the job may have {limit} at once on this node"), "MaxProcesses"));
+    let task = of_task.map(|limit| (format!("each of its tasks may have {limit}"), "MaxProcessesPerTask"));
+    let (limits, keys): (Vec<_>, Vec<_>) = job.into_iter().chain(task).unzip();
     format!(
-        "{key}: {times} no further process or thread could be started: the job may have {limit} at once on this node. Start \
-         fewer, or ask your administrator (MaxProcesses)."
+        "{key}: {times} no further process or thread could be started: {}. Start fewer, or ask your administrator ({}).",
+        limits.join(", and "),
+        keys.join(", ")
     )
 }
 
@@ -111,6 +115,25 @@ mod tests {
             level("/jobfence/uid_1/job_5/step_batch", Level::Step, Some(200 << 20), Some(150 << 20)),
             level("/jobfence/uid_1/job_5", Level::Job, Some(200 << 20), Some(200 << 20)),
         ]
+    }
+
+    #[test]
+    fn forks_are_refused_by_the_limits_that_there_are() {
+        let said = |job, task| too_many_processes(&key(), 2, job, task);
+        let begin = "job 5 step batch: 2 times no further process or thread could be started:";
+        let end = "Start fewer, or ask your administrator";
+        assert_eq!(
+            said(Some(60), None),
+            format!("{begin} the job may have 60 at once on this node. {end} (MaxProcesses).")
+        );
+        assert_eq!(
+            said(Some(60), Some(9)),
+            format!(
+                "{begin} the job may have 60 at once on this node, and each of its tasks may have 9. {end} (MaxProcesses, \
+                 MaxProcessesPerTask)."
+            )
+        );
+        assert_eq!(said(None, Some(9)), format!("{begin} each of its tasks may have 9. {end} (MaxProcessesPerTask)."));
     }
 
     #[test]

@@ -92,8 +92,9 @@ pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
 /// How often a process of this directory could not start another one, since there were as many as its own `pids.max` or an
 /// outer one allows.
 ///
-/// v1, and v2 before Linux 6.11, count where the process is: Slurm has a directory for each task below the step's. Since then
-/// v2 counts at the limit that was reached, and above (cgroup-v2.rst, `pids.events`).
+/// v1, and v2 before Linux 6.11, count where the process is: there may be a directory for each task below the step's. Since then
+/// v2 counts at the limit that was reached, and above it again (`pids_event`, kernel/cgroup/pids.c); that kernel has
+/// `pids.events.local`, too.
 pub fn forks_refused(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     if !hierarchy.has("pids") {
         return None;
@@ -101,7 +102,8 @@ pub fn forks_refused(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     let at = |dir: &Dir| keyed(&read(dir, "pids.events"), "max");
     let own = at(dir)?;
     let below = dir.list(true).unwrap_or_default();
-    Some(own + below.iter().filter_map(|name| at(&dir.child(name).ok()?)).sum::<u64>())
+    let below = below.iter().filter_map(|name| at(&dir.child(name).ok()?)).fold(0, u64::saturating_add);
+    Some(if dir.has("pids.events.local") { own.max(below) } else { own.saturating_add(below) })
 }
 
 /// What the processes here and below have read and written (`io.stat` in cgroup-v2.rst; cgroup-v1/blkio-controller.rst).
@@ -199,5 +201,32 @@ mod tests {
         assert_eq!(bytes(Version::V2, "io"), Some(IoBytes { read: 1001, written: 23 }));
         assert_eq!(bytes(Version::V1, "blkio"), Some(IoBytes { read: 6, written: 6 }));
         assert_eq!(bytes(Version::V1, "cpu"), None);
+    }
+
+    #[test]
+    fn a_fork_that_a_tasks_limit_refused_counts_once() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("task_0")).unwrap();
+        let events = |own: &str, of_task: &str| {
+            for (name, text) in [("", own), ("task_0", of_task)] {
+                std::fs::write(temp.path().join(name).join("pids.events"), format!("max {text}\n")).unwrap();
+            }
+            let hierarchy = Hierarchy {
+                version: Version::V2,
+                mount: temp.path().into(),
+                root: "/".into(),
+                controllers: BTreeSet::from(["pids".to_owned()]),
+                name: None,
+            };
+            forks_refused(&hierarchy, &Dir::open(temp.path()).unwrap())
+        };
+        // Where the process is.
+        assert_eq!(events("1", "3"), Some(4));
+        // At the limit and above it.
+        std::fs::write(temp.path().join("pids.events.local"), "max 0\n").unwrap();
+        assert_eq!(events("3", "3"), Some(3));
+        assert_eq!(events("4", "3"), Some(4));
+        // Mounted with pids_localevents.
+        assert_eq!(events("0", "3"), Some(3));
     }
 }

@@ -21,6 +21,7 @@ use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid
 
 use crate::cgroup::dir::Dir;
 use crate::cgroup::events::KernelLog;
+use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::cgroup::usage::Usage;
 use crate::config::{Config, OnError, Percent, TaskCpus};
@@ -113,7 +114,9 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
     });
     let refused = fence.forks_refused();
     let too_many = fence.processes().filter(|_| refused > 0);
-    let told = out_of_memory.into_iter().chain(too_many.map(|limit| report::too_many_processes(&key, refused, limit)));
+    let told = out_of_memory
+        .into_iter()
+        .chain(too_many.map(|limit| report::too_many_processes(&key, refused, Some(limit), None)));
     let told = told.collect();
     let left = fence.close(Instant::now() + CLEANUP_TIMEOUT).err();
     Ok(Ended { how: how?, usage, told, left, key })
@@ -133,6 +136,7 @@ fn exactly(config: &Config, request: &Request) -> Config {
         max_processes_per_task: None,
         max_cpus_per_task: TaskCpus::Unlimited,
         max_ram_per_task: None,
+        max_huge_pages_per_task: HugePages::default(),
         io_max: request.io.clone(),
         io_max_per_task: IoRules::default(),
         ..config.clone()
@@ -324,5 +328,28 @@ fn wait_signal(set: &SigSet) -> Result<libc::siginfo_t> {
             -1 => return Err(Error::new("wait for a signal").errno(Errno::last())),
             _ => return Ok(info),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On cgroup2 a step whose tasks have directories of their own can hold no process itself, and this is where it would be put.
+    #[test]
+    fn a_command_is_no_task() {
+        let text = "MaxCPUsPerTask=1 MaxRAMPerTask=1G MaxProcessesPerTask=9 MaxHugePagesPerTask=2M:0\nIOMaxPerTask=/ rbps=1M\n";
+        let config = crate::config::parse("test", text.as_bytes()).unwrap();
+        let of = |config: &Config| policy::plan(config, &Grant::default()).0.task;
+        assert!(!of(&config).is_empty());
+        let request = Request {
+            cpus: None,
+            memory: None,
+            processes: None,
+            io: IoRules::default(),
+            user: None,
+            command: Vec::new(),
+        };
+        assert!(of(&exactly(&config, &request)).is_empty());
     }
 }

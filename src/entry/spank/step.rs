@@ -488,8 +488,9 @@ fn tell_refusals(fenced: &mut Fenced) {
     let refused = fenced.fence.forks_refused();
     let unsaid = refused.saturating_sub(fenced.told_refusals);
     fenced.told_refusals = refused;
-    if let (1.., Some(limit)) = (unsaid, fenced.fence.processes()) {
-        tell_user(&report::too_many_processes(fenced.fence.key(), unsaid, limit));
+    let (of_job, of_task) = (fenced.fence.processes(), fenced.fence.processes_of_task());
+    if unsaid > 0 && (of_job.is_some() || of_task.is_some()) {
+        tell_user(&report::too_many_processes(fenced.fence.key(), unsaid, of_job, of_task));
     }
 }
 
