@@ -446,7 +446,7 @@ impl Fence {
             }
         };
         // Only these: the kernel may take long to lower a memory limit, and nobody must wait for that.
-        const UNDER_LOCK: [Limit; 4] = [Limit::Cpu, Limit::Burst, Limit::Weight, Limit::Processes];
+        const UNDER_LOCK: [Limit; 5] = [Limit::Cpu, Limit::Burst, Limit::Weight, Limit::Processes, Limit::IoWeight];
         let has_any = UNDER_LOCK.iter().any(|limit| limiting::is_planned(plan, *limit, hierarchy));
         let lock = has_any.then(|| self.records.lock_limits(Instant::now() + LOCK_TIMEOUT)).transpose();
         match lock {
@@ -463,8 +463,9 @@ impl Fence {
                     let of_user = user.as_ref().zip(plan.user.cpu);
                     let limited =
                         of_user.map_or(Ok(()), |(user, quota)| limiting::cpu_of_user(user, hierarchy.version, quota));
-                    let limited = limited.and_then(|()| limiting::cpu(&job, &step, hierarchy.version, plan, place));
-                    errors.extend(limited.err().map(|error| (Limit::Cpu, error)));
+                    // Where OnError lets a job run all the same, the user's limit alone is missing.
+                    let all = [limited, limiting::cpu(&job, &step, hierarchy.version, plan, place)];
+                    errors.extend(all.into_iter().filter_map(Result::err).map(|error| (Limit::Cpu, error)));
                 }
                 for level in [Level::User, Level::Job, Level::Step] {
                     set(level, place, &|limit| limit != Limit::Cpu && UNDER_LOCK.contains(&limit), errors);
@@ -472,6 +473,12 @@ impl Fence {
                 if let (Some(user), true, true) = (&user, plan.weighs, hierarchy.has("cpu")) {
                     let weighed = limiting::weigh_user(user, hierarchy.version);
                     errors.extend(weighed.err().map(|error| (Limit::Weight, error)));
+                }
+                if let (Some(user), Some(_), true) = (&user, plan.job.io_weight, hierarchy.has("io")) {
+                    let weighed = limiting::weigh_io_of_user(user, hierarchy.version);
+                    // What the job's own directory has said already is not said again.
+                    let known = errors.iter().any(|(limit, _)| *limit == Limit::IoWeight);
+                    errors.extend(weighed.err().filter(|_| !known).map(|error| (Limit::IoWeight, error)));
                 }
             }
         }
@@ -488,7 +495,10 @@ impl Fence {
         const AMOUNTS: [Limit; 3] = [Limit::Ram, Limit::Swap, Limit::MemoryHigh];
         for (level, dir) in levels {
             let (Some(dir), true) = (dir, hierarchy.has("memory")) else { continue };
-            if level != Level::Step && limiting::stays_in_memory(dir, hierarchy.version, plan.of(level)) {
+            let limits = plan.of(level);
+            if level != Level::Step && limiting::stays_in_memory(dir, hierarchy.version, limits)
+                || level == Level::User && limiting::is_exceeded(dir, hierarchy.version, limits)
+            {
                 continue;
             }
             let mut limits = limiting::limits_at(plan, level, place, hierarchy.version);
@@ -505,12 +515,6 @@ impl Fence {
                     || (limit == Limit::Cores && !self.are_ours(tree, plan))
             };
             set(level, place, &|limit| !theirs(limit), errors);
-        }
-        if let (Some(user), Some(_), true) = (&user, plan.job.io_weight, hierarchy.has("io")) {
-            let weighed = limiting::weigh_io_of_user(user, hierarchy.version);
-            // What the job's own directory has said already is not said again.
-            let known = errors.iter().any(|(limit, _)| *limit == Limit::IoWeight);
-            errors.extend(weighed.err().filter(|_| !known).map(|error| (Limit::IoWeight, error)));
         }
     }
 
@@ -919,20 +923,27 @@ impl Fence {
 
     /// When the job's directory may have gone: what the user's other jobs weigh.
     fn weigh_user(&self) {
-        if !self.plan.as_ref().is_some_and(|plan| plan.weighs) {
-            return;
+        let Some(plan) = &self.plan else { return };
+        if plan.weighs {
+            self.weigh_again("cpu", limiting::weigh_user);
         }
-        let own = self.trees.iter().filter_map(Tree::own).find(|own| own.hierarchy.has("cpu"));
+        if plan.job.io_weight.is_some() {
+            self.weigh_again("io", limiting::weigh_io_of_user);
+        }
+    }
+
+    fn weigh_again(&self, controller: &str, weigh: fn(&Dir, Version) -> Result<()>) {
+        let own = self.trees.iter().filter_map(Tree::own).find(|own| own.hierarchy.has(controller));
         let Some((own, user)) = own.and_then(|own| Some((own, own.user()?))) else { return };
         // The directory goes with his last job.
         if !user.has("cgroup.procs") {
             return;
         }
         let lock = self.records.lock_limits(Instant::now() + LOCK_TIMEOUT);
-        if let Err(error) = lock.and_then(|_lock| limiting::weigh_user(user, own.hierarchy.version))
+        if let Err(error) = lock.and_then(|_lock| weigh(user, own.hierarchy.version))
             && user.has("cgroup.procs")
         {
-            log::warn!("{}: the CPU weight of its user's other jobs is not right: {error}", self.key);
+            log::warn!("{}: the {controller} weight of its user's other jobs is not right: {error}", self.key);
         }
     }
 

@@ -22,14 +22,15 @@ use jobfence::cgroup::kill::{Members, kill_all};
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{self, CpuQuota};
 use jobfence::cgroup::place::Membership;
-use jobfence::config::{Config, CpuPolicy, Limit, Percent, TaskCpus};
+use jobfence::config::{Config, CpuPolicy, Limit, Percent, Period, TaskCpus};
 use jobfence::cpu_list::CpuList;
 use jobfence::fence::Fence;
 use jobfence::fence::explain::explain;
+use jobfence::fence::limiting::{self, Place};
 use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
-use jobfence::policy::{self, Level};
+use jobfence::policy::{self, Level, Limits};
 use jobfence::record::{Owner, is_ending};
 use jobfence::topology::Topology;
 
@@ -967,6 +968,77 @@ fn a_job_has_a_weight_of_io_where_the_kernel_has_any() {
     }
 }
 
+/// What a job weighed would be his other jobs' for as long as they run.
+#[test]
+fn when_a_job_ends_its_users_weight_of_io_is_that_of_the_others() {
+    let mut site = Site::new("io-weights");
+    site.config.io_weight = Some(50);
+    let plan = policy::plan(&site.config, &grant(1, 100)).0;
+    let begin = |job: &str| {
+        let key = JobKey { job: Name::new(job).unwrap(), ..key("0") };
+        let mut fence = Fence::open(&site.host(), &site.config, &key, None).unwrap();
+        fence.limit(&plan);
+        fence
+    };
+    let (mut first, mut second) = (begin("1"), begin("2"));
+    let (job, version) = dir_of(&site, &first, "io", true);
+    let user = Dir::open(job.path().parent().unwrap()).unwrap();
+    let both = io::weight(&user, version);
+    second.close(soon()).unwrap();
+    let one = io::weight(&user, version);
+    first.close(soon()).unwrap();
+    if both.is_none() {
+        return common::skip("this kernel has no weights of I/O");
+    }
+    assert_eq!((both, one), (Some(100), Some(50)));
+}
+
+#[test]
+fn a_users_quota_may_be_said_in_another_period_while_he_has_jobs() {
+    let mut site = Site::new("period");
+    site.config.max_cpus_per_user = Some(Cpus::whole(2));
+    let mut first = open(&site, "0", &grant(2, 100));
+    site.config.cpu_quota_period = Period::from_micros(200_000).unwrap();
+    // The period first would leave him one CPU, and his job has two.
+    site.config.max_cpus_per_user = Some(Cpus::from_thousandths(2500));
+    let mut second = open(&site, "1", &grant(2, 100));
+    let (job, version) = dir_of(&site, &first, "cpu", true);
+    let user = Dir::open(job.path().parent().unwrap()).unwrap();
+    let found = limits::cpu_quota(&user, version).unwrap().map(CpuQuota::cpus);
+    second.close(soon()).unwrap();
+    first.close(soon()).unwrap();
+    assert_eq!(found, Some(Cpus::from_thousandths(2500)));
+}
+
+/// With OnError=warn the job runs, and then with all that could be set.
+#[test]
+fn a_job_is_limited_where_its_user_cannot_be() {
+    let mut site = Site::new("user-fails");
+    site.config.max_cpus_per_user = Some(Cpus::whole(4));
+    let fence = Fence::open(&site.host(), &site.config, &key("0"), None).unwrap();
+    let (job, version) = dir_of(&site, &fence, "cpu", true);
+    let mut fence = fence;
+    // v1 refuses more than what is around has.
+    let base = Dir::open(job.path().parent().and_then(Path::parent).unwrap()).unwrap();
+    let around = CpuQuota { quota_us: 200_000, period_us: 100_000 };
+    limits::set_cpu_quota(&base, version, around).unwrap();
+    let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
+    let found = [quota(&site, &fence, true), quota(&site, &fence, false)].map(CpuQuota::cpus);
+    fence.close(soon()).unwrap();
+    let failed = errors.iter().filter(|(limit, _)| *limit == Limit::Cpu).count();
+    assert_eq!(failed, usize::from(version == Version::V1), "{errors:?}");
+    assert_eq!(found, [Cpus::whole(1); 2]);
+}
+
+#[test]
+fn what_nobody_limits_costs_nothing() {
+    let site = Site::new("nothing");
+    let mut child = site.child("set what nobody limits without descriptors");
+    assert_eq!(read_line(&mut child), "[]");
+    child.wait().unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn a_missing_controller_is_named() {
     let site = Site::new("missing");
@@ -1040,6 +1112,17 @@ fn is_running(pid: &str) -> bool {
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
+/// Lets this process have so many descriptors, and returns how many it could have before.
+fn rlimit(soft: libc::rlim_t) -> libc::rlim_t {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes a structure of the right size.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
+    let before = std::mem::replace(&mut limit.rlim_cur, soft);
+    // SAFETY: the kernel reads a structure of the right size.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    before
+}
+
 /// Not a test: what the children of the tests above do.
 #[test]
 fn child() {
@@ -1071,6 +1154,22 @@ fn child() {
                 open(&site, "9", &grant(1, 100)).close(soon()).unwrap();
             }
             println!("\nSAYS {}", if count() == before { "same" } else { "different" });
+        }
+        "set what nobody limits without descriptors" => {
+            let mut fence = open(&site, "0", &grant(1, 100));
+            let (dir, _) = dir_of(&site, &fence, "memory", false);
+            let host = site.host();
+            let before = rlimit(0);
+            let mut errors = Vec::new();
+            for hierarchy in &host.layout.hierarchies {
+                for level in [Level::User, Level::Job, Level::Step, Level::Task] {
+                    let nothing = Limits::default();
+                    limiting::set(&dir, hierarchy, level, Place::Own, &nothing, |_| true, &mut errors);
+                }
+            }
+            rlimit(before);
+            fence.close(soon()).unwrap();
+            println!("\nSAYS {errors:?}");
         }
         "kill with few descriptors" => {
             let mut fence = open(&site, "0", &grant(1, 1000));

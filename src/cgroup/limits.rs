@@ -107,7 +107,7 @@ const CPU_MAX: &str = "cpu.max";
 const QUOTA: &str = "cpu.cfs_quota_us";
 const PERIOD: &str = "cpu.cfs_period_us";
 
-/// Limits the CPU time of a directory, whose period stays as it is if it has a quota already.
+/// Limits the CPU time of a directory. v1 may refuse another period than that of a quota that is there: see [`in_its_period`].
 ///
 /// What may be saved there cannot be more than the quota: it is taken back where it is in the way, for the caller to say anew.
 pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
@@ -117,6 +117,13 @@ pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> 
         }
         other => other,
     }
+}
+
+/// This share of time in the period of the quota that a directory has, if it has one: v1 takes period and quota one after the
+/// other, and between the two what is below could have more than the directory.
+pub fn in_its_period(dir: &Dir, version: Version, want: CpuQuota) -> Result<(CpuQuota, Option<CpuQuota>)> {
+    let current = cpu_quota(dir, version)?;
+    Ok((current.map_or(want, |current| want.in_period(current.period_us)), current))
 }
 
 fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
@@ -156,8 +163,7 @@ fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
 ///
 /// v1 refuses a quota below that of a child; then the children that are above are lowered first.
 pub fn lower_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<CpuQuota> {
-    let current = cpu_quota(dir, version)?;
-    let want = current.map_or(want, |current| want.in_period(current.period_us));
+    let (want, current) = in_its_period(dir, version, want)?;
     if let Some(current) = current.filter(|current| !current.is_above(want)) {
         return Ok(current);
     }
@@ -366,6 +372,15 @@ pub fn memory_files(version: Version) -> (&'static str, &'static str) {
 /// Reads a memory limit; `None` means unlimited.
 pub fn memory_limit(dir: &Dir, file: &str) -> Result<Option<u64>> {
     parse_limit(dir, file, &read_control(dir, file, "memory")?)
+}
+
+/// Memory that a directory's processes use now, in bytes; `None` where that cannot be read.
+pub fn memory_in_use(dir: &Dir, version: Version) -> Option<u64> {
+    let file = match version {
+        Version::V2 => "memory.current",
+        Version::V1 => "memory.usage_in_bytes",
+    };
+    dir.read_value(file).ok()?.trim().parse().ok()
 }
 
 fn parse_limit(dir: &Dir, file: &str, text: &str) -> Result<Option<u64>> {

@@ -15,6 +15,7 @@ use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
 use crate::policy::{Level, Limits, Plan};
+use crate::report::mebibytes;
 
 /// One value for one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -397,9 +398,9 @@ pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, place: Place) -
 
 /// Limits the CPU time of all of a user's jobs; it may be raised again by the administrator.
 pub fn cpu_of_user(user: &Dir, version: Version, quota: CpuQuota) -> Result<()> {
-    match limits::cpu_quota(user, version)? {
-        Some(now) if now == quota => Ok(()),
-        Some(now) if !now.is_above(quota) => limits::set_cpu_quota(user, version, quota),
+    match limits::in_its_period(user, version, quota)? {
+        (quota, Some(now)) if now == quota => Ok(()),
+        (quota, Some(now)) if !now.is_above(quota) => limits::set_cpu_quota(user, version, quota),
         _ => limits::lower_cpu_quota(user, version, quota).map(drop),
     }
 }
@@ -433,20 +434,39 @@ pub fn stays_in_memory(job: &Dir, version: Version, limits: &Limits) -> bool {
     let Ok(Some(current)) = limits::memory_limit(job, file) else { return false };
     let is_limited = |file| limits::memory_limit(job, file).is_ok_and(|limit| limit.is_some());
     let is_high = |want| limits::memory_limit(job, limits::high_file(version)) == Ok(Some(limits::whole_pages(want)));
-    // The extern step is there from the job's beginning to its end, and mostly has no process. This step has none yet.
-    let lives = |name: &String| job.child(name).is_ok_and(|step| is_inhabited(&step, 0));
-    let others = || job.list(true).is_ok_and(|steps| steps.iter().any(lives));
     let right = current == limits::whole_pages(ram)
         && (limits.swap.is_none() || is_limited(swap_file))
         && limits.high.is_none_or(is_high);
-    right || current > ram && others()
+    right || current > ram && others_live(job)
+}
+
+/// Whether a user's memory limit is left out for now: it has just come into jobfence.conf, and would kill who began without it.
+pub fn is_exceeded(user: &Dir, version: Version, limits: &Limits) -> bool {
+    let Some(ram) = limits.ram else { return false };
+    let is_new = limits::memory_limit(user, limits::memory_files(version).0) == Ok(None);
+    let exceeded = is_new && limits::memory_in_use(user, version).is_some_and(|used| used > ram) && others_live(user);
+    if exceeded {
+        log::warn!(
+            "{}: its jobs use more memory than their user may have from now on, {}; it is limited when they do not",
+            user.path().display(),
+            mebibytes(ram)
+        );
+    }
+    exceeded
+}
+
+/// Whether processes are in directories below: the step that is being made has none yet. (The extern step is there from the job's
+/// beginning to its end, and mostly has none.)
+fn others_live(dir: &Dir) -> bool {
+    let lives = |name: &String| dir.child(name).is_ok_and(|child| is_inhabited(&child, 0));
+    dir.list(true).is_ok_and(|names| names.iter().any(lives))
 }
 
 /// Limits swap, if this kernel counts it.
 fn set_swap(dir: &Dir, version: Version, swap: SwapLimit) -> Result<()> {
-    // By us a moment ago, or by the scheduler.
-    let ram = limits::memory_limit(dir, limits::memory_files(version).0);
-    if limits::set_swap(dir, version, swap, ram?.is_some())? || !has_swap() {
+    // By us a moment ago, or by the scheduler. v2 limits swap by itself.
+    let is_limited = version == Version::V2 || limits::memory_limit(dir, limits::memory_files(version).0)?.is_some();
+    if limits::set_swap(dir, version, swap, is_limited)? || !has_swap() {
         return Ok(());
     }
     Err(Error::new("this host has swap, but its kernel does not count whose it is; no limit of swap in")
@@ -560,4 +580,29 @@ fn has_swap() -> bool {
     let swaps = Dir::open("/proc").and_then(|proc| proc.read("swaps"));
     // A file that cannot be read says nothing good: assume that there is swap to limit.
     swaps.map_or(true, |text| text.lines().count() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_new_limit_of_memory_does_not_kill_who_began_without() {
+        let temp = tempfile::tempdir().unwrap();
+        let job = temp.path().join("job_1");
+        std::fs::create_dir(&job).unwrap();
+        let write = |file: &str, text: &str| std::fs::write(temp.path().join(file), text).unwrap();
+        let exceeded = |limit: &str, used: &str, pids: &str| {
+            write("memory.max", limit);
+            write("memory.current", used);
+            write("job_1/cgroup.procs", pids);
+            let limits = Limits { ram: Some(1 << 20), ..Limits::default() };
+            is_exceeded(&Dir::open(temp.path()).unwrap(), Version::V2, &limits)
+        };
+        assert!(exceeded("max\n", "1048577\n", "7\n"));
+        assert!(!exceeded("max\n", "1048576\n", "7\n"));
+        assert!(!exceeded("max\n", "1048577\n", ""));
+        // Who has one has another rule.
+        assert!(!exceeded("2097152\n", "1048577\n", "7\n"));
+    }
 }
