@@ -916,8 +916,9 @@ impl Fence {
             level(Level::Step, step, tree.step().ok().as_deref()),
             level(Level::Job, job, tree.job().ok().as_deref()),
         ];
-        let of_user = user.map(|user| level(Level::User, of_user, Some(&user)));
-        levels.extend(of_user.filter(|level| level.limit.is_some()));
+        // Few sites limit users.
+        let user = user.filter(|user| limits::memory_limit(user, limit_file).is_ok_and(|limit| limit.is_some()));
+        levels.extend(user.map(|user| level(Level::User, of_user, Some(&user))));
         levels
     }
 

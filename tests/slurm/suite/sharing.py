@@ -226,3 +226,27 @@ def limits_of_tasks(site):
     site.scancel(jobid)
     site.wait(jobid)
     until(lambda: not step.parent.remains(), 10, "the end of its directories")
+
+
+@case
+def forks_refused_in_a_task(site):
+    """Whoever reaches the limit of his task alone is told so, and each fork once."""
+    site.configure(MaxProcessesPerTask="20")
+    forks = """
+import os, time
+refused = 0
+for _ in range(40):
+    try:
+        if os.fork() == 0:
+            time.sleep(2)
+            os._exit(0)
+    except OSError:
+        refused += 1
+print(refused)
+"""
+    done = site.srun(site.users[0], "--mem=100", PYTHON, "-S", "-c", forks)
+    expect_equal(done.returncode, 0, f"status ({done.stderr})")
+    refused = int(done.stdout)
+    expect(refused >= 20, f"{refused} of 40 forks refused")
+    told = rf"{refused} times no further process or thread could be started: each of its tasks may have 20\. "
+    expect_match(told, done.stderr, "what the user is told")
