@@ -134,8 +134,6 @@ pub struct Fence {
     /// The directory below which they are, in names.
     base_levels: usize,
     wanted: Vec<&'static str>,
-    /// How many of them, the first ones, the configuration needs; those behind are only for what a user has asked for.
-    sites: usize,
     /// Controllers that limits were to be written to, and that are nowhere.
     missing: Vec<(&'static str, Error)>,
     /// Why a CPU quota would not hold, whatever the kernel shows.
@@ -183,7 +181,6 @@ impl Fence {
         if lowest_io && !wanted.contains(&"io") {
             wanted.push("io");
         }
-        let sites = wanted.len();
         for controller in more {
             if !wanted.contains(controller) {
                 wanted.push(controller);
@@ -210,6 +207,7 @@ impl Fence {
         let mut levels = key.parents();
         let mut again = 1;
         let mut removed = 0;
+        let mut withheld: Option<Vec<(&'static str, Error)>> = None;
         loop {
             let records = Records::open(&config.run_dir)?;
             levels.truncate(key.parents().len());
@@ -242,8 +240,11 @@ impl Fence {
                     levels: levels.clone(),
                     base_levels: base.split('/').count(),
                     wanted: wanted.clone(),
-                    sites,
-                    missing: wanted.iter().filter_map(|c| Some((*c, host.missing(c)?))).collect(),
+                    missing: wanted
+                        .iter()
+                        .filter_map(|c| Some((*c, host.missing(c)?)))
+                        .chain(withheld.iter().flatten().cloned())
+                        .collect(),
                     lowest_io,
                     quota_ignored: host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota),
                     plan: None,
@@ -259,6 +260,15 @@ impl Fence {
                     Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
                         log::warn!("{error}");
                         again += 1;
+                    }
+                    // What is limited by controllers that are handed down can be limited all the same.
+                    Err(error) if withheld.is_none() => {
+                        let theirs = host.withheld(&wanted);
+                        if theirs.is_empty() {
+                            return Err(error);
+                        }
+                        wanted.retain(|controller| !theirs.iter().any(|(withheld, _)| withheld == controller));
+                        withheld = Some(theirs);
                     }
                     made => {
                         return made.map(|mut fence| {
@@ -285,10 +295,12 @@ impl Fence {
     ) -> Result<Self> {
         for hierarchy in hierarchies {
             let mut dirs = Vec::new();
-            let made = own::make_dirs(host, hierarchy, wanted, class, &self.levels, &mut dirs);
+            let mut hierarchy = (*hierarchy).clone();
+            hierarchy.controllers.retain(|has| !self.missing.iter().any(|(missing, _)| missing == has));
+            let made = own::make_dirs(host, &hierarchy, wanted, class, &self.levels, &mut dirs);
             // EEXIST: somebody else lives there, and nothing of it is ours to remove.
             if made.as_ref().err().and_then(Error::kernel_errno) != Some(Errno::EEXIST) {
-                self.trees.push(Tree::Own(Own { hierarchy: (*hierarchy).clone(), dirs, class }));
+                self.trees.push(Tree::Own(Own { hierarchy, dirs, class }));
             }
             if let Err(error) = made {
                 // What was made goes away again, here too, where it may be a part of the way down.
@@ -326,7 +338,6 @@ impl Fence {
             levels: record.levels.clone(),
             base_levels: record.base.split('/').count(),
             wanted: Vec::new(),
-            sites: 0,
             missing: Vec::new(),
             lowest_io: false,
             quota_ignored: None,
@@ -409,16 +420,20 @@ impl Fence {
     }
 
     fn limit_tree(&self, tree: &Tree, plan: &Plan, errors: &mut Vec<LimitError>) {
-        let hierarchy = tree.hierarchy();
+        let mut hierarchy = tree.hierarchy().clone();
         if matches!(tree, Tree::Overlay(overlay) if !overlay.is_located()) {
             return;
         }
         let dirs = tree.job().and_then(|job| Ok((job, tree.step()?)));
-        let dirs = dirs.and_then(|dirs| self.enable(tree, plan, &dirs.1).map(|()| dirs));
         let (job, step) = match dirs {
             Ok(dirs) => dirs,
             Err(error) => return errors.extend(limiting::none_of(plan, |theirs| hierarchy.has(theirs), &error)),
         };
+        for (controller, error) in self.enable(tree, plan, &step) {
+            errors.extend(limiting::none_of(plan, |theirs| theirs == controller && hierarchy.has(theirs), &error));
+            hierarchy.controllers.remove(controller);
+        }
+        let hierarchy = &hierarchy;
         let user = match tree.user() {
             Some(Ok(user)) => Some(user),
             Some(Err(error)) => return errors.extend(limiting::none_of(plan, |theirs| hierarchy.has(theirs), &error)),
@@ -552,9 +567,9 @@ impl Fence {
         }
     }
 
-    /// Has the controllers enabled for the step, and for directories of tasks in it.
-    fn enable(&self, tree: &Tree, plan: &Plan, step: &Dir) -> Result<()> {
-        or_sites_alone(&self.wanted, self.sites, |wanted| match tree {
+    /// Has the controllers enabled for the step, and for directories of tasks in it. Returns those that cannot be.
+    fn enable(&self, tree: &Tree, plan: &Plan, step: &Dir) -> Vec<(&'static str, Error)> {
+        as_far_as_can_be(&self.wanted, |wanted| match tree {
             Tree::Overlay(overlay) => overlay.enable(wanted, step, !plan.task.is_empty()),
             Tree::Own(own) if !plan.task.is_empty() => host::enable(step, &own.hierarchy, wanted, false),
             Tree::Own(_) => Ok(()),
@@ -1001,13 +1016,16 @@ pub(crate) fn lowers_io(host: &Host, config: &Config) -> bool {
     Dir::open("/sys").is_ok_and(|sys| io::weights_work(&sys, root.as_ref()))
 }
 
-/// Enables all controllers, or where that fails those of the site alone (the first `sites`): a limit that only a user has asked for, and
-/// that fails when it is written, must not take the site's limits with it.
-fn or_sites_alone(wanted: &[&'static str], sites: usize, enable: impl Fn(&[&'static str]) -> Result<()>) -> Result<()> {
-    enable(wanted).or_else(|error| match wanted.get(..sites) {
-        Some(ours) if ours.len() < wanted.len() => enable(ours),
-        _ => Err(error),
-    })
+/// Enables all controllers, or where that fails each by itself: one that is not to be had must not take the limits of others with
+/// it. Returns those that are not to be had.
+fn as_far_as_can_be(
+    wanted: &[&'static str],
+    enable: impl Fn(&[&'static str]) -> Result<()>,
+) -> Vec<(&'static str, Error)> {
+    if enable(wanted).is_ok() {
+        return Vec::new();
+    }
+    wanted.iter().filter_map(|controller| Some((*controller, enable(&[*controller]).err()?))).collect()
 }
 
 /// The controllers whose files the configured limits are written to.
@@ -1057,14 +1075,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_controller_that_only_a_user_needs_takes_no_limits_of_the_site_with_it() {
+    fn a_controller_that_is_not_to_be_had_takes_no_other_limits_with_it() {
         let enable = |wanted: &[&'static str]| match wanted.contains(&"io") {
             true => Err(Error::new("the cgroup does not have the io controller")),
             false => Ok(()),
         };
-        assert!(or_sites_alone(&["cpu", "memory", "io"], 2, enable).is_ok());
-        // The site's own.
-        assert!(or_sites_alone(&["cpu", "memory", "io"], 3, enable).is_err());
-        assert!(or_sites_alone(&["cpu"], 1, enable).is_ok());
+        let lacking = |wanted: &[&'static str]| {
+            as_far_as_can_be(wanted, enable).into_iter().map(|(controller, _)| controller).collect::<Vec<_>>()
+        };
+        assert_eq!(lacking(&["cpu", "io", "memory"]), ["io"]);
+        assert_eq!(lacking(&["cpu", "memory"]), Vec::<&str>::new());
     }
 }

@@ -122,6 +122,18 @@ impl Host {
         })
     }
 
+    /// The controllers of cgroup2 that are not handed down to our directory, with whose doing that is; none where the directory
+    /// itself is missing.
+    pub fn withheld(&self, wanted: &[&'static str]) -> Vec<(&'static str, Error)> {
+        let Some(unified) = self.layout.unified() else { return Vec::new() };
+        let base = unified.open().and_then(|root| self.base.split('/').try_fold(root, |dir, name| dir.child(name)));
+        let Ok(base) = base else { return Vec::new() };
+        let theirs = wanted.iter().filter(|controller| unified.has(controller));
+        theirs
+            .filter_map(|controller| Some((*controller, not_given(&base, unified, controller, self.systemd)?)))
+            .collect()
+    }
+
     /// Opens our directory in a hierarchy, making it where that is ours to do, with the controllers enabled for what is below.
     pub fn open_base(&self, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<Dir> {
         let mut dir = hierarchy.open()?;

@@ -5,7 +5,9 @@ import contextlib
 from pathlib import Path
 
 from .. import kernel
-from ..harness import MIB, NOT_STARTED, PYTHON, Skip, case, expect_equal, expect_in, fenced
+from ..harness import (
+    MIB, NOT_STARTED, PYTHON, Skip, case, expect_equal, expect_in, expect_limits, fenced, logged,
+)
 from ..sites import until
 
 POOL = Path("/proc/sys/vm/nr_hugepages")
@@ -125,3 +127,11 @@ def huge_pages_are_not_handed_down_by_systemd(site):
     expect_equal(site.wait(jobid), "FAILED", "state of the job")
     expect_in("does not have the hugetlb controller", site.output(jobid), "its output")
     expect_in("do echo +hugetlb >$file; done", site.output(jobid), "its output")
+    # It is an error of that limit alone.
+    site.configure(MaxHugePages="2M:0", OnError="fail,hugepages:warn")
+    mark = site.log_mark()
+    jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
+    expect_limits(fenced(site, jobid), 1.0, 100)
+    logged(site, mark, rf"job {jobid} step batch runs without its huge pages limit .*does not have the hugetlb controller")
+    site.scancel(jobid)
+    site.wait(jobid)
