@@ -141,7 +141,8 @@ impl Overlay {
 
     /// Opens a task's directory, in which a process of it is.
     pub fn task(&self, place: &str) -> Result<Dir> {
-        if self.path().as_deref() == Some(place) {
+        // Slurm's proctrack/cgroup without task/cgroup has one for all of a step's tasks.
+        if self.path().as_deref() == Some(place) || place.ends_with("/task_special") {
             return Err(Error::new("Slurm makes no directory for each task, so none can be limited alone, in")
                 .at(&self.hierarchy.mount)
                 .value(place));

@@ -199,4 +199,16 @@ def expect_not_started(site, user, jobid):
     expect(not (site.directory(user) / f"ran.{jobid}").exists(), "the job's script has run")
 
 
+def tasks_are_refused(site, **keys):
+    """Whether tasks cannot be limited each by itself, and that is said, where Slurm has one directory for all of a step."""
+    if not site.tasks_share_a_directory():
+        return False
+    site.configure(**keys)
+    jobid = site.submit(site.users[0], RAN, "-c1", "--mem=100")
+    expect(site.wait(jobid) != "COMPLETED", "a job without its tasks' limits has run")
+    expect_in("Slurm makes no directory for each task", site.output(jobid), "the job's output")
+    expect(not (site.directory(site.users[0]) / f"ran.{jobid}").exists(), "the job's script has run")
+    return True
+
+
 RAN = "touch ran.$SLURM_JOB_ID"

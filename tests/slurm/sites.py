@@ -403,6 +403,12 @@ class Site:
         shown = self.command("scontrol", "show", "config").stdout
         return bool(re.search(r"^ProctrackType\s*=\s*proctrack/cgroup", shown, re.M))
 
+    def tasks_share_a_directory(self):
+        """Whether all tasks of a step are in one directory of Slurm's: nothing but proctrack/cgroup makes any."""
+        shown = self.command("scontrol", "show", "config").stdout
+        return (kernel.has_v2_controllers() and self.slurm_tracks()
+                and not re.search(r"^TaskPlugin\s*=.*\bcgroup", shown, re.M))
+
     def slurm_limits_memory(self):
         """Whether Slurm's task/cgroup writes memory limits of its own."""
         shown = self.command("scontrol", "show", "config").stdout

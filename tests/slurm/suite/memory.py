@@ -6,7 +6,7 @@ import os
 from .. import kernel
 from ..harness import (
     EAT, MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_started, fenced,
-    fences_well, logged, started,
+    fences_well, logged, started, tasks_are_refused,
 )
 from ..sites import InstalledSite, until
 from .limits import expect_killed_for_memory
@@ -185,6 +185,8 @@ def memory_of_user(site):
 def memory_of_task(site):
     """Each task has its own limit: one is killed at it, and the other goes on."""
     user = site.users[0]
+    if tasks_are_refused(site, MaxRAMPerTask="60M"):
+        return "refused: one directory for all tasks"
     site.configure(MaxRAMPerTask="60M")
     # A task that dies takes the step along only where Slurm is asked to.
     script = f"if [ $SLURM_PROCID = 0 ]; then sleep 300; else {WAIT.format(file='go')}; {EAT}; echo ate $?; sleep 300; fi"
