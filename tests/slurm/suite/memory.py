@@ -13,11 +13,10 @@ from .limits import expect_killed_for_memory
 
 # Reading a file of holes fills the page cache as any other, and needs no room. Not with cat(1), which need not read at all; and not
 # on tmpfs, as /tmp may be, where all holes are one page.
-READ = f"""file=/var/tmp/jobfence.$SLURM_JOB_ID && truncate -s {{mib}}M $file && {PYTHON} -S -c '
-import os, sys
-f = open(sys.argv[1], "rb", buffering=0)
-os.unlink(sys.argv[1])
-while f.read(1 << 20): pass' $file"""
+# The job keeps it open, and with it what is cached; nobody else can find it.
+READ = f"""file=/var/tmp/jobfence.$SLURM_JOB_ID && truncate -s {{mib}}M $file && exec 9<$file && rm $file && {PYTHON} -S -c '
+import os
+while os.read(9, 1 << 20): pass'"""
 WAIT = "while [ ! -e {file} ]; do sleep 0.1; done"
 
 
@@ -53,7 +52,7 @@ def reclaim_before_kill(site):
         return "v1: the value only"
     jobid = site.submit(user, f"""
         {READ.format(mib=400)} && echo read
-        {WAIT.format(file="stop")}
+        {WAIT.format(file="reclaimed")}
         """, "-c1", "--mem=200")
     group = fenced(site, jobid)
     expect_equal(group.memory_high(), 150 * MIB, f"memory.high of {group.path}")
@@ -61,7 +60,7 @@ def reclaim_before_kill(site):
     until(lambda: "read\n" in site.output(jobid), 60, "the file to be read")
     events = group.memory_events()
     used = int(kernel.read(group.limits_directory("memory") / "memory.current"))
-    (site.directory(user) / "stop").touch()
+    (site.directory(user) / "reclaimed").touch()
     expect_equal(site.wait(jobid), "COMPLETED", "state")
     expect(events["high"] > 0, f"it never met memory.high: {events}")
     expect_equal((events["max"], events["oom_kill"]), (0, 0), "how often it met memory.max, and was killed")
