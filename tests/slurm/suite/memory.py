@@ -76,11 +76,11 @@ def slowed_then_killed(site):
         raise Skip("cgroup v1 has no memory.high")
     user = site.users[0]
     site.configure(MemoryHighPercent="98")
-    jobid = site.submit(user, f"{WAIT.format(file='go')}; {EAT}", "-c1", "--mem=200")
+    jobid = site.submit(user, f"{WAIT.format(file='slowed')}; {EAT}", "-c1", "--mem=200")
     group = fenced(site, jobid)
     expect_equal(group.memory_high(), 196 * MIB, f"memory.high of {group.path}")
     seen = {}
-    (site.directory(user) / "go").touch()
+    (site.directory(user) / "slowed").touch()
 
     def ended():
         seen.update(group.memory_events())
@@ -188,7 +188,7 @@ def memory_of_task(site):
         return "refused: one directory for all tasks"
     site.configure(MaxRAMPerTask="60M")
     # A task that dies takes the step along only where Slurm is asked to.
-    script = f"if [ $SLURM_PROCID = 0 ]; then sleep 300; else {WAIT.format(file='go')}; {EAT}; echo ate $?; sleep 300; fi"
+    script = f"if [ $SLURM_PROCID = 0 ]; then sleep 300; else {WAIT.format(file='task')}; {EAT}; echo ate $?; sleep 300; fi"
     needs_two_cpus()
     with started(site, user, ["srun", "-n2", "-c1", "--mem=300", "bash", "-c", script]) as process:
         def running():
@@ -202,7 +202,7 @@ def memory_of_task(site):
         for number in 0, 1:
             expect_equal(group.task(number).memory_limit(), 60 * MIB, f"memory limit of task {number}")
         expect_equal(group.memory_limit(), 300 * MIB, f"memory limit of {group.path}")
-        (site.directory(user) / "go").touch()
+        (site.directory(user) / "task").touch()
         until(lambda: group.task(1).oom_kills(), 60, "the kill in task 1")
         expect(group.task(0).members(), "task 0 has lost its processes")
         site.scancel(jobid)
