@@ -56,7 +56,7 @@ def options_in_help(site):
 
 @case
 def part_of_a_cpu(site):
-    # Linux 7.2 lets a job run until the next tick of the scheduler when its quota is used up: 4 ms, of 50 in the default period.
+    # With Linux 7.2 a job gets about a tick of the scheduler more in each period: 4 ms, of 50 in the default one.
     # What is measured begins and ends anywhere in a long one, so it must be long itself.
     site.configure(CPUQuotaPeriod="500ms")
     jobid = site.submit(site.users[0], f"{TOLD}\n{SPIN}", "-c1", "--mem=200", "--cpu-limit=0.5")
