@@ -16,6 +16,8 @@ pub mod kernel;
 pub mod kill;
 pub mod layout;
 pub mod limits;
+pub mod mark;
 pub mod place;
 pub mod protection;
 pub mod usage;
+pub mod walk;

@@ -29,6 +29,7 @@ pub(crate) mod units;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use error::ConfigError;
 pub use keys::{KEYS, Key};
@@ -64,6 +65,12 @@ pub struct Config {
     pub cgroup_base: Option<String>,
     /// `RunDir`: where the records of who owns what are kept.
     pub run_dir: PathBuf,
+    /// `CleanupTimeout`: how long the end of a step waits for its processes before it leaves them to the janitor; 1 to 600 s.
+    pub cleanup_timeout: Duration,
+    /// `ReapInterval`: how often `jobfence hold` looks for what dead step daemons left; 1 to 86400 s, `None` for never.
+    pub reap_interval: Option<Duration>,
+    /// `ReapSchedulerLeftovers`: whether the scheduler's own directories of a dead step are removed, too, when they are empty.
+    pub reap_scheduler_leftovers: bool,
     /// `ConstrainCPUQuota`: whether a job's CPU time is limited.
     pub constrain_cpu_quota: bool,
     /// `CPUQuotaPercent`: CPU time in percent of the granted CPUs, 1 to 1000.
@@ -144,6 +151,9 @@ impl Default for Config {
             cgroup_mountpoint: PathBuf::from("/sys/fs/cgroup"),
             cgroup_base: None,
             run_dir: PathBuf::from("/run/jobfence"),
+            cleanup_timeout: Duration::from_secs(10),
+            reap_interval: Some(Duration::from_secs(60)),
+            reap_scheduler_leftovers: true,
             constrain_cpu_quota: true,
             cpu_quota_percent: Percent::HUNDRED,
             cpu_quota_period: Period::DEFAULT,

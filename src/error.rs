@@ -67,6 +67,11 @@ impl Error {
         self.errno
     }
 
+    /// Whether it is because there is no such thing, or no longer: so the kernel answers for a cgroup that is removed meanwhile.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.errno, Some(Errno::ENOENT | Errno::ENODEV))
+    }
+
     /// Whether the kernel said that we may not.
     pub fn is_about_rights(&self) -> bool {
         matches!(self.errno, Some(Errno::EACCES | Errno::EPERM))

@@ -20,6 +20,7 @@ use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
+use crate::cgroup::mark;
 use crate::cgroup::place::{Membership, SlurmsOwn};
 use crate::cgroup::usage::{Usage, forks_refused, oom_kills};
 use crate::config::{Config, Limit, Percent, TaskCpus};
@@ -31,21 +32,20 @@ use crate::job::{Cpus, JobKey};
 use crate::policy::{Level, Limits, Plan};
 use crate::record::{Owner, Record, Records};
 
+pub mod beside;
 pub mod explain;
+pub mod leftovers;
 pub mod limiting;
 mod overlay;
-mod own;
+pub mod own;
 
 use limiting::{Cores, LEAST_WEIGHT, Place};
 use overlay::Overlay;
 use own::Own;
-pub use own::open_existing;
+pub use own::{marked_by_another, open_existing, remove_if_empty, unrecorded};
 
 /// Below our own directory: the branch of those who run only when nobody else wants to.
 const IDLE: &str = "idle";
-
-/// How long removing a step may take before it is left to the janitor.
-pub const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long another step may keep us from setting limits.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -150,6 +150,14 @@ pub struct Fence {
     records: Records,
     /// Whether there is a record of ours.
     claimed: bool,
+    /// The text of that record, with which directories are marked.
+    mark: String,
+    /// Whose step it is.
+    owner: Owner,
+    /// How long removing what could not be made may take.
+    cleanup_timeout: Duration,
+    /// Whether the scheduler's directories in hierarchies that are not used have been looked at.
+    others_marked: bool,
     /// Whether the devices that the step may use were to be limited, and could not be.
     without_devices: bool,
     closed: bool,
@@ -224,7 +232,7 @@ impl Fence {
                 // Somebody's: a dead owner's is taken away, a living one's (a requeued job overlaps its own end) stays.
                 match janitor::reap_one(host, &records, &levels, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
                     // The name should be free now; who takes it again and again must not keep us here.
-                    Ok(janitor::Outcome::Removed) => removed += 1,
+                    Ok(janitor::Outcome::Removed | janitor::Outcome::Gone) => removed += 1,
                     Ok(janitor::Outcome::Alive | janitor::Outcome::Busy) => again += 1,
                     // A process of it that does not die, or a record that is not understood, is no reason to refuse this job.
                     Err(error) => {
@@ -253,6 +261,10 @@ impl Fence {
                     overlay: daemon.is_some(),
                     records,
                     claimed: !own.is_empty(),
+                    mark: record.to_string(),
+                    owner,
+                    cleanup_timeout: config.cleanup_timeout,
+                    others_marked: false,
                     without_devices: false,
                     closed: false,
                 };
@@ -273,6 +285,8 @@ impl Fence {
                     made => {
                         return made.map(|mut fence| {
                             fence.trees.append(&mut overlays);
+                            fence.end_earlier_run(host);
+                            fence.mark_located();
                             fence
                         });
                     }
@@ -304,9 +318,13 @@ impl Fence {
             }
             if let Err(error) = made {
                 // What was made goes away again, here too, where it may be a part of the way down.
-                let _ = self.close(Instant::now() + CLEANUP_TIMEOUT);
+                let _ = self.close(Instant::now() + self.cleanup_timeout);
                 return Err(error);
             }
+        }
+        // One of them is enough: it leads to the others.
+        if let Some(step) = self.trees.iter().find_map(|tree| tree.own()?.step()) {
+            put_mark(step, &self.mark);
         }
         Ok(self)
     }
@@ -347,9 +365,18 @@ impl Fence {
             overlay: false,
             records,
             claimed: false,
+            mark: String::new(),
+            owner: record.owner,
+            cleanup_timeout: janitor::PATIENCE,
+            others_marked: true,
             without_devices: false,
             closed: true,
         })
+    }
+
+    /// The process that owns it.
+    pub fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// Whose step this is.
@@ -618,6 +645,11 @@ impl Fence {
             self.refuse_slurms_own(&before)?;
         }
         let mut errors = self.settle(&before)?;
+        self.end_earlier_run(host);
+        self.mark_located();
+        self.mark_others(host, &before);
+        // Its tasks are all in the same.
+        self.others_marked = true;
         let plan = self.plan.as_ref().filter(|plan| task.is_some() && !plan.task.is_empty());
         for tree in &self.trees {
             let Tree::Overlay(overlay) = tree else { continue };
@@ -735,6 +767,45 @@ impl Fence {
         Ok(errors)
     }
 
+    fn end_earlier_run(&self, host: &Host) {
+        for tree in &self.trees {
+            let Tree::Overlay(overlay) = tree else { continue };
+            let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
+            if let Err(error) = overlay.end_earlier_run(host, self.owner, soon) {
+                log::warn!("{}: what an earlier run has left stays: {error}", self.key);
+            }
+        }
+    }
+
+    /// Marks the scheduler's directories of the step that are known and have no mark yet.
+    pub fn mark_located(&mut self) {
+        for tree in &mut self.trees {
+            if let Tree::Overlay(overlay) = tree {
+                overlay.mark(&self.mark);
+            }
+        }
+    }
+
+    /// Marks those of hierarchies in which nothing is limited: on v1 Slurm leaves them behind all the same.
+    pub fn mark_others(&mut self, host: &Host, member: &Membership) {
+        if !self.overlay || self.others_marked {
+            return;
+        }
+        for hierarchy in &host.layout.hierarchies {
+            let is_ours = self.trees.iter().any(|tree| tree.hierarchy() == hierarchy);
+            let Some(found) = member.slurms_own(hierarchy).filter(|_| !is_ours) else { continue };
+            let Ok(root) = hierarchy.open() else { continue };
+            let mut overlay = Overlay::new(hierarchy.clone(), root, 0);
+            if matches!(overlay.locate(&self.key, &found), Ok(true)) {
+                let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
+                if let Err(error) = overlay.end_earlier_run(host, self.owner, soon) {
+                    log::warn!("{}: what an earlier run has left stays: {error}", self.key);
+                }
+                overlay.mark(&self.mark);
+            }
+        }
+    }
+
     /// Takes over where a process of the step is, in a process that only looks: nothing is removed and nothing limited.
     pub fn look_from(&mut self, member: &Membership) {
         for index in 0..self.trees.len() {
@@ -759,7 +830,7 @@ impl Fence {
         let Tree::Own(own) = tree else { return Ok(()) };
         let anchor = own.dirs.first().ok_or_else(|| not_made("step", &own.hierarchy))?;
         overlay::check_owner(&own.hierarchy, anchor, self.base_levels, found)?;
-        if let Some(step) = own.step().filter(|step| own::is_inhabited(step, 0)) {
+        if let Some(step) = own.step().filter(|step| own::is_inhabited(step, Instant::now() + YIELD_TIMEOUT)) {
             return Err(Error::new(
                 "Slurm has taken this task into a cgroup of its own, but processes of the step are in ours:",
             )
@@ -784,6 +855,14 @@ impl Fence {
             }
         }
         Ok(())
+    }
+
+    /// When the step's last task has ended, and the scheduler is about to kill whom they have left: ends whom it would not.
+    pub fn end_leaderless(&self, host: &Host, deadline: Instant) -> Result<()> {
+        self.trees.iter().try_for_each(|tree| match tree {
+            Tree::Overlay(overlay) => overlay.end_leaderless(host, deadline),
+            Tree::Own(_) => Ok(()),
+        })
     }
 
     /// What the step has used so far.
@@ -938,24 +1017,24 @@ impl Fence {
     }
 
     /// When the job's directory may have gone: what the user's other jobs weigh.
-    fn weigh_user(&self) {
+    fn weigh_user(&self, deadline: Instant) {
         let Some(plan) = &self.plan else { return };
         if plan.weighs {
-            self.weigh_again("cpu", limiting::weigh_user);
+            self.weigh_again("cpu", limiting::weigh_user, deadline);
         }
         if plan.job.io_weight.is_some() {
-            self.weigh_again("io", limiting::weigh_io_of_user);
+            self.weigh_again("io", limiting::weigh_io_of_user, deadline);
         }
     }
 
-    fn weigh_again(&self, controller: &str, weigh: fn(&Dir, Version) -> Result<()>) {
+    fn weigh_again(&self, controller: &str, weigh: fn(&Dir, Version) -> Result<()>, deadline: Instant) {
         let own = self.trees.iter().filter_map(Tree::own).find(|own| own.hierarchy.has(controller));
         let Some((own, user)) = own.and_then(|own| Some((own, own.user()?))) else { return };
         // The directory goes with his last job.
         if !user.has("cgroup.procs") {
             return;
         }
-        let lock = self.records.lock_limits(Instant::now() + LOCK_TIMEOUT);
+        let lock = self.records.lock_limits(deadline.min(Instant::now() + LOCK_TIMEOUT));
         if let Err(error) = lock.and_then(|_lock| weigh(user, own.hierarchy.version))
             && user.has("cgroup.procs")
         {
@@ -969,19 +1048,32 @@ impl Fence {
             return Ok(());
         }
         let own: Vec<&Own> = self.trees.iter().filter_map(Tree::own).collect();
-        own::remove(&own, &self.levels, deadline)?;
-        self.weigh_user();
-        if self.claimed {
-            self.records.forget(&self.levels)?;
-        }
-        for tree in &self.trees {
-            if let Tree::Overlay(overlay) = tree {
-                overlay.end(deadline)?;
+        let mut done = own::remove(&own, &self.levels, deadline);
+        if done.is_ok() {
+            self.weigh_user(deadline);
+            if self.claimed {
+                done = self.records.forget(&self.levels);
             }
         }
+        // Whoever stays in ours does not save those in the scheduler's.
+        for tree in &self.trees {
+            if let Tree::Overlay(overlay) = tree {
+                done = done.and(overlay.end(deadline));
+            }
+        }
+        done?;
         self.closed = true;
         Ok(())
     }
+}
+
+/// It is of use only if the record is lost, or the scheduler leaves its own directories: no reason to refuse a job.
+fn put_mark(dir: &Dir, text: &str) -> bool {
+    let done = mark::set(dir, text);
+    if let Err(error) = &done {
+        log::debug!("what a dead step daemon leaves could not be found without its record: {error}");
+    }
+    done.is_ok()
 }
 
 /// Where memory is limited.

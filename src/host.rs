@@ -43,6 +43,26 @@ impl Host {
     pub fn read(config: &Config) -> Result<Self> {
         let proc = Dir::open("/proc")?;
         let layout = Layout::read(&proc, &config.cgroup_mountpoint)?;
+        Self::with(layout, proc, config)
+    }
+
+    /// The same; where no cgroups can be seen, without them, and why. Processes can be looked after all the same.
+    pub fn read_what_there_is(config: &Config) -> Result<(Self, Option<Error>)> {
+        match Self::read(config) {
+            Ok(host) => Ok((host, None)),
+            Err(error) => {
+                let host = Self::with(Layout { hierarchies: Vec::new() }, Dir::open("/proc")?, config)?;
+                Ok((host, Some(error)))
+            }
+        }
+    }
+
+    /// Whether any cgroups can be seen.
+    pub fn has_cgroups(&self) -> bool {
+        !self.layout.hierarchies.is_empty()
+    }
+
+    fn with(layout: Layout, proc: Dir, config: &Config) -> Result<Self> {
         let systemd = is_systemd();
         let default = if systemd { SYSTEMD_BASE } else { PLAIN_BASE };
         let base = config.cgroup_base.clone().unwrap_or_else(|| default.to_owned());
@@ -175,7 +195,7 @@ impl Host {
 }
 
 /// sd_booted(3).
-fn is_systemd() -> bool {
+pub fn is_systemd() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
 

@@ -53,12 +53,14 @@ fn number(digits: &str) -> Option<u64> {
 
 impl HostList {
     /// Understands a list of names of letters, digits, `_`, `-` and `.`, each with at most four pairs of brackets, in which numbers
-    /// have at most nine digits.
+    /// have at most nine digits; it stands for no more names than 64 bits can count, so that each has a place.
     pub fn parse(text: &str) -> Option<Self> {
         let mut names = Vec::new();
+        let mut all: u64 = 0;
         let mut rest = text;
         loop {
             let (name, behind) = first_name(rest)?;
+            all = all.checked_add(count(&name)?)?;
             names.push(name);
             if behind.is_empty() {
                 return Some(Self(names));
@@ -69,16 +71,16 @@ impl HostList {
 
     /// Whether it names this node.
     pub fn contains(&self, node: &str) -> bool {
-        self.0.iter().any(|name| place_in(name, node).is_some())
+        self.0.iter().any(|name| place_in(name, node, &mut Vec::new()).is_some())
     }
 
     /// How many names stand before this one.
     pub fn position(&self, node: &str) -> Option<u64> {
         let mut before: u64 = 0;
         for name in &self.0 {
-            match place_in(name, node) {
+            match place_in(name, node, &mut Vec::new()) {
                 Some(place) => return before.checked_add(place),
-                None => before = before.saturating_add(count(name)),
+                None => before = before.checked_add(count(name)?)?,
             }
         }
         None
@@ -107,36 +109,45 @@ fn first_name(text: &str) -> Option<(Vec<Part>, &str)> {
     }
 }
 
-/// How many names a name with brackets stands for.
-fn count(parts: &[Part]) -> u64 {
+/// How many names a name with brackets stands for; `None`: more than can be counted.
+fn count(parts: &[Part]) -> Option<u64> {
     let of = |part: &Part| match part {
-        Part::Text(_) => 1,
-        Part::Numbers(ranges) => ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.count())),
+        Part::Text(_) => Some(1),
+        Part::Numbers(ranges) => ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.count())),
     };
-    parts.iter().fold(1, |product: u64, part| product.saturating_mul(of(part)))
+    parts.iter().try_fold(1u64, |product, part| product.checked_mul(of(part)?))
 }
 
 /// Which of these names, counted from 0 with the last bracket running fastest, this node is.
-fn place_in(parts: &[Part], node: &str) -> Option<u64> {
+///
+/// A bracket may have one digit of a node's name or nine, and so may each behind it. `wrong` has the ends of both that have been
+/// found to be none, by their lengths: there are few of them, and many ways that lead to each.
+fn place_in(parts: &[Part], node: &str, wrong: &mut Vec<(usize, usize)>) -> Option<u64> {
     let Some((part, more)) = parts.split_first() else { return node.is_empty().then_some(0) };
-    match part {
-        Part::Text(text) => place_in(more, node.strip_prefix(text.as_str())?),
-        Part::Numbers(ranges) => {
-            let digits = node.bytes().take_while(u8::is_ascii_digit).count().min(MAX_DIGITS);
-            (1..=digits).find_map(|length| {
-                let (digits, rest) = node.split_at_checked(length)?;
-                let mut before: u64 = 0;
-                for range in ranges {
-                    if let Some(place) = range.place_of(digits) {
-                        let outer = before.saturating_add(place).saturating_mul(count(more));
-                        return place_in(more, rest).and_then(|inner| outer.checked_add(inner));
-                    }
-                    before = before.saturating_add(range.count());
-                }
-                None
-            })
-        }
+    let ranges = match part {
+        Part::Text(text) => return place_in(more, node.strip_prefix(text.as_str())?, wrong),
+        Part::Numbers(ranges) => ranges,
+    };
+    if wrong.contains(&(parts.len(), node.len())) {
+        return None;
     }
+    let digits = node.bytes().take_while(u8::is_ascii_digit).count().min(MAX_DIGITS);
+    let place = (1..=digits).find_map(|length| {
+        let (digits, rest) = node.split_at_checked(length)?;
+        let mut before: u64 = 0;
+        for range in ranges {
+            if let Some(place) = range.place_of(digits) {
+                let outer = before.checked_add(place)?.checked_mul(count(more)?)?;
+                return place_in(more, rest, wrong).and_then(|inner| outer.checked_add(inner));
+            }
+            before = before.checked_add(range.count())?;
+        }
+        None
+    });
+    if place.is_none() {
+        wrong.push((parts.len(), node.len()));
+    }
+    place
 }
 
 /// The number at a place, counted from 0, of a list such as `3(x2),1`, as in `SLURM_JOB_CPUS_PER_NODE` (sbatch(1)).
@@ -212,6 +223,8 @@ mod tests {
             "a/b",
             "a[1234567890]",
             "a[1][1][1][1][1]",
+            "a[0-999999999][0-999999999][0-99]",
+            "a[0-999999999][0-999999999][0-9],b[0-999999999][0-999999999][0-9]",
             "a[1,]",
             "*",
             "a\n",
@@ -219,6 +232,20 @@ mod tests {
             assert_eq!(HostList::parse(bad), None, "{bad:?}");
         }
         assert!(list("a[1][1][1][1]").contains("a1111"));
+        assert_eq!(
+            list("a[0-999999999][0-999999999][0-9]").position("a9999999999999999999"),
+            Some(9_999_999_999_999_999_999)
+        );
+    }
+
+    #[test]
+    fn many_ways_to_read_a_name_do_not_take_long() {
+        let ranges: Vec<String> = (2..30_000).step_by(3).map(|number| number.to_string()).collect();
+        let nodes = list(&format!("n{}[{}]x", "[0-99999]".repeat(3), ranges.join(",")));
+        let begun = std::time::Instant::now();
+        assert!(!nodes.contains(&format!("n{}y", "1".repeat(36))));
+        assert!(nodes.contains("n1112x") && nodes.contains("n1111111111111115x"));
+        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
     }
 
     #[test]

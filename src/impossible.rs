@@ -28,14 +28,7 @@ pub fn on_node(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>) -> Vec<Limit
 
 fn of_config(host: &Host, config: &Config, slurm: Option<&Slurm>, file: Option<&std::path::Path>) -> Vec<LimitError> {
     let (memory, cpus) = (Some(64 << 20), Some(Cpus::whole(1)));
-    let grant = Grant {
-        job_cpus: cpus,
-        step_cpus: cpus,
-        task_cpus: cpus,
-        job_memory: memory,
-        step_memory: memory,
-        ..Grant::default()
-    };
+    let grant = Grant::whole(cpus, memory);
     let (plan, _) = policy::plan(config, &grant);
     let mut all = Vec::new();
     let ignored = host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota);

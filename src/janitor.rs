@@ -1,25 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Removes what dead owners left. It acts on a complete record of an owner that is certainly dead, and on nothing else.
+//!
+//! A record is a file in `RunDir`; the same text stands on the directories as a mark (`cgroup::mark`), for when the file is lost and
+//! for the scheduler's own directories. The processes of a step without a fence have a record of their own (`tracking`).
 
 use std::time::{Duration, Instant};
 
+use crate::cgroup::place::Membership;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::fence;
+use crate::fence::leftovers::{self, Marked};
+use crate::fence::{self, beside};
 use crate::host::Host;
 use crate::job::Name;
+use crate::process;
 use crate::record::job::{JobId, JobRecords};
-use crate::record::{Header, Records};
+use crate::record::{Header, Record, Records};
+use crate::tracking::{self, TrackedRecords};
 
 /// What became of one recorded step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Its owner lives.
     Alive,
-    /// Its owner was dead, or there was no record any more; nothing is left now.
+    /// Its owner was dead; nothing is left now.
     Removed,
+    /// There was no record any more: its owner, or another janitor, has removed it.
+    Gone,
     /// Another janitor is at work.
     Busy,
+}
+
+/// Who has the janitor come, and how much of him.
+#[derive(Debug, Clone, Copy)]
+pub enum Who<'a> {
+    /// A step daemon that begins, and is here: its user waits. It looks at every record, and around itself.
+    Launch(&'a Membership),
+    /// slurmd, which looks at everything that cannot hold it up.
+    Daemon,
+    /// A command of ours, which looks at everything.
+    Command,
 }
 
 /// How long whoever is not in a hurry gives all of it to end.
@@ -31,13 +51,13 @@ pub const PATIENCE_AT_LAUNCH: Duration = Duration::from_millis(200);
 /// What a janitor did.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// Steps that were removed, by their directories.
+    /// What was removed: steps by their directories.
     pub removed: Vec<String>,
     /// Steps whose owner is alive.
     pub alive: usize,
     /// Steps at which another janitor is at work.
     pub busy: usize,
-    /// Steps that could not be removed, and why.
+    /// What could not be removed, and why.
     pub failed: Vec<String>,
 }
 
@@ -47,9 +67,15 @@ impl Reaped {
         match outcome {
             Ok(Outcome::Alive) => self.alive += 1,
             Ok(Outcome::Removed) => self.removed.push(name),
+            Ok(Outcome::Gone) => {}
             Ok(Outcome::Busy) => self.busy += 1,
             Err(error) => self.failed.push(format!("{name}: {error}")),
         }
+    }
+
+    /// Takes down why not everything could be looked at: the first reason, which is mostly that of the others, too.
+    fn note_unseen(&mut self, unseen: &[Error]) {
+        self.failed.extend(unseen.first().map(|first| format!("not all directories could be looked at: {first}")));
     }
 
     /// Says in the log what was done; nothing if nothing was.
@@ -63,14 +89,25 @@ impl Reaped {
     }
 }
 
+/// How much longer at most, where so many are left that each can only be killed.
+pub const PATIENCE_WITH_MANY: Duration = Duration::from_millis(800);
+
 /// How long a step holds up the others; what does not go by then is looked at again when all have been killed.
 const PATIENCE_EACH: Duration = Duration::from_millis(20);
 
 /// Looks at every record and removes the steps of dead owners, until the deadline. Whatever the deadline, each of them is
 /// killed: a process that does not die must not keep those of other steps alive.
-pub fn reap(host: &Host, config: &Config, deadline: Instant) -> Result<Reaped> {
+pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
     let mut reaped = Reaped::default();
+    // At a launch only where all records have been lost: looking at every directory takes time.
+    if !matches!(who, Who::Launch(_)) || !records.are_whole() {
+        let all_claimed = restore(host, &records, &mut reaped);
+        if host.has_cgroups() && all_claimed {
+            // Otherwise it is looked again next time.
+            let _ = records.set_whole();
+        }
+    }
     let mut again = Vec::new();
     for levels in records.list()? {
         let soon = deadline.min(Instant::now() + PATIENCE_EACH);
@@ -82,11 +119,155 @@ pub fn reap(host: &Host, config: &Config, deadline: Instant) -> Result<Reaped> {
     for levels in again {
         reaped.count(&levels, reap_one(host, &records, &levels, deadline));
     }
+    reap_schedulers(host, config, &records, who, &mut reaped, deadline);
+    let mut note = |done: Result<()>| reaped.failed.extend(done.err().map(|error| error.to_string()));
     let of_jobs = JobRecords::existing(&config.run_dir);
-    if let Err(error) = of_jobs.and_then(|records| records.map_or(Ok(()), |records| records.reap(host))) {
+    note(of_jobs.and_then(|records| records.map_or(Ok(()), |records| records.reap(host))));
+    if let Err(error) = reap_tracked(host, config, who, &mut reaped, deadline) {
         reaped.failed.push(error.to_string());
     }
+    if matches!(who, Who::Command) {
+        let mut unseen = Vec::new();
+        // Without knowing whom others have, nobody is taken for a dead one's.
+        let swept = tracking::of_living(host, &config.run_dir)
+            .and_then(|of_living| beside::sweep(host, &of_living, &mut unseen, deadline));
+        match swept {
+            Ok(0) => {}
+            Ok(count) => reaped.removed.push(format!("{count} processes beside Slurm's daemons")),
+            Err(error) => reaped.failed.push(error.to_string()),
+        }
+        reaped.note_unseen(&unseen);
+    }
     Ok(reaped)
+}
+
+/// Writes records again that have been lost, from the marks of the directories. What bears none and is empty is removed.
+/// Whether each that has a mark has a record now.
+fn restore(host: &Host, records: &Records, reaped: &mut Reaped) -> bool {
+    let mut unseen = Vec::new();
+    let lost = fence::unrecorded(host, records, &mut unseen);
+    let mut all_claimed = unseen.is_empty();
+    reaped.note_unseen(&unseen);
+    for found in lost {
+        let done = match &found.record {
+            // Of a container, which keeps its own.
+            Some(record) if record.pid_namespace != host.pid_namespace || record.boot_id != host.boot_id => Ok(()),
+            // A living owner's, too: others look for it ('jobfence adopt').
+            Some(record) => records.claim(record).map(drop),
+            None => fence::remove_if_empty(host, &found),
+        };
+        if let Err(error) = done {
+            all_claimed &= found.record.is_none();
+            reaped.failed.push(format!("{}: {error}", found.levels.join("/")));
+        }
+    }
+    all_claimed
+}
+
+/// Ends what is in Slurm's own directories of dead steps, and removes them.
+fn reap_schedulers(
+    host: &Host,
+    config: &Config,
+    records: &Records,
+    who: Who<'_>,
+    reaped: &mut Reaped,
+    deadline: Instant,
+) {
+    let near = match who {
+        Who::Launch(daemon) => Some(daemon),
+        Who::Daemon | Who::Command => None,
+    };
+    let leftovers::Found { marked: found, shells, unseen } =
+        leftovers::find(host, near, &|record| is_markers_dead(host, record));
+    reaped.note_unseen(&unseen);
+    // After the marks were read, and once for all of them.
+    let daemons = if found.is_empty() { Ok(Vec::new()) } else { process::step_daemons(&host.proc) };
+    let daemons = match daemons {
+        Ok(daemons) => daemons,
+        Err(error) => return reaped.failed.push(error.to_string()),
+    };
+    let found: Vec<Marked> = found.into_iter().filter(|marked| !marked.is_alive(host, &daemons)).collect();
+    if found.is_empty() && shells.is_empty() {
+        return;
+    }
+    // The right to them: two janitors would only be in each other's way.
+    let _lock = match records.lock_janitor() {
+        Ok(Some(lock)) => lock,
+        Ok(None) => return,
+        Err(error) => return reaped.failed.push(error.to_string()),
+    };
+    // Each is ended, whatever the time is, before anybody is waited for.
+    let mut again = Vec::new();
+    for marked in found {
+        if near.is_some() && Instant::now() >= deadline + PATIENCE_WITH_MANY {
+            reaped.failed.push(format!("{}: there was no time left for it", marked.path()));
+            continue;
+        }
+        match marked.end(host, deadline.min(Instant::now() + PATIENCE_EACH)) {
+            Ok(was_inhabited) => again.push((marked, was_inhabited, false)),
+            Err(_) => again.push((marked, true, true)),
+        }
+    }
+    for (marked, was_inhabited, is_inhabited) in again {
+        // A launch has been held up for long enough; it is tried again at the end of the step.
+        if near.is_some() && Instant::now() >= deadline {
+            reaped.failed.push(format!("{}: there was no time left for it", marked.path()));
+            continue;
+        }
+        let ended = if is_inhabited { marked.end(host, deadline) } else { Ok(was_inhabited) };
+        let removes = config.reap_scheduler_leftovers;
+        let done =
+            ended.and_then(|was_inhabited| if removes { marked.remove(host, deadline) } else { Ok(was_inhabited) });
+        match done {
+            Ok(true) if removes => reaped.removed.push(marked.path()),
+            Ok(true) => reaped.removed.push(format!("the processes in {}", marked.path())),
+            Ok(false) => {}
+            Err(error) => reaped.failed.push(format!("{}: {error}", marked.path())),
+        }
+    }
+    for shell in shells.iter().filter(|_| config.reap_scheduler_leftovers) {
+        if near.is_some() && Instant::now() >= deadline {
+            // Nobody is in them.
+            reaped.failed.push(format!("{}: there was no time left for it and the like", shell.path()));
+            break;
+        }
+        match shell.remove(deadline) {
+            Ok(true) => reaped.removed.push(shell.path()),
+            Ok(false) => {}
+            Err(error) => reaped.failed.push(format!("{}: {error}", shell.path())),
+        }
+    }
+}
+
+/// Looks after the steps that run without a fence.
+fn reap_tracked(host: &Host, config: &Config, who: Who<'_>, reaped: &mut Reaped, deadline: Instant) -> Result<()> {
+    let Some(records) = TrackedRecords::existing(&config.run_dir)? else { return Ok(()) };
+    // Each would be a look at every process, and `jobfence hold` looks better.
+    if matches!(who, Who::Launch(_)) && tracking::is_watched(&config.run_dir) {
+        return Ok(());
+    }
+    reaped.failed.extend(records.tidy().err().map(|error| error.to_string()));
+    let mut all = records.list()?;
+    // Who belongs to a living one is taken down first, and is nobody else's then.
+    all.sort_by_cached_key(|tracked| !tracked.owner.is_alive(&host.proc).unwrap_or(true));
+    for tracked in &all {
+        if matches!(who, Who::Launch(_)) && Instant::now() >= deadline {
+            return Ok(());
+        }
+        let others = match who {
+            Who::Command => Some(tracking::of_living(host, &config.run_dir)?),
+            Who::Launch(_) | Who::Daemon => None,
+        };
+        match tracking::look_after(host, &config.run_dir, &records, tracked, others.as_ref(), deadline) {
+            Ok(tracking::Outcome::Alive) => reaped.alive += 1,
+            Ok(tracking::Outcome::Watched(0) | tracking::Outcome::Ended(0)) => {}
+            Ok(tracking::Outcome::Watched(count) | tracking::Outcome::Ended(count)) => {
+                reaped.removed.push(format!("{} ({count} processes without a fence)", tracked.name()));
+            }
+            Err(error) => reaped.failed.push(format!("{}: {error}", tracked.name())),
+        }
+    }
+    Ok(())
 }
 
 /// Removes those steps of a job whose owner is dead, until the deadline.
@@ -104,29 +285,44 @@ pub fn reap_job(host: &Host, config: &Config, id: &JobId, deadline: Instant) -> 
     Ok(reaped)
 }
 
+/// Whether who made a record is certainly dead.
+fn is_dead(host: &Host, header: &Header) -> Result<bool> {
+    if header.boot_id != host.boot_id {
+        return Ok(true);
+    }
+    // A pid of another namespace (a slurmd in a container) says nothing here: it is its own janitor's.
+    Ok::<_, Error>(header.pid_namespace == host.pid_namespace && !header.owner.is_alive(&host.proc)?)
+}
+
+/// The same of a mark, which no other boot can have left: what names another is a container's.
+pub fn is_markers_dead(host: &Host, record: &Record) -> Result<bool> {
+    Ok(record.boot_id == host.boot_id && is_dead(host, &record.header())?)
+}
+
 /// Looks at one record and removes its step if the owner is dead.
 pub fn reap_one(host: &Host, records: &Records, levels: &[String], deadline: Instant) -> Result<Outcome> {
     // Whatever release made it; only what a dead one left in this boot must be understood.
-    let is_dead = |header: &Header| {
-        if header.boot_id != host.boot_id {
-            return Ok(true);
-        }
-        // A pid of another namespace (a slurmd in a container) says nothing here: it is its own janitor's.
-        Ok::<_, Error>(header.pid_namespace == host.pid_namespace && !header.owner.is_alive(&host.proc)?)
-    };
     match records.header(levels)? {
-        None => return Ok(Outcome::Removed),
-        Some(header) if !is_dead(&header)? => return Ok(Outcome::Alive),
+        None => return Ok(Outcome::Gone),
+        Some(header) if !is_dead(host, &header)? => return Ok(Outcome::Alive),
         Some(_) => {}
     }
     let Some(_lock) = records.lock_janitor()? else { return Ok(Outcome::Busy) };
     // Once more under the lock: the record of a dead owner is removed only by a janitor, so this one is still the same.
-    let Some(header) = records.header(levels)? else { return Ok(Outcome::Removed) };
-    if !is_dead(&header)? {
+    let Some(header) = records.header(levels)? else { return Ok(Outcome::Gone) };
+    if !is_dead(host, &header)? {
         return Ok(Outcome::Alive);
     }
     if header.boot_id == host.boot_id {
-        let Some(record) = records.read(levels)? else { return Ok(Outcome::Removed) };
+        if !host.has_cgroups() {
+            return Err(Error::new("no cgroups can be seen, and so not whether anything is left"));
+        }
+        let Some(record) = records.read(levels)? else { return Ok(Outcome::Gone) };
+        if let Some(owner) = fence::marked_by_another(host, &record)? {
+            log::debug!("{}: made anew by process {}, with a record elsewhere", levels.join("/"), owner.pid);
+            records.forget(levels)?;
+            return Ok(Outcome::Removed);
+        }
         fence::open_existing(host, &record.base, levels)?.remove(host, deadline)?;
     }
     records.forget(levels)?;

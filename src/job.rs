@@ -118,6 +118,20 @@ pub struct Grant {
     pub step_cores: CpuList,
 }
 
+impl Grant {
+    /// Of a job whose only step, and only task, has all of it; of which cores is not said.
+    pub fn whole(cpus: Option<Cpus>, memory: Option<u64>) -> Self {
+        Self {
+            job_cpus: cpus,
+            step_cpus: cpus,
+            task_cpus: cpus,
+            job_memory: memory,
+            step_memory: memory,
+            ..Self::default()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,13 +20,16 @@ pub mod hostlist;
 pub mod impossible;
 pub mod janitor;
 pub mod job;
+pub mod lock;
 pub mod policy;
+pub mod process;
 pub mod record;
 pub mod report;
 pub mod requests;
 pub mod slurm_conf;
 pub mod slurm_placement;
 pub mod topology;
+pub mod tracking;
 
 #[cfg(test)]
 #[path = "../tests/common/skip.rs"]

@@ -367,12 +367,14 @@ fn requested_quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
     Ok(CpuQuota { quota_us, period_us })
 }
 
-/// All that a step is limited to, by the site and by its user's word. `topology` is asked for only where cores are wanted.
+/// All that a step is limited to, by the site and by its user's word. `has_tasks` is false for the step that only holds what is
+/// adopted. `topology` is asked for only where cores are wanted.
 pub fn of_step(
     resolved: &Resolved,
     facts: &Facts,
     grant: &Grant,
     word: &Word,
+    has_tasks: bool,
     topology: impl FnOnce() -> Result<Topology, Error>,
 ) -> (Plan, Vec<(Limit, Error)>) {
     let (mut plan, mut errors) = strictest(resolved, grant);
@@ -382,6 +384,15 @@ pub fn of_step(
         errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
     }
     errors.extend(obey(&mut plan, &resolved.config, word));
+    if !has_tasks {
+        // On cgroup2 no process could be in it beside directories of some.
+        plan.task = Limits::default();
+        // A job's quota is never raised again, and steps that know more may be still to come. (With PrologFlags=RunInJob this
+        // step begins before the prolog.)
+        if resolved.unknown_in_words().is_some() {
+            plan.job = Limits { cores: plan.job.cores.take(), ..Limits::default() };
+        }
+    }
     (plan, errors)
 }
 
@@ -480,14 +491,7 @@ mod tests {
 
     fn granted(cpus: u32, mib: u64) -> Grant {
         let (cpus, memory) = (Some(Cpus::whole(cpus)), Some(mib * MIB));
-        Grant {
-            job_cpus: cpus,
-            step_cpus: cpus,
-            task_cpus: cpus,
-            job_memory: memory,
-            step_memory: memory,
-            ..Grant::default()
-        }
+        Grant::whole(cpus, memory)
     }
 
     fn percent(text: &str) -> Percent {

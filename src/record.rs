@@ -7,89 +7,24 @@
 pub mod job;
 
 use std::fmt;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, openat};
-use nix::poll::{PollTimeout, poll};
-use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{Pid, UnlinkatFlags, linkat, unlinkat};
-use procfs::FromRead;
-use procfs::process::{Stat, StatFlags};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, mkdirat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use crate::cgroup::dir::Dir;
 use crate::error::{Error, Result};
+use crate::lock::Lock;
+pub use crate::process::Owner;
 
 /// First line of a record. With another number it is another release's: its first lines, see [`Header`], mean the same, and
 /// what follows is not ours to understand.
 const VERSION: &str = "jobfence-record 1";
 const VERSIONS: &str = "jobfence-record ";
-
-/// A process that cannot be mistaken for another: a pid is used again, its start time is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
-    /// The process.
-    pub pid: i32,
-    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat` (proc_pid_stat(5)).
-    pub start: u64,
-}
-
-impl Owner {
-    /// This process.
-    pub fn this(proc: &Dir) -> Result<Self> {
-        let pid = Pid::this().as_raw();
-        Self::of(proc, pid)?.ok_or_else(|| {
-            Error::new("this process is not in")
-                .at(proc.path())
-                .value(pid)
-                .hint("what is mounted there must be the proc file system of this pid namespace")
-        })
-    }
-
-    /// A process, unless it has ended.
-    pub fn of(proc: &Dir, pid: i32) -> Result<Option<Self>> {
-        Ok(start_of(proc, pid)?.map(|start| Self { pid, start }))
-    }
-
-    /// Whether it still runs. A zombie does not: nothing of ours will be done by it any more.
-    pub fn is_alive(self, proc: &Dir) -> Result<bool> {
-        Ok(start_of(proc, self.pid)? == Some(self.start))
-    }
-}
-
-/// Whether a process has ended, or is in the kernel and on its way to: then `cgroup.procs` takes its pid and does not move it
-/// (kernel/cgroup/cgroup.c, `cgroup_migrate_add_task`), and it will not run again. Where that cannot be seen it has not.
-pub fn is_ending(proc: &Dir, pid: i32) -> bool {
-    stat(proc, pid).is_ok_and(|stat| {
-        stat.is_none_or(|stat| {
-            has_ended(&stat) || StatFlags::from_bits_truncate(stat.flags).contains(StatFlags::PF_EXITING)
-        })
-    })
-}
-
-fn start_of(proc: &Dir, pid: i32) -> Result<Option<u64>> {
-    Ok(stat(proc, pid)?.filter(|stat| !has_ended(stat)).map(|stat| stat.starttime))
-}
-
-/// Whether it is a zombie.
-fn has_ended(stat: &Stat) -> bool {
-    stat.state == 'Z' || stat.state == 'X'
-}
-
-/// `None`: there is no such process.
-fn stat(proc: &Dir, pid: i32) -> Result<Option<Stat>> {
-    // The parser alone: procfs's own handle of a process also looks which kernel this is.
-    let text = match proc.read(&format!("{pid}/stat")) {
-        Ok(text) => text,
-        Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ESRCH)) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    // Not knowing is not the same as dead: the janitor must not act on it.
-    let stat = Stat::from_read(text.as_bytes());
-    stat.map(Some).map_err(|error| Error::new(format!("read the state of process {pid}: {error}")))
-}
 
 /// What the records of every release say in their first lines, and end with: a node is upgraded, or goes back, while steps of
 /// the other release live.
@@ -112,7 +47,7 @@ impl Header {
     }
 
     /// The header, and the lines between it and the last.
-    fn split(text: &str) -> Result<(Self, std::str::Lines<'_>)> {
+    pub(crate) fn split(text: &str) -> Result<(Self, std::str::Lines<'_>)> {
         let bad = || Error::new("not a complete record");
         let mut lines = text.lines();
         let version = lines.next().filter(|line| line.starts_with(VERSIONS)).ok_or_else(bad)?.to_owned();
@@ -129,8 +64,9 @@ impl Header {
 }
 
 /// The value of the next line, `KEY=VALUE`.
-fn field(lines: &mut std::str::Lines<'_>, key: &str) -> Option<String> {
-    lines.next()?.strip_prefix(key)?.strip_prefix('=').map(str::to_owned)
+pub(crate) fn field(lines: &mut std::str::Lines<'_>, key: &str) -> Option<String> {
+    let value = lines.next()?.strip_prefix(key)?.strip_prefix('=')?;
+    (!value.contains(char::is_control)).then(|| value.to_owned())
 }
 
 /// What a record says.
@@ -149,6 +85,28 @@ pub struct Record {
 }
 
 impl Record {
+    /// Its first lines.
+    pub fn header(&self) -> Header {
+        let (boot_id, pid_namespace) = (self.boot_id.clone(), self.pid_namespace.clone());
+        Header { version: VERSION.to_owned(), boot_id, pid_namespace, owner: self.owner }
+    }
+
+    /// The job's user.
+    pub fn uid(&self) -> Option<u32> {
+        self.levels.iter().rev().nth(2)?.strip_prefix("uid_")?.parse().ok()
+    }
+
+    /// The scheduler's name of the job.
+    pub fn job(&self) -> Option<&str> {
+        self.levels.iter().rev().nth(1)?.strip_prefix("job_")
+    }
+
+    /// The scheduler's name of the step.
+    pub fn step(&self) -> Option<&str> {
+        let step = self.levels.last()?.strip_prefix("step_")?;
+        Some(step.split_once('.').map_or(step, |(step, _)| step))
+    }
+
     /// Understands a record. An incomplete one is an error, never a guess.
     pub fn parse(text: &str) -> Result<Self> {
         let (Header { version, boot_id, pid_namespace, owner }, mut lines) = Header::split(text)?;
@@ -163,6 +121,9 @@ impl Record {
         let base = field(&mut lines, "base").filter(|base| is_relative(base)).ok_or_else(bad)?;
         let path = field(&mut lines, "path").filter(|path| is_relative(path)).ok_or_else(bad)?;
         let levels: Vec<String> = path.split('/').map(str::to_owned).collect();
+        if lines.next().is_some() || !text.ends_with('\n') {
+            return Err(bad());
+        }
         if levels.len() < 3 || levels.len() > 4 || !levels.last().is_some_and(|step| step.starts_with("step_")) {
             return Err(bad());
         }
@@ -190,9 +151,8 @@ pub struct Records {
     dir: Dir,
 }
 
-/// A right that one process has at a time; released when dropped, or when that process dies.
-#[must_use]
-pub struct Lock(#[allow(dead_code)] Flock<OwnedFd>);
+/// In `RunDir`, from the first look for lost records on: it is lost with them.
+const WHOLE: &str = "whole";
 
 impl Records {
     /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can open.
@@ -209,14 +169,47 @@ impl Records {
             }
             other => other?,
         };
+        Self::checked(dir)
+    }
+
+    fn checked(dir: Dir) -> Result<Self> {
         let stat = dir.stat()?;
         // Not even readable: who can open it could take the locks on it, and hold up every job.
         if stat.st_uid != nix::unistd::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
             return Err(Error::new("RunDir must belong to root and have mode 0700:")
-                .at(path)
+                .at(dir.path())
                 .hint("remove it, or set RunDir in jobfence.conf"));
         }
         Ok(Self { dir })
+    }
+
+    /// The directory itself.
+    pub(crate) fn into_dir(self) -> Dir {
+        self.dir
+    }
+
+    /// Whether no record has been lost as far as anybody knows. Not so from the boot on, or since the directory was deleted or emptied,
+    /// whoever made it again, until somebody has looked at the directories of all steps.
+    pub fn are_whole(&self) -> bool {
+        self.dir.child(WHOLE).is_ok()
+    }
+
+    /// Somebody has looked.
+    pub fn set_whole(&self) -> Result<()> {
+        self.dir.ensure(WHOLE).map(drop)
+    }
+
+    /// The owners of all steps that are recorded here, with the users of their jobs; of this pid namespace.
+    pub fn owners(&self, pid_namespace: &str) -> Result<Vec<(Owner, u32)>> {
+        let mut owners = Vec::new();
+        for levels in self.list()? {
+            let Some(header) = self.header(&levels)?.filter(|header| header.pid_namespace == pid_namespace) else {
+                continue;
+            };
+            let uid = levels.iter().rev().nth(2).and_then(|name| name.strip_prefix("uid_")?.parse().ok());
+            owners.extend(uid.map(|uid| (header.owner, uid)));
+        }
+        Ok(owners)
     }
 
     /// Records a step under the name of its directories. `Ok(false)`: somebody else has the name.
@@ -229,7 +222,7 @@ impl Records {
     /// What the record of these directories says; `None` when there is none.
     pub fn read(&self, levels: &[String]) -> Result<Option<Record>> {
         let name = file_name(levels);
-        match self.dir.read_if_there(&name)? {
+        match read(&self.dir, &name)? {
             None => Ok(None),
             Some(text) => match Record::parse(&text) {
                 Ok(record) if record.levels == levels => Ok(Some(record)),
@@ -242,20 +235,13 @@ impl Records {
     /// Who made the record of these directories, of whatever release; `None` when there is none.
     pub fn header(&self, levels: &[String]) -> Result<Option<Header>> {
         let name = file_name(levels);
-        let Some(text) = self.dir.read_if_there(&name)? else { return Ok(None) };
+        let Some(text) = read(&self.dir, &name)? else { return Ok(None) };
         Header::parse(&text).map(Some).map_err(|error| error.at(self.dir.path().join(name)))
     }
 
     /// Forgets the step with these directories. No error when it was forgotten before.
     pub fn forget(&self, levels: &[String]) -> Result<()> {
-        self.unlink(&file_name(levels))
-    }
-
-    fn unlink(&self, name: &str) -> Result<()> {
-        match unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(Error::os("remove the record", self.dir.path().join(name), errno)),
-        }
+        unlink(&self.dir, &file_name(levels))
     }
 
     /// The directories of every recorded step, unordered.
@@ -266,7 +252,7 @@ impl Records {
 
     /// Asks for the right to be the one janitor. `None`: another one is at work, and will do the same.
     pub fn lock_janitor(&self) -> Result<Option<Lock>> {
-        try_lock(&self.dir, ".")
+        Lock::try_on(&self.dir, ".")
     }
 
     /// Waits for the right to change the limits of jobs: a quota is read and then lowered, and between the two nobody else
@@ -274,27 +260,18 @@ impl Records {
     pub fn lock_limits(&self, deadline: Instant) -> Result<Lock> {
         // A directory of its own, since the janitor holds the lock on RunDir for longer.
         const NAME: &str = "limits.lock";
-        let mut lock = try_lock(&self.dir, NAME);
-        if matches!(&lock, Err(error) if error.kernel_errno() == Some(Errno::ENOENT)) {
-            self.dir.ensure(NAME)?;
-            lock = try_lock(&self.dir, NAME);
-        }
-        loop {
-            if let Some(lock) = lock? {
-                return Ok(lock);
+        match Lock::on(&self.dir, NAME, deadline) {
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
+                self.dir.ensure(NAME)?;
+                Lock::on(&self.dir, NAME, deadline)
             }
-            if Instant::now() >= deadline {
-                return Err(Error::new("another step has been changing limits for too long; its lock is on")
-                    .at(self.dir.path().join(NAME)));
-            }
-            let _ = poll(&mut [], PollTimeout::from(1u8));
-            lock = try_lock(&self.dir, NAME);
+            lock => lock,
         }
     }
 }
 
 /// Makes a file that is complete when it gets its name. `Ok(false)`: somebody else has the name.
-fn link_new(dir: &Dir, name: &str, text: &str) -> Result<bool> {
+pub(crate) fn link_new(dir: &Dir, name: &str, text: &str) -> Result<bool> {
     let failed = |errno| Error::os("write the record", dir.path().join(name), errno);
     let flags = OFlag::O_WRONLY | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
     let file = openat(dir, ".", flags, Mode::from_bits_truncate(0o600)).map_err(failed)?;
@@ -318,13 +295,54 @@ fn link_new(dir: &Dir, name: &str, text: &str) -> Result<bool> {
     }
 }
 
-fn try_lock(dir: &Dir, name: &str) -> Result<Option<Lock>> {
-    let fd = dir.open_file(name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-    match Flock::lock(fd, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(Some(Lock(lock))),
-        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-        Err((_, errno)) => Err(Error::os("lock", dir.path().join(name), errno)),
+/// The text of a record; `None` when there is none, and for no other reason.
+pub(crate) fn read(dir: &Dir, name: &str) -> Result<Option<String>> {
+    match dir.read(name) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Ok(None),
+        Err(error) => Err(error),
     }
+}
+
+/// Removes a record. No error when there is none.
+pub(crate) fn unlink(dir: &Dir, name: &str) -> Result<()> {
+    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(Error::os("remove the record", dir.path().join(name), errno)),
+    }
+}
+
+/// Opens a directory of records in `RunDir`, making what is missing.
+pub(crate) fn make_directory(run_dir: &Path, name: &str) -> Result<Dir> {
+    let records = Records::open(run_dir)?;
+    match mkdirat(&records.dir, name, Mode::from_bits_truncate(0o700)) {
+        Ok(()) | Err(Errno::EEXIST) => checked(records.dir.child(name)?),
+        Err(errno) => Err(Error::os("make the directory", run_dir.join(name), errno)),
+    }
+}
+
+/// As `make_directory`, but makes nothing there.
+pub(crate) fn directory(run_dir: &Path, name: &str) -> Result<Option<Dir>> {
+    match Dir::open(run_dir).and_then(|dir| Records::checked(dir)?.dir.child(name)) {
+        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Ok(None),
+        dir => checked(dir?).map(Some),
+    }
+}
+
+/// Refuses one that others could write to.
+fn checked(dir: Dir) -> Result<Dir> {
+    if !is_ours(&dir.stat()?, SFlag::S_IFDIR) {
+        return Err(Error::new("records must be in a directory of root's with mode 0700:")
+            .at(dir.path())
+            .hint("remove it"));
+    }
+    Ok(dir)
+}
+
+/// Whether it is of this kind, belongs to us, and nobody else can do anything with it.
+fn is_ours(stat: &FileStat, kind: SFlag) -> bool {
+    let mode = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+    mode == kind && stat.st_uid == nix::unistd::geteuid().as_raw() && stat.st_mode & 0o077 == 0
 }
 
 /// `uid_1001,job_5,step_0`: a comma is in no name.
@@ -339,13 +357,6 @@ mod tests {
     fn record(owner: Owner) -> Record {
         let levels = ["uid_1", "job_2", "step_0"].map(str::to_owned).to_vec();
         Record { boot_id: "b".into(), pid_namespace: "p".into(), owner, base: "jobfence".into(), levels }
-    }
-
-    #[test]
-    fn a_proc_without_this_process_is_named() {
-        let temp = tempfile::tempdir().unwrap();
-        let error = Owner::this(&Dir::open(temp.path()).unwrap()).unwrap_err().to_string();
-        assert!(error.contains(&temp.path().display().to_string()) && error.contains("pid namespace"), "{error}");
     }
 
     #[test]
@@ -393,15 +404,6 @@ mod tests {
         records.forget(&record.levels).unwrap();
         records.forget(&record.levels).unwrap();
         assert!(records.list().unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_pid_used_again_is_not_the_owner() {
-        let proc = Dir::open("/proc").unwrap();
-        let this = Owner::this(&proc).unwrap();
-        assert!(this.is_alive(&proc).unwrap());
-        assert!(!Owner { start: this.start + 1, ..this }.is_alive(&proc).unwrap());
-        assert!(!Owner { pid: i32::MAX, start: 1 }.is_alive(&proc).unwrap());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! arrives is the user's and may be forged. No I/O, and no scheduler.
 
 use crate::as_user::AsUser;
-use crate::config::Percent;
+use crate::config::{Limit, Percent};
 use std::fmt;
 
 use crate::cgroup::io::{IoRules, Malformed, Rate};
@@ -13,8 +13,9 @@ use crate::config::units::{Wrong, cpus, percent, processes, size, size_text};
 use crate::error::{Error, Result};
 use crate::job::Cpus;
 
-/// Longer values, in bytes, are refused before they are looked at.
-const MAX_VALUE: usize = 1024;
+/// Longer values, in bytes, are refused before they are looked at; also what is handed on, which may be longer than what was
+/// given. With its NUL it must fit in the buffer in which a step is told it (`Spank::getenv`).
+const MAX_VALUE: usize = 1023;
 
 /// So much of a value is shown in an error, in characters.
 const MAX_SHOWN: usize = 60;
@@ -25,6 +26,8 @@ const MAX_SHOWN: usize = 60;
 const LEAST_RATE: fn(Rate) -> u64 = |rate| if rate.counts_bytes() { 1 << 20 } else { 100 };
 const TOO_SLOW: &str =
     "at least 1M of bytes, or 100 operations, in a second, since who waits for less cannot be killed";
+
+const TOO_LONG: &str = "at most 1023 bytes, with a blank behind each comma and semicolon";
 
 /// What was asked for. `None`: nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,6 +73,8 @@ pub struct Request {
     pub argument: &'static str,
     /// What it does, for `--help`.
     pub usage: &'static str,
+    /// What it lowers.
+    pub limit: Limit,
     /// What its value must be, with unit and range; completes "expected ...".
     expects: &'static str,
     /// A value as an example.
@@ -82,6 +87,7 @@ pub struct Request {
 pub static REQUESTS: &[Request] = &[
     Request {
         name: "cpu-limit",
+        limit: Limit::Cpu,
         argument: "CPUS",
         usage: "limit CPU time on each node to that of so many CPUs, also to a part of one (0.5), if that is less than what \
                 was allocated",
@@ -99,6 +105,7 @@ pub static REQUESTS: &[Request] = &[
     },
     Request {
         name: "cpu-burst",
+        limit: Limit::Burst,
         argument: "PERCENT",
         usage: "save at most so much of the CPU quota for later, if that is less than what the site allows",
         expects: "a percentage from 0 to 100 with at most two decimals",
@@ -108,6 +115,7 @@ pub static REQUESTS: &[Request] = &[
     },
     Request {
         name: "mem-high",
+        limit: Limit::MemoryHigh,
         argument: "SIZE",
         usage: "reclaim memory above so much on each node, before the limit at which processes are killed",
         expects: "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T",
@@ -117,6 +125,7 @@ pub static REQUESTS: &[Request] = &[
     },
     Request {
         name: "pids-max",
+        limit: Limit::Processes,
         argument: "COUNT",
         usage: "allow at most so many processes and threads on each node",
         expects: "a whole number of processes from 1 to 4194304",
@@ -126,6 +135,7 @@ pub static REQUESTS: &[Request] = &[
     },
     Request {
         name: "io-max",
+        limit: Limit::Io,
         argument: "RULES",
         usage: "limit reading and writing on each node, by disk or by a path on it: \"/scratch rbps=200M wiops=1000\", more of \
                 these after a semicolon",
@@ -135,6 +145,10 @@ pub static REQUESTS: &[Request] = &[
             let rules = IoRules::parse(text)?;
             if let Some((rate, value)) = rules.any_below(LEAST_RATE) {
                 return Err(Malformed { found: format!("{}={value}", rate.name()), expected: TOO_SLOW }.into());
+            }
+            let length = rules.to_string().len();
+            if length > MAX_VALUE {
+                return Err(Malformed { found: format!("{length} bytes"), expected: TOO_LONG }.into());
             }
             requests.io_max = rules;
             Ok(())
@@ -351,7 +365,7 @@ mod tests {
     fn what_no_prompt_would_send_is_refused_without_being_repeated() {
         let request = named("pids-max");
         for (value, found) in [
-            (&[b'1'; MAX_VALUE + 1][..], "found 1025 bytes,"),
+            (&[b'1'; MAX_VALUE + 1][..], "found 1024 bytes,"),
             (b"1\n2", "found control characters,"),
             (b"\xff", "found bytes that are no text,"),
         ] {
@@ -360,6 +374,19 @@ mod tests {
         }
         let long = read("pids-max", &"x".repeat(1000)).unwrap_err();
         assert!(long.contains("xxx...\"") && long.len() < 300, "{long}");
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_step_to_be_told_is_refused_at_the_prompt() {
+        // With blanks behind the semicolons it is longer than it was written.
+        let rules = |length: usize| (0..16).map(|n| format!("/{n:0length$} rbps=100M;")).collect::<String>();
+        for (length, fits) in [(51, true), (52, false)] {
+            let (text, mut requests) = (rules(length), Requests::default());
+            let result = named("io-max").read("--io-max", text.trim_end_matches(';').as_bytes(), &mut requests);
+            assert_eq!(result.is_ok(), fits, "{result:?}");
+            let told = named("io-max").value(&requests).map(|value| value.len());
+            assert_eq!(told, fits.then_some(MAX_VALUE - 1), "{told:?}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! slurm.conf(5). Files that cannot be read are left out: slurmd has understood them, or is not there.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::hostlist::HostList;
@@ -21,7 +22,7 @@ pub fn find(ours: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// The files that a pattern with at most one `*`, in its last component, stands for, in their order.
-pub fn matching(pattern: &Path) -> Vec<PathBuf> {
+fn matching(pattern: &Path) -> Vec<PathBuf> {
     let name = pattern.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let Some((before, after)) = name.split_once('*') else { return vec![pattern.to_owned()] };
     let entries = pattern.parent().and_then(|parent| std::fs::read_dir(parent).ok());
@@ -33,6 +34,62 @@ pub fn matching(pattern: &Path) -> Vec<PathBuf> {
         entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(matches).collect();
     found.sort();
     found
+}
+
+/// The files that are read for the sake of one, which includes others. A file is never read within itself, and what is read
+/// altogether is bounded: files that include each other would never end.
+pub struct Files {
+    /// What includes what, the first file first.
+    open: Vec<PathBuf>,
+    /// So many bytes may still be read.
+    left: u64,
+    /// So many files, or patterns of their names, may still be included.
+    includes: u32,
+}
+
+impl Files {
+    /// No deeper: nobody's configuration is.
+    const DEEPEST: usize = 10;
+    /// Larger than any: 100000 lines of nodes.
+    const MOST: u64 = 16 << 20;
+    /// For a pattern a directory is read.
+    const MOST_INCLUDES: u32 = 1000;
+
+    /// Nothing has been read.
+    pub fn new() -> Self {
+        Self { open: Vec::new(), left: Self::MOST, includes: Self::MOST_INCLUDES }
+    }
+
+    /// The files for which this stands in a line of `by` that includes.
+    pub fn included(&mut self, by: &Path, pattern: &str) -> Vec<PathBuf> {
+        match self.includes.checked_sub(1) {
+            Some(left) => self.includes = left,
+            None => return Vec::new(),
+        }
+        matching(&by.parent().unwrap_or(Path::new("/")).join(pattern))
+    }
+
+    /// Has a file looked at; `None` where it cannot be read, or must not be again.
+    pub fn read<T>(&mut self, file: &Path, look: impl FnOnce(&mut Self, &str) -> T) -> Option<T> {
+        // What is no regular file may have no end, or wait for somebody who writes.
+        let is_file = std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file());
+        if !is_file || self.open.len() > Self::DEEPEST || self.open.iter().any(|open| open == file) {
+            return None;
+        }
+        let mut text = Vec::new();
+        std::fs::File::open(file).ok()?.take(self.left).read_to_end(&mut text).ok()?;
+        self.left = self.left.saturating_sub(text.len() as u64);
+        self.open.push(file.to_owned());
+        let result = look(self, &String::from_utf8_lossy(&text));
+        self.open.pop();
+        Some(result)
+    }
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The assignments in a file of Slurm's, with those of the files that it includes.
@@ -56,16 +113,14 @@ impl Lines {
     /// Reads a file; one that cannot be read has none.
     pub fn read(file: &Path) -> Self {
         let mut lines = Self(Vec::new());
-        lines.add(file, 0);
+        let mut files = Files::new();
+        files.read(file, |files, text| lines.add(files, file, text));
         lines
     }
 
     /// `Key=Value`, one or more on a line, which goes on after a `\` at its end; `#` comments; `Include FILE`: slurm.conf(5). What
     /// cannot be read is left out.
-    fn add(&mut self, file: &Path, depth: u32) {
-        const DEEPEST: u32 = 10;
-        let Ok(text) = std::fs::read(file) else { return };
-        let text = String::from_utf8_lossy(&text);
+    fn add(&mut self, files: &mut Files, file: &Path, text: &str) {
         let mut lines = text.lines().enumerate();
         while let Some((number, line)) = lines.next() {
             let mut line = line.to_owned();
@@ -75,9 +130,9 @@ impl Lines {
             }
             let line = line.split('#').next().unwrap_or_default().trim();
             let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-            if first.eq_ignore_ascii_case("include") && depth < DEEPEST {
-                for included in matching(&file.parent().unwrap_or(Path::new("/")).join(rest.trim())) {
-                    self.add(&included, depth + 1);
+            if first.eq_ignore_ascii_case("include") {
+                for included in files.included(file, rest.trim()) {
+                    files.read(&included, |files, text| self.add(files, &included, text));
                 }
                 continue;
             }
@@ -165,5 +220,20 @@ mod tests {
         );
         let (_, place) = threads_per_core(&lines, "n01").unwrap();
         assert!(place.starts_with("NodeName=n[01-04] (") && place.ends_with("nodes.conf:2)"), "{place}");
+    }
+
+    #[test]
+    fn files_that_include_each_other_are_read_to_an_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("slurm.conf");
+        std::fs::write(&file, "A=1\nInclude slurm.conf\nInclude *.conf\nInclude *.conf\nB=2\n").unwrap();
+        for name in ["x.conf", "y.conf", "z.conf"] {
+            std::fs::write(dir.path().join(name), "Include *.conf\nInclude *.conf\nC=3\n").unwrap();
+        }
+        nix::unistd::mkfifo(&dir.path().join("fifo.conf"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let lines = Lines::read(&file);
+        assert_eq!(["A", "B", "C"].map(|key| lines.last(key).unwrap().value.as_str()), ["1", "2", "3"]);
+        let times = |key| lines.0.iter().filter(|found| found.is(key)).count();
+        assert_eq!((times("A"), times("B")), (1, 1));
     }
 }

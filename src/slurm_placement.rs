@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::cgroup::layout::{Hierarchy, Version};
-use crate::slurm_conf::{self, Lines, matching};
+use crate::slurm_conf::{self, Files, Lines};
 
 /// A key of slurm.conf or cgroup.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Slurm {
     /// Whether Slurm will load us.
     pub fn plugin(&self) -> Plugin {
         let file = PathBuf::from(&self.plugstack.value);
-        plugin_in(&file, 0).unwrap_or(Plugin::Missing(file))
+        plugin_in(&mut Files::new(), &file).unwrap_or(Plugin::Missing(file))
     }
 
     /// Whether a program is called before each job; whether that calls us cannot be seen.
@@ -199,15 +199,17 @@ impl Slurm {
 }
 
 /// The line of this plugstack.conf, or of a file that it includes, that loads us.
-fn plugin_in(file: &Path, depth: u32) -> Option<Plugin> {
-    const DEEPEST: u32 = 10;
-    let text = std::fs::read(file).ok()?;
-    for (number, line) in String::from_utf8_lossy(&text).lines().enumerate() {
+fn plugin_in(files: &mut Files, file: &Path) -> Option<Plugin> {
+    files.read(file, |files, text| plugin_in_text(files, file, text))?
+}
+
+fn plugin_in_text(files: &mut Files, file: &Path, text: &str) -> Option<Plugin> {
+    for (number, line) in text.lines().enumerate() {
         let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
         match words[..] {
-            ["include", pattern, ..] if depth < DEEPEST => {
-                let found = matching(&file.parent().unwrap_or(Path::new("/")).join(pattern));
-                if let Some(plugin) = found.iter().find_map(|file| plugin_in(file, depth + 1)) {
+            ["include", pattern, ..] => {
+                let found = files.included(file, pattern);
+                if let Some(plugin) = found.iter().find_map(|file| plugin_in(files, file)) {
                     return Some(plugin);
                 }
             }

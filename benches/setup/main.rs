@@ -17,7 +17,8 @@ use clap::{Parser, ValueEnum};
 use floor::Floor;
 use jobfence::cgroup::layout::Kind;
 use jobfence::cgroup::place::Membership;
-use jobfence::{fence, janitor};
+use jobfence::fence;
+use jobfence::janitor::{self, Who};
 use nix::unistd::Pid;
 use place::{Place, Split, soon};
 use removal::{End, Step};
@@ -214,9 +215,9 @@ fn beside(place: &Place, rounds: u32) -> Result<(), Failure> {
     let (mut membership, mut janitor) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let start = Instant::now();
-        Membership::read(&place.host.proc, Pid::this().as_raw())?;
+        let here = Membership::read(&place.host.proc, Pid::this().as_raw())?;
         let read = Instant::now();
-        janitor::reap(&place.host, &place.config, soon())?;
+        janitor::reap(&place.host, &place.config, Who::Launch(&here), soon())?;
         membership.push(read - start);
         janitor.push(read.elapsed());
     }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use jobfence::cgroup::dir::Dir;
 use jobfence::config::Config;
-use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
+use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
+use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Plan};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
@@ -81,14 +82,7 @@ impl Place {
     /// What a job of one CPU and 256 MiB is limited to.
     pub fn plan(&self) -> Plan {
         let (cpus, memory) = (Some(Cpus::whole(1)), Some(256 << 20));
-        let grant = Grant {
-            job_cpus: cpus,
-            step_cpus: cpus,
-            task_cpus: cpus,
-            job_memory: memory,
-            step_memory: memory,
-            ..Grant::default()
-        };
+        let grant = Grant::whole(cpus, memory);
         policy::plan(&self.config, &grant).0
     }
 
@@ -115,7 +109,7 @@ impl Place {
 
 /// A moment by which removing is over, or has failed.
 pub fn soon() -> Instant {
-    Instant::now() + CLEANUP_TIMEOUT
+    Instant::now() + janitor::PATIENCE
 }
 
 impl Drop for Place {

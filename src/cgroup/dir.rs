@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Handles of directories, and the few things done relative to them.
 
-use std::ffi::CStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -13,9 +14,9 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::error::{Error, Result};
 
-/// A kernel file of ours never needs more; the longest, `cgroup.procs`, is read in whole by [`Dir::read`] up to this many
-/// bytes, which is half a million processes.
-const MAX_READ: usize = 4 << 20;
+/// A kernel file of ours never needs more; the longest, `cgroup.procs`, is read in whole by [`Dir::read`]: four million pids of seven
+/// digits each, more than which the kernel does not give (`PID_MAX_LIMIT`).
+const MAX_READ: usize = 32 << 20;
 
 /// An open directory (`O_PATH`) and the path it had, which is only for messages.
 #[derive(Debug)]
@@ -55,7 +56,8 @@ impl Dir {
     }
 
     /// Opens a directory in this one.
-    pub fn child(&self, name: &str) -> Result<Self> {
+    pub fn child<N: AsRef<OsStr> + ?Sized>(&self, name: &N) -> Result<Self> {
+        let name = name.as_ref();
         let path = self.path.join(name);
         let fd = openat(&self.fd, name, DIRECTORY, Mode::empty())
             .map_err(|errno| Error::os("open the directory", &path, errno))?;
@@ -85,7 +87,8 @@ impl Dir {
     }
 
     /// Removes an empty directory in this one. `Ok(false)`: there is none.
-    pub fn remove(&self, name: &str) -> Result<bool> {
+    pub fn remove<N: AsRef<OsStr> + ?Sized>(&self, name: &N) -> Result<bool> {
+        let name = name.as_ref();
         match unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir) {
             Ok(()) => Ok(true),
             // A cgroup whose directory is going away answers ENODEV.
@@ -186,8 +189,14 @@ impl Dir {
         fstat(&self.fd).map_err(|errno| Error::os("stat", &self.path, errno))
     }
 
-    /// Names of the directories (`directories`) or other files in this directory, unordered.
+    /// Names of the directories (`directories`) or other files in this directory, unordered; those that are no UTF-8, which neither we
+    /// nor a scheduler nor the kernel makes, are left out.
     pub fn list(&self, directories: bool) -> Result<Vec<String>> {
+        Ok(self.names(directories)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
+    }
+
+    /// As `list`, and whatever they are called.
+    pub fn names(&self, directories: bool) -> Result<Vec<OsString>> {
         let fd = openat(&self.fd, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|errno| Error::os("list", &self.path, errno))?;
         let mut entries = nix::dir::Dir::from_fd(fd).map_err(|errno| Error::os("list", &self.path, errno))?;
@@ -195,9 +204,9 @@ impl Dir {
         for entry in entries.iter() {
             let entry = entry.map_err(|errno| Error::os("list", &self.path, errno))?;
             if (entry.file_type() == Some(nix::dir::Type::Directory)) == directories
-                && let Some(name) = plain_name(entry.file_name())
+                && !matches!(entry.file_name().to_bytes(), b"." | b"..")
             {
-                names.push(name);
+                names.push(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
             }
         }
         Ok(names)
@@ -208,14 +217,6 @@ impl Dir {
     /// Valid while the handle lives, in the process (and under the `/proc`) in which it was opened.
     pub fn handle_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
-    }
-}
-
-/// A directory entry that is a name in UTF-8 and not `.` or `..`.
-fn plain_name(name: &CStr) -> Option<String> {
-    match name.to_str() {
-        Ok("." | "..") | Err(_) => None,
-        Ok(name) => Some(name.to_owned()),
     }
 }
 

@@ -51,7 +51,7 @@ impl KernelLog {
                 Ok(0) => break,
                 Ok(n) => {
                     let text = String::from_utf8_lossy(record.get(..n).unwrap_or_default());
-                    kills.extend(parse(&text));
+                    kills.extend(OomKill::parse(&text));
                 }
                 // EPIPE: the ring went over the record that would have been next.
                 Err(Errno::EINTR | Errno::EPIPE) => {}
@@ -62,26 +62,40 @@ impl KernelLog {
     }
 }
 
-/// One record of `/dev/kmsg`: `PRIORITY,SEQUENCE,TIME,FLAGS;MESSAGE`. The process's name is the user's, and may hold
-/// anything but a slash; so what stands before it is read from the left, and what stands after it from the right.
-fn parse(record: &str) -> Option<OomKill> {
-    let (header, message) = record.split_once(';')?;
-    // Facility 0 is the kernel; user space cannot write with it (kernel/printk/printk.c, devkmsg_write).
-    let priority: u32 = header.split(',').next()?.parse().ok()?;
-    if priority >> 3 != 0 {
-        return None;
+impl OomKill {
+    /// One record of `/dev/kmsg`: `PRIORITY,SEQUENCE,TIME,FLAGS;MESSAGE`. The process's name is the user's, and may hold
+    /// anything but a slash; so what stands before it is read from the left, and what stands after it from the right.
+    pub fn parse(record: &str) -> Option<Self> {
+        let (header, message) = record.split_once(';')?;
+        // Facility 0 is the kernel; user space cannot write with it (kernel/printk/printk.c, devkmsg_write).
+        let priority: u32 = header.split(',').next()?.parse().ok()?;
+        if priority >> 3 != 0 {
+            return None;
+        }
+        let message = message.lines().next()?.strip_prefix("oom-kill:")?;
+        let (before, rest) = message.split_once(",task_memcg=")?;
+        let (task_in, rest) = rest.split_once(",task=")?;
+        let (rest, _uid) = rest.rsplit_once(",uid=")?;
+        let (name, pid) = rest.rsplit_once(",pid=")?;
+        let limit_at = before.split_once(",oom_memcg=").map(|(_, path)| path.to_owned());
+        // A user may have made directories of any name, with these words and another step's path in them. Who is killed at a limit
+        // is below it, and what begins a path is the kernel's word.
+        if limit_at.as_deref().is_some_and(|limit| !is_below(task_in, limit)) {
+            return None;
+        }
+        Some(Self {
+            limit_at,
+            task_in: task_in.to_owned(),
+            name: name.chars().map(|c| if c.is_control() { '?' } else { c }).take(32).collect(),
+            pid: pid.parse().ok()?,
+        })
     }
-    let message = message.lines().next()?.strip_prefix("oom-kill:")?;
-    let (before, rest) = message.split_once(",task_memcg=")?;
-    let (task_in, rest) = rest.split_once(",task=")?;
-    let (rest, _uid) = rest.rsplit_once(",uid=")?;
-    let (name, pid) = rest.rsplit_once(",pid=")?;
-    Some(OomKill {
-        limit_at: before.split_once(",oom_memcg=").map(|(_, path)| path.to_owned()),
-        task_in: task_in.to_owned(),
-        name: name.chars().map(|c| if c.is_control() { '?' } else { c }).take(32).collect(),
-        pid: pid.parse().ok()?,
-    })
+}
+
+/// Whether this is the directory or in it.
+fn is_below(path: &str, directory: &str) -> bool {
+    let rest = path.strip_prefix(directory.trim_end_matches('/'));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -93,7 +107,7 @@ oom_memcg=/jobfence/uid_1/job_2,task_memcg=/jobfence/uid_1/job_2/step_0,task=pyt
 
     #[test]
     fn reads_the_kernels_line() {
-        let kill = parse(LINE).unwrap();
+        let kill = OomKill::parse(LINE).unwrap();
         assert_eq!(kill.limit_at.as_deref(), Some("/jobfence/uid_1/job_2"));
         assert_eq!(kill.task_in, "/jobfence/uid_1/job_2/step_0");
         assert_eq!((kill.name.as_str(), kill.pid), ("python3", 77));
@@ -101,26 +115,37 @@ oom_memcg=/jobfence/uid_1/job_2,task_memcg=/jobfence/uid_1/job_2/step_0,task=pyt
 
     #[test]
     fn a_name_made_to_deceive_does_not() {
-        let kill = parse(&LINE.replace("task=python3", "task=x,pid=1,uid=0,t\u{1b}")).unwrap();
+        let kill = OomKill::parse(&LINE.replace("task=python3", "task=x,pid=1,uid=0,t\u{1b}")).unwrap();
         assert_eq!((kill.name.as_str(), kill.pid), ("x,pid=1,uid=0,t?", 77));
     }
 
     #[test]
+    fn a_directory_made_to_deceive_is_nobodys() {
+        let place = "/user.slice/x,task_memcg=/jobfence/uid_5/job_5/step_0,task=a,pid=1,uid=5";
+        let line =
+            |limit: &str| LINE.replace("/jobfence/uid_1/job_2/step_0", place).replace("/jobfence/uid_1/job_2", limit);
+        assert_eq!(OomKill::parse(&line(place)), None);
+        // As long as the user's own directory has said nothing, what follows is his, and is below it.
+        let kill = OomKill::parse(&line("/user.slice")).unwrap();
+        assert_eq!((kill.task_in.as_str(), kill.pid), (place.split_once(",task=").unwrap().0, 77));
+    }
+
+    #[test]
     fn a_line_written_by_a_process_is_not_the_kernels() {
-        assert_eq!(parse(&LINE.replacen("6,", "14,", 1)), None);
+        assert_eq!(OomKill::parse(&LINE.replacen("6,", "14,", 1)), None);
     }
 
     #[test]
     fn the_whole_machine_out_of_memory() {
         let line = "3,1,1,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,\
 task_memcg=/jobfence/uid_1/job_2/step_0,task=a,pid=3,uid=1";
-        assert_eq!(parse(line).unwrap().limit_at, None);
+        assert_eq!(OomKill::parse(line).unwrap().limit_at, None);
     }
 
     proptest::proptest! {
         #[test]
         fn no_record_makes_it_panic(text in "[0-9,]*;oom-kill:.*(,oom_memcg=.*)?,task_memcg=.*,task=.*,pid=.*,uid=.*") {
-            let _ = parse(&text);
+            let _ = OomKill::parse(&text);
         }
     }
 }

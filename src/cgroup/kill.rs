@@ -6,19 +6,21 @@
 //! pidfds, and begin again until nobody is left. A frozen v1 task dies only after the thaw, so thawing is on every way out.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill as signal};
-use nix::unistd::{Pid, Whence, lseek, read};
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, Whence, lseek, read, write};
 use procfs::ProcError;
 use procfs::process::Process;
 
 use super::dir::Dir;
+use super::walk;
 use crate::error::{Error, Result};
+use crate::process::{is_leaderless, pidfd_open, send};
 
 /// The directories of one step in which its processes can be seen and stopped.
 #[derive(Debug, Clone, Copy)]
@@ -34,15 +36,26 @@ pub struct Members<'a> {
 /// How long the processes that were killed have to go before they are killed again, with those that have come since.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// How long the end of a step usually takes at most; who is there longer is looked at.
+const MOMENT: Duration = Duration::from_millis(20);
+
 /// Kills everything below and waits until it is gone. An error when something still lives at the deadline.
 pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     while let Some(dir) = members.unified {
         match dir.write("cgroup.kill", "1") {
             Ok(()) => {}
-            Err(error) if is_gone(&error) && !dir.has("cgroup.procs") => return Ok(()),
+            Err(error) if error.is_gone() && !dir.has("cgroup.procs") => return Ok(()),
             // A kernel before 5.14, or a threaded cgroup: the long way.
             Err(_) => break,
         }
+        if is_empty_by(dir, deadline.min(Instant::now() + MOMENT))? {
+            return Ok(());
+        }
+        // The kernel sends that signal to the first thread of each process, and where that one has ended it is lost, although
+        // others run (`complete_signal`, kernel/signal.c). Who is still here gets another by a handle, which any thread takes.
+        let frozen = Frozen::try_from(members, deadline);
+        let _ = Round::of_all(dir, deadline);
+        drop(frozen);
         // Who is moved in while others still die (`jobfence adopt`) has outlived the signal: once more.
         if is_empty_by(dir, deadline.min(Instant::now() + AGAIN))? {
             return Ok(());
@@ -56,20 +69,17 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
         }
     }
     loop {
-        let frozen = Frozen::try_from(members);
-        let mut victims = Vec::new();
-        let all_seen = open_members(members.any, deadline, &mut victims);
-        // One that we may not kill does not save the others.
-        let refused: Vec<Error> = victims.iter().filter_map(|victim| victim.kill().err()).collect();
+        let frozen = Frozen::try_from(members, deadline);
+        let (round, all_seen) = Round::of_all(members.any, deadline);
         drop(frozen);
-        if let Some(error) = refused.into_iter().next() {
+        if let Some(error) = round.refused {
             return Err(error.at(members.any.path()));
         }
-        if victims.is_empty() {
+        if round.victims.is_empty() {
             return all_seen;
         }
         // Who could not be seen is looked for again when these have made room.
-        for victim in &victims {
+        for victim in &round.victims {
             if !victim.wait(deadline) {
                 return Err(Error::new("a process does not die:")
                     .at(members.any.path())
@@ -80,12 +90,30 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     }
 }
 
+/// Sends the signal to everything below, and does not wait; an error where not all could be looked at.
+pub fn signal_all(members: Members<'_>, deadline: Instant) -> Result<()> {
+    if let Some(dir) = members.unified {
+        // By handles, too: see above.
+        let _ = dir.write("cgroup.kill", "1");
+    }
+    let frozen = Frozen::try_from(members, deadline);
+    let (round, all_seen) = Round::of_all(members.any, deadline);
+    drop(frozen);
+    round.refused.map_or(all_seen, |error| Err(error.at(members.any.path())))
+}
+
+/// Ends those processes below that whoever kills by `cgroup.kill` alone would not; does not wait.
+pub fn kill_leaderless(proc: &Dir, dir: &Dir, deadline: Instant) -> Result<()> {
+    let (round, all_seen) = Round::of(dir, deadline, |pid| is_leaderless(proc, pid.as_raw()));
+    round.refused.map_or(all_seen, Err)
+}
+
 /// Waits until nobody is left below a cgroup2 directory, and says whether that is so at the deadline. A directory that is gone
 /// is empty.
 fn is_empty_by(dir: &Dir, deadline: Instant) -> Result<bool> {
     let events = match dir.open_file("cgroup.events", OFlag::O_RDONLY) {
         Ok(fd) => fd,
-        Err(error) if is_gone(&error) => return Ok(true),
+        Err(error) if error.is_gone() => return Ok(true),
         Err(error) => return Err(error),
     };
     let mut text = [0u8; 256];
@@ -104,10 +132,6 @@ fn is_empty_by(dir: &Dir, deadline: Instant) -> Result<bool> {
     }
 }
 
-fn is_gone(error: &Error) -> bool {
-    matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENODEV))
-}
-
 /// The time left as a timeout of poll; `None` when there is none.
 fn remaining(deadline: Instant) -> Option<PollTimeout> {
     let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
@@ -116,28 +140,43 @@ fn remaining(deadline: Instant) -> Option<PollTimeout> {
 }
 
 /// A frozen step; thawed when this is dropped, on every path.
-struct Frozen<'a>(Members<'a>);
+struct Frozen<'a> {
+    members: Members<'a>,
+    /// Its switch, opened before it is used: there may be no descriptor left later.
+    switch: Option<OwnedFd>,
+    deadline: Instant,
+}
 
 impl<'a> Frozen<'a> {
     /// Best effort: without freezing, a fork may outrun one round, and the next round finds the child.
-    fn try_from(members: Members<'a>) -> Self {
-        if let Some(dir) = members.freezer {
-            let _ = dir.write("freezer.state", "FROZEN");
-        } else if let Some(dir) = members.unified {
-            let _ = dir.write("cgroup.freeze", "1");
+    fn try_from(members: Members<'a>, deadline: Instant) -> Self {
+        let (dir, file, on) = match members {
+            Members { freezer: Some(dir), .. } => (Some(dir), "freezer.state", "FROZEN"),
+            Members { unified, .. } => (unified, "cgroup.freeze", "1"),
+        };
+        let switch = dir.and_then(|dir| dir.open_file(file, OFlag::O_WRONLY).ok());
+        if let Some(switch) = &switch {
+            let _ = write(switch, on.as_bytes());
         }
-        Self(members)
+        Self { members, switch, deadline }
     }
 }
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        if let Some(dir) = self.0.freezer {
-            let _ = dir.write("freezer.state", "THAWED");
-        } else if let Some(dir) = self.0.unified {
-            let _ = dir.write("cgroup.freeze", "0");
+        if let Some(switch) = &self.switch {
+            let _ = write(switch, if self.members.freezer.is_some() { b"THAWED".as_slice() } else { b"0" });
+        }
+        // On v1 nobody dies who is frozen, and a directory below has a switch of its own, which belongs to the user who has made it.
+        if let Some(dir) = self.members.freezer {
+            thaw(dir, self.deadline);
         }
     }
+}
+
+/// Thaws a v1 directory and all below it, the outer ones first.
+pub fn thaw(freezer: &Dir, deadline: Instant) {
+    let _ = walk::visit(freezer, deadline, |dir| dir.write("freezer.state", "THAWED").map(|()| true));
 }
 
 /// A process that was a member after its pidfd was opened.
@@ -150,21 +189,7 @@ struct Victim {
 impl Victim {
     /// That it is gone already is no error.
     fn kill(&self) -> Result<()> {
-        let by_pidfd = self.pidfd.as_ref().map(|fd| {
-            let no_info = std::ptr::null::<libc::siginfo_t>();
-            // SAFETY: pidfd_send_signal takes a descriptor that we own, a signal number, no siginfo and no flags.
-            let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), libc::SIGKILL, no_info, 0) };
-            Errno::result(sent).map(drop)
-        });
-        let sent = match by_pidfd {
-            // A filter knows one of the two calls and not the other.
-            None | Some(Err(Errno::ENOSYS)) => signal(self.pid, Signal::SIGKILL),
-            Some(sent) => sent,
-        };
-        match sent {
-            Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(errno) => Err(Error::new("kill a process of").value(format!("pid {}", self.pid)).errno(errno)),
-        }
+        send(self.pid, self.pidfd.as_ref(), Signal::SIGKILL)
     }
 
     /// Whether the process has ended by the deadline.
@@ -191,49 +216,79 @@ impl Victim {
     }
 }
 
-/// Adds processes of the directory and of those below it; so many at once as to leave the host program its descriptors. An
-/// error where not all could be looked at: who has not been seen is not gone.
-///
-/// Where users make directories (Slurm 22.05 on v1) these can be many and deep. So none is kept open, the depth is what a
-/// path can hold, and the deadline is an end.
-fn open_members(top: &Dir, deadline: Instant, victims: &mut Vec<Victim>) -> Result<()> {
-    const AT_ONCE: usize = 256;
-    open_members_in(top, AT_ONCE, victims)?;
-    let mut unseen = names_in(top)?;
-    while let Some(path) = unseen.pop() {
-        if victims.len() >= AT_ONCE {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            return Err(Error::new("there are more cgroups than can be looked through in time below").at(top.path()));
-        }
-        let dir = match top.child(&path) {
-            Ok(dir) => dir,
-            Err(error) if is_gone(&error) => continue,
-            Err(error) => return Err(error),
-        };
-        open_members_in(&dir, AT_ONCE, victims)?;
-        unseen.extend(names_in(&dir)?.iter().map(|name| format!("{path}/{name}")));
-    }
-    Ok(())
+/// No more handles are open at once, to leave the host program its descriptors.
+const AT_ONCE: usize = 256;
+
+/// One signal to everybody, some at a time. While they are frozen nobody new comes: those that got none could otherwise fork as fast as
+/// the others die.
+#[derive(Default)]
+struct Round {
+    /// Some of those who got it, to wait for; empty only where nobody was found.
+    victims: Vec<Victim>,
+    /// Why the first of those who did not get it did not. One that we may not kill does not save the others.
+    refused: Option<Error>,
 }
 
-/// Adds those of one directory, until there are so many.
-fn open_members_in(dir: &Dir, at_most: usize, victims: &mut Vec<Victim>) -> Result<()> {
-    let mut opened = Vec::new();
-    for pid in pids(dir)?.into_iter().take(at_most.saturating_sub(victims.len())) {
-        opened.extend(pidfd_open(pid)?.map(|pidfd| Victim { pid, pidfd }));
+impl Round {
+    fn of_all(top: &Dir, deadline: Instant) -> (Self, Result<()>) {
+        Self::of(top, deadline, |_| true)
     }
-    if !opened.is_empty() {
-        let still = pids(dir)?;
-        victims.extend(opened.into_iter().filter(|victim| still.contains(&victim.pid)));
-    }
-    Ok(())
-}
 
-/// The directories in one that may be gone.
-fn names_in(dir: &Dir) -> Result<Vec<String>> {
-    dir.list(true).or_else(|error| if is_gone(&error) { Ok(Vec::new()) } else { Err(error) })
+    /// Kills those that are wanted in a directory and all below it. An error where not all could be looked at: who has not been seen is not
+    /// gone.
+    fn of(top: &Dir, deadline: Instant, is_wanted: impl Fn(Pid) -> bool) -> (Self, Result<()>) {
+        let mut round = Self::default();
+        let all_seen = walk::visit(top, deadline, |dir| {
+            round.kill_in(dir, deadline, &is_wanted)?;
+            Ok(true)
+        });
+        (round, all_seen)
+    }
+
+    fn kill_in(&mut self, dir: &Dir, deadline: Instant, is_wanted: &impl Fn(Pid) -> bool) -> Result<()> {
+        let mut rest = pids(dir)?.into_iter().peekable();
+        let mut failed = None;
+        while rest.peek().is_some() {
+            let mut opened = Vec::new();
+            while opened.len() + self.victims.len() < AT_ONCE
+                && let Some(&pid) = rest.peek()
+            {
+                match pidfd_open(pid) {
+                    Ok(pidfd) => opened.extend(pidfd.map(|pidfd| Victim { pid, pidfd })),
+                    // There may be no descriptor left but those that we have.
+                    Err(_) if !opened.is_empty() => break,
+                    Err(_) if self.victims.len() > 1 => {
+                        self.victims.truncate(1);
+                        continue;
+                    }
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                    }
+                }
+                rest.next();
+            }
+            if !opened.is_empty() {
+                let still = pids(dir)?;
+                self.kill(opened.into_iter().filter(|victim| still.contains(&victim.pid) && is_wanted(victim.pid)));
+            }
+            if rest.peek().is_some() && Instant::now() >= deadline {
+                return Err(Error::new("there are more processes than can be ended in time in").at(dir.path()));
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn kill(&mut self, victims: impl Iterator<Item = Victim>) {
+        for victim in victims {
+            if let Err(error) = victim.kill() {
+                self.refused.get_or_insert(error);
+            }
+            // The others' room is for those that come.
+            if self.victims.len() < AT_ONCE / 2 {
+                self.victims.push(victim);
+            }
+        }
+    }
 }
 
 /// The pids in `cgroup.procs`, less those that nobody may signal from here: ourselves, init, and 0, which stands for a
@@ -241,27 +296,11 @@ fn names_in(dir: &Dir) -> Result<Vec<String>> {
 fn pids(dir: &Dir) -> Result<BTreeSet<Pid>> {
     let text = match dir.read("cgroup.procs") {
         Ok(text) => text,
-        Err(error) if is_gone(&error) => return Ok(BTreeSet::new()),
+        Err(error) if error.is_gone() => return Ok(BTreeSet::new()),
         Err(error) => return Err(error),
     };
     let pids = text.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
     Ok(pids.filter(|&pid| pid > 1).map(Pid::from_raw).filter(|&pid| pid != Pid::this()).collect())
-}
-
-/// A handle of a process. `None`: the process is gone. `Some(None)`: there are no pidfds here, by the kernel's age or a filter.
-#[allow(clippy::option_option)]
-pub(crate) fn pidfd_open(pid: Pid) -> Result<Option<Option<OwnedFd>>> {
-    // SAFETY: pidfd_open takes a pid and no flags, and returns a new descriptor or -1.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
-    match i32::try_from(fd) {
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
-        Ok(fd) if fd >= 0 => Ok(Some(Some(unsafe { OwnedFd::from_raw_fd(fd) }))),
-        _ => match Errno::last() {
-            Errno::ESRCH => Ok(None),
-            Errno::ENOSYS | Errno::EPERM | Errno::EINVAL => Ok(Some(None)),
-            errno => Err(Error::new(format!("open a handle of process {pid}")).errno(errno)),
-        },
-    }
 }
 
 #[cfg(test)]

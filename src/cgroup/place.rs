@@ -40,6 +40,16 @@ impl Membership {
         slurms_own(self.path_in(hierarchy)?, hierarchy)
     }
 
+    /// Whether that is where Slurm's plugins put tasks, and not the step daemon and what it starts beside them.
+    pub fn is_task_in(&self, hierarchy: &Hierarchy) -> bool {
+        let (Some(path), Some(found)) = (self.path_in(hierarchy), self.slurms_own(hierarchy)) else { return false };
+        match hierarchy.version {
+            // By which Slurm tracks processes there; in others the daemon may be in the step's directory.
+            Version::V1 => found.step.is_some() && hierarchy.has("freezer"),
+            Version::V2 => found.step.is_some() && !found.is_leaf(path),
+        }
+    }
+
     /// The path in this hierarchy, seen from the hierarchy's root.
     pub fn path_in(&self, hierarchy: &Hierarchy) -> Option<&str> {
         let matches = |entry: &&Entry| match hierarchy.version {
@@ -65,6 +75,13 @@ pub struct SlurmsOwn {
     pub step: Option<String>,
 }
 
+impl SlurmsOwn {
+    /// Whether a path is where Slurm keeps the daemon of the step on v2, and nobody else. (A slurmd within a job has its daemons among the tasks.)
+    pub fn is_leaf(&self, path: &str) -> bool {
+        self.step.as_ref().is_some_and(|step| path.strip_prefix(step.as_str()) == Some("/slurm"))
+    }
+}
+
 /// Whether a path is inside what Slurm's own cgroup plugins made for a job, and where that is.
 ///
 /// v2: `…/[NODE_]slurmstepd.scope/JOB/step_S/…`, but not where a user can make directories (below systemd's user.slice), nor the
@@ -73,6 +90,10 @@ pub struct SlurmsOwn {
 /// Source: src/plugins/cgroup/ of Slurm 22.05 to 26.05.
 fn slurms_own(path: &str, hierarchy: &Hierarchy) -> Option<SlurmsOwn> {
     let below = format!("/{}", hierarchy.below_mount(path)?);
+    // The kernel writes no such path; in one a job could have no name.
+    if below.contains("//") || below.len() > 1 && below.ends_with('/') {
+        return None;
+    }
     let offset = path.len().saturating_sub(below.len());
     let starts: Vec<usize> = below.match_indices('/').map(|(at, _)| at).collect();
     // The components, and where each ends.
@@ -91,11 +112,7 @@ fn slurms_own(path: &str, hierarchy: &Hierarchy) -> Option<SlurmsOwn> {
             if component(0).is_some_and(|(top, _)| top == "user.slice") {
                 return None;
             }
-            let is_scope = |index: &usize| {
-                component(*index)
-                    .is_some_and(|(name, _)| name == "slurmstepd.scope" || name.ends_with("_slurmstepd.scope"))
-            };
-            let job = (0..starts.len()).find(is_scope)? + 1;
+            let job = (0..starts.len()).find(|index| component(*index).is_some_and(|(name, _)| is_scope(name)))? + 1;
             // A job's processes are always in a step; other directories are the daemons' own (`system`, `slurmd`).
             component(job + 1).filter(|(name, _)| name.starts_with("step_")).map(|_| job)?
         }
@@ -106,6 +123,11 @@ fn slurms_own(path: &str, hierarchy: &Hierarchy) -> Option<SlurmsOwn> {
         job: path.get(..offset + end_of_job)?.to_owned(),
         step: step.and_then(|(_, end)| path.get(..offset + end)).map(str::to_owned),
     })
+}
+
+/// The scope in which Slurm's step daemons are, by its name.
+pub fn is_scope(name: &str) -> bool {
+    name == "slurmstepd.scope" || name.ends_with("_slurmstepd.scope")
 }
 
 #[cfg(test)]
@@ -163,6 +185,8 @@ mod tests {
             // A user can make these.
             (&v2, "/user.slice/user-1.slice/user@1.service/x_slurmstepd.scope/job_1/step_0/user"),
             (&v2, "/slurm/uid_0/job_5/step_0"),
+            (&v2, "/system.slice/slurmstepd.scope//step_0"),
+            (&v1(&["cpu"], None), "/slurm/uid_0/"),
             (&v1(&["cpu"], None), "/jobfence/slurm_x/job_2"),
             (&v1(&["cpu"], None), "/jobfence/slurm_x/uid_1/job_2/step_0"),
             (&v1(&["cpu"], None), "/system.slice/slurmstepd.scope/job_1/step_0"),

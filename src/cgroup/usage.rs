@@ -84,7 +84,7 @@ pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
             let own = keyed(&read(dir, "memory.oom_control"), "oom_kill")?;
             let below = dir.list(true).unwrap_or_default();
             let of_child = |name: &String| keyed(&read(&dir.child(name).ok()?, "memory.oom_control"), "oom_kill");
-            Some(own + below.iter().filter_map(of_child).sum::<u64>())
+            Some(below.iter().filter_map(of_child).fold(own, u64::saturating_add))
         }
     }
 }

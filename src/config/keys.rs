@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The table of keys: the one place where a key's name, its values and its setting meet.
 
+use std::time::Duration;
+
 use super::units::{
     NONE, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules, or_unlimited, path,
-    percent, period, processes, size, size_text, text_or_unlimited, weight, word, word_of,
+    percent, period, processes, seconds, size, size_text, text_or_unlimited, weight, word, word_of,
 };
 use super::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, TaskCpus};
 use crate::cgroup::huge_pages::HugePages;
@@ -75,6 +77,26 @@ pub static KEYS: &[Key] = &[
         expects: ABSOLUTE_PATH,
         set: |config, text| path(text).map(|path| config.run_dir = path),
         get: |config| Some(config.run_dir.display().to_string()),
+    },
+    Key {
+        name: "CleanupTimeout",
+        expects: "a whole number of seconds from 1 to 600",
+        set: |config, text| seconds(text, 1..=600).map(|timeout| config.cleanup_timeout = timeout),
+        get: |config| Some(config.cleanup_timeout.as_secs().to_string()),
+    },
+    Key {
+        name: "ReapInterval",
+        expects: "a whole number of seconds from 1 to 86400, or never",
+        set: |config, text| reap_interval(text).map(|interval| config.reap_interval = interval),
+        get: |config| {
+            Some(config.reap_interval.map_or_else(|| NEVER.to_owned(), |interval| interval.as_secs().to_string()))
+        },
+    },
+    Key {
+        name: "ReapSchedulerLeftovers",
+        expects: YES_NO,
+        set: |config, text| word(text, BOOLEANS).map(|yes| config.reap_scheduler_leftovers = yes),
+        get: |config| Some(word_of(config.reap_scheduler_leftovers, BOOLEANS).to_owned()),
     },
     Key {
         name: "ConstrainCPUQuota",
@@ -324,6 +346,12 @@ const BOOLEANS: &[(&str, bool)] = &[
     ("0", false),
 ];
 
+const NEVER: &str = "never";
+
+fn reap_interval(text: &str) -> Result<Option<Duration>, Wrong> {
+    if text.eq_ignore_ascii_case(NEVER) { Ok(None) } else { seconds(text, 1..=86_400).map(Some) }
+}
+
 const GRANTED: &str = "granted";
 
 fn task_cpus(text: &str) -> Result<TaskCpus, Wrong> {
@@ -385,6 +413,7 @@ fn on_errors_text(on_errors: OnErrors) -> String {
 pub(super) fn nearest(wrong: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     let wrong = wrong.to_ascii_lowercase();
     names
+        .filter(|name| name.len().abs_diff(wrong.len()) <= 3)
         .map(|name| (distance(&wrong, &name.to_ascii_lowercase()), name))
         .filter(|(distance, name)| *distance <= 3.min(name.len() / 3))
         .min()

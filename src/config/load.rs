@@ -565,6 +565,7 @@ fn find(name: Token<'_>) -> Result<&'static Key, ConfigError> {
 mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
 
     use nix::sys::stat::Mode as FileMode;
     use proptest::prelude::*;
@@ -601,6 +602,7 @@ mod tests {
     #[test]
     fn every_key_reaches_its_setting() {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
+                    CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
@@ -616,6 +618,9 @@ mod tests {
             cgroup_mountpoint: "/cg".into(),
             cgroup_base: Some("a.slice/b".into()),
             run_dir: "/run/x y".into(),
+            cleanup_timeout: Duration::from_secs(30),
+            reap_interval: None,
+            reap_scheduler_leftovers: false,
             constrain_cpu_quota: false,
             cpu_quota_percent: Percent::from_hundredths(15050),
             cpu_quota_period: Period::from_micros(50_000).unwrap(),
@@ -997,13 +1002,14 @@ mod tests {
             any::<bool>(),
             prop::collection::vec("(/dev/[a-z]{1,3}|char-[a-z/]{1,5}|block-[0-9]{1,3})( r?wm?)?", 0..3),
             prop::option::of("/[a-z/]{0,5}%d"),
+            (1_u64..=600, prop::option::of(1_u64..=86_400), any::<bool>()),
         );
         (words, numbers, ([rules(), rules(), rules()], prop::option::of(1_u64..=10_000)), devices).prop_map(
             |(
                 (mode, on, (mount, base, run), yes, policy),
                 (percents, period, min, headroom, processes, shares, most, pages),
                 io,
-                (constrain_devices, allow, gpu),
+                (constrain_devices, allow, gpu, ends),
             )| Config {
                 mode,
                 on_error: OnErrors::all(on.0)
@@ -1014,6 +1020,9 @@ mod tests {
                 cgroup_mountpoint: mount,
                 cgroup_base: base,
                 run_dir: run,
+                cleanup_timeout: Duration::from_secs(ends.0),
+                reap_interval: ends.1.map(Duration::from_secs),
+                reap_scheduler_leftovers: ends.2,
                 constrain_cpu_quota: yes[0],
                 cpu_quota_percent: percents.0,
                 cpu_quota_period: period,
@@ -1073,7 +1082,8 @@ mod tests {
         #[test]
         fn the_strictest_is_no_more_generous_than_any(one in any_config(), other in any_config()) {
             let of_jobs = |config: &Config| {
-                let node = ["CgroupMountpoint", "CgroupBase", "RunDir"].map(str::to_lowercase);
+                let node = ["CgroupMountpoint", "CgroupBase", "RunDir", "CleanupTimeout", "ReapInterval", "ReapSchedulerLeftovers"];
+                let node = node.map(str::to_lowercase);
                 // Of a user as a whole, they are not for sections by QOS.
                 let is_users = |key: &str| key.ends_with("peruser");
                 let lines: Vec<String> = config.to_string().lines().map(str::to_owned).collect();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Sections: what holds for some jobs only, which of them a job has, and what holds where that is not known.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::lexer::Token;
@@ -203,14 +203,16 @@ pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec
             continue;
         }
         unknown.push(kind);
-        let values: BTreeSet<&String> = of_kind.iter().flat_map(|(_, _, values)| values).collect();
-        let with = |value: &String| -> BTreeSet<usize> {
-            of_kind.iter().filter(|(_, _, values)| values.contains(value)).map(|(_, index, _)| *index).collect()
-        };
+        let mut with: BTreeMap<&String, BTreeSet<usize>> = BTreeMap::new();
+        for (_, index, values) in &of_kind {
+            for value in values {
+                with.entry(value).or_default().insert(*index);
+            }
+        }
         // A job has one of these, or another that no section names; but it may have several groups, and a node be in several lists.
         let steps: Vec<Vec<BTreeSet<usize>>> = match kind {
-            Kind::Group | Kind::Node => values.into_iter().map(|value| vec![with(value)]).collect(),
-            Kind::Partition | Kind::Qos | Kind::Account | Kind::User => vec![values.into_iter().map(with).collect()],
+            Kind::Group | Kind::Node => with.into_values().map(|sections| vec![sections]).collect(),
+            Kind::Partition | Kind::Qos | Kind::Account | Kind::User => vec![with.into_values().collect()],
         };
         for alternatives in steps {
             let before = sets.clone();
@@ -393,7 +395,8 @@ mod tests {
     /// Which keys can differ from job to job is decided for every key, not forgotten.
     #[test]
     fn every_key_is_for_jobs_or_for_the_node() {
-        const OF_THE_NODE: [&str; 3] = ["CgroupMountpoint", "CgroupBase", "RunDir"];
+        const OF_THE_NODE: [&str; 6] =
+            ["CgroupMountpoint", "CgroupBase", "RunDir", "CleanupTimeout", "ReapInterval", "ReapSchedulerLeftovers"];
         for key in KEYS {
             assert_ne!(is_per_job(key), OF_THE_NODE.contains(&key.name), "{}", key.name);
         }

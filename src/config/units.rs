@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::cgroup::devices;
 use crate::cgroup::io::IoRules;
@@ -95,6 +96,12 @@ impl fmt::Display for Period {
 /// A share among siblings, as `io.weight` has it (cgroup-v2.rst).
 pub(super) fn weight(text: &str) -> Result<u64, Wrong> {
     number(text).and_then(|weight| if (1..=10_000).contains(&weight) { Ok(weight) } else { Err(Wrong::Range) })
+}
+
+/// A whole number of seconds from `range`.
+pub(super) fn seconds(text: &str, range: RangeInclusive<u64>) -> Result<Duration, Wrong> {
+    let seconds = number(text)?;
+    if range.contains(&seconds) { Ok(Duration::from_secs(seconds)) } else { Err(Wrong::Range) }
 }
 
 /// Rates for some targets, all in one text.

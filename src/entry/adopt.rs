@@ -16,7 +16,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, Uid, User};
 
 use crate::cgroup::dir::Dir;
-use crate::cgroup::kill;
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::place::Membership;
 use crate::config::{Config, LoadError, Loaded, Mode, OnError, OnErrors};
@@ -24,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::fence::{self, Fence};
 use crate::host::Host;
 use crate::job::{JobKey, Name};
+use crate::process;
 use crate::record::{Owner, Record, Records};
 
 /// How long those steps that have just begun have to make their directories.
@@ -229,7 +229,7 @@ impl Process {
             );
         }
         // The handle before all else that is read, so that it is the handle's process that is read about.
-        let pidfd = kill::pidfd_open(Pid::from_raw(pid))?.ok_or_else(gone)?;
+        let pidfd = process::pidfd_open(Pid::from_raw(pid))?.ok_or_else(gone)?;
         let this = Owner::of(proc, pid)?.ok_or_else(gone)?;
         let uid = status("Uid:")?;
         let process = Self { this, pidfd, uid };

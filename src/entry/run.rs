@@ -26,7 +26,7 @@ use crate::cgroup::io::IoRules;
 use crate::cgroup::usage::Usage;
 use crate::config::{Config, OnError, Percent, TaskCpus};
 use crate::error::{Error, Result};
-use crate::fence::{CLEANUP_TIMEOUT, Fence};
+use crate::fence::Fence;
 use crate::host::Host;
 use crate::job::{Cpus, Grant, JobKey, Name};
 use crate::{policy, report};
@@ -82,14 +82,7 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
         job: Name::new(format!("run-{}", Pid::this()))?,
         step: Name::new("0")?,
     };
-    let grant = Grant {
-        job_cpus: request.cpus,
-        step_cpus: request.cpus,
-        task_cpus: request.cpus,
-        job_memory: request.memory,
-        step_memory: request.memory,
-        ..Grant::default()
-    };
+    let grant = Grant::whole(request.cpus, request.memory);
     let config = &exactly(config, request);
     let host = Host::read(config)?;
     let (plan, mut errors) = policy::plan(config, &grant);
@@ -118,7 +111,7 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
         .into_iter()
         .chain(too_many.map(|limit| report::too_many_processes(&key, refused, Some(limit), None)));
     let told = told.collect();
-    let left = fence.close(Instant::now() + CLEANUP_TIMEOUT).err();
+    let left = fence.close(Instant::now() + config.cleanup_timeout).err();
     Ok(Ended { how: how?, usage, told, left, key })
 }
 

@@ -8,10 +8,11 @@ use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicI32, AtomicU32};
 
 pub mod api;
-mod facts;
-mod grant;
+pub mod facts;
+pub mod grant;
 mod log;
 mod options;
+mod outside;
 mod slurmd;
 mod step;
 mod told;
@@ -141,12 +142,12 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(spank: api::Handle, _ac: c_i
 /// In the step daemon when a task has ended, and the user's stderr is still open.
 ///
 /// # Safety
-/// For Slurm only.
+/// For Slurm only: `spank` must be the handle of this call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_task_exit(_spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+pub unsafe extern "C" fn slurm_spank_task_exit(spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
     let _ = callback("slurm_spank_task_exit", || {
         if api::context() == Context::Step {
-            step::task_ended();
+            step::task_ended(&Spank::new(spank));
         }
         Verdict::Good
     });

@@ -2,6 +2,8 @@
 //! Which limit is written into which file of which directory: one table, by which limits are set, and shown before they are.
 
 use super::LimitError;
+use std::time::{Duration, Instant};
+
 use super::own::is_inhabited;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::{self, Devices};
@@ -382,18 +384,21 @@ pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, place: Place) -
     if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
         return Ok(());
     }
-    let above = match limits_at(plan, Level::Job, place, version).cpu {
-        Some(quota) => Some(limits::lower_cpu_quota(job, version, quota)?),
-        None => limits::cpu_quota(job, version)?,
+    let of_job = match limits_at(plan, Level::Job, place, version).cpu {
+        Some(quota) => limits::lower_cpu_quota(job, version, quota).map(Some),
+        None => limits::cpu_quota(job, version),
     };
-    let above = match place {
-        Place::Overlay { .. } if version == Version::V2 => plan.job.cpu,
-        _ => above,
+    let above = match (place, &of_job) {
+        (Place::Own, Ok(quota)) => *quota,
+        (Place::Overlay { .. }, Ok(quota)) if version == Version::V1 => *quota,
+        _ => plan.job.cpu,
     };
-    match limits_at(plan, Level::Step, place, version).cpu {
+    let of_step = match limits_at(plan, Level::Step, place, version).cpu {
         Some(quota) => limits::set_cpu_quota(step, version, above.map_or(quota, |above| quota.at_most(above))),
         None => Ok(()),
-    }
+    };
+    // Where OnError lets a job run all the same, its own limit alone is missing.
+    of_job.and(of_step)
 }
 
 /// Limits the CPU time of all of a user's jobs; it may be raised again by the administrator.
@@ -458,7 +463,9 @@ pub fn is_exceeded(user: &Dir, version: Version, limits: &Limits) -> bool {
 /// Whether processes are in directories below: the step that is being made has none yet. (The extern step is there from the job's
 /// beginning to its end, and mostly has none.)
 fn others_live(dir: &Dir) -> bool {
-    let lives = |name: &String| dir.child(name).is_ok_and(|child| is_inhabited(&child, 0));
+    let lives = |name: &String| {
+        dir.child(name).is_ok_and(|child| is_inhabited(&child, Instant::now() + Duration::from_secs(1)))
+    };
     dir.list(true).is_ok_and(|names| names.iter().any(lives))
 }
 
@@ -585,6 +592,21 @@ fn has_swap() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_has_its_quota_also_where_its_job_cannot_have_one() {
+        let temp = tempfile::tempdir().unwrap();
+        let dirs = ["job", "step"].map(|name| {
+            std::fs::create_dir(temp.path().join(name)).unwrap();
+            Dir::open(temp.path().join(name)).unwrap()
+        });
+        std::fs::write(temp.path().join("step/cpu.max"), "max 100000").unwrap();
+        let quota = CpuQuota { quota_us: 50_000, period_us: 100_000 };
+        let limits = Limits { cpu: Some(quota), ..Limits::default() };
+        let plan = Plan { job: limits.clone(), step: limits, ..Plan::default() };
+        cpu(&dirs[0], &dirs[1], Version::V2, &plan, Place::Own).unwrap_err();
+        assert_eq!(limits::cpu_quota(&dirs[1], Version::V2).unwrap(), Some(quota));
+    }
 
     #[test]
     fn a_users_new_limit_of_memory_does_not_kill_who_began_without() {

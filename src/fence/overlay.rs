@@ -8,16 +8,21 @@
 
 use std::time::Instant;
 
-use super::own::Own;
+use super::own::{self, Own};
 use crate::cgroup::dir::Dir;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota};
+use crate::cgroup::mark;
 use crate::cgroup::place::{Membership, SlurmsOwn};
 use crate::cgroup::usage::Usage;
+use crate::cgroup::walk;
 use crate::error::{Error, Result};
-use crate::host;
+use crate::host::{self, Host};
+use crate::janitor;
 use crate::job::JobKey;
+use crate::process::{self, Owner};
+use crate::record::Record;
 
 /// One step in one hierarchy that Slurm uses.
 ///
@@ -31,6 +36,8 @@ pub struct Overlay {
     anchor: (Dir, usize),
     /// Where the step is; `None` until a process of it has been seen.
     place: Option<Place>,
+    /// Whether its directory bears our mark.
+    is_marked: bool,
     /// The directories of ours that this has replaced, all but the anchor.
     ///
     /// They stay open to the end, when the step daemon closes them: closed by a process that shares its memory and not its
@@ -58,7 +65,14 @@ impl Place {
 impl Overlay {
     /// `anchor` is a directory in the hierarchy, so many levels below its mount point.
     pub fn new(hierarchy: Hierarchy, anchor: Dir, levels: usize) -> Self {
-        Self { hierarchy, anchor: (anchor, levels), place: None, _replaced: Vec::new(), seen: Usage::default() }
+        Self {
+            hierarchy,
+            anchor: (anchor, levels),
+            place: None,
+            is_marked: false,
+            _replaced: Vec::new(),
+            seen: Usage::default(),
+        }
     }
 
     /// In the place of directories of ours; the outermost is so many levels below the mount point. `None` where none could be
@@ -67,6 +81,42 @@ impl Overlay {
         let mut dirs = std::mem::take(&mut own.dirs).into_iter();
         let anchor = dirs.next()?;
         Some(Self { _replaced: dirs.collect(), ..Self::new(own.hierarchy.clone(), anchor, levels) })
+    }
+
+    /// Before it is marked: ends what a dead daemon of the same step has left in the same directory (a job that was requeued). Whoever is
+    /// older than the daemon that it has now (`owner`) is none of its tasks.
+    pub fn end_earlier_run(&self, host: &Host, owner: Owner, deadline: Instant) -> Result<()> {
+        let Some(place) = self.place.as_ref().filter(|place| place.is_ours && !self.is_marked) else { return Ok(()) };
+        let Some(mark) = mark::get(&self.open(Some(&place.step))?)? else { return Ok(()) };
+        if !Record::parse(&mark).is_ok_and(|record| janitor::is_markers_dead(host, &record).unwrap_or(false)) {
+            return Ok(());
+        }
+        let step = self.step()?;
+        if self.hierarchy.version == Version::V2 {
+            // As its daemon, or a janitor that died, may have left it.
+            let _ = step.write("cgroup.freeze", "0");
+        } else if self.hierarchy.has("freezer") {
+            kill::thaw(&step, deadline);
+        }
+        let find = || {
+            let mut older = Vec::new();
+            for pid in own::pids_below(&step, deadline)? {
+                older.extend(
+                    process::of(&host.proc, pid)?.map(|process| process.id).filter(|id| id.start < owner.start),
+                );
+            }
+            Ok(older)
+        };
+        process::end_all(&host.proc, find, deadline).map(drop)
+    }
+
+    /// Marks the step's directory, once it is certainly known: its own, and on v2 not that of the user's processes in it. And its job's,
+    /// which Slurm leaves now and then (22.05's freezer), and if its daemon is killed between the two.
+    pub fn mark(&mut self, text: &str) {
+        let Some(place) = self.place.as_ref().filter(|place| place.is_ours && !self.is_marked) else { return };
+        self.is_marked = [&place.step, &place.job]
+            .into_iter()
+            .all(|path| self.open(Some(path)).is_ok_and(|dir| super::put_mark(&dir, text)));
     }
 
     /// Whether the step's directory is known.
@@ -189,6 +239,15 @@ impl Overlay {
         self.seen
     }
 
+    /// Before the scheduler kills whoever is left of the step: Slurm does so by `cgroup.kill` since 25.05, and waits for those that it does not
+    /// end until it gives up the node.
+    pub fn end_leaderless(&self, host: &Host, deadline: Instant) -> Result<()> {
+        match self.place.as_ref().filter(|place| place.is_ours && self.hierarchy.version == Version::V2) {
+            Some(_) => kill::kill_leaderless(&host.proc, &self.step()?, deadline),
+            None => Ok(()),
+        }
+    }
+
     /// Kills whoever is left, when the scheduler has done with the step: with proctrack/linuxproc it does not find those that
     /// have a session of their own. The directories are its to remove.
     pub fn end(&self, deadline: Instant) -> Result<()> {
@@ -197,7 +256,23 @@ impl Overlay {
         }
         let Ok(step) = self.step() else { return Ok(()) };
         let unified = (self.hierarchy.version == Version::V2).then_some(&step);
-        kill::kill_all(Members { unified, freezer: None, any: &step }, deadline)
+        kill::kill_all(Members { unified, freezer: None, any: &step }, deadline)?;
+        // What users have made in theirs (Slurm 22.05 gives those of tasks to them) Slurm does not remove, and so none of its own. On v1
+        // it has tried before this.
+        if self.hierarchy.version == Version::V2 {
+            let mut unseen = Vec::new();
+            for name in own::children(&step, |_| true, &mut unseen) {
+                if name.starts_with("task_") {
+                    if let Some(dir) = own::child(&step, &name, &mut unseen) {
+                        walk::clear(&dir, deadline)?;
+                    }
+                } else {
+                    walk::remove(&step, &name, deadline)?;
+                }
+            }
+            return unseen.pop().map_or(Ok(()), Err);
+        }
+        Ok(())
     }
 
     fn open(&self, path: Option<&str>) -> Result<Dir> {

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Our own tree: the directories of a step, made, killed and removed.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
-use super::{IDLE, in_mount};
+use super::{IDLE, in_mount, leftovers};
 use crate::cgroup::dir::Dir;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::mark;
 use crate::cgroup::place::Membership;
+use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::{self, Host};
+use crate::record::{Owner, Record, Records};
 
 /// One step's directories in one hierarchy.
 #[derive(Debug)]
@@ -42,6 +45,9 @@ impl Own {
     }
 }
 
+/// How long removing directories that are nobody's may take.
+const NOBODYS: Duration = Duration::from_secs(1);
+
 /// Makes the directories of a step; the innermost must not exist, unless nobody has recorded it. `dirs` has those that were
 /// opened, whether all of them could be or not. `class` is a branch below our own directory, in which they are then.
 pub fn make_dirs(
@@ -58,7 +64,7 @@ pub fn make_dirs(
         dirs.clear();
         match try_dirs(host, hierarchy, wanted, class, levels, dirs) {
             // A parent that was empty a moment ago went away with the step that ended there.
-            Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ENODEV)) => {
+            Err(error) if error.is_gone() => {
                 if tries < TRIES {
                     tries += 1;
                 } else if dirs.is_empty() {
@@ -108,10 +114,10 @@ fn try_dirs(
                 // that was ever killed is not used again (kernels before 7.3 kill what is born in it).
                 Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
                     let stays = || error.clone().hint("processes live there, and no record says whose");
-                    if parent.child(name).is_ok_and(|dir| is_inhabited(&dir, 0)) {
+                    if parent.child(name).is_ok_and(|dir| is_inhabited(&dir, Instant::now() + NOBODYS)) {
                         return Err(stays());
                     }
-                    remove_below(parent, name, 0).map_err(|_| stays())?;
+                    walk::remove(parent, name, Instant::now() + NOBODYS).map_err(|_| stays())?;
                     parent.make(name)?;
                 }
                 other => other?,
@@ -153,6 +159,22 @@ pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Lefto
     Ok(Leftovers { trees, base: base.to_owned(), levels: levels.to_vec() })
 }
 
+/// Who has marked the directories of a record, if it is another one than made the record: somebody has made them anew since.
+pub fn marked_by_another(host: &Host, record: &Record) -> Result<Option<Owner>> {
+    let path = format!("{}/{}", record.base, record.levels.join("/"));
+    for hierarchy in &host.layout.hierarchies {
+        let mark = match hierarchy.open().and_then(|root| root.child(&path)) {
+            Err(error) if error.is_gone() => continue,
+            dir => mark::get(&dir?)?,
+        };
+        let owner = mark.and_then(|text| Record::parse(&text).ok()).map(|mark| mark.owner);
+        if owner.is_some_and(|owner| owner != record.owner) {
+            return Ok(owner);
+        }
+    }
+    Ok(None)
+}
+
 /// What is left of a step.
 pub struct Leftovers {
     pub(super) trees: Vec<Own>,
@@ -174,6 +196,159 @@ impl Leftovers {
     }
 }
 
+/// A step's directories of which there is no record.
+#[derive(Debug)]
+pub struct Unrecorded {
+    /// Below which directory they are.
+    pub base: String,
+    /// Their names, outermost first.
+    pub levels: Vec<String>,
+    /// What their mark says; `None` where no hierarchy has one.
+    pub record: Option<Record>,
+    /// Whether it could be seen everywhere whether they have one.
+    is_certain: bool,
+}
+
+/// Looks through our own directories for steps whose record is lost. A record is there before the directories are, and goes after them.
+/// Why some could not be looked at is added to `unseen`.
+pub fn unrecorded(host: &Host, records: &Records, unseen: &mut Vec<Error>) -> Vec<Unrecorded> {
+    let mut found: Vec<Unrecorded> = Vec::new();
+    let mut unmarked = Vec::new();
+    for hierarchy in &host.layout.hierarchies {
+        for base in [host.base.clone(), format!("{}/{IDLE}", host.base)] {
+            let top = hierarchy.open().and_then(|root| root.child(&base));
+            let Some(top) = there(top, unseen) else { continue };
+            let mut add = |levels: &[&str], dir: &Dir| {
+                let levels: Vec<String> = levels.iter().map(|name| (*name).to_owned()).collect();
+                let mark = mark::get(dir);
+                let is_certain = mark.is_ok();
+                let mark = mark.map_err(|error| unmarked.push(error)).ok().flatten();
+                let mark = mark.and_then(|text| Record::parse(&text).ok());
+                let mark = mark.filter(|record| record.levels == levels && record.base == base);
+                match found.iter_mut().find(|other| other.levels == levels && other.base == base) {
+                    Some(other) => {
+                        other.record = other.record.take().or(mark);
+                        other.is_certain &= is_certain;
+                    }
+                    None => found.push(Unrecorded { base: base.clone(), levels, record: mark, is_certain }),
+                }
+            };
+            for name in children(&top, |name| name.starts_with("uid_"), unseen) {
+                steps_of(&[&name], &top, unseen, &mut add);
+            }
+            let is_node = |name: &str| !name.starts_with("uid_") && name != IDLE && !name.starts_with("step_");
+            for node in children(&top, is_node, unseen) {
+                let Some(dir) = child(&top, &node, unseen) else { continue };
+                for name in children(&dir, |name| name.starts_with("uid_"), unseen) {
+                    steps_of(&[&node, &name], &dir, unseen, &mut add);
+                }
+            }
+        }
+    }
+    // After the directories were seen, and before they are seen again: see above. One that is not understood is a record all the same.
+    unseen.append(&mut unmarked);
+    found.retain(|one| matches!(records.header(&one.levels), Ok(None)) && one.is_there(host));
+    found
+}
+
+impl Unrecorded {
+    /// A record with these names, of nobody.
+    fn named(&self, host: &Host) -> Record {
+        let (boot_id, pid_namespace) = (host.boot_id.clone(), host.pid_namespace.clone());
+        let (base, levels) = (self.base.clone(), self.levels.clone());
+        Record { boot_id, pid_namespace, owner: Owner { pid: 0, start: 0 }, base, levels }
+    }
+
+    fn is_there(&self, host: &Host) -> bool {
+        let path = format!("{}/{}", self.base, self.levels.join("/"));
+        // What cannot be seen was there a moment ago.
+        let is_there = |hierarchy: &Hierarchy| match hierarchy.open().and_then(|root| root.child(&path)) {
+            Err(error) => !error.is_gone(),
+            Ok(_) => true,
+        };
+        host.layout.hierarchies.iter().any(is_there)
+    }
+}
+
+/// The last name of `above` is the user's.
+fn steps_of(above: &[&str], parent: &Dir, unseen: &mut Vec<Error>, add: &mut dyn FnMut(&[&str], &Dir)) {
+    let Some(user) = above.last().and_then(|name| child(parent, name, unseen)) else { return };
+    for job in children(&user, |name| name.starts_with("job_"), unseen) {
+        let Some(dir) = child(&user, &job, unseen) else { continue };
+        for step in children(&dir, |name| name.starts_with("step_"), unseen) {
+            if let Some(dir) = child(&dir, &step, unseen) {
+                add(&[above, &[&job, &step]].concat(), &dir);
+            }
+        }
+    }
+}
+
+/// The directories in one that have such names. Why it could not be looked at is added to `unseen`; if it is gone, none is there.
+pub fn children(dir: &Dir, is_wanted: impl Fn(&str) -> bool, unseen: &mut Vec<Error>) -> Vec<String> {
+    let mut names = there(dir.list(true), unseen).unwrap_or_default();
+    names.retain(|name| is_wanted(name));
+    names
+}
+
+/// One of them. They are opened one at a time: there may be more than this process may have descriptors.
+pub fn child(dir: &Dir, name: &str, unseen: &mut Vec<Error>) -> Option<Dir> {
+    there(dir.child(name), unseen)
+}
+
+/// What was found, unless it is gone. Why it could not be looked at is added to `unseen`.
+pub fn there<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> {
+    match what {
+        Ok(what) => Some(what),
+        Err(error) => {
+            unseen.extend((!error.is_gone()).then_some(error));
+            None
+        }
+    }
+}
+
+/// Removes directories of which nobody knows whose they are, unless a process is in them: that is an error.
+pub fn remove_if_empty(host: &Host, found: &Unrecorded) -> Result<()> {
+    if !found.is_certain {
+        return Err(Error::new("whose these directories are cannot be seen"));
+    }
+    // In a container, where nothing can be marked, another slurmd may keep its records elsewhere.
+    if leftovers::is_served(host, &found.named(host), |_| false)? {
+        return Ok(());
+    }
+    let trees = open_existing(host, &found.base, &found.levels)?.trees;
+    let whole = |tree: &&Own| tree.dirs.len() == found.levels.len() + 1;
+    if let Some(step) =
+        trees.iter().filter(whole).filter_map(Own::step).find(|step| is_inhabited(step, Instant::now() + NOBODYS))
+    {
+        return Err(Error::new(
+            "processes live in a step's directory, and neither a record nor a mark says whose it is:",
+        )
+        .at(step.path())
+        .hint("end them if they are nobody's; then it is removed"));
+    }
+    for tree in trees.iter().filter(whole) {
+        let mut names = found.levels.iter().zip(&tree.dirs).rev();
+        if let Some((name, parent)) = names.next() {
+            walk::remove(parent, name, Instant::now() + NOBODYS)?;
+        }
+        for (name, parent) in names {
+            if let Err(error) = parent.remove(name) {
+                // Another step or job lives there.
+                if is_in_use(&error) {
+                    break;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a directory could not be removed since something is in it.
+pub fn is_in_use(error: &Error) -> bool {
+    matches!(error.kernel_errno(), Some(Errno::EBUSY | Errno::ENOTEMPTY))
+}
+
 /// Kills a step's processes and removes its directories, and those of the job and the user that are empty then.
 pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()> {
     let whole: Vec<&Own> = trees.iter().copied().filter(|tree| tree.dirs.len() == levels.len() + 1).collect();
@@ -191,11 +366,11 @@ pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()
             if depth + 1 == levels.len() {
                 remove_step(parent, name, &tree.hierarchy, deadline)?;
             } else if let Err(error) = parent.remove(name) {
-                if error.is_about_rights() {
-                    return Err(error);
-                }
                 // Another step or job still lives there.
-                break;
+                if is_in_use(&error) {
+                    break;
+                }
+                return Err(error);
             }
         }
         // Refused while anybody else is in it.
@@ -224,9 +399,8 @@ fn kill_members(trees: &[&Own], deadline: Instant) -> Result<()> {
 fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instant) -> Result<()> {
     let mut tries = 0u32;
     loop {
-        let Err(error) = remove_below(parent, name, 0) else { return Ok(()) };
-        let busy = matches!(error.kernel_errno(), Some(Errno::EBUSY | Errno::ENOTEMPTY));
-        if !busy || Instant::now() >= deadline {
+        let Err(error) = walk::remove(parent, name, deadline) else { return Ok(()) };
+        if !is_in_use(&error) || Instant::now() >= deadline {
             return Err(error.hint("it is tried again at the next launch on this node, or by 'jobfence reap'"));
         }
         let Ok(dir) = parent.child(name) else { continue };
@@ -243,29 +417,26 @@ fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instan
     }
 }
 
-/// Deeper than any step's own directories are.
-const DEEPEST: u32 = 32;
-
-/// Whether a process is in a directory or below it; also where that cannot be seen.
-pub fn is_inhabited(dir: &Dir, depth: u32) -> bool {
-    let is_below =
-        |name: &String| dir.child(name).is_ok_and(|child| depth >= DEEPEST || is_inhabited(&child, depth + 1));
-    !dir.read("cgroup.procs").is_ok_and(|pids| pids.is_empty())
-        || !dir.list(true).is_ok_and(|names| !names.iter().any(is_below))
+/// Whether a process is in a directory or below it; also where that cannot be seen by the deadline.
+pub fn is_inhabited(dir: &Dir, deadline: Instant) -> bool {
+    // cgroup2 knows; the root of a hierarchy, which has no such file, is nobody's step.
+    if let Ok(events) = dir.read_value("cgroup.events") {
+        return events.contains("populated 1");
+    }
+    let mut is_empty = true;
+    let all_seen = walk::visit(dir, deadline, |below| {
+        is_empty = below.read("cgroup.procs")?.is_empty();
+        Ok(is_empty)
+    });
+    all_seen.is_err() || !is_empty
 }
 
-fn remove_below(parent: &Dir, name: &str, depth: u32) -> Result<()> {
-    match parent.remove(name) {
-        Err(error) if error.kernel_errno() == Some(Errno::EBUSY) && depth < DEEPEST => {}
-        other => return other.map(|_| ()),
-    }
-    let dir = match parent.child(name) {
-        Ok(dir) => dir,
-        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for child in dir.list(true)? {
-        remove_below(&dir, &child, depth + 1)?;
-    }
-    parent.remove(name).map(|_| ())
+/// The processes in a directory and below it, as many as can be seen by the deadline.
+pub fn pids_below(dir: &Dir, deadline: Instant) -> Result<Vec<i32>> {
+    let mut found = Vec::new();
+    let all_seen = walk::visit(dir, deadline, |below| {
+        found.extend(below.read("cgroup.procs")?.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        Ok(true)
+    });
+    if found.is_empty() { all_seen.map(|()| found) } else { Ok(found) }
 }

@@ -12,10 +12,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::sys::stat::{SFlag, fstat};
 
-use super::{Owner, Records, field, link_new};
+use super::{Owner, field, is_ours, link_new, unlink};
 use crate::cgroup::dir::Dir;
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
@@ -180,28 +179,12 @@ pub struct JobRecords {
 impl JobRecords {
     /// Opens it in `RunDir`, making what is missing, and refuses one that others could write to.
     pub fn open(run_dir: &Path) -> Result<Self> {
-        let records = Records::open(run_dir)?;
-        match mkdirat(&records.dir, DIRECTORY, Mode::from_bits_truncate(0o700)) {
-            Ok(()) | Err(Errno::EEXIST) => Self::checked(records.dir.child(DIRECTORY)?),
-            Err(errno) => Err(Error::os("make the directory", run_dir.join(DIRECTORY), errno)),
-        }
+        super::make_directory(run_dir, DIRECTORY).map(|dir| Self { dir })
     }
 
     /// As `open`, but makes nothing. `None`: nobody has written of any job.
     pub fn existing(run_dir: &Path) -> Result<Option<Self>> {
-        match Records::open(run_dir)?.dir.child(DIRECTORY) {
-            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Ok(None),
-            dir => Self::checked(dir?).map(Some),
-        }
-    }
-
-    fn checked(dir: Dir) -> Result<Self> {
-        if !is_ours(&dir.stat()?, SFlag::S_IFDIR) {
-            return Err(Error::new("the records of jobs must be in a directory of root's with mode 0700:")
-                .at(dir.path())
-                .hint("remove it"));
-        }
-        Ok(Self { dir })
+        Ok(super::directory(run_dir, DIRECTORY)?.map(|dir| Self { dir }))
     }
 
     /// Writes a record in the place of whatever is there. A process that dies meanwhile leaves none, or the old one.
@@ -212,7 +195,7 @@ impl JobRecords {
             if link_new(&self.dir, &name, &record.to_string())? {
                 return Ok(());
             }
-            self.unlink(&name)?;
+            unlink(&self.dir, &name)?;
         }
         Err(Error::new("somebody else keeps writing the record of this job:").at(self.dir.path().join(name)))
     }
@@ -253,7 +236,7 @@ impl JobRecords {
 
     /// Forgets a job, whoever wrote of it. No error when it was forgotten before.
     pub fn forget(&self, id: &JobId) -> Result<()> {
-        self.unlink(&id.file_name())
+        unlink(&self.dir, &id.file_name())
     }
 
     /// Forgets a job as long as the record is the one that was seen: another is of a new run of the job.
@@ -269,19 +252,12 @@ impl JobRecords {
     pub fn reap(&self, host: &Host) -> Result<()> {
         for name in self.dir.list(false)? {
             match self.read_name(&name) {
-                Ok(Some(record)) if is_stale(&record, host)? => self.unlink(&name)?,
+                Ok(Some(record)) if is_stale(&record, host)? => unlink(&self.dir, &name)?,
                 Ok(_) => {}
                 Err(error) => log::debug!("left alone: {error}"),
             }
         }
         Ok(())
-    }
-
-    fn unlink(&self, name: &str) -> Result<()> {
-        match unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => Err(Error::os("remove the record", self.dir.path().join(name), errno)),
-        }
     }
 }
 
@@ -295,17 +271,12 @@ fn is_stale(record: &JobRecord, host: &Host) -> Result<bool> {
     }
 }
 
-/// Whether it is of this kind, belongs to us, and nobody else can do anything with it.
-fn is_ours(stat: &FileStat, kind: SFlag) -> bool {
-    let mode = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
-    mode == kind && stat.st_uid == nix::unistd::geteuid().as_raw() && stat.st_mode & 0o077 == 0
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    use nix::sys::stat::Mode;
     use proptest::prelude::*;
 
     use super::*;

@@ -15,9 +15,10 @@ use jobfence::cgroup::protection;
 use jobfence::config::{Config, DEFAULT_FILE, Limit, Loaded, Mode, OnError, OnErrors, Percent};
 use jobfence::entry::run::{self, Ended, How, Request};
 use jobfence::error::Error;
-use jobfence::fence::{self, CLEANUP_TIMEOUT, Fence};
+use jobfence::fence::{self, Fence};
 use jobfence::host::{Host, is_delegated, not_given};
 use jobfence::impossible;
+use jobfence::janitor;
 use jobfence::job::{Cpus, JobKey, Name};
 use jobfence::topology::Topology;
 use nix::fcntl::OFlag;
@@ -51,10 +52,6 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    let devices_in_sections = loaded.sections().flat_map(|(_, settings)| settings).any(|setting| {
-        let mut config = Config::default();
-        (setting.key().set)(&mut config, setting.value()).is_ok() && config.constrain_devices
-    });
     match &loaded.file {
         Some(file) => println!("configuration  {} is understood", file.display()),
         None => println!("configuration  defaults (there is no {DEFAULT_FILE})"),
@@ -92,35 +89,26 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
         }
     }
     let throttled = describe_io(&host, &config);
-    if config.constrain_cores {
-        match Topology::of_node(loaded.file.as_deref()) {
-            Ok(topology) => println!(
-                "cores          Slurm's {} cores are certain to be these of the machine, each with {} hardware threads",
-                topology.cores(),
-                topology.threads_per_core()
-            ),
-            Err(why) => {
-                println!("cores          {why}");
-                let verdict = match config.on_error.for_limit(Limit::Cores) {
-                    OnError::Warn => {
-                        "NO job would be fenced here as configured; with OnError=warn jobs run on any core"
-                    }
-                    OnError::Fail => "NO job would be fenced here as configured",
-                };
-                println!("verdict        {verdict}");
-                return Ok(ExitCode::FAILURE);
-            }
-        }
+    if config.constrain_cores
+        && let Ok(topology) = Topology::of_node(loaded.file.as_deref())
+    {
+        println!(
+            "cores          Slurm's {} cores are certain to be these of the machine, each with {} hardware threads",
+            topology.cores(),
+            topology.threads_per_core()
+        );
     }
-    if let Some(why) = not_constrained(&config, devices_in_sections, slurm.as_ref()) {
-        println!("devices        {why}");
-        if config.on_error.for_limit(Limit::Devices) == OnError::Fail {
-            println!("verdict        NO job would be fenced here as configured");
-            return Ok(ExitCode::FAILURE);
-        }
+    let mut impossible = impossible::on_node(&host, &loaded, slurm.as_ref());
+    impossible.extend(missing_devices(&config).map(|error| (Limit::Devices, error)));
+    for (limit, error) in &impossible {
+        println!("{:<14} {error}", limit.to_string());
+    }
+    if let Some((_, error)) = impossible.iter().find(|(limit, _)| config.on_error.for_limit(*limit) == OnError::Fail) {
+        println!("verdict        NO job would be fenced here as configured: {error}");
+        return Ok(ExitCode::FAILURE);
     }
     if !own.any {
-        return overlay_alone(&host, &loaded, slurm.as_ref(), throttled);
+        return overlay_alone(&host, &config, throttled);
     }
     match trial(&config) {
         Ok(what) => {
@@ -189,20 +177,11 @@ fn pam_line(configured: &Configured, plugin: Option<&Plugin>) -> String {
     format!("session required {}", words.join(" "))
 }
 
-/// Why the devices that a step may use could not be limited, if that is wanted of all jobs or of some.
-fn not_constrained(config: &Config, in_sections: bool, slurm: Option<&Slurm>) -> Option<String> {
-    if config.mode != Mode::Enforce || !config.constrain_devices && !in_sections {
-        return None;
-    }
-    if let Some(line) = slurm.and_then(Slurm::constrains_devices) {
-        return Some(format!(
-            "Slurm denies devices itself, by {line}, and admits no other rules beside its own: set ConstrainDevices=no either in \
-             cgroup.conf or in jobfence.conf"
-        ));
-    }
-    let devices = Devices::new(config.device_allow.clone(), config.gpu_device.clone());
-    let known = if config.constrain_devices { devices.are_there() } else { Ok(()) };
-    known.err().map(|error| error.to_string())
+/// Which of the devices that a step may use is not there.
+fn missing_devices(config: &Config) -> Option<Error> {
+    let enforced = config.mode == Mode::Enforce && config.constrain_devices;
+    let devices = enforced.then(|| Devices::new(config.device_allow.clone(), config.gpu_device.clone()));
+    devices?.are_there().err()
 }
 
 /// Which directories would be ours.
@@ -361,13 +340,7 @@ fn protected(host: &Host, config: &Config, hierarchy: &Hierarchy, top: &str) {
 
 /// Where every directory will be Slurm's there is nothing to try before a job runs, but for its scope, and for how long Slurm's
 /// moves of a process would take.
-fn overlay_alone(
-    host: &Host,
-    loaded: &Loaded,
-    slurm: Option<&Slurm>,
-    throttled: Result<(), String>,
-) -> Result<ExitCode, Failure> {
-    let config = &loaded.config;
+fn overlay_alone(host: &Host, config: &Config, throttled: Result<(), String>) -> Result<ExitCode, Failure> {
     if let (Err(why), Mode::Enforce, OnError::Fail) = (&throttled, config.mode, config.on_error.for_limit(Limit::Io)) {
         println!("verdict        NO job would be fenced here as configured: {why}");
         return Ok(ExitCode::FAILURE);
@@ -386,11 +359,6 @@ fn overlay_alone(
     let unknown = scopes.is_empty() && host.layout.kind() == Kind::Unified;
     if unknown {
         println!("scope          Slurm has none yet: it makes one when slurmd starts");
-    }
-    let impossible = impossible::on_node(host, loaded, slurm);
-    if let Some((_, error)) = impossible.iter().find(|(limit, _)| config.on_error.for_limit(*limit) == OnError::Fail) {
-        println!("verdict        NO job would be fenced here as configured: {error}");
-        return Ok(ExitCode::FAILURE);
     }
     println!("trial          none: only Slurm makes these directories, when a job starts");
     attach_time(host, config, ", in moves by Slurm");
@@ -533,7 +501,7 @@ fn measure(host: &Host, config: &Config) -> Result<(Duration, Duration), Failure
     for child in &idle {
         waitpid(*child, None)?;
     }
-    fence.close(Instant::now() + CLEANUP_TIMEOUT)?;
+    fence.close(Instant::now() + janitor::PATIENCE)?;
     match moved?[..] {
         [first, next] => Ok((first, next)),
         _ => Err("not measured".into()),

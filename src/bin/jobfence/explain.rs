@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 use jobfence::cgroup::layout::{Hierarchy, Version};
-use jobfence::config::{Config, Key, Limit, Loaded, Mode, Resolved, parse_cpus, parse_size};
+use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
 use jobfence::facts::{Asked, Fact, Facts};
 use jobfence::fence::explain::{Line, explain as lines_of};
@@ -105,7 +105,9 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
     let config = &resolved.config;
     let word = Word { job: word(options)?, step: Requests::default() };
     let topology = || Topology::of_node(loaded.file.as_deref());
-    let (plan, mut errors) = policy::of_step(&resolved, &job.facts, &job.grant, &word, topology);
+    // The name of the only step that has none, as Slurm has it.
+    let has_tasks = options.step != "extern";
+    let (plan, mut errors) = policy::of_step(&resolved, &job.facts, &job.grant, &word, has_tasks, topology);
     let uid = job.facts.uid.known().copied().unwrap_or_else(|| nix::unistd::getuid().as_raw());
     let node = job.facts.node.known().cloned();
     let key = JobKey {
@@ -218,7 +220,7 @@ fn reasons(line: &Line, resolved: &Resolved, word: &Word) -> String {
         let value = (key.get)(&resolved.config)?;
         Some(format!("{}={value} ({})", key.name, resolved.origin(key)))
     });
-    let asked = REQUESTS.iter().filter(|request| limit_of(request.name) == Some(line.limit));
+    let asked = REQUESTS.iter().filter(|request| request.limit == line.limit);
     let asked =
         asked.filter_map(|request| Some(format!("--{}={} (the user)", request.name, request.value(&word.job)?)));
     let all: Vec<String> = keys.chain(asked).collect();
@@ -230,18 +232,6 @@ const OF_ALL: [&str; 5] = ["CPUQuotaPeriod", "CPUBurst", "CPUPolicy", "MemoryHig
 
 fn in_key(level: Level) -> &'static str {
     if level == Level::User { "User" } else { "Task" }
-}
-
-/// The limit that an option of srun, sbatch and salloc lowers.
-fn limit_of(option: &str) -> Option<Limit> {
-    Some(match option {
-        "cpu-limit" => Limit::Cpu,
-        "cpu-burst" => Limit::Burst,
-        "mem-high" => Limit::MemoryHigh,
-        "pids-max" => Limit::Processes,
-        "io-max" => Limit::Io,
-        _ => return None,
-    })
 }
 
 fn word(options: &Options) -> Result<Requests, Failure> {
@@ -276,15 +266,8 @@ fn as_said(options: &Options) -> Job {
 }
 
 fn grant(options: &Options, cpus: Option<Cpus>, memory: Option<u64>, cores: CpuList) -> Grant {
-    Grant {
-        job_cpus: cpus,
-        step_cpus: cpus,
-        task_cpus: options.cpus_per_task.or(cpus),
-        job_memory: memory,
-        step_memory: memory,
-        job_cores: cores.clone(),
-        step_cores: cores,
-    }
+    let whole = Grant::whole(cpus, memory);
+    Grant { task_cpus: options.cpus_per_task.or(cpus), job_cores: cores.clone(), step_cores: cores, ..whole }
 }
 
 /// A job as Slurm's controller knows it.

@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `jobfence hold`: makes the delegated scope and keeps it alive, for jobfence.service.
+//! `jobfence hold`: makes the delegated scope and keeps it alive, for jobfence.service, and is the janitor of a node on which nothing
+//! begins. It is also who tracks the processes of steps without a fence: nothing in the scheduler's daemons looks again and again.
 //!
 //! systemd removes a scope when its last process ends, and refuses to make one that exists. So: where the scope lives (jobs
 //! run in it), go back into it; otherwise have systemd-run make it around this same command. In cgroup2 the process moves
 //! itself into a leaf, since a directory with a process in it cannot give controllers to its children.
 
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser as _};
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
-use jobfence::config::Config;
-use jobfence::host::SYSTEMD_BASE;
+use jobfence::config::{Config, Mode};
+use jobfence::host::{Host, SYSTEMD_BASE, is_systemd};
+use jobfence::janitor::{self, Who};
+use jobfence::tracking;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::{Cli, Command as Subcommands, Configured, Failure, require_root};
+use crate::{Cli, Command as Subcommands, Configured, Failure, ignore_sigpipe, require_root};
 
 /// Our own options, on their way through systemd-run: as its arguments, a `$` in them would be expanded (systemd 262 does,
 /// 257 not yet).
@@ -45,11 +52,23 @@ struct Units {
 
 /// Does not return before SIGTERM, unless it fails.
 pub fn hold(options: &Options) -> Result<ExitCode, Failure> {
+    ignore_sigpipe();
     require_root("'jobfence hold'")?;
     let config = match handed_down(options.inside) {
         Some(handed_down) => configuration(&handed_down)?,
         None => configuration(&options.configured)?,
     };
+    if is_systemd() {
+        hold_scope(&config, options.inside)?;
+    }
+    ready();
+    let configured = handed_down(options.inside);
+    look_again_and_again(configured.as_ref().unwrap_or(&options.configured), config)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Puts this process into the scope, or has systemd make it around this process.
+fn hold_scope(config: &Config, inside: bool) -> Result<(), Failure> {
     let units = Units::of(config.cgroup_base.as_deref().unwrap_or(SYSTEMD_BASE))?;
     let layout = Layout::read(&Dir::open("/proc")?, &config.cgroup_mountpoint)?;
     let hierarchy = systemds_own(&layout).ok_or("systemd has no cgroup hierarchy here")?;
@@ -58,13 +77,10 @@ pub fn hold(options: &Options) -> Result<ExitCode, Failure> {
         slice.and_then(|slice| slice.child(&units.scope))
     };
     match scope() {
-        Ok(scope) => enter(&scope, hierarchy)?,
-        Err(_) if !options.inside => return Err(make_scope(&units)),
-        Err(error) => return Err(error.into()),
+        Ok(scope) => enter(&scope, hierarchy),
+        Err(_) if !inside => Err(make_scope(&units)),
+        Err(error) => Err(error.into()),
     }
-    ready();
-    wait_for_the_end();
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The options before systemd-run.
@@ -150,9 +166,68 @@ fn ready() {
     }
 }
 
-fn wait_for_the_end() {
+/// Until it is asked to end: has the janitor come, and waits.
+fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(), Failure> {
     let mut ends = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| ends.add(signal));
-    let _ = ends.thread_block();
-    while ends.wait().is_err() {}
+    ends.thread_block()?;
+    let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let mut said = Vec::new();
+    // Kept one after the other: the directory may be deleted, and made anew.
+    let mut watching = Vec::new();
+    loop {
+        // With mistakes in it, what it said before.
+        if let Ok(loaded) = configured.load() {
+            config = loaded.config;
+        }
+        if config.reap_interval.is_some() && config.mode != Mode::Off {
+            watching.extend(tracking::watch(&config.run_dir).ok().flatten());
+            look(&config, &mut said);
+        } else {
+            watching.clear();
+        }
+        // Where it is never to look, it may be told to later.
+        if is_asked_to_end(&ends, config.reap_interval.unwrap_or(WHEN_NEVER))? {
+            return Ok(());
+        }
+    }
+}
+
+const WHEN_NEVER: Duration = Duration::from_secs(600);
+
+fn look(config: &Config, said: &mut Vec<String>) {
+    let reaped = Host::read_what_there_is(config)
+        .and_then(|(host, _)| janitor::reap(&host, config, Who::Command, Instant::now() + config.cleanup_timeout));
+    match reaped {
+        Ok(mut reaped) => {
+            // What stays is said once.
+            let failed = std::mem::take(&mut reaped.failed);
+            reaped.failed = failed.iter().filter(|failure| !said.contains(failure)).cloned().collect();
+            reaped.log();
+            *said = failed;
+        }
+        Err(error) => {
+            let failed = vec![error.to_string()];
+            if *said != failed {
+                log::error!("cannot look for what dead step daemons left: {error}");
+            }
+            *said = failed;
+        }
+    }
+}
+
+/// Waits for so long, and says whether one of the signals has come.
+fn is_asked_to_end(ends: &SignalFd, patience: Duration) -> Result<bool, Failure> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if ends.read_signal()?.is_some() {
+            return Ok(true);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let timeout = PollTimeout::try_from(left.min(Duration::from_secs(60)) + Duration::from_millis(1))?;
+        let _ = poll(&mut [PollFd::new(ends.as_fd(), PollFlags::POLLIN)], timeout);
+    }
 }

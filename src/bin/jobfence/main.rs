@@ -105,6 +105,12 @@ fn main() -> ExitCode {
     })
 }
 
+/// What slurmd or systemd has started is not ended by a reader that went away (a logger that has died).
+fn ignore_sigpipe() {
+    // SAFETY: ignoring a signal is no code of ours.
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
+}
+
 /// Messages of the library.
 struct Stderr;
 

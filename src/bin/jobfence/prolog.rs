@@ -12,18 +12,11 @@ use std::time::{Duration, Instant};
 use jobfence::config::Mode;
 use jobfence::entry::prolog;
 use jobfence::host::Host;
-use nix::sys::signal::{SigHandler, Signal, signal};
 
-use crate::{Configured, Failure, require_root};
+use crate::{Configured, Failure, ignore_sigpipe, require_root};
 
 /// How long what a dead step daemon left may hold up the end of a job: less than any PrologEpilogTimeout.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// A reader that went away (a logger that has died) must not end it by SIGPIPE, as it does other subcommands.
-fn ignore_sigpipe() {
-    // SAFETY: ignoring a signal is no code of ours.
-    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
-}
 
 /// Notes down what slurmd says of a job.
 pub fn prolog(configured: &Configured) -> ExitCode {

@@ -196,8 +196,8 @@ struct Info {
 fn bpf<T>(command: i32, argument: T) -> Result<(i32, T), Errno> {
     const { assert!(size_of::<T>().is_multiple_of(size_of::<u64>())) }
     let mut argument = Argument { command: argument, _room: [0; 16] };
-    // SAFETY: the argument is as long as is said and zero behind what the command knows; what it points to is the caller's,
-    // alive and as long as the argument says (see the callers).
+    // What the argument points to is the caller's, alive and as long as the argument says (see the callers).
+    // SAFETY: the argument is as long as is said, and zero behind what the command knows.
     let done = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut argument, size_of_val(&argument)) };
     // A descriptor or 0: it fits.
     Errno::result(done).map(|done| (i32::try_from(done).unwrap_or(-1), argument.command))

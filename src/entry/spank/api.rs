@@ -28,14 +28,22 @@ use bindings::{SpankApi, spank_context, spank_item, spank_option};
 /// Slurm's handle of a step, valid during one callback.
 pub type Handle = bindings::spank_t;
 
+static API: OnceCell<SpankApi> = OnceCell::new();
+
 /// The functions of the program we are in.
 pub fn functions() -> Result<&'static SpankApi> {
-    static API: OnceCell<SpankApi> = OnceCell::new();
     API.get_or_try_init(|| {
         // The declarations are those of spank.h, which are the same in all releases that `version` lets load us.
         // SAFETY: the program itself, which stays loaded; libloading runs no initialiser for it.
         unsafe { SpankApi::from_library(libloading::os::unix::Library::this()) }.map_err(|error| missing(&error))
     })
+}
+
+/// Takes these for the functions of the program we are in: for a program that plays slurmstepd, and cannot export variadic functions.
+/// `false`: those of the program have been looked up before.
+#[doc(hidden)]
+pub fn play(functions: SpankApi) -> bool {
+    API.set(functions).is_ok()
 }
 
 /// A symbol that is not there.

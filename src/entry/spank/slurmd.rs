@@ -24,14 +24,19 @@ pub fn start(arguments: &[&[u8]]) {
     if config.mode == config::Mode::Off {
         return;
     }
-    let host = match Host::read(config) {
-        Ok(host) => host,
+    let host = match Host::read_what_there_is(config) {
+        Ok((host, no_cgroups)) => {
+            if let Some(error) = no_cgroups {
+                log::error!("no job on this node can be fenced: {error}");
+            }
+            host
+        }
         Err(error) => return log::error!("no job on this node can be fenced: {error}"),
     };
     for (limit, error) in impossible::on_node(&host, &loaded, Slurm::read(loaded.file.as_deref()).as_ref()) {
         log::error!("jobs on this node cannot have their {limit} limit as configured: {error}");
     }
-    match janitor::reap(&host, config, Instant::now() + janitor::PATIENCE) {
+    match janitor::reap(&host, config, janitor::Who::Daemon, Instant::now() + janitor::PATIENCE) {
         Ok(reaped) => reaped.log(),
         Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }

@@ -18,30 +18,35 @@ use super::bindings::spank_item;
 use super::facts;
 use super::grant::{self, Kind};
 use super::log::tell_user;
+use super::outside::Outside;
 use super::{options, told};
 use crate::as_user::AsUser;
+use crate::cgroup::dir::Dir;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
 use crate::config::{self, Config, Loaded, Mode, OnError, OnErrors, Resolved};
 use crate::error::{Error, Result};
 use crate::facts::Facts;
-use crate::fence::{self, CLEANUP_TIMEOUT, Fence, LimitError};
+use crate::fence::{self, Fence, LimitError};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{JobKey, Name};
-use crate::policy::{self, Limits, Plan};
+use crate::policy::{self, Plan};
+use crate::process::{Owner, is_ending};
 use crate::record::job::{JobId, JobRecord, JobRecords};
-use crate::record::{Owner, is_ending};
 use crate::report;
 use crate::requests::Word;
 use crate::topology::Topology;
+use crate::tracking::{self, Tracker};
 
 /// What became of this process's step.
 enum Step {
     /// `begin` has not run, or did not finish.
     New,
-    /// Nothing is to be done: Mode=off, or OnError=warn after an error that was logged.
-    Unfenced,
+    /// Nothing is to be done: Mode=off.
+    Off,
+    /// OnError=warn, after an error that was logged.
+    Unfenced(Box<Unfenced>),
     /// No task may run.
     Refused {
         reason: String,
@@ -55,6 +60,7 @@ enum Step {
 struct Fenced {
     /// The step daemon; with contain_spank some callbacks run in a child of it.
     daemon: Pid,
+    outside: Outside,
     fence: Fence,
     plan: Plan,
     host: Host,
@@ -71,8 +77,18 @@ struct Fenced {
     told_refusals: u64,
     /// The tasks that are in it.
     attached: Vec<i32>,
+    /// How many of them have ended.
+    exited: u32,
     /// One of its tasks could not be put in, and so none may run.
     ended: bool,
+}
+
+/// A step without a fence, whose processes are tracked as well as can be.
+struct Unfenced {
+    outside: Outside,
+    host: Host,
+    config: Config,
+    key: JobKey,
 }
 
 static STEP: Mutex<Step> = Mutex::new(Step::New);
@@ -98,37 +114,75 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     }
     // Until it is known better: what follows may panic.
     *step = Step::Refused { reason: UNFINISHED.to_owned(), daemon: Pid::this() };
-    let (on_error, by, result) = match config::load(arguments) {
+    // One that a job has inherited from the job that submitted it is another step's.
+    spank.unsetenv(told::STEP);
+    let (config, on_error, by, result) = match config::load(arguments) {
         Ok(loaded) if loaded.config.mode == Mode::Off => {
-            *step = Step::Unfenced;
+            *step = Step::Off;
             return;
         }
         Ok(loaded) => {
             let job = Job::of(spank, &loaded);
             let config = job.as_ref().map_or_else(|_| loaded.strictest(), |job| job.resolved.config.clone());
             let by = OnErrors::softened_by(config.mode);
-            (config.on_error.within(config.mode).general(), by, job.and_then(|job| build(spank, job)))
+            let on_error = config.on_error.within(config.mode).general();
+            (config, on_error, by, job.and_then(|job| build(spank, job)))
         }
         Err(errors) if errors.mode == Mode::Off => {
-            *step = Step::Unfenced;
+            *step = Step::Off;
             return;
         }
         Err(errors) => {
             let by = OnErrors::softened_by(errors.mode);
-            (errors.on_error.within(errors.mode).general(), by, Err(Error::new(errors.to_string()).into()))
+            let on_error = errors.on_error.within(errors.mode).general();
+            (Config::default(), on_error, by, Err(Error::new(errors.to_string()).into()))
         }
     };
     *step = match result {
         Ok(fenced) => Step::Fenced(Box::new(fenced)),
         Err(error) if error.is_bearable(on_error) => {
             log::error!("this step runs WITHOUT a fence ({by}): {error}");
-            Step::Unfenced
+            match Unfenced::new(spank, config) {
+                Ok(unfenced) => Step::Unfenced(Box::new(unfenced)),
+                Err(error) => {
+                    log::error!("its processes are not tracked, either: {error}");
+                    Step::Off
+                }
+            }
         }
         Err(error) => {
             log::error!("this step is refused, since it cannot be fenced: {error}");
             Step::Refused { reason: error.to_string(), daemon: Pid::this() }
         }
     };
+}
+
+impl Unfenced {
+    fn new(spank: &Spank, config: Config) -> Result<Self> {
+        let (host, no_cgroups) = Host::read_what_there_is(&config)?;
+        let (_, key) = key_of(spank, &host)?;
+        if no_cgroups.is_some() {
+            // Nobody has called him yet.
+            let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
+            clean_up_behind_others(&host, &config, &daemon);
+        }
+        let tracker = Tracker::begin(&host, &config.run_dir, &key);
+        spank.setenv(told::STEP, &tracking::mark(&host.boot_id, Owner::this(&host.proc)?))?;
+        let place = Membership::read(&host.proc, Pid::this().as_raw())?;
+        Ok(Self { outside: Outside::of_all(place, tracker), host, config, key })
+    }
+}
+
+/// Which step it is: what kind of it, and whose.
+fn key_of(spank: &Spank, host: &Host) -> Result<(Kind, JobKey)> {
+    let kind = Kind::of(spank.u32(spank_item::S_JOB_STEPID)?);
+    let key = JobKey {
+        node: host.node_level(std::env::var("SLURMD_NODENAME").ok())?,
+        uid: spank.u32(spank_item::S_JOB_UID)?,
+        job: Name::new(spank.u32(spank_item::S_JOB_ID)?.to_string())?,
+        step: Name::new(kind.name())?,
+    };
+    Ok((kind, key))
 }
 
 /// Whose step this is, and what the administrator says of it.
@@ -148,16 +202,9 @@ struct Job {
 
 impl Job {
     fn of(spank: &Spank, loaded: &Loaded) -> Result<Self, Failure> {
-        let kind = Kind::of(spank.u32(spank_item::S_JOB_STEPID)?);
         let host = Host::read(&loaded.config)?;
-        let job = spank.u32(spank_item::S_JOB_ID)?;
-        let key = JobKey {
-            node: host.node_level(std::env::var("SLURMD_NODENAME").ok())?,
-            uid: spank.u32(spank_item::S_JOB_UID)?,
-            job: Name::new(job.to_string())?,
-            step: Name::new(kind.name())?,
-        };
-        let id = JobId { node: key.node.clone(), job };
+        let (kind, key) = key_of(spank, &host)?;
+        let id = JobId { node: key.node.clone(), job: spank.u32(spank_item::S_JOB_ID)? };
         let record = JobRecords::existing(&loaded.config.run_dir)
             .and_then(|records| records.map_or(Ok(None), |records| records.read(&id, &host)));
         let record = record.unwrap_or_else(|error| {
@@ -223,25 +270,11 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
     };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
-    // What dead step daemons left is nobody's but ours to remove, and this is the next chance.
-    let reaped = janitor::reap(host, config, Instant::now() + janitor::PATIENCE_AT_LAUNCH);
-    let leftovers = reaped.as_ref().is_ok_and(|reaped| !reaped.failed.is_empty());
-    match reaped {
-        Ok(reaped) => reaped.log(),
-        Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
-    }
-    let (mut plan, mut errors) = policy::of_step(resolved, facts, &grant, &word, || Topology::of_node(None));
+    let leftovers = clean_up_behind_others(host, config, &daemon);
+    let (plan, mut errors) =
+        policy::of_step(resolved, facts, &grant, &word, *kind != Kind::Extern, || Topology::of_node(None));
     if word != Word::default() {
         log::info!("{key}: its user asked for {word}, which lowers what is higher");
-    }
-    if *kind == Kind::Extern {
-        // It has no tasks, and on cgroup2 no process could be in it beside directories of some.
-        plan.task = Limits::default();
-        // It holds what is adopted; but a job's quota is never raised again, and steps that know more may be still to come.
-        // (With PrologFlags=RunInJob this step begins before the prolog.)
-        if resolved.unknown_in_words().is_some() {
-            plan.job = Limits { cores: plan.job.cores.take(), ..Limits::default() };
-        }
     }
     let more = word.controllers();
     let mut fence = Fence::open_with(host, config, &more, key, Some(&daemon))
@@ -252,8 +285,9 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
         log::info!("{key}: Mode=observe: would limit {plan}");
     }
     let told = || told::tell(spank, config, &plan, &fence).map_err(Failure::from);
+    let told = || told().and_then(|()| Ok(spank.setenv(told::STEP, &tracking::mark(&host.boot_id, fence.owner()))?));
     if let Err(failure) = bear(key, config, errors).and_then(|()| told()) {
-        let _ = fence.close(Instant::now() + CLEANUP_TIMEOUT);
+        let _ = fence.close(Instant::now() + config.cleanup_timeout);
         return Err(failure);
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
@@ -261,6 +295,7 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
     let Job { host, id, resolved: Resolved { config, .. }, .. } = job;
     Ok(Fenced {
         daemon: Pid::this(),
+        outside: Outside::new(daemon),
         fence,
         plan,
         host,
@@ -271,8 +306,24 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
         told_kills: 0,
         told_refusals: 0,
         attached: Vec::new(),
+        exited: 0,
         ended: false,
     })
+}
+
+/// What dead step daemons left is nobody's but ours to remove, and a launch is a chance to. Whether something stays.
+fn clean_up_behind_others(host: &Host, config: &Config, daemon: &Membership) -> bool {
+    let who = janitor::Who::Launch(daemon);
+    match janitor::reap(host, config, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
+        Ok(reaped) => {
+            reaped.log();
+            !reaped.failed.is_empty()
+        }
+        Err(error) => {
+            log::error!("cannot look for what dead step daemons left: {error}");
+            false
+        }
+    }
 }
 
 /// Why a step or a task is not fenced.
@@ -325,7 +376,7 @@ fn bear(key: &JobKey, config: &Config, errors: Vec<LimitError>) -> Result<(), Fa
 /// In a task's own process, before it becomes the user's.
 pub fn admit(spank: &Spank) -> Verdict {
     let (reason, daemon) = match step().as_deref() {
-        Some(Step::Fenced(_) | Step::Unfenced) => return Verdict::Good,
+        Some(Step::Fenced(_) | Step::Unfenced(_) | Step::Off) => return Verdict::Good,
         Some(Step::Refused { reason, daemon }) => (reason.clone(), Some(*daemon)),
         Some(Step::New | Step::Ended) | None => (UNFINISHED.to_owned(), None),
     };
@@ -381,12 +432,19 @@ pub fn attach(spank: &Spank) {
         }
     };
     let failure = match step.as_deref_mut() {
-        Some(Step::Unfenced | Step::Refused { .. }) => return,
-        Some(Step::Fenced(fenced)) if fenced.ended => return end_process(pid),
+        Some(Step::Off | Step::Refused { .. }) => return,
+        Some(Step::Unfenced(unfenced)) => {
+            let Unfenced { outside, host, config, key } = &mut **unfenced;
+            return outside.add(host, config, key, pid);
+        }
+        Some(Step::Fenced(fenced)) if fenced.ended => return end_processes(Some(&fenced.host.proc), &[pid]),
         Some(Step::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
         Some(Step::Fenced(fenced)) => match fence_task(fenced, spank, pid) {
             Ok(()) => {
                 fenced.attached.push(pid);
+                if fenced.fence.has_overlay() {
+                    fenced.outside.task_attached(&fenced.host);
+                }
                 return;
             }
             // Another plugin has refused it, or somebody has killed it: it needs no fence any more.
@@ -397,7 +455,8 @@ pub fn attach(spank: &Spank) {
             Err(error) if error.is_bearable(fenced.config.on_error.general()) => {
                 let by = OnErrors::softened_by(fenced.config.mode);
                 log::error!("task {pid} runs WITHOUT a fence ({by}): {error}");
-                return;
+                let Fenced { outside, host, config, fence, .. } = &mut **fenced;
+                return outside.add(host, config, fence.key(), pid);
             }
             Err(error) => {
                 fenced.ended = true;
@@ -421,16 +480,20 @@ pub fn attach_did_not_finish(spank: &Spank) {
 
 /// Ends a task that waits before its exec, and those that were attached before it.
 fn refuse_task(step: Option<&Step>, pid: i32, failure: &str) {
-    // Before its end: see `end_process`.
+    // Before its end: see `end_processes`.
     tell_user(&format!("this task was not started, since it cannot be fenced: {failure}"));
-    end_process(pid);
+    let proc = match step {
+        Some(Step::Fenced(fenced)) => Some(&fenced.host.proc),
+        _ => None,
+    };
+    end_processes(proc, &[pid]);
     log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
     // The others would wait for it, perhaps for ever; those that are still to come meet `ended`.
     if let Some(Step::Fenced(fenced)) = step
         && !fenced.attached.is_empty()
     {
         log::error!("{}: its tasks {:?} were ended, too", fenced.fence.key(), fenced.attached);
-        fenced.attached.iter().copied().for_each(end_process);
+        end_processes(proc, &fenced.attached);
     }
 }
 
@@ -455,7 +518,9 @@ fn settle_extern(fenced: &mut Fenced) {
     });
     for pid in std::iter::once(daemon).chain(children.collect::<Vec<_>>()) {
         let Ok(member) = Membership::read(&fenced.host.proc, pid) else { continue };
+        fenced.fence.mark_others(&fenced.host, &member);
         let settled = fenced.fence.settle(&member).map_err(Failure::from);
+        fenced.fence.mark_located();
         let settled = settled.and_then(|errors| bear(fenced.fence.key(), &fenced.config, errors));
         if let Err(error) = settled {
             // No task to refuse: the job's other steps say so to their user.
@@ -464,24 +529,53 @@ fn settle_extern(fenced: &mut Fenced) {
     }
 }
 
-/// Ends a task that waits before its exec. It is our caller's child and not waited for yet, so the pid is still its own.
+/// Ends tasks that wait before their exec. They are our caller's children and not waited for yet, so the pids are still their own.
 ///
 /// When srun hears that a task died of SIGKILL or SIGTERM, it throws away what has not reached it of the step's output, and
-/// with it the reason that the user should read. So the task dies of another signal, which nobody blocks or handles there and
-/// which writes no core; what a process dies of is settled when the signal is sent. If somebody does handle it: SIGKILL.
-fn end_process(pid: i32) {
-    for signal in [Signal::SIGVTALRM, Signal::SIGKILL] {
-        let _ = kill(Pid::from_raw(pid), signal);
+/// with it the reason that the user should read. So they die of another signal, which nobody blocks or handles there and
+/// which writes no core. If somebody does handle it: SIGKILL, some milliseconds later, since a process that was just being woken
+/// for something else would die of that instead.
+fn end_processes(proc: Option<&Dir>, pids: &[i32]) {
+    const PATIENCE: u32 = 20;
+    let send = |signal| {
+        for pid in pids {
+            let _ = kill(Pid::from_raw(*pid), signal);
+        }
+    };
+    send(Signal::SIGVTALRM);
+    for _ in 0..PATIENCE {
+        if proc.is_none_or(|proc| pids.iter().all(|pid| is_ending(proc, *pid))) {
+            break;
+        }
+        let _ = poll(&mut [], PollTimeout::from(1u8));
     }
+    send(Signal::SIGKILL);
 }
 
 /// In the step daemon, while the user's stderr is open: says at which limits the step's processes have been stopped.
-pub fn task_ended() {
+pub fn task_ended(spank: &Spank) {
     let mut step = step();
-    let Some(Step::Fenced(fenced)) = step.as_deref_mut() else { return };
+    let fenced = match step.as_deref_mut() {
+        Some(Step::Fenced(fenced)) => fenced,
+        Some(Step::Unfenced(unfenced)) => {
+            let Unfenced { outside, host, .. } = &mut **unfenced;
+            return outside.task_ended(host);
+        }
+        _ => return,
+    };
+    fenced.outside.task_ended(&fenced.host);
     fenced.fence.take_usage();
     tell_refusals(fenced);
     tell_kills(fenced);
+    let Fenced { outside, host, config, fence, .. } = &mut **fenced;
+    outside.end_after_task(host, config, fence.key());
+    fenced.exited = fenced.exited.saturating_add(1);
+    if spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT).is_ok_and(|tasks| fenced.exited == tasks) {
+        let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
+        if let Err(error) = fenced.fence.end_leaderless(&fenced.host, deadline) {
+            log::debug!("{}: {error}", fenced.fence.key());
+        }
+    }
 }
 
 fn tell_refusals(fenced: &mut Fenced) {
@@ -529,14 +623,22 @@ fn take_rights_back() {
 /// In the step daemon, when every task has ended: what was used, and then nothing is left.
 pub fn end() {
     let Some(mut step) = step() else { return };
-    let Step::Fenced(mut fenced) = std::mem::replace(&mut *step, Step::Ended) else { return };
+    let mut fenced = match std::mem::replace(&mut *step, Step::Ended) {
+        Step::Fenced(fenced) => fenced,
+        Step::Unfenced(mut unfenced) => {
+            let deadline = Instant::now() + unfenced.config.cleanup_timeout;
+            let Unfenced { outside, host, config, key } = &mut *unfenced;
+            return outside.end(host, config, key, deadline);
+        }
+        Step::New | Step::Off | Step::Refused { .. } | Step::Ended => return,
+    };
     log::info!("{}", report::ended(fenced.fence.key(), &fenced.fence.usage()));
-    let deadline = Instant::now() + CLEANUP_TIMEOUT;
+    let deadline = Instant::now() + fenced.config.cleanup_timeout;
     let mut closed = fenced.fence.close(deadline);
     // Where a thread of the extern step's daemon ends X11 forwarding (also where there is none), it gives up root's rights for
     // a moment, and the C library takes them from every thread. The daemon may be gone a moment later, so we do not wait
     // before the first attempt; only an error that stays is not asked about without pause.
-    let patience = Instant::now() + RIGHTS_RETURN;
+    let patience = deadline.min(Instant::now() + RIGHTS_RETURN);
     while closed.as_ref().is_err_and(Error::is_about_rights) && Instant::now() < patience {
         take_rights_back();
         closed = fenced.fence.close(deadline);
@@ -547,6 +649,8 @@ pub fn end() {
     if let Err(error) = closed {
         log::error!("{}: its directories remain for now: {error}", fenced.fence.key());
     }
+    let Fenced { outside, host, config, fence, .. } = &mut *fenced;
+    outside.end(host, config, fence.key(), deadline);
     if let Some((id, seen)) = &fenced.note {
         let forgotten = JobRecords::existing(&fenced.config.run_dir)
             .and_then(|records| records.map_or(Ok(()), |records| records.forget_this(id, seen)));
@@ -556,7 +660,11 @@ pub fn end() {
     }
     // A launch cannot wait for long, and the node's next may be hours away. What has failed once was said then.
     if fenced.leftovers
-        && let Ok(reaped) = janitor::reap(&fenced.host, &fenced.config, Instant::now() + janitor::PATIENCE_AT_LAUNCH)
+        && Instant::now() + janitor::PATIENCE_AT_LAUNCH + janitor::PATIENCE_WITH_MANY < deadline
+        && let Some(place) = fenced.outside.place()
+        && let who = janitor::Who::Launch(place)
+        && let Ok(reaped) =
+            janitor::reap(&fenced.host, &fenced.config, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH)
     {
         janitor::Reaped { failed: Vec::new(), ..reaped }.log();
     }

@@ -14,6 +14,9 @@ use crate::fence::Fence;
 use crate::job::Cpus;
 use crate::policy::Plan;
 
+/// By which processes of the step can be found that have left everything else: see `tracking`.
+pub const STEP: &CStr = c"JOBFENCE_STEP";
+
 /// A limit and the variable that tells it.
 struct Variable {
     name: &'static CStr,
@@ -182,7 +185,9 @@ mod tests {
 
     #[test]
     fn no_variable_is_told_twice() {
-        let mut names: Vec<_> = VARIABLES.iter().map(|variable| variable.name).chain(THREADS).chain([HINT]).collect();
+        let mut names: Vec<_> =
+            VARIABLES.iter().map(|variable| variable.name).chain(THREADS).chain([HINT, STEP]).collect();
+        assert_eq!(STEP.to_str(), Ok(crate::tracking::VARIABLE));
         let count = names.len();
         names.sort();
         names.dedup();

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Our mark on a directory, which says whose it is as long as the directory exists: an extended attribute that only root can
+//! write (xattr(7), "Trusted extended attributes"). Both versions of cgroup file systems keep them in memory (fs/kernfs/inode.c).
+
+use std::ffi::CStr;
+use std::os::fd::AsRawFd;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+use super::dir::Dir;
+use crate::error::{Error, Result};
+
+const NAME: &CStr = c"trusted.jobfence";
+
+/// More than any mark of ours has, in bytes.
+const LONGEST: usize = 4096;
+
+/// Handles that are `O_PATH` have no attributes.
+const OPEN: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY);
+
+/// Marks a directory, in the place of the mark that it has.
+pub fn set(dir: &Dir, text: &str) -> Result<()> {
+    let fd = dir.open_file(".", OPEN)?;
+    // SAFETY: the name is NUL-terminated, and the kernel reads as many bytes of the text as it has.
+    let done = unsafe { libc::fsetxattr(fd.as_raw_fd(), NAME.as_ptr(), text.as_ptr().cast(), text.len(), 0) };
+    Errno::result(done).map(drop).map_err(|errno| Error::os("mark the directory", dir.path(), errno))
+}
+
+/// The mark of a directory. `None`: it has none, or is gone, or nothing can have one here (containers, where trusted attributes are
+/// not shown).
+pub fn get(dir: &Dir) -> Result<Option<String>> {
+    let fd = match dir.open_file(".", OPEN) {
+        Err(error) if error.is_gone() => return Ok(None),
+        fd => fd?,
+    };
+    let mut text = vec![0u8; LONGEST];
+    // SAFETY: the name is NUL-terminated, and the kernel writes at most the length given into the buffer.
+    let length = unsafe { libc::fgetxattr(fd.as_raw_fd(), NAME.as_ptr(), text.as_mut_ptr().cast(), text.len()) };
+    match Errno::result(length) {
+        Ok(length) => {
+            text.truncate(usize::try_from(length).unwrap_or(0));
+            Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+        }
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP | Errno::ENOENT | Errno::ENODEV) => Ok(None),
+        Err(errno) => Err(Error::os("read the mark of the directory", dir.path(), errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_marked_is_found_and_nothing_else() {
+        if !nix::unistd::geteuid().is_root() {
+            return crate::skip::skip("only root can mark a directory");
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        assert_eq!(get(&dir).unwrap(), None);
+        match set(&dir, "a\nb\n") {
+            Err(error) if error.kernel_errno() == Some(Errno::EOPNOTSUPP) => {
+                return crate::skip::skip("no extended attributes on the file system of temporary files");
+            }
+            done => done.unwrap(),
+        }
+        set(&dir, "c\n").unwrap();
+        assert_eq!(get(&dir).unwrap().as_deref(), Some("c\n"));
+    }
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Walks through the directories below one, which a user may have made: however many, however deep (beyond the longest path, too), and
+//! whatever they are called.
+//!
+//! One directory is open at a time. The way up is `..`: no cgroup is ever moved to another parent, so it leads back.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use nix::errno::Errno;
+
+use super::dir::Dir;
+use crate::error::{Error, Result};
+
+/// So many are looked at or removed whatever the time is: an ordinary step has fewer, and is not left half done.
+const AT_LEAST: u32 = 256;
+
+/// A directory on the way down.
+struct Level {
+    /// Its own name; the outermost has none.
+    name: Option<OsString>,
+    /// Those in it that have not been looked at.
+    rest: Vec<OsString>,
+}
+
+/// Looks at a directory and all below it, the outer ones first, until `each` says `false`. An error of one does not keep it from the
+/// others; the first is returned at the end, also where the deadline is the end: then not all have been seen.
+pub fn visit(top: &Dir, deadline: Instant, mut each: impl FnMut(&Dir) -> Result<bool>) -> Result<()> {
+    let mut failed = None;
+    let mut seen = 0;
+    let mut note = |done: Result<bool>| match done {
+        Ok(goes_on) => goes_on,
+        Err(error) if error.is_gone() => true,
+        Err(error) => {
+            failed.get_or_insert(error);
+            true
+        }
+    };
+    let mut goes_on = note(each(top));
+    let mut here = top.child(".")?;
+    let mut way = vec![Level { name: None, rest: names_in(&here)? }];
+    while goes_on && let Some(level) = way.last_mut() {
+        seen += 1;
+        if seen > AT_LEAST && Instant::now() >= deadline {
+            return Err(Error::new("there are more cgroups than can be looked through in time below").at(top.path()));
+        }
+        let Some(name) = level.rest.pop() else {
+            if way.pop().is_some_and(|left| left.name.is_some()) {
+                here = here.child("..")?.named(somewhere(top));
+            }
+            continue;
+        };
+        let below = match here.child(&name) {
+            Ok(below) => below,
+            Err(error) => {
+                goes_on = note(Err(error));
+                continue;
+            }
+        };
+        goes_on = note(each(&below));
+        let rest = names_in(&below).unwrap_or_else(|error| {
+            note(Err(error));
+            Vec::new()
+        });
+        if !rest.is_empty() {
+            way.push(Level { name: Some(name), rest });
+            here = below.named(somewhere(top));
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// Removes all directories below one, until the deadline: what is removed by then is removed. `EBUSY`: a process is in one of them.
+pub fn clear(top: &Dir, deadline: Instant) -> Result<()> {
+    let mut here = top.child(".")?;
+    let mut way = vec![Level { name: None, rest: names_in(&here)? }];
+    let mut seen = 0;
+    while let Some(level) = way.last_mut() {
+        seen += 1;
+        if seen > AT_LEAST && Instant::now() >= deadline {
+            return Err(Error::new("there are more cgroups than can be removed in time below")
+                .at(top.path())
+                .hint("their removal goes on at the next launch on this node, or by 'jobfence reap'"));
+        }
+        let name = match level.rest.pop() {
+            Some(name) => name,
+            // What has come meanwhile is seen when it is to be removed itself.
+            None => match way.pop().and_then(|left| left.name) {
+                None => return Ok(()),
+                Some(name) => {
+                    here = here.child("..")?.named(somewhere(top));
+                    name
+                }
+            },
+        };
+        let busy = match here.remove(&name) {
+            Ok(_) => continue,
+            Err(error) if matches!(error.kernel_errno(), Some(Errno::EBUSY | Errno::ENOTEMPTY)) => error,
+            Err(error) => return Err(error),
+        };
+        let below = match here.child(&name) {
+            Ok(below) => below,
+            Err(error) if error.is_gone() => continue,
+            Err(error) => return Err(error),
+        };
+        let rest = names_in(&below)?;
+        if rest.is_empty() {
+            return Err(busy);
+        }
+        way.push(Level { name: Some(name), rest });
+        here = below.named(somewhere(top));
+    }
+    Ok(())
+}
+
+/// Removes a directory with all below it; see [`clear`].
+pub fn remove(parent: &Dir, name: &str, deadline: Instant) -> Result<()> {
+    let mut is_first = true;
+    loop {
+        let busy = match parent.remove(name) {
+            Ok(_) => return Ok(()),
+            Err(error) if matches!(error.kernel_errno(), Some(Errno::EBUSY | Errno::ENOTEMPTY)) => error,
+            Err(error) => return Err(error),
+        };
+        // Somebody can make directories there as fast as they are removed.
+        if !is_first && Instant::now() >= deadline {
+            return Err(busy);
+        }
+        is_first = false;
+        let dir = match parent.child(name) {
+            Ok(dir) => dir,
+            // Which the next try will show.
+            Err(error) if error.is_gone() => continue,
+            Err(error) => return Err(error),
+        };
+        match dir.names(true) {
+            Ok(names) if names.is_empty() => return Err(busy),
+            Err(error) if !error.is_gone() => return Err(error),
+            _ => clear(&dir, deadline)?,
+        }
+    }
+}
+
+/// For messages: paths would grow without end.
+fn somewhere(top: &Dir) -> PathBuf {
+    top.path().join("...")
+}
+
+/// The directories in one that may be gone.
+fn names_in(dir: &Dir) -> Result<Vec<OsString>> {
+    dir.names(true).or_else(|error| if error.is_gone() { Ok(Vec::new()) } else { Err(error) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// So long that the way there is longer than any path can be.
+    fn dig(top: &Path, levels: usize) {
+        let mut here = Dir::open(top).unwrap();
+        let name = "d".repeat(250);
+        for _ in 0..levels {
+            here.make(&name).unwrap();
+            here = here.child(&name).unwrap().named(top.to_path_buf());
+        }
+    }
+
+    fn count(dir: &Dir) -> usize {
+        let mut found = 0;
+        let counted = visit(dir, later(), |_| {
+            found += 1;
+            Ok(true)
+        });
+        counted.unwrap();
+        found
+    }
+
+    #[test]
+    fn however_deep_many_and_called_all_are_seen_and_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        dig(temp.path(), 40);
+        for number in 0..300 {
+            std::fs::create_dir_all(temp.path().join(format!("{number}/a/b"))).unwrap();
+        }
+        std::fs::create_dir(temp.path().join(OsString::from_vec(vec![0xff, 0xfe]))).unwrap();
+        assert_eq!(count(&dir), 1 + 40 + 300 * 3 + 1);
+        clear(&dir, later()).unwrap();
+        assert_eq!(count(&dir), 1);
+        std::fs::create_dir_all(temp.path().join("x/y/z")).unwrap();
+        remove(&dir, "x", later()).unwrap();
+        remove(&dir, "x", later()).unwrap();
+        assert_eq!(count(&dir), 1);
+    }
+
+    #[test]
+    fn an_ordinary_step_is_not_left_half_done_and_one_without_end_ends() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let past = Instant::now();
+        let all = |top: &Dir| visit(top, past, |_| Ok(true));
+        (0..100).for_each(|number| std::fs::create_dir(temp.path().join(number.to_string())).unwrap());
+        all(&dir).unwrap();
+        clear(&dir, past).unwrap();
+        (0..1000).for_each(|number| std::fs::create_dir(temp.path().join(number.to_string())).unwrap());
+        assert!(all(&dir).unwrap_err().to_string().contains("looked through in time"));
+        assert!(clear(&dir, past).unwrap_err().to_string().contains("removed in time"));
+        assert!(count(&dir) < 1000, "what was removed is removed");
+    }
+
+    #[test]
+    fn an_error_of_one_does_not_save_the_others() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        (0..10).for_each(|number| std::fs::create_dir_all(temp.path().join(format!("{number}/x"))).unwrap());
+        let mut seen = 0;
+        let done = visit(&dir, later(), |_| {
+            seen += 1;
+            Err(Error::new("refused").value(seen))
+        });
+        assert_eq!(seen, 21);
+        assert!(done.unwrap_err().to_string().contains('1'));
+        seen = 0;
+        visit(&dir, later(), |_| {
+            seen += 1;
+            Ok(seen < 5)
+        })
+        .unwrap();
+        assert_eq!(seen, 5);
+    }
+}
