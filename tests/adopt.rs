@@ -67,14 +67,7 @@ impl Site {
         let key = JobKey { node: None, uid, job: Name::new(job).unwrap(), step: Name::new(step).unwrap() };
         let mut fence = Fence::open(&self.host(), &self.config, &key, None).unwrap();
         let (cpus, memory) = (Some(Cpus::whole(1)), Some(100 << 20));
-        let grant = Grant {
-            job_cpus: cpus,
-            step_cpus: cpus,
-            task_cpus: cpus,
-            job_memory: memory,
-            step_memory: memory,
-            ..Grant::default()
-        };
+        let grant = Grant::whole(cpus, memory);
         assert!(fence.limit(&policy::plan(&self.config, &grant).0).is_empty());
         Step { path: fence.path().unwrap(), fence }
     }

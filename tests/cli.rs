@@ -130,7 +130,7 @@ fn check_shows_sections_as_they_are_read() {
 fn help_and_mistakes() {
     let help = jobfence(&["--help"]);
     assert!(help.status.success());
-    for subcommand in ["check", "run", "reap", "prolog", "epilog", "adopt", "hold"] {
+    for subcommand in ["check", "explain", "run", "reap", "prolog", "epilog", "adopt", "hold"] {
         assert!(out(&help).contains(subcommand), "{}", out(&help));
         assert!(jobfence(&[subcommand, "--help"]).status.success());
     }

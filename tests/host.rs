@@ -28,10 +28,10 @@ use jobfence::fence::Fence;
 use jobfence::fence::explain::explain;
 use jobfence::fence::limiting::{self, Place};
 use jobfence::host::Host;
-use jobfence::janitor;
+use jobfence::janitor::{self, Who};
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Level, Limits};
-use jobfence::record::{Owner, is_ending};
+use jobfence::process::{Owner, is_ending};
 use jobfence::topology::Topology;
 
 mod common;
@@ -114,14 +114,7 @@ fn key(step: &str) -> JobKey {
 
 fn grant(cpus: u32, mib: u64) -> Grant {
     let (cpus, memory) = (Some(Cpus::whole(cpus)), Some(mib << 20));
-    Grant {
-        job_cpus: cpus,
-        step_cpus: cpus,
-        task_cpus: cpus,
-        job_memory: memory,
-        step_memory: memory,
-        ..Grant::default()
-    }
+    Grant::whole(cpus, memory)
 }
 
 fn open(site: &Site, step: &str, grant: &Grant) -> Fence {
@@ -547,10 +540,10 @@ fn what_a_dead_owner_left_is_removed_and_what_a_living_one_has_is_not() {
     let mut owner = site.child("own a step with a straggler and say so");
     let straggler = read_line(&mut owner);
     assert!(site.left().iter().any(|path| path.ends_with("job_1/step_7")), "{:?}", site.left());
-    assert_eq!(janitor::reap(&site.host(), &site.config, soon()).unwrap().removed, Vec::<String>::new());
+    assert_eq!(janitor::reap(&site.host(), &site.config, Who::Command, soon()).unwrap().removed, Vec::<String>::new());
     owner.kill().unwrap();
     owner.wait().unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, Who::Command, soon()).unwrap();
     assert_eq!(reaped.removed, ["uid_65534/job_1/step_7"]);
     assert_eq!((reaped.alive, reaped.failed), (1, Vec::new()));
     assert!(!is_running(&straggler), "{straggler} lives");
@@ -585,7 +578,7 @@ fn a_record_of_another_boot_is_forgotten_and_kills_nobody() {
     fs::write(&record, other).unwrap();
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, Who::Command, soon()).unwrap();
     assert_eq!(reaped.removed.len(), 1);
     assert!(child.try_wait().unwrap().is_none(), "the child was killed");
     let mut fence = fence;
@@ -600,7 +593,7 @@ fn a_record_that_is_not_understood_is_left_alone() {
     let mut fence = open(&site, "0", &grant(1, 100));
     let record = site.config.run_dir.join("uid_65534,job_1,step_5");
     fs::write(&record, "jobfence-record 9\n").unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, Who::Command, soon()).unwrap();
     assert_eq!((reaped.removed.len(), reaped.alive, reaped.failed.len()), (0, 1, 1));
     fs::remove_file(record).unwrap();
     fence.close(soon()).unwrap();
@@ -626,7 +619,7 @@ fn a_step_of_another_release_keeps_its_name_while_it_may_live() {
     }
     // Another boot's directories are gone, whatever they were.
     change("boot_id=", "boot_id=other");
-    let reaped = janitor::reap(&site.host(), &site.config, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, Who::Command, soon()).unwrap();
     assert_eq!((reaped.removed.len(), reaped.failed.len()), (1, 0));
     assert!(!record.exists());
     first.close(soon()).unwrap();
@@ -777,10 +770,13 @@ impl Drop for Loop {
 fn dd(site: &Site, fence: &mut Fence, arguments: &[&str]) -> Child {
     let mut child = Command::new("sh");
     let script = "read line; exec dd bs=512K status=none \"$@\"";
-    let mut child = child.args(["-c", script, "sh"]).args(arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let child = child.args(["-c", script, "sh"]).args(arguments).stdin(Stdio::piped()).spawn().unwrap();
     fence.attach(&site.host(), child.id().cast_signed(), Some(0)).unwrap();
-    child.stdin.take().unwrap().write_all(b"\n").unwrap();
     child
+}
+
+fn let_go(child: &mut Child) {
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
 }
 
 fn io_site(test: &str, rules: &str) -> Site {
@@ -867,8 +863,9 @@ fn who_reads_and_writes_a_disk_keeps_to_his_rate() {
     ] {
         let arguments = arguments.map(|argument| argument.replace("DISK", device));
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut children = fences.each_mut().map(|fence| dd(&site, fence, &arguments));
         let begun = Instant::now();
-        let children = fences.each_mut().map(|fence| dd(&site, fence, &arguments));
+        children.iter_mut().for_each(let_go);
         for mut child in children {
             assert!(child.wait().unwrap().success());
             let took = begun.elapsed().as_secs_f64();
@@ -914,8 +911,9 @@ fn each_task_has_its_own_rate_within_its_steps() {
     site.config.io_max_per_task = IoRules::parse(&format!("{device} rbps=2M wiops=70")).unwrap();
     let mut fence = open(&site, "0", &grant(1, 100));
     let arguments = [&format!("if={device}"), "of=/dev/null", "iflag=direct", "count=12"];
-    let begun = Instant::now();
     let mut child = dd(&site, &mut fence, &arguments);
+    let begun = Instant::now();
+    let_go(&mut child);
     let (step, version) = dir_of(&site, &fence, "io", false);
     let number = Disks::read(&site.host().proc).unwrap().of(Path::new(device)).unwrap();
     let rates = |dir: &Dir| io::max(dir, version, number).unwrap();
@@ -1494,21 +1492,40 @@ fn giving_way_in_a_process_with_other_descriptors_leaves_none_behind() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// Somebody who records the name again each time that it has been freed; here a device that does not exist, which can neither be
-/// read as a record nor made one. Where no device can be opened at all it is a record that cannot be read.
 #[test]
 fn a_name_that_never_becomes_free_is_given_up() {
     let site = Site::new("again");
     let mut fence = open(&site, "0", &grant(1, 100));
-    fence.close(soon()).unwrap();
-    // A miscellaneous device with a number that no driver has.
-    let (kind, number) = (nix::sys::stat::SFlag::S_IFCHR, nix::sys::stat::makedev(10, 250));
-    let mode = nix::sys::stat::Mode::S_IRUSR;
-    let record = site.config.run_dir.join("uid_65534,job_1,step_0");
-    nix::sys::stat::mknod(&record, kind, mode, number).unwrap();
+    let record = |again: u32| {
+        let name = if again == 1 { "step_0".to_owned() } else { format!("step_0.{again}") };
+        (site.config.run_dir.join(format!("uid_65534,job_1,{name}")), name)
+    };
+    // This process owns and has owned every name that there could be.
+    let text = fs::read_to_string(record(1).0).unwrap();
+    for again in 2..=101 {
+        let (file, name) = record(again);
+        fs::write(file, text.replace("step_0\n", &format!("{name}\n"))).unwrap();
+    }
     let error =
         Fence::open(&site.host(), &site.config, &key("0"), None).map(|mut fence| fence.close(soon())).unwrap_err();
     assert!(error.to_string().contains("a hundred times"), "{error}");
+    (2..=101).for_each(|again| fs::remove_file(record(again).0).unwrap());
+    fence.close(soon()).unwrap();
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+/// Here a device that does not exist; where no device can be opened at all it is a record that may not be read.
+#[test]
+fn a_record_that_cannot_be_read_keeps_its_name() {
+    let site = Site::new("unread");
+    open(&site, "0", &grant(1, 100)).close(soon()).unwrap();
+    // A miscellaneous device with a number that no driver has.
+    let (kind, number) = (nix::sys::stat::SFlag::S_IFCHR, nix::sys::stat::makedev(10, 250));
+    let record = site.config.run_dir.join("uid_65534,job_1,step_0");
+    nix::sys::stat::mknod(&record, kind, nix::sys::stat::Mode::S_IRUSR, number).unwrap();
+    let mut fence = open(&site, "0", &grant(1, 100));
+    assert!(path(&fence).ends_with("/step_0.2"), "{}", path(&fence));
+    fence.close(soon()).unwrap();
     fs::remove_file(record).unwrap();
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 // Not every file of tests has such a test.
@@ -12,18 +13,22 @@ mod skip;
 #[allow(unused_imports)]
 pub use skip::skip;
 
+static SWEEP: Once = Once::new();
+
 /// Where fences may be made; gone when dropped.
 pub struct Base {
     /// The value of `CgroupBase`.
     pub name: String,
-    holder: Option<Child>,
+    pub holder: Option<Child>,
 }
 
 impl Base {
     pub fn new(name: &str) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
         if !Path::new("/run/systemd/system").is_dir() {
-            return Self { name: name.to_owned(), holder: None };
+            let base = Self { name: name.to_owned(), holder: None };
+            SWEEP.call_once(|| base.sweep());
+            return base;
         }
         let name = format!("jobfence.slice/{name}.scope");
         let mut hold = Command::new(env!("CARGO_BIN_EXE_jobfence"));
@@ -37,7 +42,16 @@ impl Base {
             assert!(Instant::now() < deadline, "'jobfence hold' did not make {name}");
             std::thread::sleep(Duration::from_millis(20));
         }
-        Self { name, holder: Some(holder) }
+        let base = Self { name, holder: Some(holder) };
+        SWEEP.call_once(|| base.sweep());
+        base
+    }
+
+    /// Directories as of Slurm's, whose marks any janitor of this machine finds, are there still if an earlier run was ended in its middle.
+    fn sweep(&self) {
+        let run = tempfile::tempdir().unwrap();
+        let output = command("reap", self, run.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
 }
 
