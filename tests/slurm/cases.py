@@ -13,6 +13,7 @@ with what was granted. After each, nothing of it may be left and the node must b
 
 import argparse
 import contextlib
+import re
 import sys
 import time
 import traceback
@@ -21,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from slurm import kernel, sites, suite  # noqa: E402, F401
-from slurm.harness import CASES, Skip  # noqa: E402
+from slurm.harness import CASES, Skip, share  # noqa: E402
 from slurm.sites import InstalledSite, PrivateSite, TwoNodesSite, die_properly, until  # noqa: E402
 
 
@@ -32,11 +33,16 @@ def left_in(site):
 def after(site, known):
     """What must hold after every case; `known` is what an earlier one has left."""
     site.configure()
-    if site.submitted:
+    if site.submitted and not site.idle_again():
         site.scancel(*(jobid for _, jobid in site.submitted))
     until(site.idle_again, 60, "the end of every job")
+    left = left_in(site)
+    if site.jobfence and any("/tracked/" in one for one in left):
+        # Left to 'jobfence hold', whose next round may be a minute away.
+        site.command(str(site.jobfence), "reap", "--config", str(site.config))
     try:
-        until(lambda: left_in(site) <= known, 5, "a clean tree")
+        if not left <= known:
+            until(lambda: left_in(site) <= known, 5, "a clean tree")
     except AssertionError:
         left = sorted(left_in(site) - known)
         known.update(left)
@@ -115,10 +121,18 @@ def run(site, functions):
 
 
 SITES = {
-    "private": lambda options: PrivateSite(options.so, options.bin, settings=options.settings),
-    "two-nodes": lambda options: TwoNodesSite(options.so, options.bin, settings=options.settings),
+    "private": lambda options: PrivateSite(options.so, options.bin, options.users, options.settings),
+    "two-nodes": lambda options: TwoNodesSite(options.so, options.bin, options.users, options.settings),
     "installed": lambda options: InstalledSite(),
 }
+
+
+def part_of(text):
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    part, parts = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= part <= parts:
+        raise argparse.ArgumentTypeError(f"{text!r}, and should be as 1/2")
+    return part, parts
 
 
 def arguments():
@@ -128,11 +142,19 @@ def arguments():
     parser.add_argument("--bin", help="the jobfence command (private sites beside systemd)")
     parser.add_argument("--settings", metavar="DIRECTORY",
                         help="with slurm.conf and cgroup.conf: lines for those of a private site")
+    parser.add_argument("--users", nargs=2, metavar="USER", default=("nobody", "games"),
+                        help="of a private site: no other's beside it")
     parser.add_argument("--patience", type=float, metavar="FACTOR",
                         help="multiplies every time limit: 1, or 3 for an installed site")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
     parser.add_argument("--layout", action="store_true",
                         help="only the cases in which the cgroup layout makes a difference")
+    parser.add_argument("--patient", action=argparse.BooleanOptionalAction,
+                        help="only the cases that wait for Slurm for more than a minute, or only the others")
+    parser.add_argument("--measured", action=argparse.BooleanOptionalAction,
+                        help="only the cases that measure for long what limits do, or only the others")
+    parser.add_argument("--share", type=part_of, metavar="N/M",
+                        help="the N-th part of them, where M sites that are alike have one each")
     parser.add_argument("--list", action="store_true")
     return parser.parse_args()
 
@@ -145,6 +167,8 @@ def main():
         sys.exit(f"no such case for the {options.site} site: {', '.join(sorted(unknown))}")
     chosen = [f for f in fitting if not options.only or f.__name__ in options.only]
     chosen = [f for f in chosen if f.layout or not options.layout]
+    chosen = [f for f in chosen if options.patient in (None, f.patient) and options.measured in (None, f.measured)]
+    chosen = share(chosen, *options.share) if options.share else chosen
     if options.list:
         print("\n".join(function.__name__ for function in chosen))
         return 0

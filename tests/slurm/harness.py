@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import signal
+import time
 
 from . import kernel, sites
 from .kernel import Group, Job
@@ -23,15 +24,27 @@ class Skip(Exception):
     """The case makes no sense here; the text says why."""
 
 
-def case(function=None, *, on=("private", "installed"), layout=True):
+def case(function=None, *, on=("private", "installed"), layout=True, newer=False, patient=False, measured=False):
     """Declares a case: `@case`, or with the sites where it makes sense, or that it is the same
-    whatever the cgroup layout is."""
+    whatever the cgroup layout is, or that older releases of Slurm have not what it is about, or
+    that it waits for Slurm for more than a minute, or that it measures for long what the kernel makes
+    of limits, whoever's the directories are in which they stand."""
     def declare(function):
         function.sites = on
         function.layout = layout
+        function.newer = newer
+        function.patient = patient
+        function.measured = measured
         CASES.append(function)
         return function
     return declare(function) if function else declare
+
+
+def share(cases, part, parts):
+    """What one of several sites that are alike runs of these; the last, with the newest Slurm, has what the others lack."""
+    older = [case for case in cases if not case.newer]
+    mine = older[part - 1::parts]
+    return [case for case in cases if case in mine or case.newer and part == parts]
 
 
 def expect(true, said):
@@ -73,11 +86,15 @@ def steps_of(site, jobid, node=None):
 
 def fenced(site, jobid, step="step_batch", timeout=10, node=None):
     """Wait until the step's processes are in a group of their own, and return that."""
+    asked = time.monotonic()
+
     def found():
+        nonlocal asked
         group = steps_of(site, jobid, node).get(step)
-        # Its end before that will not turn into a beginning: do not wait for it.
-        state = None if group else site.job(jobid).get("JobState")
-        expect(group or state in UNFINISHED, f"job {jobid} is {state} and should run")
+        if not group and time.monotonic() - asked > 1:
+            # Its end before that will not turn into a beginning: do not wait for it.
+            state, asked = site.job(jobid).get("JobState"), time.monotonic()
+            expect(state in UNFINISHED, f"job {jobid} is {state} and should run")
         return group
     try:
         return until(found, timeout, f"{step} of job {jobid}")
@@ -120,6 +137,20 @@ def expect_unfenced(pid):
         expect_equal(found, [None, None], f"CPU limits of {group}")
 
 
+def kill_daemons(site, jobid, daemons=None):
+    """SIGKILL for the job's step daemons, or these of them. They are dead then, with all their threads."""
+    daemons = daemons or site.step_daemons(jobid)
+    expect(daemons, "no step daemon found")
+    for pid in daemons:
+        os.kill(pid, signal.SIGKILL)
+
+    def is_gone(pid):
+        # State, and how many threads it has.
+        fields = kernel.stat_fields(pid)
+        return not fields or fields[0] in "ZX" and int(fields[17]) <= 1
+    until(lambda: all(map(is_gone, daemons)), 5, "the death of the step daemon")
+
+
 def ended_line(jobid, step):
     return rf"jobfence: job {jobid} step {step} ended: cpu [\d.]+ s, throttled [\d.]+ s"
 
@@ -130,6 +161,26 @@ def logged(site, mark, pattern, timeout=5):
         return until(lambda: re.search(pattern, site.slurmd_log_since(mark)), timeout, "it")
     except AssertionError:
         raise AssertionError(f"slurmd's log has no line like {pattern!r}") from None
+
+
+@contextlib.contextmanager
+def nobody_looks():
+    """jobfence.service, where it runs, stands still: what is dead stays until somebody else looks."""
+    watchers = [pid for pid in kernel.all_pids() if re.search(r"/jobfence hold( |$)", kernel.command_line(pid))]
+
+    def rest():
+        # In the middle of a round others would wait for it.
+        before = [kernel.read(f"/proc/{pid}/schedstat") for pid in watchers]
+        time.sleep(0.3)
+        return before == [kernel.read(f"/proc/{pid}/schedstat") for pid in watchers]
+    until(rest, 10, "jobfence hold to rest")
+    try:
+        for pid in watchers:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in watchers:
+            os.kill(pid, signal.SIGCONT)
 
 
 def pid_from(path, timeout=10):
@@ -147,8 +198,10 @@ def ended_after(who):
     try:
         yield
     finally:
-        if kernel.identity(who[0]) == who:
-            os.kill(who[0], signal.SIGKILL)
+        # It may go while we look.
+        with contextlib.suppress(ProcessLookupError):
+            if kernel.identity(who[0]) == who:
+                os.kill(who[0], signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ either in a directory of jobfence's or in Slurm's own.
 """
 
 import contextlib
+import functools
 import os
 import re
 from pathlib import Path
@@ -16,6 +17,8 @@ V1_UNLIMITED = 1 << 62
 
 # A step's directory, and below it those of its tasks, where a task is limited.
 OURS = re.compile(r"^(.*/uid_\d+/job_\d+/step_[^/]+)(?:/task_\d+)?$")
+# In the flags of /proc/PID/stat (include/linux/sched.h).
+PF_EXITING = 0x4
 # What Slurm's own plugins make: the step's directory, and on v2 what holds its tasks.
 SLURMS = (
     re.compile(r"^.*slurmstepd\.scope/(?!system/)[^/]+/step_[^/]+/user(?=/|$)"),
@@ -46,8 +49,13 @@ class Hierarchy:
 
 def hierarchies():
     """Every hierarchy of this host, by controller name; "" is cgroup2."""
+    return hierarchies_in(read("/proc/self/mountinfo"))
+
+
+@functools.lru_cache(maxsize=1)
+def hierarchies_in(mountinfo):
     found = {}
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in mountinfo.splitlines():
         before, after = line.split(" - ")
         root, mount_point = before.split()[3:5]
         kind, _, options = after.split()[:3]
@@ -97,10 +105,29 @@ def expected_hierarchies():
 
 def read(path):
     """The file's text, or "" where there is no such file."""
+    return read_bytes(path).decode(errors="replace").strip()
+
+
+def read_bytes(path):
+    """Without Python's file objects, which an emulated processor makes in several times the time of the kernel's part."""
+    parts = []
     try:
-        return Path(path).read_text().strip()
+        file = os.open(path, os.O_RDONLY)
     except OSError:
-        return ""
+        return b""
+    try:
+        while part := os.read(file, 1 << 16):
+            parts.append(part)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+    return b"".join(parts)
+
+
+def directories_below(top):
+    """All that are there while we look. (Path.rglob raises what becomes of a directory that goes meanwhile.)"""
+    return [Path(place, name) for place, names, _ in os.walk(top) for name in names]
 
 
 def cgroups_of(pid):
@@ -131,7 +158,10 @@ class Group:
     @classmethod
     def of(cls, pid):
         """The step's group in which the kernel holds this process, or None."""
-        return cls.named_in(read(f"/proc/{pid}/cgroup"))
+        text = read(f"/proc/{pid}/cgroup")
+        # Of who is about to end the kernel shows "/" in each hierarchy of v1, and in cgroup2 where he was.
+        fields = stat_fields(pid)
+        return cls.named_in(text) if fields and not int(fields[6]) & PF_EXITING else None
 
     @classmethod
     def named_in(cls, text):
@@ -375,7 +405,7 @@ class Group:
         pids = set()
         for top in self.directories():
             below = below or bool(self.slurms) or any(top.glob("task_*"))
-            places = [top, *(p for p in top.rglob("*") if p.is_dir())] if below else [top]
+            places = [top, *directories_below(top)] if below else [top]
             for place in places:
                 pids.update(int(pid) for pid in read(place / "cgroup.procs").split())
         # On v1 Slurm's step daemon sits in the step's directory of some hierarchies.
@@ -460,12 +490,12 @@ def descendants(root):
 
 def environment(pid):
     """The environment with which the process was started."""
-    try:
-        data = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (item.partition(b"=") for item in data.split(b"\0") if item)
+    pairs = (item.partition(b"=") for item in environment_bytes(pid).split(b"\0") if item)
     return {k.decode(errors="replace"): v.decode(errors="replace") for k, _, v in pairs}
+
+
+def environment_bytes(pid):
+    return read_bytes(f"/proc/{pid}/environ")
 
 
 def command_line(pid):

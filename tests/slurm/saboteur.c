@@ -111,12 +111,18 @@ static int exhaust(int spare)
         return -1;
     limit = limit_before;
     limit.rlim_cur = highest + 1 + spare;
-    if (setrlimit(RLIMIT_NOFILE, &limit))
-        return -1;
-    while (n_fillers < 4096 && (fillers[n_fillers] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
-        n_fillers++;
-    if (errno != EMFILE || n_fillers < spare)
-        return -1;
+    for (;;) {
+        if (setrlimit(RLIMIT_NOFILE, &limit))
+            return -1;
+        while (n_fillers < 4096 && (fillers[n_fillers] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+            n_fillers++;
+        if (errno != EMFILE)
+            return -1;
+        if (n_fillers >= spare)
+            break;
+        /* Another thread of the daemon has taken some meanwhile. */
+        limit.rlim_cur += spare - n_fillers;
+    }
     while (spare-- > 0)
         close(fillers[--n_fillers]);
     return 0;

@@ -42,16 +42,21 @@ def hostname():
 
 
 def until(condition, timeout, what):
-    """Poll until `condition()` is true and return its value."""
+    """Poll until `condition()` is true and return its value.
+
+    No more than half of the time is spent with looking: on an emulated processor what is waited for needs it more.
+    """
     timeout *= PATIENCE
     deadline = time.monotonic() + timeout
     while True:
+        start = time.monotonic()
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"waited {timeout:g} s in vain for {what}")
-        time.sleep(POLL)
+        time.sleep(max(POLL, min(now - start, 1)))
 
 
 def write_atomically(path, text):
@@ -127,7 +132,7 @@ class Site:
         """An administrator's command."""
         return subprocess.run(
             args, env=self.environment, capture_output=True, text=True,
-            timeout=timeout, stdin=subprocess.DEVNULL, check=False,
+            timeout=timeout * PATIENCE, stdin=subprocess.DEVNULL, check=False,
         )
 
     def as_user(self, user, args, text=True, env=None, stdin=None, start=False, terminal=None):
@@ -158,7 +163,7 @@ class Site:
             return subprocess.Popen(args, stdin=subprocess.DEVNULL, **options)
         if stdin is None:
             options["stdin"] = subprocess.DEVNULL
-        return subprocess.run(args, input=stdin, timeout=120, check=False, **options)
+        return subprocess.run(args, input=stdin, timeout=120 * PATIENCE, check=False, **options)
 
     def directory(self, user):
         """A directory in which this user can write; jobs start there."""
@@ -241,8 +246,10 @@ class Site:
         The directory it was submitted from tells the jobs of this site from those of
         another with the same number.
         """
-        found = []
+        found, mark = [], f"SLURM_JOB_ID={jobid}".encode()
         for pid in kernel.all_pids():
+            if mark not in kernel.environment_bytes(pid):
+                continue
             environment = kernel.environment(pid)
             if (environment.get("SLURM_JOB_ID") == str(jobid)
                     and environment.get("SLURM_SUBMIT_DIR", "").startswith(str(self.home))
@@ -364,34 +371,35 @@ class Site:
         found = []
         for base in self.bases():
             for top in kernel.Group("/" + base).directories():
-                for pattern in ("uid_*", "*/uid_*"):
-                    for user in sorted(top.glob(pattern)):
-                        # Another step may go while we look: no error, just less to say.
-                        below = sorted(str(p) for p in user.rglob("*") if p.is_dir())
+                # Another step may go while we look: no error, just less to say.
+                for user in sorted(kernel.directories_below(top)):
+                    if user.name.startswith("uid_") and top in (user.parent, user.parent.parent):
+                        below = sorted(map(str, kernel.directories_below(user)))
                         found += below or [str(user)]
-            tree = re.compile(rf"/{re.escape(base)}/(?:[^/]+/)?uid_\d+(?:/|$)")
-            for pid in kernel.all_pids():
-                paths = kernel.cgroups_of(pid).values()
-                if kernel.is_alive(pid) and any(tree.search(p) for p in paths):
-                    found.append(f"process {pid} ({kernel.command_line(pid)[:60]})")
+        names = "|".join(map(re.escape, self.bases()))
+        tree = re.compile(rf":/(?:{names})/(?:[^/\n]+/)?uid_\d+(?:/|$)", re.M)
+        for pid in kernel.all_pids():
+            if tree.search(kernel.read(f"/proc/{pid}/cgroup")) and kernel.is_alive(pid):
+                found.append(f"process {pid} ({kernel.command_line(pid)[:60]})")
         records = self.run_directory()
         if records.is_dir():
-            found += sorted(str(p) for p in records.rglob("*") if not p.is_dir())
+            found += sorted(os.path.join(place, name) for place, _, names in os.walk(records) for name in names)
         return found
 
     def slurms_leftovers(self):
         """Job directories of Slurm's own cgroup plugins, which it must be able to remove."""
         root, found = Path("/sys/fs/cgroup"), []
-        if not self.slurm_tracks():
+        if not kernel.slurm_tracks:
             # It does not kill all that is in them before it tries, and does not try again.
             return []
         for scope, top in self.slurms_names():
             # 26.05 puts a slurmd there that systemd has not started.
-            found += (p for p in root.glob(f"system.slice/{scope}/*")
-                      if p.is_dir() and p.name not in ("system", "slurmd"))
+            found += (p for p in kernel.directories_below(root / "system.slice")
+                      if p.match(f"{root}/system.slice/{scope}/*") and p.name not in ("system", "slurmd"))
             # Only where we have written something. Slurm 22.05 can leave its own behind elsewhere.
             for controller in ("cpu", "memory"):
-                found += root.glob(f"{controller}/{top}/uid_*/job_*")
+                found += (p for p in kernel.directories_below(root / controller)
+                          if p.match(f"{root}/{controller}/{top}/uid_*/job_*"))
         return sorted(map(str, found))
 
     def slurms_names(self):
@@ -1004,7 +1012,7 @@ class Keeper:
         def remove():
             groups = [kernel.Group("/" + tree) for tree in self.trees]
             for top in (top for group in groups for top in group.directories()):
-                places = sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True)
+                places = sorted(kernel.directories_below(top), reverse=True)
                 for place in [*places, top]:
                     with contextlib.suppress(OSError):
                         place.rmdir()

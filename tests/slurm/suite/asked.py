@@ -13,7 +13,7 @@ from ..harness import (
 )
 from ..sites import UNFINISHED, until
 from .disks import a_disk
-from .limits import SPIN, busy_cpus, is_held_back, spinning
+from .limits import LONG, LONG_PERIOD, SPIN, expect_quota_used, spinning
 from .steps import running_job
 
 OPTIONS = {
@@ -54,11 +54,9 @@ def options_in_help(site):
         expect(done.stdout.count("[jobfence]") >= len(OPTIONS), f"{command} --help does not say whose options they are")
 
 
-@case
+@case(measured=True)
 def part_of_a_cpu(site):
-    # With Linux 7.2 a job gets about a tick of the scheduler more in each period: 4 ms, of 50 in the default one.
-    # What is measured begins and ends anywhere in a long one, so it must be long itself.
-    site.configure(CPUQuotaPeriod="500ms")
+    site.configure(**LONG_PERIOD)
     jobid = site.submit(site.users[0], f"{TOLD}\n{SPIN}", "-c1", "--mem=200", "--cpu-limit=0.5")
     group = spinning(site, jobid)
     expect_equal(group.cpu_limit(), 0.5, "CPU limit of the job")
@@ -66,12 +64,10 @@ def part_of_a_cpu(site):
     step = fenced(site, jobid)
     expect_equal(step.cpu_limit(), 0.5, "CPU limit of the step")
     expect_equal(told_by(site, jobid).get("JOBFENCE_CPUS"), "0.5", "what the job is told")
-    used, idle = busy_cpus(site, step, 25)
-    expect(used <= 0.525, f"four spinners with half a CPU used {used:.3f}")
-    expect(not is_held_back(used, idle, 0.5), f"{used:.3f} of 0.5 CPUs used, while {idle:.3f} were idle")
+    said = expect_quota_used(site, step, 0.5, LONG)
     site.scancel(jobid)
     site.wait(jobid)
-    return f"{used:.3f} of 0.5 CPUs used"
+    return said
 
 
 @case(layout=False)
@@ -299,7 +295,7 @@ def hints(said):
     return values, int(mask.rpartition(" ")[2], 16).bit_count()
 
 
-@case
+@case(measured=True)
 def thread_hints(site):
     user = site.users[0]
 

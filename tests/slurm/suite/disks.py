@@ -98,7 +98,7 @@ def copied(site, users, script):
     return taken
 
 
-@case
+@case(measured=True)
 def io_rate_measured(site):
     """Reading and writing, past the page cache and on cgroup2 through it; and two jobs at once, each as fast as it may."""
     users = site.users if os.cpu_count() > 1 else site.users[:1]

@@ -3,12 +3,13 @@
 
 import contextlib
 import os
-import signal
+import subprocess
 import time
 
 from .. import kernel, sites
 from ..harness import (
-    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, fenced, fences_well, pid_from,
+    PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, fenced, fences_well, kill_daemons,
+    nobody_looks, pid_from,
 )
 from ..kernel import Group
 from ..sites import until
@@ -94,22 +95,151 @@ def stepd_killed(site):
     user = site.users[0]
     jobid = site.submit(user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
     group = fenced(site, jobid)
-    if group.slurms:
-        raise Skip("what Slurm's own cgroups hold when its daemon dies is not ours to end")
     until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
-    orphans = [kernel.identity(pid) for pid in group.members()]
-    daemons = site.step_daemons(jobid)
-    expect(daemons, "no step daemon found")
+    orphans = [kernel.identity(pid) for pid in group.members(below=True)]
     with contextlib.ExitStack() as cleanup:
         for who in filter(None, orphans):
             cleanup.enter_context(ended_after(who))
-        for pid in daemons:
-            os.kill(pid, signal.SIGKILL)
-        until(lambda: not site.step_daemons(jobid), 5, "the death of the step daemon")
-        site.scancel(jobid)
-        site.wait(jobid)
-        expect(group.exists(), "the dead step's directory went without anyone to remove it")
+        with nobody_looks():
+            kill_daemons(site, jobid)
+            site.scancel(jobid)
+            site.wait(jobid)
+            expect(group.exists(), "the dead step's directory went without anyone to remove it")
         fences_well(site, user)
         for who in filter(None, orphans):
             expect_dead(who)
         until(lambda: not group.parent.remains(), 5, f"the removal of {group.parent.path}")
+
+
+def reaped(site, jobid, group, processes):
+    """The step's daemon dies, and 'jobfence reap' ends what it leaves. `processes` are identities."""
+    if not site.jobfence:
+        raise Skip("needs the jobfence command: --bin")
+    with nobody_looks():
+        kill_daemons(site, jobid)
+        for who in processes:
+            expect_equal(kernel.identity(who[0]), who, "a process whose step daemon is dead")
+        done = site.command(str(site.jobfence), "reap", "--config", str(site.config))
+    expect_equal((done.returncode, done.stderr), (0, ""), "exit status and stderr of 'jobfence reap'")
+    site.scancel(jobid)
+    site.wait(jobid)
+
+
+def cancelled(site, jobid, *_):
+    site.scancel(jobid)
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+
+
+def with_members(site):
+    """A job with a straggler: its number, its step and its processes."""
+    jobid = site.submit(site.users[0], "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100")
+    group = fenced(site, jobid)
+    until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
+    return jobid, group, list(filter(None, map(kernel.identity, group.members())))
+
+
+def ends_well(site, end, prepare):
+    """A job for which root has done something ends as any other."""
+    jobid, group, processes = with_members(site)
+    with contextlib.ExitStack() as cleanup:
+        for who in processes:
+            cleanup.enter_context(ended_after(who))
+        cleanup.enter_context(prepare(group))
+        start = time.monotonic()
+        end(site, jobid, group, processes)
+        for who in processes:
+            expect_dead(who)
+        until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
+        took = time.monotonic() - start
+        expect(took < 15 * sites.PATIENCE, f"the end took {took:.1f} s")
+
+
+def switch_of(group):
+    """What stops all of the group, and the words for it: cgroup2's, or v1's freezer."""
+    unified, freezer = group.directory(""), group.directory("freezer")
+    if unified and (unified / "cgroup.freeze").exists():
+        return unified / "cgroup.freeze", "1", "0"
+    if freezer:
+        return freezer / "freezer.state", "FROZEN", "THAWED"
+    raise Skip("nothing here stops a step")
+
+
+@contextlib.contextmanager
+def frozen(group):
+    switch, on, off = switch_of(group)
+    switch.write_text(on)
+    try:
+        if on == "1":
+            until(lambda: "frozen 1" in kernel.read(switch.with_name("cgroup.events")), 5, "the frozen step")
+        else:
+            until(lambda: kernel.read(switch) == "FROZEN", 5, "the frozen step")
+        yield
+    finally:
+        # So that its processes can end, whatever the case has found.
+        with contextlib.suppress(OSError):
+            switch.write_text(off)
+
+
+@case
+def frozen_step_is_cancelled(site):
+    if "" not in kernel.hierarchies():
+        raise Skip("v1 lets nobody die who is frozen, and Slurm waits for that before it calls a plugin")
+    ends_well(site, cancelled, frozen)
+
+
+@case
+def frozen_step_is_reaped(site):
+    ends_well(site, reaped, frozen)
+
+
+@contextlib.contextmanager
+def delegated(group):
+    """Root has given the user a directory in the step's, in each hierarchy; there he has made others, wide and deep."""
+    sleeper = sorted(group.members())[-1]
+    user = os.stat(f"/proc/{sleeper}").st_uid
+    for top in group.directories():
+        place = top / "delegated"
+        subprocess.run([PYTHON, "-S", "-c", f"{MAKE}make({str(place)!r})"], check=True)
+        for path in (place, place / "cgroup.procs"):
+            os.chown(path, user, user)
+        (place / "cgroup.procs").write_text(str(sleeper))
+        made = f"""{MAKE}
+top = {str(place)!r}
+for n in range(100):
+    make(f"{{top}}/wide{{n}}")
+for n in range({DEEP}):
+    top += f"/deep{{n}}"
+    make(top)
+with open(top + "/cgroup.procs", "w") as procs:
+    procs.write("{sleeper}")
+"""
+        subprocess.run([PYTHON, "-S", "-c", made], user=user, group=user, extra_groups=[], check=True)
+    yield
+
+
+DEEP = 20
+# On v1 nobody gets into a cpuset that has no CPUs.
+MAKE = """
+import os
+def make(path):
+    os.mkdir(path)
+    if os.path.exists(path + "/cpuset.cpus") and not os.path.exists(path + "/cgroup.events"):
+        for name in "cpuset.cpus", "cpuset.mems":
+            text = open(f"{os.path.dirname(path)}/{name}").read()
+            with open(f"{path}/{name}", "w") as file:
+                file.write(text)
+"""
+
+
+@case
+def delegated_directories_go_too(site):
+    def cancelled_and_reaped(site, jobid, group, processes):
+        cancelled(site, jobid)
+        # On v1 Slurm tries to remove its own before any callback, and not again: that is the janitor's.
+        if group.slurms and not kernel.has_v2_controllers() and site.jobfence:
+            until(lambda: not site.step_daemons(jobid), 20, "the end of the step daemon")
+            for who in processes:
+                expect_dead(who)
+            site.command(str(site.jobfence), "reap", "--config", str(site.config))
+    for end in cancelled_and_reaped, reaped:
+        ends_well(site, end, delegated)

@@ -45,6 +45,9 @@ def tree_and_limits(site):
     }
     if len(kernel.allowed_cpus(batch.members(below=True))) > 1:
         wanted["JOBFENCE_THREADS"] = "1"
+    # The boot, the step daemon, and when that started.
+    boot = kernel.read("/proc/sys/kernel/random/boot_id").strip()
+    expect_match(rf"^{boot}/\d+/\d+$", environment.pop("JOBFENCE_STEP", ""), "JOBFENCE_STEP")
     expect_equal(environment, wanted, "the job's environment")
 
     site.scancel(jobid)
@@ -54,6 +57,11 @@ def tree_and_limits(site):
 
 
 SPIN = "for i in 1 2 3 4; do while :; do :; done & done; wait"
+
+
+# For what is used of a quota: with Linux 7.2 that is about a tick of the scheduler more in each period, 4 ms of 50 in the default one.
+# What is measured begins and ends anywhere in a long one, so it must be long itself.
+LONG_PERIOD, LONG = {"CPUQuotaPeriod": "500ms"}, 20
 
 
 def busy_cpus(site, group, seconds=5):
@@ -75,14 +83,14 @@ def spinning(site, jobid):
     return group
 
 
-def use_of_quota(site, group, cpus):
-    """What spinners use, which could use all of so many CPUs: more than that, or nearly that, or the most that was seen in half a
-    minute, times this machine's patience; and how many CPUs were idle meanwhile."""
-    most = 0
+def use_of_quota(site, group, cpus, seconds=5):
+    """What spinners use, which could use all of so many CPUs, and how many CPUs were idle meanwhile: the first time that they use more
+    than that, or nearly that, or that nothing but this machine holds them back; or the most that was seen in six such times, times this
+    machine's patience."""
+    most, idle = -1, 0
     for _ in range(int(6 * sites.PATIENCE)):
-        used, idle = busy_cpus(site, group)
-        most = max(most, used)
-        if most >= cpus * 0.95:
+        most, idle = max((most, idle), busy_cpus(site, group, seconds))
+        if most >= cpus * 0.95 or not is_held_back(most, idle, cpus):
             break
     return most, idle
 
@@ -92,23 +100,25 @@ def is_held_back(used, idle, cpus):
     return used < cpus * 0.85 and idle >= cpus * 0.1
 
 
-def expect_quota_used(site, group, cpus):
-    """Spinners use their quota: never more, and all of it once. Returns that in words."""
-    used, idle = use_of_quota(site, group, cpus)
+def expect_quota_used(site, group, cpus, seconds=5):
+    """Spinners use their quota: never more, and less only of a machine that has no more. Returns that in words."""
+    used, idle = use_of_quota(site, group, cpus, seconds)
     expect(used <= cpus * 1.05, f"four spinners with {cpus} CPUs granted used {used:.3f} CPUs")
     expect(not is_held_back(used, idle, cpus), f"at the most {used:.3f} of {cpus} CPUs used, while {idle:.3f} were idle")
     return f"{used:.3f} of {cpus} CPUs used"
 
 
-@case
+@case(measured=True)
 def quota_measured(site):
+    said = []
     for cpus in range(1, min(os.cpu_count(), 2) + 1):
         jobid = site.submit(site.users[0], SPIN, f"-c{cpus}", "--mem=200")
         group = spinning(site, jobid)
         expect_equal(group.cpu_limit(), cpus, f"CPU limit of a job with {cpus} CPUs")
-        expect_quota_used(site, group, cpus)
+        said.append(expect_quota_used(site, group, cpus))
         site.scancel(jobid)
         site.wait(jobid)
+    return ", ".join(said)
 
 
 def expect_killed_for_memory(said, jobid, step, limit):
@@ -246,13 +256,15 @@ def two_users(site):
     site.scancel(jobids[second])
 
 
-@case
+@case(measured=True)
 def array_of_20(site):
     user = site.users[0]
     jobid = site.submit(user, "echo $JOBFENCE_CGROUP", "--array=1-20", "-c1", "--mem=50")
     expect_equal(site.wait(jobid, 120), "COMPLETED", "states")
     tasks = [int(job["JobId"]) for job in site.jobs(jobid)]
     expect_equal(len(tasks), 20, "number of tasks")
-    for task in tasks:
-        expect_match(r"/step_batch(/user)?\n$", site.output(task), "the path")
-    expect_equal(len({site.output(task) for task in tasks}), 20, "number of cgroups")
+    # What follows is Slurm's: 26.05 says there that it could not wait for its own directory, where it is slow.
+    paths = [site.output(task).split("\n", 1)[0] for task in tasks]
+    for path in paths:
+        expect_match(r"/step_batch(/user)?$", path, "the path")
+    expect_equal(len(set(paths)), 20, "number of cgroups")

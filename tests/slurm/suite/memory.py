@@ -2,6 +2,7 @@
 """Memory beside its limit: reclaim before the kill, protection, whole steps killed, and the limits of users and tasks."""
 
 import os
+import time
 
 from .. import kernel
 from ..harness import (
@@ -76,16 +77,20 @@ def slowed_then_killed(site):
         raise Skip("cgroup v1 has no memory.high")
     user = site.users[0]
     site.configure(MemoryHighPercent="98")
-    jobid = site.submit(user, f"{WAIT.format(file='slowed')}; {EAT}", "-c1", "--mem=200")
+    # The script outlives what eats, and its directory with it, until that has been looked at.
+    jobid = site.submit(user, f"""
+        {WAIT.format(file="slowed")}
+        {EAT}
+        status=$?
+        {WAIT.format(file="looked")}
+        exit $status
+        """, "-c1", "--mem=200")
     group = fenced(site, jobid)
     expect_equal(group.memory_high(), 196 * MIB, f"memory.high of {group.path}")
-    seen = {}
     (site.directory(user) / "slowed").touch()
-
-    def ended():
-        seen.update(group.memory_events())
-        return site.job(jobid).get("JobState") not in ("RUNNING", "COMPLETING")
-    until(ended, 90, "the end of the job")
+    until(group.oom_kills, 90, "the kill")
+    seen = group.memory_events()
+    (site.directory(user) / "looked").touch()
     expect(site.wait(jobid) in ("OUT_OF_MEMORY", "FAILED"), f"state {site.job(jobid).get('JobState')}")
     until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
     expect_killed_for_memory(site.output(jobid), jobid, "batch", 200)
@@ -164,6 +169,11 @@ def memory_of_user(site):
     if not has_users(group):
         raise Skip("Slurm has no directories of users here")
     expect_equal(group.parent.user.memory_limit(), 250 * MIB, f"memory limit of {group.parent.user.path}")
+    # On v1 a user's memory goes to swap first, until a job is at its own limit, which counts that, too.
+    top = group.parent.user.limits_directory("memory")
+    for switch in (top / "memory.swappiness", *top.rglob("memory.swappiness")):
+        if switch.exists():
+            switch.write_text("0")
     eater = site.submit(first, EAT, "-c1", "--mem=200")
     expect(site.wait(eater) != "COMPLETED", "the second job had all that it wanted")
     until(lambda: not site.step_daemons(eater), 10, "the end of its step daemon")
@@ -177,7 +187,8 @@ def memory_of_user(site):
     for jobid in kept, other:
         site.scancel(jobid)
         site.wait(jobid)
-    until(lambda: not group.parent.user.remains(), 10, "the removal of the user's directory")
+    # One of Slurm's own (22.05 on v1) Slurm may leave behind, if the kernel is not done with what was in it.
+    until(lambda: not group.parent.remains() and not site.leftovers(), 10, "the removal of the user's directory")
 
 
 @case
@@ -198,19 +209,22 @@ def memory_of_task(site):
         jobid = int(until(running, 30, "the job"))
         allocated(site, user, jobid)
         group = fenced(site, jobid, "step_0")
-        until(lambda: len(group.members()) >= 2, 10, "both tasks")
+        # Each by itself: a task can have begun another program when the other task has not begun.
+        until(lambda: all(group.task(number).members() for number in (0, 1)), 10, "both tasks")
         for number in 0, 1:
             expect_equal(group.task(number).memory_limit(), 60 * MIB, f"memory limit of task {number}")
         expect_equal(group.memory_limit(), 300 * MIB, f"memory limit of {group.path}")
         (site.directory(user) / "task").touch()
         until(lambda: group.task(1).oom_kills(), 60, "the kill in task 1")
         expect(group.task(0).members(), "task 0 has lost its processes")
+        # A step that is cancelled in its first moments, before its srun has all streams, ends after a minute ("Abandoning IO").
+        time.sleep(1)
         site.scancel(jobid)
         ended(process)
     until(lambda: not group.parent.remains(), 10, "the removal of the job's directories")
 
 
-@case
+@case(measured=True)
 def memory_protection(site):
     """Protected memory stays where other jobs of the user want more than he may have."""
     keys = {"MemoryLowPercent": "60", "MemoryMinPercent": "30"}

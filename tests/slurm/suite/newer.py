@@ -10,7 +10,7 @@ from pathlib import Path
 from .. import kernel
 from ..harness import (
     MIB, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_limits, expect_match, fenced,
-    fences_well, started,
+    fences_well, pid_from, started,
 )
 from ..sites import InstalledSite, until, write_atomically
 from .failure import failing
@@ -88,7 +88,7 @@ def private_tmp_of_jobs(site):
         expect_equal(plugin, mount_namespace(site.slurmd_pid()), "mount namespace in which tasks are attached")
 
 
-@case
+@case(newer=True)
 def plugins_in_the_container(site):
     """contain_spank: tasks are attached by a process that shares the daemon's memory, not its descriptors."""
     since(site, 24, 5)
@@ -97,7 +97,7 @@ def plugins_in_the_container(site):
         expect_equal({plugin}, tasks, "mount namespaces in which tasks are attached, and in which they run")
 
 
-@case
+@case(newer=True)
 def prolog_in_the_job(site):
     """PrologFlags=RunInJob: the prolog is run by the extern step's daemon, where that is."""
     since(site, 24, 5)
@@ -124,7 +124,7 @@ def prolog_in_the_job(site):
         ran.unlink(missing_ok=True)
 
 
-@case
+@case(newer=True)
 def memory_changes(site):
     """A running job is given less memory (more Slurm refuses): its own limits follow, ours with the next step."""
     since(site, 26, 5)
@@ -206,7 +206,7 @@ def memory_changes(site):
         fences_well(site, user)
 
 
-@case
+@case(newer=True)
 def waits_for_children(site):
     """srun --wait-for-children sees a task's children only where it left them."""
     help = site.command("srun", "--help").stdout
@@ -216,11 +216,26 @@ def waits_for_children(site):
     if not re.search(r"^ProctrackType\s*=\s*proctrack/cgroup", shown, re.M):
         raise Skip("only proctrack/cgroup can wait for them")
 
+    user = site.users[0]
+    parent, go = (site.directory(user) / f"parent.{name}" for name in ("pid", "go"))
+    script = "echo $$ >parent.pid; (until [ -e parent.go ]; do sleep 0.1; done; echo child is done) & echo task is done"
+
     def seen(*options):
-        done = site.srun(site.users[0], "-c1", "--mem=100", *options, "sh", "-c",
-                         "(sleep 3; echo child is done) & echo task is done")
-        expect_equal(done.returncode, 0, f"srun ({done.stderr})")
-        return done.stdout
+        for file in parent, go:
+            file.unlink(missing_ok=True)
+        with started(site, user, ["srun", "-c1", "--mem=100", *options, "sh", "-c", script]) as srun:
+            pid = pid_from(parent, 30)
+            until(lambda: not kernel.is_alive(pid), 20, "the end of the task")
+            # A child for which srun should not wait has nothing to say before srun has ended.
+            if options:
+                go.touch()
+            try:
+                # Slurm gives up what a child holds open after a minute: before that.
+                status, said, errors = ended(srun, 15)
+            finally:
+                go.touch()
+        expect_equal(status, 0, f"srun ({errors})")
+        return said
 
     def seen_both():
         return {"asked to": seen("--wait-for-children"), "not asked to": seen()}

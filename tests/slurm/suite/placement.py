@@ -9,6 +9,8 @@ from pathlib import Path
 from .. import kernel
 from ..harness import EAT, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
 from ..sites import InstalledSite, until
+from .limits import LONG, LONG_PERIOD
+from .sharing import use
 
 SPINS = "while :; do :; done"
 
@@ -90,19 +92,12 @@ def expect_favordynmods(said, mounts):
         expect(abs(float(saved.group(1)) - max(first - following, 0)) < 0.11, f"{told} ({first} and {following} ms)")
 
 
-def use_of(group, seconds=5):
-    """CPUs that were used over that time."""
-    start, used = time.monotonic(), group.cpu_seconds()
-    time.sleep(seconds)
-    return (group.cpu_seconds() - used) / (time.monotonic() - start)
-
-
 @case
 def all_steps_together(site):
     """Each step alone may use the grant; all of them, and what is adopted, no more than the job."""
     # So little that the quota is met on one core, too: Slurm may have bound them all to one.
     grant, headroom = 0.5, 0.25
-    site.configure(CPUQuotaPercent="50", HeadroomCPUs=str(headroom))
+    site.configure(CPUQuotaPercent="50", HeadroomCPUs=str(headroom), **LONG_PERIOD)
     jobid = site.submit(site.users[0], f"""
         srun --overlap --mem=50 bash -c '{SPINS}' &
         srun --overlap --mem=50 bash -c '{SPINS}' &
@@ -113,8 +108,7 @@ def all_steps_together(site):
     expect_equal([step.cpu_limit() for step in steps], [grant] * 3, "CPU limits of the steps")
     job = steps[0].parent
     allowed = grant if job.own or not kernel.has_v2_controllers() else grant + headroom
-    with site.favoured():
-        used = use_of(job)
+    used = use(site, [job], LONG)[0]
     expect(used <= allowed * 1.05, f"the job used {used:.3f} CPUs of {allowed}")
     if os.cpu_count() > 1:
         expect(used >= allowed / 2, f"the job used only {used:.3f} CPUs of {allowed}")

@@ -191,11 +191,11 @@ def programs_of_its_own(site):
 
 @scenario
 def streams_of_srun(site):
-    """What goes in and comes out, and where."""
+    """What goes in and comes out, and where. Of one status that both tasks have, srun would speak once or twice."""
     done = site.as_user(site.users[0], [
         "srun", "-n2", "-O", "--mem=100", "--label", "sh", "-c",
-        "cat; echo out; echo err >&2; exit 4"], stdin="one\ntwo\n")
-    expect_equal(done.returncode, 4, "exit status of srun")
+        "cat; echo out; echo err >&2; exit $((4 + SLURM_PROCID))"], stdin="one\ntwo\n")
+    expect_equal(done.returncode, 5, "exit status of srun")
     expect_in("0: two\n", done.stdout, "srun's stdout")
     return done.returncode, sorted(done.stdout.splitlines()), sorted(done.stderr.splitlines())
 
@@ -286,7 +286,7 @@ def suspended(site):
             until(lambda: (time.time() - alive.stat().st_mtime < 1.5) is wanted, 20, command)
         site.scancel("--signal=USR1", jobid)
     found = batch(site, """
-        srun -n1 sh -c 'trap "echo USR1 >>heard; exit 0" USR1; echo ready >>heard
+        srun -n1 sh -c 'trap "echo USR1 >>heard; exit 0" USR1; touch alive; echo ready >>heard
             while :; do touch alive; sleep 0.2; done'
         echo srun $?
         """, "-c1", during=during)
@@ -501,7 +501,7 @@ def compare(site, scenarios, **changes):
         raise Skip(f"no difference, but sacct's part is not compared: that needs {lacking}")
 
 
-@case(layout=False)
+@case(layout=False, patient=True)
 def as_without_jobfence(site):
     compare(site, SCENARIOS)
 
