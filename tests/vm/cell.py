@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Runs the Slurm cases in one virtual machine cell: cell.py CELL [--installed | --two-nodes] [--layout | CASE...].
+"""Runs the Slurm cases in one virtual machine cell: cell.py CELL [--installed | --two-nodes] [--layout] [--no-measured] [--share N/M] [CASE...] [--reboot], or
+many short jobs: cell.py CELL --soak N [--seed SEED].
 
 What is installed is what 'make install' installs, and its cases are run by the Slurm that is installed; then those of two
 nodes by a private one, placed as the cell says. --installed, --two-nodes: only one of them. --layout: only the cases in which the cgroup
-layout makes a difference.
+layout makes a difference. --no-measured: none that measure for long. --share 1/2: every second of them. --reboot: if they pass, the guest is reset while a job runs, and what comes of that is looked at.
 """
 
 import argparse
@@ -21,7 +22,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 TOP = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm")]
 from cells import CELLS  # noqa: E402
-from slurm import saboteur, suite  # noqa: E402, F401
+from slurm import reboot, saboteur, suite  # noqa: E402, F401
 from slurm.harness import CASES  # noqa: E402
 
 TESTS = "opt/jobfence-tests"
@@ -48,6 +49,26 @@ jobfence check || exit 1
 python3 -B /{TESTS}/slurm/cases.py --site installed $INSTALLED_CASES || status=1
 systemctl stop slurmd.service slurmctld.service
 """
+SOAK = f"""
+systemctl daemon-reload
+systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
+/opt/guest/start-slurm || exit 1
+python3 -B /{TESTS}/slurm/soak.py --site installed $SOAK || status=1
+"""
+# The guest's command is run again after a reset.
+WAS_REBOOTED = f"""
+[ ! -e {reboot.NOTES} ] || exec python3 -B /{TESTS}/slurm/reboot.py after
+"""
+REBOOT = f"""
+[ $status = 0 ] || exit $status  # with the logs of this boot
+systemctl daemon-reload
+systemctl stop munge.service
+echo RunDir={reboot.RUN_DIR} >{reboot.CONFIG}
+systemctl enable jobfence.service
+systemctl restart jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
+/opt/guest/start-slurm || exit 1
+exec python3 -B /{TESTS}/slurm/reboot.py before
+"""
 TWO_NODES = f"""
 python3 -B /{TESTS}/slurm/cases.py --site two-nodes --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence \
     --settings /opt/guest/run --patience 3 $TWO_NODES_CASES || status=1
@@ -71,9 +92,9 @@ def payload(directory):
         print(f"cell: {reason}", file=sys.stderr)
 
 
-def in_guest(sites, layout, cases):
+def in_guest(sites, chosen_by, reboots, cases):
     """The guest's commands; nothing is said of a site that has none of these cases."""
-    lines = ["status=0", WHAT_IT_IS]
+    lines = [WAS_REBOOTED, "status=0", WHAT_IT_IS]
     unknown = set(cases)
     for site, name, commands in ("installed", "INSTALLED_CASES", INSTALLED), ("two-nodes", "TWO_NODES_CASES", TWO_NODES):
         if site not in sites:
@@ -82,11 +103,16 @@ def in_guest(sites, layout, cases):
         unknown -= set(chosen)
         if cases and not chosen:
             continue
-        options = ["--layout"] if layout else ["--only", *chosen] if chosen else []
+        options = chosen_by + (["--only", *chosen] if chosen else [])
         lines += [f"{name}='{' '.join(options)}'", commands]
     if unknown:
         sys.exit(f"cell: no such case: {', '.join(sorted(unknown))}")
-    return "\n".join([*lines, "exit $status"])
+    return "\n".join([*lines, REBOOT if reboots else "exit $status"])
+
+
+def soak_in_guest(count, seed):
+    options = f"-n {count}" + ("" if seed is None else f" --seed {seed}")
+    return "\n".join(["status=0", WHAT_IT_IS, f"SOAK='{options}'", SOAK, "exit $status"])
 
 
 def arguments():
@@ -97,7 +123,13 @@ def arguments():
                       help="only the cases of the installed Slurm")
     only.add_argument("--two-nodes", dest="sites", action="store_const", const=["two-nodes"],
                       help="only the cases of two nodes")
+    only.add_argument("--only-reboot", dest="sites", action="store_const", const=[], help="no cases, but a reboot")
+    parser.add_argument("--reboot", action="store_true", help="a reboot after cases that have passed")
     parser.add_argument("--layout", action="store_true", help="only those in which the cgroup layout makes a difference")
+    parser.add_argument("--no-measured", action="store_true", help="none that measure for long what limits do")
+    parser.add_argument("--share", metavar="N/M", help="the N-th part of them, where M cells have one each")
+    parser.add_argument("--soak", type=int, metavar="N", help="no cases: so many short jobs, and kills at random")
+    parser.add_argument("--seed", type=int, help="of an earlier --soak, for the same decisions")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.set_defaults(sites=["installed", "two-nodes"])
     return parser.parse_args()
@@ -106,14 +138,22 @@ def arguments():
 def main():
     options = arguments()
     cell = options.cell
-    commands = in_guest(options.sites, options.layout, options.cases)
-    results = TOP / "target/vm/results" / cell
+    reboots = options.reboot or not options.sites
+    chosen_by = ["--layout"] * options.layout + ["--no-measured"] * options.no_measured
+    chosen_by += ["--share", options.share] if options.share else []
+    commands = in_guest(options.sites, chosen_by, reboots, options.cases)
+    # An emulated guest needs some seconds for a job.
+    seconds = 4200 if options.soak is None else 1200 + 8 * options.soak
+    if options.soak is not None:
+        commands = soak_in_guest(options.soak, options.seed)
+    # 'make check' has it twice in one cell, at once.
+    results = TOP / "target/vm/results" / (f"{cell}-two-nodes" if options.sites == ["two-nodes"] else cell)
     shutil.rmtree(results, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
         payload(directory)
         process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
-             os.environ.get("JOBFENCE_VM_TIMEOUT", "2400"), "--", "sh", "-c", commands],
+             os.environ.get("JOBFENCE_VM_TIMEOUT", str(seconds)), *["--reboots"] * reboots, "--", "sh", "-c", commands],
         )  # fmt: skip
         # It tidies up after itself, and so do we once it has.
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
