@@ -2,6 +2,8 @@
 # make            build                          make demo    see it work, in a private Slurm
 # make check      every test                     make bench   the numbers, with their floor
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
+# make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
+# make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
 
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
@@ -14,6 +16,11 @@ CARGO ?= cargo
 CELL ?=
 CASES ?=
 JOBS ?= 1
+TARGET ?=
+SECONDS ?= 60
+N ?= 2000
+SITE ?= vm
+SEED ?=
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
@@ -24,7 +31,7 @@ PLACE = sed -e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@BINDIR@|$(BINDIR)|g' \
     -e 's|@ARGUMENT@|$(addprefix $() config=,$(OTHER))|g' -e 's|@OPTION@|$(addprefix $() --config=,$(OTHER))|g'
 SOURCES = Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all demo check bench vm install uninstall bindings clean
+.PHONY: all demo check bench vm fuzz soak install uninstall bindings clean
 
 all:
 	$(CARGO) build --release --locked
@@ -35,7 +42,7 @@ demo:
 	python3 -B tests/demo.py --so $(SO) --bin $(BIN)
 
 check:
-	tests/need build slurm vm
+	tests/need build host slurm vm
 	python3 -B tests/check.py
 
 bench:
@@ -47,6 +54,18 @@ bench:
 vm: all
 	tests/need build vm
 	python3 -B tests/vm/matrix.py --jobs $(JOBS) --only $(CASES) --cell $(CELL)
+
+fuzz:
+	tests/fuzz/run $(SECONDS) $(TARGET)
+
+soak: all
+ifeq ($(SITE),private)
+	tests/need build slurm
+	python3 -B tests/slurm/soak.py --so $(SO) --bin $(BIN) -n $(N) $(addprefix --seed ,$(SEED))
+else
+	tests/need build vm
+	tests/vm/cell.py $(or $(CELL),debian12-v2-own) --soak $(N) $(addprefix --seed ,$(SEED))
+endif
 
 # Renews the committed bindings; needs slurm/spank.h and libclang.
 bindings:

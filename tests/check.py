@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Every test, in groups: what 'make check' runs. check.py [GROUP...] runs some of them.
 
+Groups of one stage run two at a time, those of no stage alone: they measure on this machine itself.
 A group whose needs this machine does not meet is skipped, with the reason; with CI=true in the environment that is a
 failure. The whole output of each group is in target/check/.
 """
 
+import itertools
 import os
 import re
 import shutil
@@ -21,15 +23,17 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 TOP = Path(__file__).resolve().parents[1]
 LOGS = TOP / "target/check"
-TAIL = 80
-GUESTS_AT_ONCE = 2
+STARTED = time.monotonic()
+TAIL = 60
+AT_ONCE = 2
 RUNNING = set()  # what to end when we are ended
 sys.path.insert(0, str(TOP / "tests/vm"))
-from cells import CHECKED  # noqa: E402
+from cells import CELLS, CHECKED  # noqa: E402
 
 SO, BIN = "target/release/libjobfence.so", "target/release/jobfence"
 RELEASE = ("cargo", "build", "--release", "--locked")
-PRIVATE_SLURM = ("slurmctld", "slurmd", "munged")
+PRIVATE_SLURM = {"root": True, "programs": ("slurmctld", "slurmd", "munged"), "controllers": ("cpu", "memory")}
+GUESTS = ("mmdebstrap", "mkfs.ext4")
 
 
 @dataclass(frozen=True)
@@ -37,56 +41,49 @@ class Group:
     name: str
     commands: tuple
     seconds: int  # more than this is a hang
+    stage: str = ""
     root: bool = False
     programs: tuple = ()
     controllers: tuple = ()
 
 
+IMAGES = tuple(("python3", "-B", "tests/vm/vm.py", "image", "--cell", image)
+               for image in dict.fromkeys(CELLS[cell].image for cell, _ in CHECKED))
+CASES = ("python3", "-B", "tests/slurm/cases.py", "--so", SO, "--bin", BIN)
+# Beside another private Slurm: jobfence looks for a job's processes among those of its user.
+OTHER_USERS = ("--users", "daemon", "mail")
+
 GROUPS = (
-    Group("format", (("cargo", "fmt", "--check"),), 60),
-    Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), 900),
-    Group("unit", (("cargo", "test", "--locked", "--lib", "--bins"),), 900),
+    Group("format", (("cargo", "fmt", "--check"),), 60, "build"),
+    Group("install", (RELEASE, ("tests/install.sh",)), 900, "build"),
+    Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), 900, "build"),
+    Group("unit", (("cargo", "test", "--locked", "--lib", "--bins"),), 900, "build"),
+    Group("images", IMAGES, 1800, "build", root=True, programs=GUESTS),
+    # All that the host's tests need is built with it.
+    Group("fuzz", (("cargo", "test", "--locked", "--no-run"), ("cargo", "test", "--locked", "--test", "fuzz")), 900, "build"),
     Group(
         "host",
-        (("cargo", "test", "--locked", "--test", "*"),),
-        600,
+        # What is fuzzed has a group of its own, which needs no root.
+        (("cargo", "test", "--locked", "--test", "*", "--", "--skip", "targets::fuzz::"),),
+        1800,
         root=True,
         controllers=("cpu", "memory"),
     ),
-    Group("install", (RELEASE, ("tests/install.sh",)), 900),
-    Group(
-        "slurm",
-        (RELEASE, ("python3", "-B", "tests/slurm/cases.py", "--so", SO, "--bin", BIN)),
-        1500,
-        root=True,
-        programs=PRIVATE_SLURM,
-        controllers=("cpu", "memory"),
-    ),
-    Group(
-        "slurm two nodes",
-        (RELEASE, ("python3", "-B", "tests/slurm/cases.py", "--site", "two-nodes", "--so", SO, "--bin", BIN)),
-        900,
-        root=True,
-        programs=PRIVATE_SLURM,
-        controllers=("cpu", "memory"),
-    ),
-    Group(
-        "demo",
-        (RELEASE, ("python3", "-B", "tests/demo.py", "--so", SO, "--bin", BIN)),
-        600,
-        root=True,
-        programs=PRIVATE_SLURM,
-        controllers=("cpu", "memory"),
-    ),
+    Group("slurm", (RELEASE, (*CASES, "--no-patient")), 1500, "slurm", **PRIVATE_SLURM),
+    Group("slurm patient", (RELEASE, (*CASES, "--patient", *OTHER_USERS)), 900, "slurm", **PRIVATE_SLURM),
+    Group("slurm two nodes", (RELEASE, (*CASES, "--site", "two-nodes", *OTHER_USERS)), 900, "slurm", **PRIVATE_SLURM),
+    Group("soak", (RELEASE, ("python3", "-B", "tests/slurm/soak.py", "--so", SO, "--bin", BIN, "-n", "40")), 600, **PRIVATE_SLURM),
+    Group("demo", (RELEASE, ("python3", "-B", "tests/demo.py", "--so", SO, "--bin", BIN)), 600, **PRIVATE_SLURM),
     *(
         Group(
-            f"vm {cell}",
+            f"vm {cell}" + " two nodes" * ("--two-nodes" in options),
             (RELEASE, ("python3", "-B", "tests/vm/cell.py", cell, *options)),
-            2700,
+            4500,
+            "guests",  # a processor each
             root=True,
-            programs=("mmdebstrap", "mkfs.ext4"),
+            programs=GUESTS,
         )
-        for cell, options in CHECKED.items()
+        for cell, options in CHECKED
     ),
 )
 
@@ -166,6 +163,18 @@ def counts(text):
     return total
 
 
+def telling(text):
+    """What to read of a group that failed: which tests did, what our own runners say of each, and how the output ends."""
+    lines = text.splitlines()
+    names = re.findall(r"^FAIL +(\w+)|^test (\S+) \.\.\. FAILED", text, re.M)
+    shown = [f"failed: {', '.join(ours or cargos for ours, cargos in names)}"] if names else []
+    is_of_failed = False
+    for line in lines[:-TAIL]:
+        is_of_failed = line.startswith("FAIL ") or is_of_failed and line.startswith("     ")
+        shown += [line] if is_of_failed else []
+    return shown + lines[-TAIL:]
+
+
 def main():
     # Ended like an exception, so that what runs is ended too.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -176,21 +185,20 @@ def main():
     strict = os.environ.get("CI") == "true"
     LOGS.mkdir(parents=True, exist_ok=True)
     chosen = [g for g in GROUPS if not wanted or {g.name, g.name.split()[0]} & set(wanted)]
-    # A guest waits half of its time; the other groups measure on this machine itself.
-    guests = [group for group in chosen if group.name.startswith("vm ")]
     results = {}
-    pool = ThreadPoolExecutor(GUESTS_AT_ONCE)
+    pool = ThreadPoolExecutor(AT_ONCE)
     try:
-        for group in chosen:
-            if group not in guests:
-                results[group.name] = result(group, strict)
-        results.update(zip((group.name for group in guests), pool.map(lambda group: result(group, strict), guests)))
+        for _, groups in itertools.groupby(chosen, lambda group: group.stage or group.name):
+            # In their order, each when one before it has ended.
+            for group, found in [(group, pool.submit(result, group, strict)) for group in groups]:
+                results[group.name] = found.result()
     except BaseException:
+        # First: what is ended makes room for the next.
+        pool.shutdown(wait=False, cancel_futures=True)
         for child in list(RUNNING):
             end(child)
         raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+    pool.shutdown()
     print()
     for group in chosen:
         verdict, seconds, words, _ = results[group.name]
@@ -200,12 +208,18 @@ def main():
     sys.exit(1 if total[1] else 0)
 
 
+def clock():
+    """Minutes and seconds since the start."""
+    minutes, seconds = divmod(int(time.monotonic() - STARTED), 60)
+    return f"{minutes:3}:{seconds:02}"
+
+
 def result(group, strict):
     """What the group's row of the table says: the verdict, seconds, words, and its (passed, failed, skipped)."""
     reason = lacking(group)
     if reason:
         return ("FAIL", "-", reason, (0, 1, 0)) if strict else ("skip", "-", reason, (0, 0, 1))
-    print(f"{group.name} ...", flush=True)
+    print(f"{clock()} {group.name} ...", flush=True)
     path, start = LOGS / f"{group.name.replace(' ', '-')}.log", time.monotonic()
     with open(path, "w+", encoding="utf-8", errors="replace") as log:
         status = run(group, log)
@@ -215,11 +229,13 @@ def result(group, strict):
     if status == LACKS and not strict:
         return "skip", "-", (text.splitlines() or ["it lacks something"])[-1], (0, 0, 1)
     if status:
-        print("\n".join([f"{group.name}:", *text.splitlines()[-TAIL:]]), flush=True)
+        print("\n".join([f"{group.name}:", *telling(text)]), flush=True)
         failed = max(failed, 1)
     elif passed == 0:
         passed = 1  # format, clippy and the demo are one test each
     words = f"{passed} passed, {failed} failed, {skipped} skipped"
+    # Who is ended in the middle has said how far it was.
+    print(f"{clock()} {group.name}: {words}", flush=True)
     return "FAIL" if failed else "pass", f"{time.monotonic() - start:.0f} s", words, (passed, failed, skipped)
 
 
