@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The shared object in a process that loads it again and again: nothing is left there. slurmd never ends, and loads its plugins
+//! once more when it is reconfigured.
+
+use std::fs;
+use std::process::Command;
+
+mod common;
+mod stand_in;
+
+use stand_in::StandIn;
+
+/// A configuration, and what it needs.
+struct Place {
+    temp: tempfile::TempDir,
+    stand_in: StandIn,
+    arguments: Vec<String>,
+    base: common::Base,
+}
+
+fn place(test: &str) -> Option<Place> {
+    let base = common::Base::new(&format!("jobfence-test-{}-{test}", std::process::id()));
+    let temp = tempfile::tempdir().unwrap();
+    let stand_in = StandIn::compile(temp.path()).map_err(|why| common::skip(&why)).ok()?;
+    let run_dir = temp.path().join("run");
+    // No file: the arguments say all that is not as it is everywhere.
+    let arguments = vec![
+        format!("config={}", temp.path().join("jobfence.conf").display()),
+        format!("CgroupBase={}", base.name),
+        format!("RunDir={}", run_dir.display()),
+        "MaxProcesses=40".to_owned(),
+    ];
+    fs::write(temp.path().join("jobfence.conf"), "# all defaults\n").unwrap();
+    Some(Place { temp, stand_in, arguments, base })
+}
+
+/// What a process used after so many rounds.
+#[derive(Debug, PartialEq, Eq)]
+struct Use {
+    descriptors: u64,
+    threads: u64,
+    kib: u64,
+}
+
+fn uses(text: &str) -> Vec<Use> {
+    // after N descriptors N threads N kib N
+    let of_line = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| words.get(at).and_then(|word| word.parse().ok());
+        Some(Use { descriptors: number(3)?, threads: number(5)?, kib: number(7)? })
+    };
+    text.lines().filter_map(of_line).collect()
+}
+
+const ROUNDS: u32 = 10_000;
+
+/// The kernel counts to some pages. What loses 16 bytes in each round loses more than this in half of them.
+const KIB: u64 = 64;
+
+/// So many rounds in one process. In the first half of them the C library finds out what it needs.
+fn does_not_grow(test: &str, word: &str, more: &[&str]) {
+    let Some(mut place) = place(test) else { return };
+    place.arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
+    let mut command = place.stand_in.command(&[format!("{word}={ROUNDS}")], &place.arguments);
+    let output = command.output().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    let end: String = log.lines().rev().take(5).collect::<Vec<_>>().join("\n");
+    assert!(output.status.success(), "{:?}: {end}", output.status);
+    assert!(!log.contains("error: "), "{end}");
+    let uses = uses(&String::from_utf8_lossy(&output.stdout));
+    let (Some(first), Some(last), 10) = (uses.get(4), uses.last(), uses.len()) else { panic!("{uses:?}") };
+    assert_eq!((last.descriptors, last.threads), (first.descriptors, first.threads), "{uses:?}");
+    assert!(last.kib <= first.kib + KIB, "{uses:?}");
+}
+
+#[test]
+fn ten_thousand_starts_in_one_slurmd_leave_no_descriptor_thread_or_memory() {
+    does_not_grow("starts", "starts", &[]);
+}
+
+/// Without tasks, and without the memory controller, since the kernel takes longest for these; valgrind's steps have both.
+#[test]
+fn ten_thousand_steps_in_one_process_leave_no_descriptor_thread_or_memory() {
+    does_not_grow("steps", "steps", &["ConstrainRAMSpace=no", "ConstrainSwapSpace=no"]);
+}
+
+/// Memory that is used wrongly, or lost: in a step with a task, and in slurmd.
+#[test]
+fn valgrind_finds_nothing() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return common::skip("valgrind is not installed");
+    }
+    let Some(place) = place("valgrind") else { return };
+    for words in [vec!["straggler".to_owned()], vec!["steps=2".to_owned()], vec!["starts=2".to_owned()]] {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args([
+            "--quiet",
+            "--error-exitcode=99",
+            "--leak-check=full",
+            "--errors-for-leak-kinds=definite,indirect,possible",
+        ]);
+        valgrind.args(["--show-leak-kinds=definite,indirect,possible", "--keep-debuginfo=yes"]);
+        let output = place.stand_in.command_below(valgrind, &words, &place.arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("== "), "{words:?}: {:?}\n{said}", output.status);
+    }
+    assert_eq!(
+        fs::read_dir(place.temp.path().join("run")).unwrap().flatten().filter(|e| !e.path().is_dir()).count(),
+        0
+    );
+    drop(place.base);
+}
