@@ -347,6 +347,14 @@ class Group:
                 found.setdefault(device, {})[name] = int(rate)
         return found
 
+    def written(self, device):
+        """Bytes that have gone to this device ("8:0"), those of the page cache, too: cgroup2 alone knows whose they are."""
+        for line in self.file("io", "io.stat", None).splitlines():
+            found, *counts = line.split()
+            if found == device:
+                return int(dict(count.split("=") for count in counts).get("wbytes", 0))
+        return 0
+
     def io_weight(self):
         """Of a device without one of its own, 100 being a new directory's; None where no scheduler or policy has weights."""
         for prefix in "", "bfq.":
