@@ -2,12 +2,12 @@
 //! Sets of CPUs by their numbers, as the kernel's files have them: `0-3,8,10-11` (cpuset(7), "List format"). Slurm writes its
 //! lists of cores the same way (`bit_fmt`, src/common/bitstring.c).
 
-use std::collections::BTreeSet;
 use std::fmt;
 
-/// A set of CPUs, or of Slurm's cores, by number.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CpuList(BTreeSet<u32>);
+/// A set of CPUs, or of Slurm's cores, by number: a bit for each, so that a short text that names many costs little. The last word is not
+/// zero: equal sets are equal.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct CpuList(Vec<u64>);
 
 /// More than any kernel has (`NR_CPUS`, 8192 on x86-64 at most) and any list of Slurm's can name: numbers are below it, and a
 /// text names no more of them.
@@ -16,21 +16,21 @@ const MOST: u32 = 65_536;
 impl CpuList {
     /// Reads a list; the empty text is the empty set. `None`: it is not a list, or names more than 65536 or one above 65535.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut numbers = BTreeSet::new();
+        let mut list = Self::default();
         let mut named = 0u32;
         for item in text.trim().split(',').filter(|item| !item.is_empty()) {
             let (first, last) = item.split_once('-').unwrap_or((item, item));
             let (first, last) = (number(first)?, number(last)?);
             // Counted before they are taken, each time that one is named.
             named = named.checked_add(last.checked_sub(first)?.checked_add(1)?).filter(|named| *named <= MOST)?;
-            numbers.extend(first..=last);
+            list.extend(first..=last);
         }
-        Some(Self(numbers))
+        Some(list)
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Whether there is none.
@@ -40,51 +40,89 @@ impl CpuList {
 
     /// The lowest number.
     pub fn first(&self) -> Option<u32> {
-        self.0.first().copied()
+        self.iter().next()
     }
 
     /// The highest number.
     pub fn last(&self) -> Option<u32> {
-        self.0.last().copied()
+        (0..MOST).step_by(64).zip(&self.0).last().and_then(|(first, word)| Some(first + word.checked_ilog2()?))
     }
 
     /// All of them, the lowest first.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.0.iter().copied()
+        let words = (0..MOST).step_by(64).zip(&self.0);
+        words.flat_map(|(first, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit))
     }
 
     /// Whether this one is among them.
     pub fn contains(&self, number: u32) -> bool {
-        self.0.contains(&number)
+        self.word(number as usize / 64) >> (number % 64) & 1 == 1
     }
 
     /// Whether each of these is in the other, too.
     pub fn is_within(&self, other: &Self) -> bool {
-        self.0.is_subset(&other.0)
+        self.without(other).is_empty()
     }
 
     /// These and the other's.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        Self(self.0.union(&other.0).copied().collect())
+        self.with(other, |these, others| these | others)
     }
 
     /// Those that the other has, too.
     #[must_use]
     pub fn in_both(&self, other: &Self) -> Self {
-        Self(self.0.intersection(&other.0).copied().collect())
+        self.with(other, |these, others| these & others)
     }
 
     /// These without the other's.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
-        Self(self.0.difference(&other.0).copied().collect())
+        self.with(other, |these, others| these & !others)
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        self.0.get(at).copied().unwrap_or(0)
+    }
+
+    fn with(&self, other: &Self, merge: impl Fn(u64, u64) -> u64) -> Self {
+        let all = 0..self.0.len().max(other.0.len());
+        let mut words: Vec<u64> = all.map(|at| merge(self.word(at), other.word(at))).collect();
+        while words.last() == Some(&0) {
+            words.pop();
+        }
+        Self(words)
     }
 }
 
+/// Numbers above 65535 are no CPU's, and are left out.
+impl Extend<u32> for CpuList {
+    fn extend<I: IntoIterator<Item = u32>>(&mut self, numbers: I) {
+        for number in numbers.into_iter().filter(|number| *number < MOST) {
+            let at = number as usize / 64;
+            if self.0.len() <= at {
+                self.0.resize(at + 1, 0);
+            }
+            if let Some(word) = self.0.get_mut(at) {
+                *word |= 1 << (number % 64);
+            }
+        }
+    }
+}
+
+/// As [`Extend`].
 impl FromIterator<u32> for CpuList {
     fn from_iter<I: IntoIterator<Item = u32>>(numbers: I) -> Self {
-        Self(numbers.into_iter().collect())
+        let mut list = Self::default();
+        list.extend(numbers);
+        list
+    }
+}
+
+impl fmt::Debug for CpuList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CpuList({self})")
     }
 }
 
@@ -156,7 +194,11 @@ mod tests {
         assert_eq!(a.without(&b), list("0-1,8"));
         assert!(list("1,8").is_within(&a) && !b.is_within(&a) && list("").is_within(&b));
         assert_eq!((a.first(), a.last(), list("").first()), (Some(0), Some(8), None));
-        assert!(a.contains(8) && !a.contains(4));
+        assert!(a.contains(8) && !a.contains(4) && !a.contains(u32::MAX));
+        // What is left of a set is as one that never had more.
+        assert_eq!(list("0,65535").without(&list("64-65535")), list("0"));
+        assert_eq!((list("0,65535").last(), list("64,63").first(), list("63-64").len()), (Some(65_535), Some(63), 2));
+        assert_eq!([5, u32::MAX, 65_536].into_iter().collect::<CpuList>(), list("5"));
     }
 
     proptest! {
