@@ -278,6 +278,32 @@ fn in_parallel<'a>(
     });
 }
 
+/// The calls that undisturbed runs make each time, where and as busy as those are of which one fails.
+fn recorded<'a>(
+    stand_in: &'a StandIn,
+    settings: &Settings<'_>,
+    run: impl Fn(&Site<'a>) -> Vec<Point> + Sync,
+) -> Vec<Point> {
+    let workers = workers(settings);
+    let runs = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for worker in 0..workers {
+            let (runs, run) = (&runs, &run);
+            scope.spawn(move || {
+                stay_on(worker);
+                let name = format!("{}{worker}", settings.name);
+                let site = Site::new(stand_in, &Settings { name: &name, ..*settings });
+                for _ in 0..RECORDINGS / workers {
+                    let points = run(&site);
+                    runs.lock().unwrap().push(points);
+                }
+                assert_eq!(site.finish(), None);
+            });
+        }
+    });
+    always_made(runs.into_inner().unwrap())
+}
+
 /// Where these tests can be; says so where not.
 fn ready() -> Option<(tempfile::TempDir, StandIn)> {
     assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
@@ -293,21 +319,18 @@ fn ready() -> Option<(tempfile::TempDir, StandIn)> {
 
 /// Undisturbed steps: their calls, and what their tasks say.
 fn record(stand_in: &StandIn, settings: &Settings<'_>) -> (Vec<Point>, String) {
-    let site = Site::new(stand_in, settings);
-    let mut undisturbed = None;
-    let runs = (0..RECORDINGS).map(|_| {
-        let mut run = run_step(&site, None);
+    let undisturbed = Mutex::new(None);
+    let points = recorded(stand_in, settings, |site| {
+        let mut run = run_step(site, None);
         assert_eq!(run.traced.status, WaitStatus::Exited(run.traced.pid, 0), "{}", run.log);
         let report = report(run.said.text()).expect("an undisturbed step does not run");
         assert!(report.contains("/task_0"), "{report}");
         assert!(!site.left().iter().any(|path| !is_watchers(path)), "{:?}", site.left());
-        clean_up(&site, NOTHING, &mut run.said, &run.log, Unmarked::Go).unwrap();
-        assert_eq!(undisturbed.get_or_insert(report.clone()), &report);
+        clean_up(site, NOTHING, &mut run.said, &run.log, Unmarked::Go).unwrap();
+        assert_eq!(undisturbed.lock().unwrap().get_or_insert(report.clone()), &report);
         run.traced.points
     });
-    let points = always_made(runs.collect());
-    assert_eq!(site.finish(), None);
-    (points, undisturbed.unwrap())
+    (points, undisturbed.into_inner().unwrap().unwrap())
 }
 
 /// The base is the site's own, and so is Slurm's.
@@ -337,7 +360,6 @@ fn steps(kind: &'static str, settings: &Settings<'_>, faults: impl Fn(&[Point]) 
     let Some((_temp, stand_in)) = ready() else { return };
     let _others = settings.slurms.is_none().then(|| SLURMS_OWN.read().unwrap_or_else(PoisonError::into_inner));
     let (points, undisturbed) = record(&stand_in, settings);
-    let undisturbed = without_base(&undisturbed);
     let table = Mutex::new(Table::default());
     let faults = faults(&points);
     assert!(!faults.is_empty());
@@ -437,16 +459,13 @@ fn janitor(name: &str, missing: Missing<'_>, slurms: Option<Version>) {
     // Somebody in the same job's directory would hide that it stays.
     let bystander = if slurms.is_some() { (UID + 1, JOB + 1) } else { (UID, JOB) };
     let settings = Settings { name, on_error: "fail", bystander, slurms };
-    let site = Site::new(&stand_in, &settings);
-    let runs = (0..RECORDINGS).map(|_| {
-        let mut said = leavings(&site);
-        let (traced, printed) = run_janitor(&site, missing, None);
+    let points = recorded(&stand_in, &settings, |site| {
+        let mut said = leavings(site);
+        let (traced, printed) = run_janitor(site, missing, None);
         assert_eq!(traced.status, WaitStatus::Exited(traced.pid, 0), "{printed}");
-        assert_eq!(clean_up(&site, missing, &mut said, &printed, Unmarked::Go), Ok(false));
+        assert_eq!(clean_up(site, missing, &mut said, &printed, Unmarked::Go), Ok(false));
         traced.points
     });
-    let points = always_made(runs.collect());
-    assert_eq!(site.finish(), None);
     let table = Mutex::new(Table::default());
     let fail = if slurms.is_some() { errors_in_theirs(&points, 0) } else { errors(&points, 0) };
     for (kind, faults) in [("fails", fail), ("dies", deaths(&points))] {

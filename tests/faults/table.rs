@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What came of all the runs of a test, in a table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Write;
 
-use super::trace::Fault;
+use super::trace::{Call, Fault};
 
 /// The columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,9 @@ pub struct Table {
     rows: BTreeMap<(u64, &'static str), Row>,
     pub failures: Vec<String>,
     /// The runs that did not meet their call.
-    missed: Vec<String>,
+    missed: Vec<(Call, String)>,
+    /// Which calls runs did meet.
+    met: BTreeSet<Call>,
 }
 
 impl Table {
@@ -74,7 +76,9 @@ impl Table {
                 row.left += usize::from(verdict.left);
                 if verdict.missed {
                     row.missed += 1;
-                    self.missed.push(super::name(fault));
+                    self.missed.push((fault.at.call(), super::name(fault)));
+                } else {
+                    self.met.insert(fault.at.call());
                 }
             }
             Err(failure) => self.failures.push(failure),
@@ -90,12 +94,15 @@ impl Table {
         // Not by a macro: the test harness keeps to itself what those print in a test that passes.
         let _ = write!(std::io::stderr(), "{self}");
         assert!(self.failures.is_empty(), "{} runs went wrong:\n{}", self.failures.len(), self.failures.join("\n"));
-        let (missed, runs) = (&self.missed, self.runs());
+        // Nothing failed in a run that missed its call, and it was as it must be without: what differs by the machine's speed is how often
+        // a call is made again. The call itself has to be met.
+        let of_unmet = self.missed.iter().filter(|(call, _)| !self.met.contains(call));
+        let (unmet, runs) = (of_unmet.map(|(_, name)| name.as_str()).collect::<Vec<_>>(), self.runs());
         assert!(
-            missed.len() * 20 <= runs,
-            "{} of {runs} runs did not meet their call: what is done differs from run to run\n{}",
-            missed.len(),
-            missed.join("\n")
+            unmet.len() * 20 <= runs,
+            "{} of {runs} runs were of calls that none of them met: what is done differs from run to run\n{}",
+            unmet.len(),
+            unmet.join("\n")
         );
     }
 }

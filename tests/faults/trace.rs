@@ -61,7 +61,14 @@ pub struct Point {
     pub nth: usize,
 }
 
+/// A call in whichever run, and whether for the first time or again: its phase, its number, and what it is about.
+pub type Call = (u64, c_long, String);
+
 impl Point {
+    pub fn call(&self) -> Call {
+        (self.phase, self.number, same(&self.text))
+    }
+
     /// Whether it is the same call of another run.
     pub fn is(&self, other: &Self) -> bool {
         let place = |point: &Self| (point.phase, point.number, point.nth);
