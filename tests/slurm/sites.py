@@ -961,7 +961,7 @@ class Keeper:
         return False
 
     def _poll(self, condition, seconds):
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < deadline:
             self._reap()
             if condition():
@@ -972,7 +972,7 @@ class Keeper:
     def _command(self, *argv):
         try:
             return subprocess.run(argv, env=self.environment, capture_output=True, text=True,
-                                  stdin=subprocess.DEVNULL, timeout=10, check=False).stdout
+                                  stdin=subprocess.DEVNULL, timeout=10 * PATIENCE, check=False).stdout
         except (OSError, subprocess.TimeoutExpired):
             return ""
 

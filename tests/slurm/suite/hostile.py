@@ -78,8 +78,8 @@ def bystander(site, *args):
     user = site.users[1]
     beat = site.directory(user) / "beat"
     beat.unlink(missing_ok=True)
-    jobid = site.submit(user, f"sleep 300 & {PREPARED}; while :; do echo $((n += 1)) >beat; read -t 0.2 -u 3; done",
-                        "-c1", "--mem=100", *args)
+    jobid = site.submit(user, f"sleep 3000 & {PREPARED}; while :; do echo $((n += 1)) >beat; read -t 0.2 -u 3; done",
+                        "-c1", "--mem=100", "--time=60", *args)
     group = fenced(site, jobid)
     until(lambda: kernel.read(beat), 10, "the bystander's first beat")
     processes = list(filter(None, map(kernel.identity, site.job_pids(jobid, "sleep") + site.job_pids(jobid, "script"))))

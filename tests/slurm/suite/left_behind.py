@@ -338,7 +338,7 @@ def node_does_not_answer(site):
     """The controller gives up a node on which all goes on. There the fence holds until the node is heard of again; then all of it goes."""
     user = site.users[0]
     # As soon as it may: a node is asked three times in this time.
-    with site.reconfigured(SlurmdTimeout=10, MessageTimeout=5):
+    with site.reconfigured(SlurmdTimeout=int(10 * sites.PATIENCE), MessageTimeout=int(5 * sites.PATIENCE)):
         neighbour = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=100")
         kept = fenced(site, neighbour)
         jobid = site.submit(user, "srun sh -c 'setsid sleep 300 & sleep 300'", "-N2", "-n2", "-c1", "--mem=100", "--no-requeue")

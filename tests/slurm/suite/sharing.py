@@ -233,12 +233,14 @@ def limits_of_tasks(site):
         if kernel.has_v2_controllers() or not task.slurms:
             found = task.cpu_limit(), task.processes_limit(), task.memory_limit()
             expect_equal(found, (0.2, 40, 64 << 20), f"limits of {task.path}")
-    before = {path: sum(map(kernel.process_seconds, pids)) for path, pids in places.items()}
-    start = time.monotonic()
+
+    def seconds():
+        return {path: sum(map(kernel.process_seconds, pids)) for path, pids in places.items()}
+    start, before = time.monotonic(), seconds()
     time.sleep(LONG)
-    wall = time.monotonic() - start
-    for path, pids in places.items():
-        used = (sum(map(kernel.process_seconds, pids)) - before[path]) / wall
+    after, wall = seconds(), time.monotonic() - start
+    for path in places:
+        used = (after[path] - before[path]) / wall
         expect(used <= 0.21 + 0.02, f"task {path} used {used:.3f} of 0.2 CPUs")
     site.scancel(jobid)
     site.wait(jobid)
