@@ -45,7 +45,7 @@ impl CpuList {
 
     /// The highest number.
     pub fn last(&self) -> Option<u32> {
-        (0..MOST).step_by(64).zip(&self.0).last().and_then(|(first, word)| Some(first + word.checked_ilog2()?))
+        (0..MOST).step_by(64).zip(&self.0).next_back().and_then(|(first, word)| Some(first + word.checked_ilog2()?))
     }
 
     /// All of them, the lowest first.

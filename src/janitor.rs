@@ -75,7 +75,7 @@ impl Reaped {
 
     /// Takes down why not everything could be looked at: the first reason, which is mostly that of the others, too.
     fn note_unseen(&mut self, unseen: &[Error]) {
-        self.failed.extend(unseen.first().map(|first| format!("not all directories could be looked at: {first}")));
+        self.failed.extend(unseen.first().map(|first| format!("not everything could be looked at: {first}")));
     }
 
     /// Says in the log what was done; nothing if nothing was.

@@ -190,36 +190,52 @@ pub fn uid(proc: &Dir, pid: i32) -> Option<u32> {
 /// How long a process's environment is waited for.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A variable of the environment with which a process has begun its program, as far as it has left that in place. `None` also where
-/// that cannot be read, or not soon: the kernel makes the reader wait while the process maps memory, for ever where a file system does
-/// not answer, or where it wants so.
+/// A variable of the environment with which a process has begun its program, as far as it has left that in place. `None` also where the
+/// process is gone, or may not be looked at by us. An error where that may be otherwise another time, above all what cannot be read soon:
+/// the kernel makes the reader wait while the process maps memory, for ever where a file system does not answer, or where it wants so.
 ///
 /// For programs of one thread: it is read in a child, which can be left waiting.
-pub fn environment(proc: &Dir, pid: i32, name: &str) -> Option<String> {
-    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).ok()?;
+pub fn environment(proc: &Dir, pid: i32, name: &str) -> Result<Option<String>> {
+    let failed = |what| move |errno| Error::os(what, proc.path().join(format!("{pid}/environ")), errno);
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe for"))?;
     // SAFETY: this process has one thread, so the child can do what any process can; it ends by _exit.
-    let child = match unsafe { fork() }.ok()? {
+    let child = match unsafe { fork() }.map_err(failed("start a reader of"))? {
         ForkResult::Child => {
-            let text = proc.read(&format!("{pid}/environ")).unwrap_or_default();
-            let value = text.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
-            // A pipe takes so much at once.
-            let value = value.filter(|value| value.len() < 4096).unwrap_or_default();
-            let _ = nix::unistd::write(&writer, value.as_bytes());
+            let read = proc.read(&format!("{pid}/environ"));
+            let never = [Errno::ENOENT, Errno::ESRCH, Errno::EACCES, Errno::EPERM];
+            let text = match read {
+                Err(error) if error.kernel_errno().is_some_and(|errno| !never.contains(&errno)) => None,
+                read => Some(read.unwrap_or_default()),
+            };
+            if let Some(text) = text {
+                let value = text.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
+                // A pipe takes so much at once.
+                let value = value.filter(|value| value.len() < 4096).unwrap_or_default();
+                let _ = nix::unistd::write(&writer, format!("{READ}{value}").as_bytes());
+            }
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(0) }
         }
         ForkResult::Parent { child } => child,
     };
     drop(writer);
-    let mut value = [0u8; 4096];
+    let mut said = [0u8; 4096];
     let waited = poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], timeout(Instant::now() + PATIENCE));
-    let length = if matches!(waited, Ok(1..)) { nix::unistd::read(&reader, &mut value).unwrap_or(0) } else { 0 };
+    let length = if matches!(waited, Ok(1..)) { nix::unistd::read(&reader, &mut said).unwrap_or(0) } else { 0 };
     // A reader that waits dies of it.
     let _ = kill(child, Signal::SIGKILL);
     let _ = waitpid(child, None);
-    let value = value.get(..length).filter(|value| !value.is_empty())?;
-    Some(String::from_utf8_lossy(value).into_owned())
+    let said = String::from_utf8_lossy(said.get(..length).unwrap_or_default()).into_owned();
+    match said.strip_prefix(READ) {
+        Some(value) => Ok(Some(value.to_owned()).filter(|value| !value.is_empty())),
+        None => Err(Error::new("the environment of a process cannot be read:")
+            .value(format!("pid {pid}"))
+            .hint("it waits inside the kernel, usually for a file system; it is looked at again later")),
+    }
 }
+
+/// Before what a reader has found, which may be nothing.
+const READ: char = '=';
 
 /// Slurm's step daemons on this host that live: root's processes of that name, with the titles that they have given themselves, as
 /// `[5.0]`.

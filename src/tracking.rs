@@ -9,6 +9,7 @@
 //! The environment is read by our own commands alone, never in a daemon of the scheduler's: the kernel makes the reader wait while
 //! the process is about to map memory, and that can be for ever (a file system that does not answer).
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -102,32 +103,54 @@ impl Tracked {
     }
 
     /// Its processes that live now, of which some may never have been seen. `others`: environments are read (see above), but for these,
-    /// which are of living steps whatever is in theirs (`of_living`).
-    pub fn processes(&self, host: &Host, others: Option<&BTreeSet<Owner>>) -> Result<Vec<Owner>> {
+    /// which are of living steps whatever is in theirs (`of_living`). Why there may be more is put into `unseen`.
+    pub fn processes(
+        &self,
+        host: &Host,
+        others: Option<&BTreeSet<Owner>>,
+        unseen: &mut Option<Error>,
+    ) -> Result<Vec<Owner>> {
         let all = process::all(&host.proc)?;
         let mark = mark(&self.boot_id, self.owner);
+        let unread = RefCell::new(None);
         let is_marked = |process: &Process| {
             !others.is_some_and(|others| is_of(host, others, process))
                 && !has_daemon(host, process)
-                && process::environment(&host.proc, process.id.pid, VARIABLE).as_deref() == Some(&mark)
+                && !is_fenced(host, process.id.pid)
+                && match process::environment(&host.proc, process.id.pid, VARIABLE) {
+                    Ok(found) => found.as_deref() == Some(&mark),
+                    Err(error) => {
+                        unread.replace(Some(error));
+                        false
+                    }
+                }
                 && !is_in_a_step(host, process.id.pid)
         };
         let is_marked: Option<&dyn Fn(&Process) -> bool> = if others.is_some() { Some(&is_marked) } else { None };
         let uid = |process: &Process| process::uid(&host.proc, process.id.pid);
         let owner = (self.owner, process::session_of(&host.proc, self.owner));
-        Ok(members(&all, owner, &self.seen, |process| uid(process) == Some(self.uid), is_marked))
+        let found = members(&all, owner, &self.seen, |process| uid(process) == Some(self.uid), is_marked);
+        *unseen = unread.into_inner();
+        Ok(found)
     }
 
-    /// Ends them, until the deadline; returns how many.
+    /// Ends them, until the deadline; returns how many. An error, too, where there may be one whose environment could not be read: a step is
+    /// not forgotten before.
     pub fn end(&self, host: &Host, others: Option<&BTreeSet<Owner>>, deadline: Instant) -> Result<usize> {
-        let mut seen = self.clone();
+        let (mut seen, mut unseen) = (self.clone(), None);
         // Whoever is found is the parent of others also when he has ended.
-        process::end_all(&host.proc, || seen.look(host, others), deadline)
+        let ended = process::end_all(&host.proc, || seen.look(host, others, &mut unseen), deadline)?;
+        unseen.map_or(Ok(ended), Err)
     }
 
     /// As `processes`, and takes down who is new.
-    fn look(&mut self, host: &Host, others: Option<&BTreeSet<Owner>>) -> Result<Vec<Owner>> {
-        let found = self.processes(host, others)?;
+    fn look(
+        &mut self,
+        host: &Host,
+        others: Option<&BTreeSet<Owner>>,
+        unseen: &mut Option<Error>,
+    ) -> Result<Vec<Owner>> {
+        let found = self.processes(host, others, unseen)?;
         self.seen.extend(found.iter().copied());
         Ok(found)
     }
@@ -152,11 +175,22 @@ pub fn has_daemon(host: &Host, process: &Process) -> bool {
 /// which a script may have from anywhere. What cannot be seen is so. (A dead step's fence is its janitor's.)
 pub fn is_in_a_step(host: &Host, pid: i32) -> bool {
     let Ok(member) = Membership::read(&host.proc, pid) else { return true };
-    host.layout.hierarchies.iter().any(|hierarchy| {
-        let below = member.path_in(hierarchy).and_then(|path| hierarchy.below_mount(path));
-        let in_ours = below.and_then(|below| below.strip_prefix(&host.base));
-        in_ours.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) || is_among_tasks(host, &member, hierarchy)
-    })
+    host.layout
+        .hierarchies
+        .iter()
+        .any(|hierarchy| is_in_ours(host, &member, hierarchy) || is_among_tasks(host, &member, hierarchy))
+}
+
+/// Whether a process is in a fence, which is soon said. What cannot be seen is so.
+pub fn is_fenced(host: &Host, pid: i32) -> bool {
+    Membership::read(&host.proc, pid)
+        .map_or(true, |member| host.layout.hierarchies.iter().any(|hierarchy| is_in_ours(host, &member, hierarchy)))
+}
+
+fn is_in_ours(host: &Host, member: &Membership, hierarchy: &Hierarchy) -> bool {
+    let below = member.path_in(hierarchy).and_then(|path| hierarchy.below_mount(path));
+    let in_ours = below.and_then(|below| below.strip_prefix(&host.base));
+    in_ours.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Whether it is where Slurm keeps the tasks of a step, and a step daemon lives there, too.
@@ -440,7 +474,7 @@ pub fn look_after(
     // Only those who look again and again: who begins a step has no time for it.
     if others.is_some() {
         let mut now = tracked.clone();
-        let living: BTreeSet<Owner> = now.look(host, others)?.into_iter().collect();
+        let living: BTreeSet<Owner> = now.look(host, others, &mut None)?.into_iter().collect();
         // The dead are of use while a session or a group bears their number, which shows in the next look, too.
         let all = process::all(&host.proc)?;
         let numbers: BTreeSet<i32> = all.iter().flat_map(|process| [process.session, process.group]).collect();

@@ -28,8 +28,11 @@ use jobfence::process::{self, Owner};
 use jobfence::record::job::{JobId, JobRecords};
 use jobfence::record::{Record, Records};
 use jobfence::tracking::{Tracked, TrackedRecords, Tracker, VARIABLE, mark as mark_of};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 
 mod common;
 
@@ -790,7 +793,7 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
     let (mut known, mut unknown) = (marked(), marked());
     for child in [&known, &unknown] {
         let pid = child.child.id().cast_signed();
-        while process::environment(&host.proc, pid, VARIABLE).as_deref() != Some(&mark) {
+        while process::environment(&host.proc, pid, VARIABLE).ok().flatten().as_deref() != Some(&mark) {
             assert!(Instant::now() < deadline, "it has not begun");
         }
     }
@@ -830,6 +833,49 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
     let reaped = site.reap(Who::Command);
     assert_eq!(reaped.removed, ["uid_65534/job_2/step_0 (1 processes without a fence)"], "{reaped:?}");
     assert!(known.child.try_wait().unwrap().is_some());
+}
+
+/// As one that waits for a file system: whether it is the step's cannot be seen.
+#[test]
+fn a_step_is_not_forgotten_before_every_environment_was_read() {
+    let site = Site::new("unseen");
+    let host = site.host();
+    let mut dead = Command::new("/bin/true").spawn().unwrap();
+    let owner = Owner { pid: dead.id().cast_signed(), start: 1 };
+    dead.wait().unwrap();
+    let mark = mark_of(&host.boot_id, owner);
+    let child = sleep().uid(USER).env(VARIABLE, &mark).spawn().unwrap();
+    let mut child = Owning { child, pids: Vec::new() };
+    let pid = child.child.id().cast_signed();
+    let deadline = soon();
+    while process::environment(&host.proc, pid, VARIABLE).ok().flatten().as_ref() != Some(&mark) {
+        assert!(Instant::now() < deadline, "it has not begun");
+    }
+    let levels = vec![format!("uid_{USER}"), "job_1".to_owned(), "step_0".to_owned()];
+    let (boot_id, pid_namespace) = (host.boot_id.clone(), host.pid_namespace.clone());
+    let mut tracked = Tracked { boot_id, pid_namespace, owner, levels, uid: USER, seen: [].into() };
+    TrackedRecords::open(&site.config.run_dir).unwrap().write(&mut tracked, soon()).unwrap();
+    let pipe = site.config.run_dir.parent().unwrap().join("pipe");
+    mkfifo(&pipe, Mode::S_IRUSR).unwrap();
+    let reaped = std::thread::scope(|scope| {
+        let reap = || {
+            // Of this thread alone.
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let nothing: Option<&str> = None;
+            mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
+            let environ = format!("/proc/{pid}/environ");
+            mount(Some(&pipe), environ.as_str(), nothing, MsFlags::MS_BIND, nothing).unwrap();
+            site.reap(Who::Command)
+        };
+        scope.spawn(reap).join().unwrap()
+    });
+    assert_eq!(reaped.removed, Vec::<String>::new());
+    let expected = "uid_65534/job_1/step_0: the environment of a process cannot be read:";
+    assert!(reaped.failed.iter().any(|failure| failure.starts_with(expected)), "{:?}", reaped.failed);
+    assert!(child.child.try_wait().unwrap().is_none());
+    let reaped = site.reap(Who::Command);
+    assert_eq!(reaped.removed, ["uid_65534/job_1/step_0 (1 processes without a fence)"], "{reaped:?}");
+    assert!(child.child.try_wait().unwrap().is_some());
 }
 
 /// Of nobody's step is known which is the last then.

@@ -100,11 +100,11 @@ impl Step<'_> {
         Place::of(self.host, daemon).map(|place| self.end_in(&place, 0, deadline)).transpose()
     }
 
-    /// When a task and its TaskEpilog have ended, and others of the step may run. On v1 Slurm removes its directories before the end of the
-    /// step, and cannot where somebody is in them; on v2 its 26.05 waits for whoever is beside the daemon before any other callback, does not
-    /// kill him, and drains the node (`cgroup_p_step_get_pids`, `proctrack_p_wait`). Only those are ended that have begun `since` (clock
-    /// ticks since boot): what another plugin has started for the step is older than its tasks.
-    pub fn end_after_task(&self, daemon: &Membership, since: u64, deadline: Instant) -> Result<usize> {
+    /// When all tasks and their TaskEpilogs have ended. On v1 Slurm removes its directories before the end of the step, and cannot where
+    /// somebody is in them; on v2 its 26.05 waits for whoever is beside the daemon before any other callback, does not kill him, and drains
+    /// the node (`cgroup_p_step_get_pids`, `proctrack_p_wait`). Only those are ended that have begun `since` (clock ticks since boot): what
+    /// another plugin has started for the step is older than its tasks, and has until the step's end.
+    pub fn end_after_tasks(&self, daemon: &Membership, since: u64, deadline: Instant) -> Result<usize> {
         match Place::without_tasks(self.host, daemon).filter(|_| self.uid != 0) {
             Some(place) => self.end_in(&place, since, deadline),
             None => Ok(0),
@@ -191,10 +191,13 @@ pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, 
             }
             let Some(process) = process::of(&host.proc, pid)? else { continue };
             // A job's environment goes into those that it submits, too: who has a daemon is that one's.
-            if tracking::is_of(host, of_living, &process) || tracking::has_daemon(host, &process) {
+            if tracking::is_of(host, of_living, &process)
+                || tracking::has_daemon(host, &process)
+                || tracking::is_fenced(host, pid)
+            {
                 continue;
             }
-            let mark = process::environment(&host.proc, pid, tracking::VARIABLE);
+            let mark = own::there(process::environment(&host.proc, pid, tracking::VARIABLE), unseen).flatten();
             let owner = mark.and_then(|mark| tracking::marked(&mark, &host.boot_id));
             if let Some(owner) = owner
                 && !owner.is_alive(&host.proc)?

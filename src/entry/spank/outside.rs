@@ -79,8 +79,8 @@ impl Outside {
         }
     }
 
-    /// Then ends what it has left where Slurm would stumble over it.
-    pub fn end_after_task(&mut self, host: &Host, config: &Config, key: &JobKey) {
+    /// After the last one: ends what they have left where Slurm would stumble over it.
+    pub fn end_after_tasks(&mut self, host: &Host, config: &Config, key: &JobKey) {
         let are_all_inside = self.tracker.is_none() && self.waiting.is_empty();
         let Some(since) = self.attached_at.filter(|_| are_all_inside && !self.failed && Pid::this() == self.daemon)
         else {
@@ -89,10 +89,10 @@ impl Outside {
         let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
         let ended = Owner::this(&host.proc).and_then(|owner| {
             let step = beside::Step { host, owner, uid: key.uid, known: &|| owners(host, config) };
-            self.places.iter().try_for_each(|place| step.end_after_task(place, since, deadline).map(drop))
+            self.places.iter().try_for_each(|place| step.end_after_tasks(place, since, deadline).map(drop))
         });
         if let Err(error) = ended {
-            // It is tried again at the end, and not for each of many tasks.
+            // It is tried again at the end.
             self.failed = true;
             log::debug!("{key}: what TaskEpilog has left remains for now: {error}");
         }

@@ -567,10 +567,14 @@ pub fn task_ended(spank: &Spank) {
     fenced.fence.take_usage();
     tell_refusals(fenced);
     tell_kills(fenced);
-    let Fenced { outside, host, config, fence, .. } = &mut **fenced;
-    outside.end_after_task(host, config, fence.key());
     fenced.exited = fenced.exited.saturating_add(1);
-    if spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT).is_ok_and(|tasks| fenced.exited == tasks) {
+    let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
+    // While others run, what another plugin has started for the step is of use to them.
+    if !tasks.as_ref().is_ok_and(|tasks| fenced.exited < *tasks) {
+        let Fenced { outside, host, config, fence, .. } = &mut **fenced;
+        outside.end_after_tasks(host, config, fence.key());
+    }
+    if tasks.is_ok_and(|tasks| fenced.exited == tasks) {
         let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
         if let Err(error) = fenced.fence.end_leaderless(&fenced.host, deadline) {
             log::debug!("{}: {error}", fenced.fence.key());

@@ -91,6 +91,16 @@ def task_epilog(site):
             if who:
                 with ended_after(who):
                     expect_dead(who, 20)
+        # It is as what another plugin has started, which the other tasks need.
+        file = directory / f"epilog.{time.monotonic_ns()}"
+        program.write_text(f"#!/bin/sh\n[ $SLURM_PROCID = 1 ] || {ESCAPES % file}\n")
+        script = f'[ $SLURM_PROCID = 0 ] || {{ until [ -s {file} ]; do sleep 0.1; done; sleep 1; kill -0 $(cat {file}) && echo lives; }}'
+        done = site.srun(user, "-n2", "-O", "--mem=100", f"--task-epilog={program}", "sh", "-c", script)
+        expect_equal((done.returncode, done.stdout), (0, "lives\n"), f"srun, and what the second task says ({done.stderr})")
+        who = kernel.identity(pid_from(file))
+        if who:
+            with ended_after(who):
+                expect_dead(who, 20)
 
 
 @case
