@@ -95,6 +95,10 @@ pub const PATIENCE_WITH_MANY: Duration = Duration::from_millis(800);
 /// How long a step holds up the others; what does not go by then is looked at again when all have been killed.
 const PATIENCE_EACH: Duration = Duration::from_millis(20);
 
+/// How long is looked for processes outside of all fences, each time, when all the other time has been used: a step that does not die must
+/// not hide them for ever.
+const PATIENCE_TO_LOOK: Duration = Duration::from_secs(1);
+
 /// Looks at every record and removes the steps of dead owners, until the deadline. Whatever the deadline, each of them is
 /// killed: a process that does not die must not keep those of other steps alive.
 pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Result<Reaped> {
@@ -123,14 +127,18 @@ pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Re
     let mut note = |done: Result<()>| reaped.failed.extend(done.err().map(|error| error.to_string()));
     let of_jobs = JobRecords::existing(&config.run_dir);
     note(of_jobs.and_then(|records| records.map_or(Ok(()), |records| records.reap(host))));
-    if let Err(error) = reap_tracked(host, config, who, &mut reaped, deadline) {
+    let to_look = || match who {
+        Who::Command => deadline.max(Instant::now() + PATIENCE_TO_LOOK),
+        Who::Launch(_) | Who::Daemon => deadline,
+    };
+    if let Err(error) = reap_tracked(host, config, who, &mut reaped, to_look()) {
         reaped.failed.push(error.to_string());
     }
     if matches!(who, Who::Command) {
         let mut unseen = Vec::new();
         // Without knowing whom others have, nobody is taken for a dead one's.
         let swept = tracking::of_living(host, &config.run_dir)
-            .and_then(|of_living| beside::sweep(host, &of_living, &mut unseen, deadline));
+            .and_then(|of_living| beside::sweep(host, &of_living, &mut unseen, to_look()));
         match swept {
             Ok(0) => {}
             Ok(count) => reaped.removed.push(format!("{count} processes beside Slurm's daemons")),
@@ -248,6 +256,7 @@ fn reap_tracked(host: &Host, config: &Config, who: Who<'_>, reaped: &mut Reaped,
     }
     reaped.failed.extend(records.tidy().err().map(|error| error.to_string()));
     let mut all = records.list()?;
+    process::in_turn(&mut all, &host.proc);
     // Who belongs to a living one is taken down first, and is nobody else's then.
     all.sort_by_cached_key(|tracked| !tracked.owner.is_alive(&host.proc).unwrap_or(true));
     for tracked in &all {

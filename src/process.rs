@@ -175,6 +175,14 @@ pub fn now(proc: &Dir) -> Option<u64> {
     seconds.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths.get(..2)?.parse().ok()?)
 }
 
+/// Puts another first each time: where there is no time for all, whoever takes the most of it does not come before the others for ever.
+pub fn in_turn<T>(all: &mut [T], proc: &Dir) {
+    if all.len() > 1 {
+        let first = usize::try_from(now(proc).unwrap_or(0)).ok().and_then(|now| now.checked_rem(all.len()));
+        all.rotate_left(first.unwrap_or(0));
+    }
+}
+
 /// The command's name in `/proc/PID/comm`; `None` if the process is gone.
 pub fn name(proc: &Dir, pid: i32) -> Option<String> {
     proc.read_value(&format!("{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
@@ -194,8 +202,11 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// process is gone, or may not be looked at by us. An error where that may be otherwise another time, above all what cannot be read soon:
 /// the kernel makes the reader wait while the process maps memory, for ever where a file system does not answer, or where it wants so.
 ///
-/// For programs of one thread: it is read in a child, which can be left waiting.
-pub fn environment(proc: &Dir, pid: i32, name: &str) -> Result<Option<String>> {
+/// For programs of one thread: it is read in a child, which can be left waiting. After the deadline nobody is looked at.
+pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Result<Option<String>> {
+    if Instant::now() >= deadline {
+        return Err(Error::new("there was no time left to look at every process; the rest is looked at again later"));
+    }
     let failed = |what| move |errno| Error::os(what, proc.path().join(format!("{pid}/environ")), errno);
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe for"))?;
     // SAFETY: this process has one thread, so the child can do what any process can; it ends by _exit.
@@ -220,6 +231,7 @@ pub fn environment(proc: &Dir, pid: i32, name: &str) -> Result<Option<String>> {
     };
     drop(writer);
     let mut said = [0u8; 4096];
+    // What can be read is read at once, so this need not know of the deadline.
     let waited = poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], timeout(Instant::now() + PATIENCE));
     let length = if matches!(waited, Ok(1..)) { nix::unistd::read(&reader, &mut said).unwrap_or(0) } else { 0 };
     // A reader that waits dies of it.

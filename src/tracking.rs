@@ -103,21 +103,25 @@ impl Tracked {
     }
 
     /// Its processes that live now, of which some may never have been seen. `others`: environments are read (see above), but for these,
-    /// which are of living steps whatever is in theirs (`of_living`). Why there may be more is put into `unseen`.
+    /// which are of living steps whatever is in theirs (`of_living`), and until the deadline. Why there may be more is put into `unseen`.
     pub fn processes(
         &self,
         host: &Host,
         others: Option<&BTreeSet<Owner>>,
         unseen: &mut Option<Error>,
+        deadline: Instant,
     ) -> Result<Vec<Owner>> {
-        let all = process::all(&host.proc)?;
+        let mut all = process::all(&host.proc)?;
+        if others.is_some() {
+            process::in_turn(&mut all, &host.proc);
+        }
         let mark = mark(&self.boot_id, self.owner);
         let unread = RefCell::new(None);
         let is_marked = |process: &Process| {
             !others.is_some_and(|others| is_of(host, others, process))
                 && !has_daemon(host, process)
                 && !is_fenced(host, process.id.pid)
-                && match process::environment(&host.proc, process.id.pid, VARIABLE) {
+                && match process::environment(&host.proc, process.id.pid, VARIABLE, deadline) {
                     Ok(found) => found.as_deref() == Some(&mark),
                     Err(error) => {
                         unread.replace(Some(error));
@@ -139,7 +143,7 @@ impl Tracked {
     pub fn end(&self, host: &Host, others: Option<&BTreeSet<Owner>>, deadline: Instant) -> Result<usize> {
         let (mut seen, mut unseen) = (self.clone(), None);
         // Whoever is found is the parent of others also when he has ended.
-        let ended = process::end_all(&host.proc, || seen.look(host, others, &mut unseen), deadline)?;
+        let ended = process::end_all(&host.proc, || seen.look(host, others, &mut unseen, deadline), deadline)?;
         unseen.map_or(Ok(ended), Err)
     }
 
@@ -149,8 +153,9 @@ impl Tracked {
         host: &Host,
         others: Option<&BTreeSet<Owner>>,
         unseen: &mut Option<Error>,
+        deadline: Instant,
     ) -> Result<Vec<Owner>> {
-        let found = self.processes(host, others, unseen)?;
+        let found = self.processes(host, others, unseen, deadline)?;
         self.seen.extend(found.iter().copied());
         Ok(found)
     }
@@ -474,7 +479,7 @@ pub fn look_after(
     // Only those who look again and again: who begins a step has no time for it.
     if others.is_some() {
         let mut now = tracked.clone();
-        let living: BTreeSet<Owner> = now.look(host, others, &mut None)?.into_iter().collect();
+        let living: BTreeSet<Owner> = now.look(host, others, &mut None, deadline)?.into_iter().collect();
         // The dead are of use while a session or a group bears their number, which shows in the next look, too.
         let all = process::all(&host.proc)?;
         let numbers: BTreeSet<i32> = all.iter().flat_map(|process| [process.session, process.group]).collect();

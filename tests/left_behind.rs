@@ -793,7 +793,7 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
     let (mut known, mut unknown) = (marked(), marked());
     for child in [&known, &unknown] {
         let pid = child.child.id().cast_signed();
-        while process::environment(&host.proc, pid, VARIABLE).ok().flatten().as_deref() != Some(&mark) {
+        while process::environment(&host.proc, pid, VARIABLE, soon()).ok().flatten().as_deref() != Some(&mark) {
             assert!(Instant::now() < deadline, "it has not begun");
         }
     }
@@ -835,47 +835,78 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
     assert!(known.child.try_wait().unwrap().is_some());
 }
 
-/// As one that waits for a file system: whether it is the step's cannot be seen.
+/// A step without a fence, whose daemon is dead and of which nobody has been seen.
+fn dead_step(host: &Host) -> Tracked {
+    let mut dead = Command::new("/bin/true").spawn().unwrap();
+    let owner = Owner { pid: dead.id().cast_signed(), start: 1 };
+    dead.wait().unwrap();
+    let levels = vec![format!("uid_{USER}"), "job_1".to_owned(), "step_0".to_owned()];
+    let (boot_id, pid_namespace) = (host.boot_id.clone(), host.pid_namespace.clone());
+    Tracked { boot_id, pid_namespace, owner, levels, uid: USER, seen: [].into() }
+}
+
+/// A process of it, which only its mark tells.
+fn marked_by(host: &Host, step: &Tracked) -> Owning {
+    let mark = mark_of(&host.boot_id, step.owner);
+    let child = sleep().uid(USER).env(VARIABLE, &mark).spawn().unwrap();
+    let (pid, deadline) = (child.id().cast_signed(), soon());
+    while process::environment(&host.proc, pid, VARIABLE, deadline).ok().flatten().as_ref() != Some(&mark) {
+        assert!(Instant::now() < deadline, "it has not begun");
+    }
+    Owning { child, pids: Vec::new() }
+}
+
+/// Does it where whoever reads the environment of these waits, as of one that waits for a file system.
+fn where_unreadable<T: Send>(site: &Site, these: &[Owning], what: impl FnOnce() -> T + Send) -> T {
+    let pipe = site.config.run_dir.parent().unwrap().join("pipe");
+    mkfifo(&pipe, Mode::S_IRUSR).unwrap();
+    let pids: Vec<u32> = these.iter().map(|one| one.child.id()).collect();
+    let alone = || {
+        // Of this thread alone.
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        let nothing: Option<&str> = None;
+        mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
+        for pid in pids {
+            let environ = format!("/proc/{pid}/environ");
+            mount(Some(&pipe), environ.as_str(), nothing, MsFlags::MS_BIND, nothing).unwrap();
+        }
+        what()
+    };
+    std::thread::scope(|scope| scope.spawn(alone).join().unwrap())
+}
+
 #[test]
 fn a_step_is_not_forgotten_before_every_environment_was_read() {
     let site = Site::new("unseen");
     let host = site.host();
-    let mut dead = Command::new("/bin/true").spawn().unwrap();
-    let owner = Owner { pid: dead.id().cast_signed(), start: 1 };
-    dead.wait().unwrap();
-    let mark = mark_of(&host.boot_id, owner);
-    let child = sleep().uid(USER).env(VARIABLE, &mark).spawn().unwrap();
-    let mut child = Owning { child, pids: Vec::new() };
-    let pid = child.child.id().cast_signed();
-    let deadline = soon();
-    while process::environment(&host.proc, pid, VARIABLE).ok().flatten().as_ref() != Some(&mark) {
-        assert!(Instant::now() < deadline, "it has not begun");
-    }
-    let levels = vec![format!("uid_{USER}"), "job_1".to_owned(), "step_0".to_owned()];
-    let (boot_id, pid_namespace) = (host.boot_id.clone(), host.pid_namespace.clone());
-    let mut tracked = Tracked { boot_id, pid_namespace, owner, levels, uid: USER, seen: [].into() };
-    TrackedRecords::open(&site.config.run_dir).unwrap().write(&mut tracked, soon()).unwrap();
-    let pipe = site.config.run_dir.parent().unwrap().join("pipe");
-    mkfifo(&pipe, Mode::S_IRUSR).unwrap();
-    let reaped = std::thread::scope(|scope| {
-        let reap = || {
-            // Of this thread alone.
-            unshare(CloneFlags::CLONE_NEWNS).unwrap();
-            let nothing: Option<&str> = None;
-            mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).unwrap();
-            let environ = format!("/proc/{pid}/environ");
-            mount(Some(&pipe), environ.as_str(), nothing, MsFlags::MS_BIND, nothing).unwrap();
-            site.reap(Who::Command)
-        };
-        scope.spawn(reap).join().unwrap()
-    });
+    let mut step = dead_step(&host);
+    let mut children = [marked_by(&host, &step)];
+    TrackedRecords::open(&site.config.run_dir).unwrap().write(&mut step, soon()).unwrap();
+    let reaped = where_unreadable(&site, &children, || site.reap(Who::Command));
     assert_eq!(reaped.removed, Vec::<String>::new());
     let expected = "uid_65534/job_1/step_0: the environment of a process cannot be read:";
     assert!(reaped.failed.iter().any(|failure| failure.starts_with(expected)), "{:?}", reaped.failed);
-    assert!(child.child.try_wait().unwrap().is_none());
+    assert!(children[0].child.try_wait().unwrap().is_none());
     let reaped = site.reap(Who::Command);
     assert_eq!(reaped.removed, ["uid_65534/job_1/step_0 (1 processes without a fence)"], "{reaped:?}");
-    assert!(child.child.try_wait().unwrap().is_some());
+    assert!(children[0].child.try_wait().unwrap().is_some());
+}
+
+/// Each of them would take a tenth of a second.
+#[test]
+fn however_many_cannot_be_read_there_is_an_end_to_looking() {
+    let site = Site::new("many");
+    let host = site.host();
+    let step = dead_step(&host);
+    let children: Vec<Owning> = (0..60).map(|_| marked_by(&host, &step)).collect();
+    let (ended, took) = where_unreadable(&site, &children, || {
+        let began = Instant::now();
+        let deadline = began + Duration::from_millis(300);
+        (step.end(&site.host(), Some(&[].into()), deadline).map_err(|error| error.to_string()), began.elapsed())
+    });
+    let why = ended.unwrap_err();
+    assert!(why.starts_with("there was no time left to look at every process"), "{why}");
+    assert!(took < Duration::from_secs(3), "it took {took:?}");
 }
 
 /// Of nobody's step is known which is the last then.

@@ -185,7 +185,9 @@ pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, 
         let mut found = Vec::new();
         // As it is the last time.
         unseen.clear();
-        for pid in in_places(host, unseen).into_iter().filter(|pid| *pid > 1) {
+        let mut pids = in_places(host, unseen);
+        process::in_turn(&mut pids, &host.proc);
+        for pid in pids.into_iter().filter(|pid| *pid > 1) {
             if process::uid(&host.proc, pid).is_none_or(|uid| uid == 0) {
                 continue;
             }
@@ -197,7 +199,8 @@ pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, 
             {
                 continue;
             }
-            let mark = own::there(process::environment(&host.proc, pid, tracking::VARIABLE), unseen).flatten();
+            let mark =
+                own::there(process::environment(&host.proc, pid, tracking::VARIABLE, deadline), unseen).flatten();
             let owner = mark.and_then(|mark| tracking::marked(&mark, &host.boot_id));
             if let Some(owner) = owner
                 && !owner.is_alive(&host.proc)?
