@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 import image
+import ticks
 from cells import CELLS, IMAGES
 
 TIMED_OUT = 124
@@ -88,13 +89,15 @@ def qemu(files, work, cell, with_results, reboots):
         with open(work / "results", "wb") as results:
             results.truncate(RESULTS_BYTES)
         drives.append(("results", work / "results", "readonly=off"))
+    khz = ticks.khz()
+    clock = f" tsc_early_khz={khz}" if khz else ""
     argv = [
         *image.emulator(), "-no-user-config", "-nodefaults", "-display", "none",
         # What was written to its drives is there after a reset, too; a panic ends it in time only without one.
         "-action", f"reboot={'reset' if reboots else 'shutdown'}",
         "-accel", "tcg,thread=multi", "-cpu", PROCESSOR, "-m", "2048", "-smp", "2",
         "-kernel", str(files / "kernel"), "-initrd", str(files / "initrd"),
-        "-append", f"{CMDLINE} {cell.cmdline}".strip(),
+        "-append", f"{CMDLINE}{clock} {cell.cmdline}".strip(),
         # Three ports: the console, the command's output, its exit status. Getty and the kernel fight over the first.
         "-serial", f"file:{work / 'console'}", "-serial", "stdio", "-serial", f"file:{work / 'status'}",
     ]  # fmt: skip
