@@ -45,6 +45,43 @@ fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// In a mount namespace of its own, where nothing but these lines of a shell has been in `/etc/slurm`.
+fn with_etc_slurm(made: &str, args: &str) -> Option<Output> {
+    let script = format!("mount -t tmpfs none /etc/slurm && cd /etc/slurm && {{ {made}; }} && exec \"$0\" {args}");
+    let mut unshare = Command::new("unshare");
+    let done = unshare.args(["--mount", "sh", "-ec", &script, env!("CARGO_BIN_EXE_jobfence")]).output();
+    match done {
+        Ok(done) if !err(&done).contains("unshare failed") => Some(done),
+        _ => None,
+    }
+}
+
+#[test]
+fn the_name_of_a_configuration_that_leads_nowhere_is_a_mistake() {
+    if !nix::unistd::geteuid().is_root() || !fs::exists("/etc/slurm").unwrap() {
+        return common::skip("needs root and a directory /etc/slurm");
+    }
+    let explain = "explain --cpus 1";
+    let Some(none) = with_etc_slurm("true", explain) else {
+        return common::skip("no mount namespace can be made here");
+    };
+    assert!(none.status.success() && out(&none).contains("defaults"), "{none:?}");
+    for (made, found) in [
+        ("ln -s /shared/jobfence.conf jobfence.conf", "the symbolic link to /shared/jobfence.conf, which does not exist"),
+        ("echo MaxProcesses=9 > moved; ln -s gone jobfence.conf", "the symbolic link to gone, which does not exist"),
+    ] {
+        for args in [explain, "check", "reap"] {
+            let done = with_etc_slurm(made, args).unwrap();
+            assert!(!done.status.success(), "{args}: {done:?}");
+            let expected = format!("/etc/slurm/jobfence.conf: found {found}, expected a file that can be read");
+            assert!(err(&done).contains(&expected), "{args}: {done:?}");
+        }
+    }
+    // What a link leads to is read.
+    let linked = with_etc_slurm("echo MaxProcesses=9 > there; ln -s there jobfence.conf", explain).unwrap();
+    assert!(linked.status.success() && out(&linked).contains("MaxProcesses=9"), "{linked:?}");
+}
+
 #[test]
 fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
     let site = Site::new("prolog");

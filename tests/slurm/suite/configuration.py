@@ -199,6 +199,34 @@ def submitting_needs_no_configuration(site):
     site.configure()
 
 
+@case(on=["installed"], layout=False)
+def a_name_without_a_file(site):
+    """A file that was moved away behind its link is not the same as none: the site's limits would be gone unnoticed."""
+    user = site.users[0]
+    link = site.config
+    link.unlink()
+    try:
+        link.symlink_to("shared/jobfence.conf")
+        mark = site.log_mark()
+        jobid = site.submit(user, RAN, "-c1", "--mem=100")
+        expect_not_started(site, user, jobid)
+        expect_in(f"{link}: found the symbolic link to shared/jobfence.conf, which does not exist",
+                  site.output(jobid), "the job's output")
+        logged(site, mark, "this step is refused.*symbolic link")
+        expect_not_drained(site)
+        for command in ("check", "explain"):
+            done = site.command(site.jobfence, command, *["--cpus=1"] * (command == "explain"))
+            expect(done.returncode != 0, f"jobfence {command} says all is well: {done.stdout}")
+            expect_in("which does not exist", done.stderr, f"what jobfence {command} says")
+        # Nothing of that name is no file, and the defaults fence.
+        link.unlink()
+        fences_well(site, user)
+    finally:
+        link.unlink(missing_ok=True)
+        site.configure()
+    fences_well(site, user)
+
+
 @case(layout=False)
 def mode_off(site):
     site.configure(Mode="off")
