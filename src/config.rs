@@ -100,7 +100,7 @@ pub struct Config {
     /// `MinRAMSpace`: no memory limit is lower than this; in bytes, at least 1 MiB, whole KiB (cgroup.conf(5), in MiB there).
     pub min_ram_space: u64,
     /// `ConstrainSwapSpace`: whether swap is limited where the host has any, as in cgroup.conf(5).
-    pub constrain_swap_space: bool,
+    pub constrain_swap_space: SwapSpace,
     /// `AllowedSwapSpace`: swap in percent of the allocated memory, 0 to 10000, as in cgroup.conf(5).
     pub allowed_swap_space: Percent,
     /// `MaxRAMPerUser`: the memory of all of a user's jobs together, in bytes; `None` for no limit.
@@ -168,7 +168,7 @@ impl Default for Config {
             constrain_ram_space: true,
             allowed_ram_space: Percent::HUNDRED,
             min_ram_space: 30 << 20,
-            constrain_swap_space: true,
+            constrain_swap_space: SwapSpace::Auto,
             allowed_swap_space: Percent::ZERO,
             max_ram_per_user: None,
             max_ram_per_task: None,
@@ -250,6 +250,24 @@ pub enum TaskCpus {
     Granted,
     /// So many.
     Count(Cpus),
+}
+
+/// Whether swap is limited; the later, the stricter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SwapSpace {
+    /// It is not.
+    No,
+    /// It is where nobody else limits memory; where the scheduler does, swap is as it says.
+    Auto,
+    /// It is, wherever the scheduler has no limit of its own.
+    Yes,
+}
+
+impl SwapSpace {
+    /// Whether it is limited at all.
+    pub const fn limits(self) -> bool {
+        !matches!(self, Self::No)
+    }
 }
 
 /// What becomes of a job whose limit could not be set.

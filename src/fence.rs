@@ -145,6 +145,8 @@ pub struct Fence {
     headroom: Cpus,
     /// Whether the CPUs that the scheduler gave were looked at.
     cores_checked: bool,
+    /// Whether it was looked whose affair swap is in the scheduler's directories.
+    swap_decided: bool,
     /// Whether the scheduler may have directories of its own, in which limits are set.
     overlay: bool,
     records: Records,
@@ -258,6 +260,7 @@ impl Fence {
                     plan: None,
                     headroom: config.headroom_cpus,
                     cores_checked: false,
+                    swap_decided: false,
                     overlay: daemon.is_some(),
                     records,
                     claimed: !own.is_empty(),
@@ -362,6 +365,7 @@ impl Fence {
             plan: None,
             headroom: Cpus::whole(0),
             cores_checked: false,
+            swap_decided: false,
             overlay: false,
             records,
             claimed: false,
@@ -547,6 +551,8 @@ impl Fence {
             // Nobody else limits users.
             if place != Place::Own && level != Level::User {
                 limits = limiting::beside_theirs(dir, hierarchy.version, &limits);
+                // Decided when the scheduler has had its turn: see `limit_swap`.
+                limits.swap = limits.swap.filter(|_| !limits.swap_yields);
             }
             limiting::set(dir, hierarchy, level, place, &limits, |limit| AMOUNTS.contains(&limit), errors);
         }
@@ -617,6 +623,36 @@ impl Fence {
         let limits = limiting::beside_theirs(&step, hierarchy.version, &limits);
         let place = Place::Overlay { headroom: self.headroom, daemons: 0, batch: None };
         limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::MemoryHigh, errors);
+    }
+
+    /// Limits swap in the scheduler's directories where the configuration leaves it to a scheduler that limits memory, and this one
+    /// does not. Once, when a task is there or the extern step is complete: not before then has Slurm's task/cgroup written limits of
+    /// memory (`task_g_pre_setuid`, on v1 it makes the directories no sooner), the job's and the step's alike.
+    fn limit_swap(&mut self, errors: &mut Vec<LimitError>) {
+        let Some(plan) = self.plan.as_ref().filter(|plan| !self.swap_decided && plan.step.swap_yields) else { return };
+        let limits = Limits { swap: plan.step.swap, ..Limits::default() };
+        for tree in &self.trees {
+            let Tree::Overlay(overlay) = tree else { continue };
+            let hierarchy = &overlay.hierarchy;
+            if !hierarchy.has("memory") || !overlay.is_located() {
+                continue;
+            }
+            self.swap_decided = true;
+            let theirs = overlay.job().and_then(|job| limiting::limits_memory_itself(&job, hierarchy.version));
+            let step = match theirs {
+                Ok(true) => continue,
+                Ok(false) => overlay.step(),
+                Err(error) => Err(error),
+            };
+            match step {
+                Ok(step) => {
+                    let limits = limiting::beside_theirs(&step, hierarchy.version, &limits);
+                    let place = Place::Overlay { headroom: self.headroom, daemons: 0, batch: None };
+                    limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::Swap, errors);
+                }
+                Err(error) => errors.push((Limit::Swap, error)),
+            }
+        }
     }
 
     /// Limits one task, which may have no more than its step.
@@ -764,6 +800,7 @@ impl Fence {
                 self.limit_tree(tree, plan, &mut errors);
             }
         }
+        self.limit_swap(&mut errors);
         Ok(errors)
     }
 
@@ -1129,7 +1166,7 @@ pub fn controllers(config: &Config) -> Vec<&'static str> {
         || config.max_cpus_per_user.is_some()
         || !unlimited(config.max_cpus_per_task);
     let memory = config.constrain_ram_space
-        || config.constrain_swap_space
+        || config.constrain_swap_space.limits()
         || config.max_ram_per_user.is_some()
         || config.max_ram_per_task.is_some()
         || config.memory_high.is_some()

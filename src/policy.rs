@@ -8,7 +8,7 @@ use crate::cgroup::disk::Disks;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US, SwapLimit};
-use crate::config::{Candidate, Config, Limit, Percent, Resolved, TaskCpus};
+use crate::config::{Candidate, Config, Limit, Percent, Resolved, SwapSpace, TaskCpus};
 use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::facts::Facts;
@@ -30,6 +30,8 @@ pub struct Limits {
     pub ram: Option<u64>,
     /// Swap.
     pub swap: Option<SwapLimit>,
+    /// Whether the limit of swap gives way where the scheduler limits memory.
+    pub swap_yields: bool,
     /// RAM above which it is reclaimed, in bytes.
     pub high: Option<u64>,
     /// RAM that is reclaimed only if there is no other, in bytes.
@@ -69,6 +71,9 @@ impl Limits {
             weight: io::least_weight(self.weight, other.weight),
             ram: least(self.ram, other.ram, Ord::min),
             swap: least(self.swap, other.swap, |a, b| SwapLimit { swap: a.swap.min(b.swap), ram: a.ram.min(b.ram) }),
+            // One that does not is enough.
+            swap_yields: [&self, &other].iter().all(|limits| limits.swap.is_none() || limits.swap_yields)
+                && (self.swap.is_some() || other.swap.is_some()),
             high: least(self.high, other.high, Ord::min),
             low: both(self.low, other.low),
             min: both(self.min, other.min),
@@ -277,8 +282,10 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
         let Some(memory) = memory else { continue };
         let ram = config.allowed_ram_space.of(memory).max(config.min_ram_space);
         limits.ram = config.constrain_ram_space.then_some(ram);
-        limits.swap =
-            config.constrain_swap_space.then(|| SwapLimit { swap: config.allowed_swap_space.of(memory), ram });
+        if config.constrain_swap_space.limits() {
+            limits.swap = Some(SwapLimit { swap: config.allowed_swap_space.of(memory), ram });
+            limits.swap_yields = config.constrain_swap_space == SwapSpace::Auto;
+        }
         limits.high = config.memory_high.map(|percent| percent.of(ram));
         limits.low = (config.memory_low > Percent::ZERO).then(|| config.memory_low.of(memory).min(ram));
         limits.min = (config.memory_min > Percent::ZERO).then(|| config.memory_min.of(memory).min(ram));
@@ -506,6 +513,7 @@ mod tests {
             cpu: Some(CpuQuota { quota_us: 300_000, period_us: 100_000 }),
             ram: Some(200 * MIB),
             swap: Some(SwapLimit { swap: 0, ram: 200 * MIB }),
+            swap_yields: true,
             ..Limits::default()
         };
         assert_eq!(plan, Plan { job: limits.clone(), step: limits, ..Plan::default() });
@@ -524,6 +532,26 @@ mod tests {
         assert_eq!(limits.ram, Some(300 * MIB));
         assert_eq!(limits.swap, Some(SwapLimit { swap: 20 * MIB, ram: 300 * MIB }));
         assert_eq!(plan(&config, &granted(2, 10)).0.step.ram, Some(config.min_ram_space));
+    }
+
+    #[test]
+    fn swap_yields_only_where_nobody_insists_on_its_limit() {
+        let step = |word: &str| {
+            let text = format!("ConstrainSwapSpace={word}\n");
+            plan(&crate::config::parse("test", text.as_bytes()).unwrap(), &granted(1, 100)).0.step
+        };
+        let yields = |limits: Limits| (limits.swap.is_some(), limits.swap_yields);
+        assert_eq!(["yes", "auto", "no"].map(|word| yields(step(word))), [(true, false), (true, true), (false, false)]);
+        for (one, other, expected) in [
+            ("auto", "auto", (true, true)),
+            ("auto", "no", (true, true)),
+            ("auto", "yes", (true, false)),
+            ("yes", "no", (true, false)),
+            ("no", "no", (false, false)),
+        ] {
+            assert_eq!(yields(step(one).at_most(step(other))), expected, "{one} {other}");
+            assert_eq!(yields(step(other).at_most(step(one))), expected, "{other} {one}");
+        }
     }
 
     #[test]
@@ -550,7 +578,7 @@ mod tests {
         let off = Config {
             constrain_cpu_quota: false,
             constrain_ram_space: false,
-            constrain_swap_space: false,
+            constrain_swap_space: SwapSpace::No,
             ..Config::default()
         };
         assert_eq!(plan(&off, &granted(1, 100)).0, Plan::default());

@@ -141,6 +141,12 @@ impl Slurm {
         self.has_task_cgroup() && self.ram.is_yes()
     }
 
+    /// In words, by whose setting a job may use swap where Slurm limits memory; `None` where it does not.
+    pub fn swap_in_words(&self) -> Option<String> {
+        let limited = self.has_task_cgroup() && (self.ram.is_yes() || self.swap.is_yes());
+        limited.then(|| format!("{}, beside {}", self.swap, self.ram))
+    }
+
     /// The line by which Slurm denies devices itself, if there is one: by programs that admit none beside them on cgroup2, by lists of
     /// its own on v1.
     pub fn constrains_devices(&self) -> Option<String> {

@@ -67,7 +67,10 @@ fn the_name_of_a_configuration_that_leads_nowhere_is_a_mistake() {
     };
     assert!(none.status.success() && out(&none).contains("defaults"), "{none:?}");
     for (made, found) in [
-        ("ln -s /shared/jobfence.conf jobfence.conf", "the symbolic link to /shared/jobfence.conf, which does not exist"),
+        (
+            "ln -s /shared/jobfence.conf jobfence.conf",
+            "the symbolic link to /shared/jobfence.conf, which does not exist",
+        ),
         ("echo MaxProcesses=9 > moved; ln -s gone jobfence.conf", "the symbolic link to gone, which does not exist"),
     ] {
         for args in [explain, "check", "reap"] {

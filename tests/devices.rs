@@ -13,7 +13,7 @@ use jobfence::cgroup::devices::{self, Devices, GpuDevice};
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{Layout, Version};
 use jobfence::cgroup::place::Membership;
-use jobfence::config::{Config, Limit};
+use jobfence::config::{Config, Limit, SwapSpace};
 use jobfence::fence::Fence;
 use jobfence::host::Host;
 use jobfence::job::{Grant, JobKey, Name};
@@ -319,7 +319,7 @@ fn in_slurms_own(site: &Site, mount: &Path, step: &Path) -> (Fence, Host, Child)
         run_dir: site.nodes.path().join("run"),
         constrain_cpu_quota: false,
         constrain_ram_space: false,
-        constrain_swap_space: false,
+        constrain_swap_space: SwapSpace::No,
         constrain_devices: true,
         device_allow: devices::parse(&format!("{}/kmsg r", site.path())).unwrap(),
         ..Config::default()

@@ -172,7 +172,7 @@ fn what_is_explained_is_what_is_written() {
     };
     let (plan, errors) = policy::plan(&site.config, &grant(2, 200));
     assert!(errors.is_empty(), "{errors:?}");
-    let (lines, errors) = explain(&site.host(), &site.config, &[], &key("0"), &plan, |_| false).unwrap();
+    let (lines, errors) = explain(&site.host(), &site.config, &[], &key("0"), &plan, |_| false, false).unwrap();
     assert_eq!(errors, []);
     let mut fence = open(&site, "0", &grant(2, 200));
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();

@@ -19,7 +19,7 @@ use jobfence::cgroup::kill::{Members, kill_all, signal_all};
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::place::Membership;
 use jobfence::cgroup::{mark, walk};
-use jobfence::config::Config;
+use jobfence::config::{Config, SwapSpace};
 use jobfence::fence::{Fence, beside, own};
 use jobfence::host::Host;
 use jobfence::janitor::{self, Reaped, Who};
@@ -257,7 +257,7 @@ fn overlay(host: &Host, config: &Config, name: &str) -> Vec<i32> {
     let off = Config {
         constrain_cpu_quota: false,
         constrain_ram_space: false,
-        constrain_swap_space: false,
+        constrain_swap_space: SwapSpace::No,
         ..config.clone()
     };
     let mut fence = Fence::open(host, &off, &key(), Some(&daemon)).unwrap();

@@ -7,7 +7,7 @@ use super::units::{
     NONE, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules, or_unlimited, path,
     percent, period, processes, seconds, size, size_text, text_or_unlimited, weight, word, word_of,
 };
-use super::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, TaskCpus};
+use super::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::job::Cpus;
@@ -184,9 +184,9 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "ConstrainSwapSpace",
-        expects: YES_NO,
-        set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_swap_space = yes),
-        get: |config| Some(word_of(config.constrain_swap_space, BOOLEANS).to_owned()),
+        expects: "yes, no or auto",
+        set: |config, text| swap_space(text).map(|swap| config.constrain_swap_space = swap),
+        get: |config| Some(swap_space_text(config.constrain_swap_space).to_owned()),
     },
     Key {
         name: "AllowedSwapSpace",
@@ -345,6 +345,23 @@ const BOOLEANS: &[(&str, bool)] = &[
     ("1", true),
     ("0", false),
 ];
+
+const AUTO: &str = "auto";
+
+fn swap_space(text: &str) -> Result<SwapSpace, Wrong> {
+    if text.eq_ignore_ascii_case(AUTO) {
+        return Ok(SwapSpace::Auto);
+    }
+    word(text, BOOLEANS).map(|yes| if yes { SwapSpace::Yes } else { SwapSpace::No })
+}
+
+fn swap_space_text(swap: SwapSpace) -> &'static str {
+    match swap {
+        SwapSpace::Auto => AUTO,
+        SwapSpace::Yes => word_of(true, BOOLEANS),
+        SwapSpace::No => word_of(false, BOOLEANS),
+    }
+}
 
 const NEVER: &str = "never";
 

@@ -621,7 +621,7 @@ mod tests {
 
     use crate::cgroup::huge_pages::HugePages;
 
-    use super::super::{CpuPolicy, Limit, OnError, Percent, Period, TaskCpus};
+    use super::super::{CpuPolicy, Limit, OnError, Percent, Period, SwapSpace, TaskCpus};
     use super::*;
     use crate::cgroup::devices;
     use crate::job::Cpus;
@@ -683,7 +683,7 @@ mod tests {
             constrain_ram_space: false,
             allowed_ram_space: Percent::from_hundredths(9805),
             min_ram_space: 1 << 30,
-            constrain_swap_space: false,
+            constrain_swap_space: SwapSpace::No,
             allowed_swap_space: Percent::from_hundredths(1000),
             max_ram_per_user: Some(8 << 30),
             max_ram_per_task: Some(64 << 20),
@@ -890,6 +890,7 @@ mod tests {
                 on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail).with(Limit::Swap, OnError::Fail),
                 headroom_cpus: Cpus::whole(2),
                 min_ram_space: 64 << 20,
+                constrain_swap_space: SwapSpace::Yes,
                 allowed_swap_space: Percent::from_hundredths(1000),
                 max_processes: Some(10),
                 ..Config::default()
@@ -1061,6 +1062,7 @@ mod tests {
             (path(), prop::option::of("[A-Za-z0-9_-]{1,9}(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,9}){0,3}"), path()),
             any::<[bool; 6]>(),
             prop::sample::select(vec![CpuPolicy::Quota, CpuPolicy::Weight, CpuPolicy::Both]),
+            prop::sample::select(vec![SwapSpace::No, SwapSpace::Auto, SwapSpace::Yes]),
         );
         let cpus = || (1_u64..=1_024_000).prop_map(Cpus::from_thousandths);
         let task_cpus =
@@ -1100,7 +1102,7 @@ mod tests {
         );
         (words, numbers, ([rules(), rules(), rules()], prop::option::of(1_u64..=10_000)), devices).prop_map(
             |(
-                (mode, on, (mount, base, run), yes, policy),
+                (mode, on, (mount, base, run), yes, policy, swap),
                 (percents, period, min, headroom, processes, shares, most, pages),
                 io,
                 (constrain_devices, allow, gpu, ends),
@@ -1130,7 +1132,7 @@ mod tests {
                 constrain_ram_space: yes[1],
                 allowed_ram_space: percents.1,
                 min_ram_space: min,
-                constrain_swap_space: yes[2],
+                constrain_swap_space: swap,
                 allowed_swap_space: percents.2,
                 max_ram_per_user: most.2,
                 max_ram_per_task: most.3,
@@ -1199,6 +1201,7 @@ mod tests {
                 prop_assert!(strict.allowed_swap_space <= config.allowed_swap_space);
                 prop_assert!(strict.headroom_cpus <= config.headroom_cpus);
                 prop_assert!(strict.constrain_ram_space >= config.constrain_ram_space);
+                prop_assert!(strict.constrain_swap_space >= config.constrain_swap_space);
                 prop_assert!(strict.constrain_cpu_quota >= config.constrain_cpu_quota);
                 prop_assert!(strict.max_processes.unwrap_or(u64::MAX) <= config.max_processes.unwrap_or(u64::MAX));
                 prop_assert!(strict.mode == Mode::Enforce || config.mode != Mode::Enforce);

@@ -274,7 +274,9 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),
     ("AllowedRAMSpace", |config, other| least(&mut config.allowed_ram_space, other.allowed_ram_space)),
     ("MinRAMSpace", |config, other| least(&mut config.min_ram_space, other.min_ram_space)),
-    ("ConstrainSwapSpace", |config, other| config.constrain_swap_space |= other.constrain_swap_space),
+    ("ConstrainSwapSpace", |config, other| {
+        config.constrain_swap_space = config.constrain_swap_space.max(other.constrain_swap_space);
+    }),
     ("AllowedSwapSpace", |config, other| least(&mut config.allowed_swap_space, other.allowed_swap_space)),
     ("MaxRAMPerUser", |config, other| least_limit(&mut config.max_ram_per_user, other.max_ram_per_user)),
     ("MaxRAMPerTask", |config, other| least_limit(&mut config.max_ram_per_task, other.max_ram_per_task)),

@@ -24,7 +24,7 @@ use crate::cgroup::events::KernelLog;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::cgroup::usage::Usage;
-use crate::config::{Config, OnError, Percent, TaskCpus};
+use crate::config::{Config, OnError, Percent, SwapSpace, TaskCpus};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::host::Host;
@@ -123,7 +123,10 @@ fn exactly(config: &Config, request: &Request) -> Config {
         constrain_ram_space: request.memory.is_some(),
         allowed_ram_space: Percent::HUNDRED,
         min_ram_space: 0,
-        constrain_swap_space: config.constrain_swap_space && request.memory.is_some(),
+        constrain_swap_space: match request.memory {
+            Some(_) => config.constrain_swap_space,
+            None => SwapSpace::No,
+        },
         allowed_swap_space: Percent::ZERO,
         max_processes: request.processes,
         max_processes_per_task: None,

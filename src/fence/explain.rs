@@ -30,7 +30,8 @@ pub struct Line {
 }
 
 /// Every limit of a step, the outermost directory first, and what cannot be limited. `is_overlay` says in which hierarchies the
-/// directories are Slurm's, `more` which controllers are needed beside those of the configuration.
+/// directories are Slurm's, `limits_memory` whether it limits memory in them itself, `more` which controllers are needed beside
+/// those of the configuration.
 ///
 /// What an earlier step has left lower, or Slurm itself has set, is not looked at.
 pub fn explain(
@@ -40,6 +41,7 @@ pub fn explain(
     key: &JobKey,
     plan: &Plan,
     is_overlay: impl Fn(&Hierarchy) -> bool,
+    limits_memory: bool,
 ) -> Result<(Vec<Line>, Vec<LimitError>)> {
     let mut wanted = controllers(config);
     wanted.extend(more.iter().filter(|more| !wanted.contains(more)).copied().collect::<Vec<_>>());
@@ -73,7 +75,8 @@ pub fn explain(
         // Without a limit of their own tasks have no directories of ours.
         let levels = [Level::User, Level::Job, Level::Step, Level::Task];
         for level in levels.into_iter().filter(|level| *level != Level::Task || !plan.task.is_empty()) {
-            let limits = limiting::limits_at(plan, level, place, hierarchy.version);
+            let mut limits = limiting::limits_at(plan, level, place, hierarchy.version);
+            limits.swap = limits.swap.filter(|_| !(overlay && limits_memory && limits.swap_yields));
             let dir = match dir_of(host, hierarchy, key, plan, overlay, level) {
                 Some(dir) => dir,
                 None => {

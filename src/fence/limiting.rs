@@ -481,6 +481,11 @@ fn set_swap(dir: &Dir, version: Version, swap: SwapLimit) -> Result<()> {
         .hint("boot with swapaccount=1, or set ConstrainSwapSpace=no"))
 }
 
+/// Whether the scheduler limits this job's memory: in its own directory of a job it is the only one that does.
+pub fn limits_memory_itself(job: &Dir, version: Version) -> Result<bool> {
+    limits::memory_limit(job, limits::memory_files(version).0).map(|limit| limit.is_some())
+}
+
 /// What is left of these limits of memory where the scheduler has set its own; a lower `memory.high` of its own stays.
 pub fn beside_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
     let (file, swap_file) = limits::memory_files(version);

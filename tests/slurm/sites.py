@@ -317,6 +317,10 @@ class Site:
         """
         raise NotImplementedError
 
+    def write_cgroup_conf(self, **keys):
+        """The same of cgroup.conf."""
+        raise NotImplementedError
+
     def restart_controller(self):
         raise NotImplementedError
 
@@ -325,15 +329,19 @@ class Site:
         raise NotImplementedError
 
     @contextlib.contextmanager
-    def reconfigured(self, **keys):
-        """For the time being slurm.conf says this, and the daemons have started with it."""
+    def reconfigured(self, cgroup=None, **keys):
+        """For the time being slurm.conf says this, and cgroup.conf that, and the daemons have started with it."""
         try:
             self.write_slurm_conf(**keys)
+            if cgroup:
+                self.write_cgroup_conf(**cgroup)
             self._restart_slurm()
             yield
         finally:
             self._end_jobs()
             self.write_slurm_conf()
+            if cgroup:
+                self.write_cgroup_conf()
             self._restart_slurm()
 
     def _end_jobs(self):
@@ -562,13 +570,16 @@ class PrivateSite(Site):
             copy.chmod(0o755)
             line = f"required {copy} config={self.config}\n"
         (self.top / "plugstack.conf").write_text(line)
-        (self.top / "cgroup.conf").write_text(with_keys("", self.cgroup))
+        self.write_cgroup_conf()
         daemons = ["slurmctld", *self.nodes]
         self.ports = dict(zip(daemons, free_ports(len(daemons))))
         self.write_slurm_conf()
 
     def write_slurm_conf(self, **keys):
         write_atomically(self.top / "slurm.conf", with_keys(self._slurm_conf(), keys))
+
+    def write_cgroup_conf(self, **keys):
+        write_atomically(self.top / "cgroup.conf", with_keys("", {**self.cgroup, **keys}))
 
     def _slurm_conf(self):
         address = own_address()
@@ -1030,6 +1041,7 @@ class InstalledSite(Site):
 
     users = ("alice", "bob")
     SLURM_CONF = Path("/etc/slurm/slurm.conf")
+    CGROUP_CONF = Path("/etc/slurm/cgroup.conf")
 
     def __init__(self):
         super().__init__()
@@ -1042,6 +1054,7 @@ class InstalledSite(Site):
     def __enter__(self):
         self.saved = self.config.read_bytes() if self.config.exists() else None
         self.slurm_conf = self.SLURM_CONF.read_bytes()
+        self.cgroup_conf = self.CGROUP_CONF.read_bytes() if self.CGROUP_CONF.exists() else b""
         self.home = Path(tempfile.mkdtemp(prefix="jobfence-site-"))
         self.home.chmod(0o755)
         try:
@@ -1090,6 +1103,9 @@ class InstalledSite(Site):
     def write_slurm_conf(self, **keys):
         text = self.slurm_conf.decode()
         write_atomically(self.SLURM_CONF, with_keys(text, keys) if keys else text)
+
+    def write_cgroup_conf(self, **keys):
+        write_atomically(self.CGROUP_CONF, with_keys(self.cgroup_conf.decode(), keys))
 
     def restart_controller(self):
         done = self.command("systemctl", "restart", "slurmctld", timeout=120)

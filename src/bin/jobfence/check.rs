@@ -12,7 +12,7 @@ use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io::{self, IoRules};
 use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
 use jobfence::cgroup::protection;
-use jobfence::config::{Config, DEFAULT_FILE, Limit, Loaded, Mode, OnError, OnErrors, Percent};
+use jobfence::config::{Config, DEFAULT_FILE, Limit, Loaded, Mode, OnError, OnErrors, Percent, SwapSpace};
 use jobfence::entry::run::{self, Ended, How, Request};
 use jobfence::error::Error;
 use jobfence::fence::{self, Fence};
@@ -228,6 +228,10 @@ fn describe(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
                          (TaskPlugin=task/cgroup, ConstrainRAMSpace=yes in cgroup.conf)"
                     );
                 }
+                let swap = slurm.and_then(Slurm::swap_in_words).filter(|_| hierarchy.has("memory"));
+                if let (Some(theirs), SwapSpace::Auto) = (swap, config.constrain_swap_space) {
+                    println!("               swap is as Slurm says, since it limits memory itself: {theirs}");
+                }
                 for scope in scopes(hierarchy).unwrap_or_default() {
                     protected(host, config, hierarchy, &scope.path().to_string_lossy());
                 }
@@ -397,7 +401,7 @@ fn trial(config: &Config) -> Result<String, String> {
     let limited = config.mode == Mode::Enforce;
     let request = Request {
         cpus: (limited && config.constrain_cpu_quota).then(|| Cpus::whole(1)),
-        memory: (limited && (config.constrain_ram_space || config.constrain_swap_space)).then_some(64 << 20),
+        memory: (limited && (config.constrain_ram_space || config.constrain_swap_space.limits())).then_some(64 << 20),
         processes: config.max_processes.filter(|_| limited),
         io: if limited { config.io_max.clone() } else { IoRules::default() },
         user: None,

@@ -121,12 +121,13 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
         println!("mode       {}: none of this is written", mode_of(config));
     }
     let slurm = Slurm::read(loaded.file.as_deref());
-    let is_overlay = |hierarchy: &Hierarchy| match &slurm {
+    let is_overlay = &|hierarchy: &Hierarchy| match &slurm {
         _ if options.overlay => can_be_slurms(hierarchy),
         Some(slurm) => matches!(slurm.placement(hierarchy), Placement::Overlay(_)),
         None => false,
     };
-    let (lines, more) = lines_of(&host, config, &word.controllers(), &key, &plan, is_overlay)?;
+    let theirs = slurm.as_ref().and_then(Slurm::swap_in_words);
+    let (lines, more) = lines_of(&host, config, &word.controllers(), &key, &plan, is_overlay, theirs.is_some())?;
     errors.extend(more);
     for line in &lines {
         println!();
@@ -134,6 +135,13 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
             println!("{:6} {text}", line.level.to_string());
         }
         println!("       {} by {}", line.limit, reasons(line, &resolved, &word));
+    }
+    let in_memory = host.layout.with_controller("memory");
+    if let Some(theirs) = theirs.filter(|_| plan.step.swap_yields && in_memory.is_some_and(is_overlay)) {
+        println!(
+            "\nswap   is as Slurm says, since it limits memory itself: {theirs}; left to it by {}",
+            setting("ConstrainSwapSpace", &resolved)
+        );
     }
     let mut failed = false;
     for (limit, error) in &errors {
@@ -215,16 +223,22 @@ fn reasons(line: &Line, resolved: &Resolved, word: &Word) -> String {
         Level::User | Level::Task => name.ends_with(&format!("Per{}", in_key(line.level))) || OF_ALL.contains(name),
         Level::Job | Level::Step => !["PerUser", "PerTask"].iter().any(|end| name.ends_with(end)),
     };
-    let find = |name: &&'static str| jobfence::config::KEYS.iter().find(|key| key.name == *name);
-    let keys = line.keys.iter().filter(counts).filter_map(find).filter_map(|key: &Key| {
-        let value = (key.get)(&resolved.config)?;
-        Some(format!("{}={value} ({})", key.name, resolved.origin(key)))
-    });
+    let keys = line.keys.iter().filter(counts).map(|name| setting(name, resolved)).filter(|text| !text.is_empty());
     let asked = REQUESTS.iter().filter(|request| request.limit == line.limit);
     let asked =
         asked.filter_map(|request| Some(format!("--{}={} (the user)", request.name, request.value(&word.job)?)));
     let all: Vec<String> = keys.chain(asked).collect();
     all.join(", ")
+}
+
+/// A key with its value and its place; nothing where it is not set.
+fn setting(name: &str, resolved: &Resolved) -> String {
+    let found = jobfence::config::KEYS.iter().find(|key| key.name == name);
+    let text = found.and_then(|key: &Key| {
+        let value = (key.get)(&resolved.config)?;
+        Some(format!("{}={value} ({})", key.name, resolved.origin(key)))
+    });
+    text.unwrap_or_default()
 }
 
 /// Keys that count at every level.

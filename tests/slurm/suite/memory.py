@@ -2,6 +2,7 @@
 """Memory beside its limit: reclaim before the kill, protection, whole steps killed, and the limits of users and tasks."""
 
 import os
+import re
 import time
 
 from .. import kernel
@@ -9,7 +10,8 @@ from ..harness import (
     EAT, MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_started, fenced,
     fences_well, logged, started, tasks_are_refused,
 )
-from ..sites import InstalledSite, until
+from ..kernel import Group
+from ..sites import UNFINISHED, InstalledSite, until
 from .limits import expect_killed_for_memory
 
 # Reading a file of holes fills the page cache as any other, and needs no room. Not with cat(1), which need not read at all; and not
@@ -116,6 +118,81 @@ def high_stays_in_place(site):
     wanted = 180 * MIB if batch.own else mib and mib * MIB
     expect_equal(batch.parent.memory_high(), wanted, f"memory.high of {batch.parent.path}")
     site.scancel(jobid)
+
+
+# Holds more than the job was granted, until it may end.
+BEYOND = f"""{PYTHON} -S -c '
+import os, time
+held = bytes([1]) * (130 << 20)
+print("holds", flush=True)
+while not os.path.exists("release"): time.sleep(0.1)'"""
+
+
+def expect_swaps(site, what):
+    """A job that holds more than the memory that it was granted, and so swaps, completes; its group while it does."""
+    user = site.users[0]
+    released = site.directory(user) / "release"
+    released.unlink(missing_ok=True)
+    jobid = site.submit(user, BEYOND, "-c1", "--mem=100")
+    until(lambda: "holds" in site.output(jobid) or site.job(jobid).get("JobState") not in UNFINISHED, 60,
+          f"{what}: the job to hold its memory")
+    expect_in("holds", site.output(jobid), f"{what}: the job's output")
+    group = Group.of(site.job_pids(jobid, "release")[0])
+    seen = group and (group.swap_limit(), group.memory_limit())
+    released.touch()
+    expect_equal(site.wait(jobid), "COMPLETED", f"{what}: state")
+    return seen
+
+
+@case
+def swap_is_slurms_affair(site):
+    """Where Slurm limits memory, a job that swaps with Slurm alone swaps with jobfence, too, unless the site says otherwise here."""
+    if not kernel.slurm_limits_memory:
+        raise Skip("Slurm limits no memory here")
+    if kernel.swap_total() < 100 * MIB:
+        raise Skip("this host has not enough swap")
+    user = site.users[0]
+    # Slurm 22.05 writes memory plus swap into v2's file of swap.
+    writes_the_sum = kernel.has_v2_controllers() and "22.05" in site.command("slurmd", "-V").stdout
+    # As the cell has it, with ConstrainSwapSpace=yes in cgroup.conf: what Slurm has written stays.
+    for keys in {}, {"ConstrainSwapSpace": "yes"}, {"ConstrainSwapSpace": "yes", "AllowedSwapSpace": "50"}:
+        site.configure(**keys)
+        jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
+        group = fenced(site, jobid)
+        if not group.swap_is_accounted():
+            raise Skip("this kernel counts no swap")
+        expect_equal(group.memory_limit(), 100 * MIB, f"{keys}: memory limit of {group.path}")
+        wanted = 100 * MIB if writes_the_sum else 0
+        expect_equal(group.swap_limit(), wanted, f"{keys}: swap limit of {group.path}")
+        site.scancel(jobid)
+        site.wait(jobid)
+    with site.reconfigured(cgroup={"ConstrainSwapSpace": None}):
+        site.configure()
+        with site.unplugged():
+            expect_swaps(site, "without jobfence")
+        expect_equal(expect_swaps(site, "with jobfence"), (None, 100 * MIB), "limits of swap and of memory")
+        # Steps of srun, too, and the extern step with them, where there is one.
+        jobid = site.submit(user, "srun -n1 --mem=80 sleep 300", "-c1", "--mem=100")
+        for group in fenced(site, jobid, "step_0"), fenced(site, jobid):
+            expect_equal(group.swap_limit(), None, f"swap limit of {group.path}")
+        expect_equal(group.parent.swap_limit(), None, f"swap limit of {group.parent.path}")
+        site.scancel(jobid)
+        site.wait(jobid)
+        if isinstance(site, InstalledSite):
+            said = site.command("jobfence", "check").stdout
+            expect_in("swap is as Slurm says, since it limits memory itself: ConstrainSwapSpace=no", said, "check")
+            said = site.command("jobfence", "explain", "--cpus=1", "--mem=100M").stdout
+            expect_in("left to it by ConstrainSwapSpace=auto (default)", said, "explain")
+            expect(not re.search(r"memory\.(swap\.max|memsw)", said), f"explain shows a limit of swap: {said}")
+        # Said by the site, for all or for some: it is limited here.
+        for text in "ConstrainSwapSpace=yes\n", f"[User={user}]\nConstrainSwapSpace=yes\n":
+            site.configure_raw(text)
+            jobid = site.submit(user, f"{WAIT.format(file='go')}; {BEYOND}", "-c1", "--mem=100")
+            group = fenced(site, jobid)
+            expect_equal(group.swap_limit(), 0, f"{text!r}: swap limit of {group.path}")
+            (site.directory(user) / "go").touch()
+            expect(site.wait(jobid) in ("OUT_OF_MEMORY", "FAILED"), f"{text!r}: state {site.job(jobid).get('JobState')}")
+            (site.directory(user) / "go").unlink()
 
 
 KILLED = f"sleep 300 & {EAT}; echo survived; kill $!"
