@@ -74,6 +74,12 @@ impl HostList {
         self.0.iter().any(|name| place_in(name, node, &mut Vec::new()).is_some())
     }
 
+    /// How many names it stands for.
+    pub fn count(&self) -> u64 {
+        // Each of these was counted when the list was read.
+        self.0.iter().filter_map(|name| count(name)).fold(0, u64::saturating_add)
+    }
+
     /// How many names stand before this one.
     pub fn position(&self, node: &str) -> Option<u64> {
         let mut before: u64 = 0;
@@ -150,21 +156,48 @@ fn place_in(parts: &[Part], node: &str, wrong: &mut Vec<(usize, usize)>) -> Opti
     place
 }
 
-/// The number at a place, counted from 0, of a list such as `3(x2),1`, as in `SLURM_JOB_CPUS_PER_NODE` (sbatch(1)).
-pub fn nth_repeated(list: &str, place: u64) -> Option<u32> {
-    let mut before: u64 = 0;
-    for item in list.split(',') {
-        let (count, times) = match item.split_once("(x") {
-            Some((count, times)) => (count, number(times.strip_suffix(')')?)?),
-            None => (item, 1),
-        };
-        let count = u32::try_from(number(count)?).ok()?;
-        before = before.checked_add(times)?;
-        if place < before {
-            return Some(count);
+/// A number for each node of a list, as `3(x2),1` (sbatch(1), `SLURM_JOB_CPUS_PER_NODE`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repeated(Vec<(u32, u64)>);
+
+impl Repeated {
+    /// Understands a list that stands for no more numbers than 64 bits can count.
+    pub fn parse(list: &str) -> Option<Self> {
+        let mut items = Vec::new();
+        let mut all: u64 = 0;
+        for item in list.split(',') {
+            let (value, times) = match item.split_once("(x") {
+                Some((value, times)) => (value, number(times.strip_suffix(')')?).filter(|times| *times > 0)?),
+                None => (item, 1),
+            };
+            all = all.checked_add(times)?;
+            items.push((u32::try_from(number(value)?).ok()?, times));
         }
+        Some(Self(items))
     }
-    None
+
+    /// How many numbers it stands for.
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|(_, times)| times).sum()
+    }
+
+    /// The number at a place, counted from 0.
+    pub fn nth(&self, place: u64) -> Option<u32> {
+        let mut before: u64 = 0;
+        for (value, times) in &self.0 {
+            before = before.checked_add(*times)?;
+            if place < before {
+                return Some(*value);
+            }
+        }
+        None
+    }
+
+    /// The number that stands at every place, where there is one.
+    pub fn everywhere(&self) -> Option<u32> {
+        let (first, _) = self.0.first()?;
+        self.0.iter().all(|(value, _)| value == first).then_some(*first)
+    }
 }
 
 #[cfg(test)]
@@ -250,19 +283,32 @@ mod tests {
 
     #[test]
     fn counts_are_found_by_place() {
+        let counts = Repeated::parse("3(x2),1").unwrap();
         for (place, count) in [(0, Some(3)), (1, Some(3)), (2, Some(1)), (3, None), (u64::MAX, None)] {
-            assert_eq!(nth_repeated("3(x2),1", place), count, "{place}");
+            assert_eq!(counts.nth(place), count, "{place}");
         }
-        for bad in ["", "x", "3(x", "3(x)", "3x2", "3(x2", "-1", "4294967296"] {
-            assert_eq!(nth_repeated(bad, 0), None, "{bad}");
+        assert_eq!((counts.count(), counts.everywhere()), (3, None));
+        for (list, count) in [("4", 1), ("4(x7)", 7), ("4(x2),4", 3)] {
+            let counts = Repeated::parse(list).unwrap();
+            assert_eq!((counts.count(), counts.everywhere()), (count, Some(4)), "{list}");
+        }
+        for bad in ["", "x", "3(x", "3(x)", "3x2", "3(x2", "-1", "4294967296", "3(x0)", "3,", "3,x"] {
+            assert_eq!(Repeated::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_are_counted() {
+        for (text, count) in [("a", 1), ("n[1-2],z", 3), ("r[1-2]n[08-11],x", 9), ("a,a", 2)] {
+            assert_eq!(list(text).count(), count, "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text in "[a-z0-9,\\[\\]()x-]{0,40}", node in "[a-z0-9-]{0,20}", place: u64) {
-            let _ = HostList::parse(&text).map(|list| (list.contains(&node), list.position(&node)));
-            let _ = nth_repeated(&text, place);
+            let _ = HostList::parse(&text).map(|list| (list.contains(&node), list.position(&node), list.count()));
+            let _ = Repeated::parse(&text).map(|list| (list.nth(place), list.count(), list.everywhere()));
         }
 
         /// Against the list written out.

@@ -2,6 +2,7 @@
 //! The `jobfence` command as its users meet it: words, exit statuses, signals, terminal.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -140,6 +141,54 @@ fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
     }
     // Who has written something else into slurm.conf hears of it.
     assert_eq!(called("prolog", &said, &["--job", "7"]).0, Some(2));
+}
+
+/// The lines of the manual's page that ask squeue for the QOS, as an administrator would copy them.
+fn recipe_for_the_qos() -> String {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man/jobfence.8")).unwrap();
+    let block = page.split(".EX\n").filter_map(|rest| rest.split(".EE\n").next()).find(|block| block.contains("squeue"));
+    block.expect("the recipe").replace("\\-", "-")
+}
+
+#[test]
+fn the_manuals_question_for_the_qos_leaves_it_unknown_when_it_is_not_answered() {
+    let site = Site::new("recipe");
+    let temp = tempfile::tempdir().unwrap();
+    let bin = temp.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let write = |name: &str, text: &str| {
+        fs::write(bin.join(name), text).unwrap();
+        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    // The recipe's command, with the directories of this test.
+    let ours = site.command("prolog");
+    let words: Vec<_> = ours.get_args().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    write("jobfence", &format!("#!/bin/sh\nexec '{}' {}\n", env!("CARGO_BIN_EXE_jobfence"), words.join(" ")));
+    let recipe = recipe_for_the_qos();
+    let installed = "/usr/local/sbin/jobfence prolog";
+    assert!(recipe.contains(installed), "{recipe}");
+    let recipe = recipe.replace(installed, bin.join("jobfence").to_str().unwrap());
+    for (squeue, qos) in [
+        ("echo restricted", "qos==restricted\n"),
+        ("exit 1", "qos=?\n"),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "qos=?\n"),
+        ("echo half of; exit 1", "qos=?\n"),
+        ("echo", "qos=?\n"),
+        ("echo '(null)'", "qos=?\n"),
+        ("echo one; echo another", "qos=?\n"),
+    ] {
+        write("squeue", &format!("#!/bin/sh\n{squeue}\n"));
+        let done = Command::new("sh")
+            .args(["-e", "-c", &recipe])
+            .env_clear()
+            .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
+            .envs([("SLURM_JOB_ID", "7"), ("SLURM_JOB_UID", "1001"), ("SLURM_JOB_PARTITION", "gpu")])
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{squeue}: {}", err(&done));
+        let record = fs::read_to_string(site.run.path().join("run/jobs/7")).unwrap();
+        assert!(record.contains(qos), "{squeue}: {record}");
+    }
 }
 
 #[test]

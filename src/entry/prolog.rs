@@ -4,8 +4,12 @@
 //! slurmd builds the environment of these programs anew, from the job's credential and its own configuration; whatever a user
 //! can put there has the prefix `SPANK_` (`_build_env` in src/plugins/prep/script/prep_script_slurmd.c, read in 22.05, 24.11
 //! and 26.05). So all of it is trusted here. What is missing from it:
-//! - the account, where the job has none; the QOS in releases before 26.05, and there where the job has none;
+//! - the QOS in every release before 26.05, and then where slurmctld has none at hand (`setup_cred_arg`), as while it does not
+//!   reach slurmdbd. Nothing else in it says which of these it is, so what is missing is unknown;
+//! - the account, where the job has none;
 //! - all that comes from the credential, where slurmd runs the program without one.
+//!
+//! An empty value is nobody's word: Slurm writes none, but a script around this that asks for one and is not answered does.
 
 use std::time::Instant;
 
@@ -13,7 +17,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::facts::Fact;
 use crate::host::Host;
-use crate::hostlist::{HostList, nth_repeated};
+use crate::hostlist::{HostList, Repeated};
 use crate::janitor;
 use crate::record::job::{JobId, JobRecord, JobRecords, is_name, parse_gpus};
 
@@ -58,27 +62,36 @@ fn number(env: &dyn Fn(&str) -> Option<String>, name: &'static str) -> Result<u3
 fn read(record: &mut JobRecord, env: &dyn Fn(&str) -> Option<String>) {
     // There if anything of the credential is.
     let cpus_per_node = env("SLURM_JOB_CPUS_PER_NODE");
-    let none = |release_has_it: bool| {
-        if cpus_per_node.is_some() && release_has_it { Fact::Known(String::new()) } else { Fact::Unknown }
+    let fact = |name| match env(name) {
+        // What squeue prints where it knows of none.
+        Some(name) if name == "(null)" => Fact::Unknown,
+        Some(name) if !name.is_empty() && is_name(&name) => Fact::Known(name),
+        _ => Fact::Unknown,
     };
-    let fact = |name| env(name).filter(|name| is_name(name)).map(Fact::Known);
-    record.partition = fact("SLURM_JOB_PARTITION").unwrap_or_default();
-    record.account = fact("SLURM_JOB_ACCOUNT").unwrap_or_else(|| none(true));
-    // New in 26.05, as the QOS; a site can add the QOS itself before.
-    record.qos = fact("SLURM_JOB_QOS").unwrap_or_else(|| none(env("SLURM_JOB_SLUID").is_some()));
+    record.partition = fact("SLURM_JOB_PARTITION");
+    record.account = match env("SLURM_JOB_ACCOUNT") {
+        // Every release has it in the credential, and puts it here if there is one.
+        None if cpus_per_node.is_some() => Fact::Known(String::new()),
+        _ => fact("SLURM_JOB_ACCOUNT"),
+    };
+    record.qos = fact("SLURM_JOB_QOS");
     record.gpus = env("SLURM_JOB_GPUS").and_then(|gpus| parse_gpus(&gpus)).unwrap_or_default();
+    // Up to 23.02.5 by its first name alone.
     let nodes = env("SLURM_JOB_NODELIST").or_else(|| env("SLURM_NODELIST"));
     record.cpus = cpus_per_node.and_then(|cpus| cpus_here(&cpus, nodes.as_deref(), env("SLURMD_NODENAME").as_deref()));
 }
 
 /// This node's number in a list that has one for each node of the job, in their order (sbatch(1)).
+///
+/// Without `PrologFlags=Alloc` slurmd runs this for the first step that comes to the node, and the nodes are the step's
+/// (`_rpc_launch_tasks`, src/slurmd/slurmd/req.c): where there are fewer, their places are not those of the list.
 fn cpus_here(cpus: &str, nodes: Option<&str>, node: Option<&str>) -> Option<u32> {
-    // The same on all of them.
-    if !cpus.contains(',') {
-        return nth_repeated(cpus, 0);
+    let cpus = Repeated::parse(cpus)?;
+    if let Some(each) = cpus.everywhere() {
+        return Some(each);
     }
-    let place = HostList::parse(nodes?)?.position(node?)?;
-    nth_repeated(cpus, place)
+    let nodes = HostList::parse(nodes?).filter(|nodes| nodes.count() == cpus.count())?;
+    cpus.nth(nodes.position(node?)?)
 }
 
 #[cfg(test)]
@@ -129,17 +142,77 @@ mod tests {
         let record = read_of(&full);
         assert_eq!((record.partition, record.account, record.qos), (known("gpu"), known("physics"), Fact::Unknown));
         assert_eq!((record.cpus, record.gpus), (Some(1), vec![0, 2]));
-        // A job without an account, in a release that would name its QOS.
-        let record = read_of(&[("SLURM_JOB_CPUS_PER_NODE", "2(x3)"), ("SLURM_JOB_SLUID", "s1")]);
-        assert_eq!((record.partition, record.account, record.qos), (Fact::Unknown, known(""), known("")));
-        assert_eq!((record.cpus, record.gpus), (Some(2), vec![]));
         // No credential.
         let record = read_of(&[("SLURM_JOB_PARTITION", "gpu"), ("SLURM_JOB_SLUID", "s1")]);
         assert_eq!((record.partition, record.account, record.qos), (known("gpu"), Fact::Unknown, Fact::Unknown));
         // What cannot be, is not believed.
         let record = read_of(&[("SLURM_JOB_PARTITION", "a\nb"), ("SLURM_JOB_GPUS", "GPU-1")]);
         assert_eq!((record.partition, record.gpus), (Fact::Unknown, vec![]));
-        let elsewhere = [("SLURM_JOB_CPUS_PER_NODE", "4,1"), ("SLURM_NODELIST", "a,b"), ("SLURMD_NODENAME", "c")];
-        assert_eq!(read_of(&elsewhere).cpus, None);
+    }
+
+    /// What the releases say of a job in the QOS `restricted` and the account `physics`, and of one that has neither, as every
+    /// tag from 22.05.0 to 26.05.3 has it in `_build_env`.
+    #[test]
+    fn nothing_is_taken_for_none_in_any_release() {
+        let sluid = ("SLURM_JOB_SLUID", "s1");
+        let releases: [(&str, Option<(&str, &str)>, bool); 9] = [
+            ("22.05", None, false),
+            ("23.02", None, false),
+            ("23.11", None, false),
+            ("24.05", None, false),
+            ("24.11", None, false),
+            ("25.05", None, false),
+            ("25.11", Some(sluid), false),
+            ("26.05", Some(sluid), true),
+            ("26.11", Some(sluid), true),
+        ];
+        for (release, sluid, has_qos) in releases {
+            let usual = [("SLURM_JOB_PARTITION", "gpu"), ("SLURM_JOB_CPUS_PER_NODE", "2(x3)")];
+            let usual: Vec<_> = usual.into_iter().chain(sluid).collect();
+            let qos = has_qos.then_some(("SLURM_JOB_QOS", "restricted"));
+            let named: Vec<_> = usual.iter().copied().chain([("SLURM_JOB_ACCOUNT", "physics")]).chain(qos).collect();
+            let record = read_of(&named);
+            let expected = if has_qos { known("restricted") } else { Fact::Unknown };
+            assert_eq!((record.account, record.qos), (known("physics"), expected), "{release}");
+            // The last: a script that asks for the QOS, and Slurm does not answer.
+            for asked in [None, Some(("SLURM_JOB_QOS", ""))] {
+                let record = read_of(&usual.iter().copied().chain(asked).collect::<Vec<_>>());
+                assert_eq!((record.account, record.qos), (known(""), Fact::Unknown), "{release} {asked:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_name_is_unknown() {
+        let names = ["SLURM_JOB_PARTITION", "SLURM_JOB_ACCOUNT", "SLURM_JOB_QOS"].map(|name| (name, ""));
+        let cpus = ("SLURM_JOB_CPUS_PER_NODE", "1");
+        let record = read_of(&names.into_iter().chain([cpus]).collect::<Vec<_>>());
+        assert_eq!((record.partition, record.account, record.qos), (Fact::Unknown, Fact::Unknown, Fact::Unknown));
+    }
+
+    #[test]
+    fn cpus_are_this_nodes_or_nobodys() {
+        for (cpus, nodes, node, expected) in [
+            ("4(x2),1", Some("n[1-2],z"), Some("z"), Some(1)),
+            ("4(x2),1", Some("n[1-2],z"), Some("n2"), Some(4)),
+            // A step's, and the job has three nodes.
+            ("4(x2),1", Some("z"), Some("z"), None),
+            ("1,4", Some("n2"), Some("n2"), None),
+            ("4(x2),1", Some("n2,z"), Some("z"), None),
+            ("4(x2),1", Some("n[1-4]"), Some("n1"), None),
+            // Each node has as many, whichever this is.
+            ("4", Some("n1"), Some("n1"), Some(4)),
+            ("4(x2)", Some("n2"), Some("n2"), Some(4)),
+            ("4(x2)", None, None, Some(4)),
+            // A node that is not there, and what cannot be read.
+            ("4,1", Some("a,b"), Some("c"), None),
+            ("4,1", Some("a,b"), None, None),
+            ("4,1", None, Some("a"), None),
+            ("4,1", Some("a[,b"), Some("b"), None),
+            ("4,x", Some("a,b"), Some("a"), None),
+            ("", Some("a"), Some("a"), None),
+        ] {
+            assert_eq!(cpus_here(cpus, nodes, node), expected, "{cpus} {nodes:?} {node:?}");
+        }
     }
 }
