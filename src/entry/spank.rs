@@ -78,8 +78,12 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: api::Handle, ac: c_int
                 let arguments = unsafe { api::arguments(ac, av) };
                 step::begin(&Spank::new(spank), &arguments);
             }
-            Context::Allocator => options::tell_job(&Spank::new(spank)),
-            Context::Slurmd | Context::Srun | Context::Other => {}
+            Context::Allocator => {
+                told::hand_nothing_on();
+                options::tell_job(&Spank::new(spank));
+            }
+            Context::Srun => told::hand_nothing_on(),
+            Context::Slurmd | Context::Other => {}
         }
         Verdict::Good
     });

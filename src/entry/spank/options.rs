@@ -53,7 +53,7 @@ fn register_one(spank: Handle, index: c_int, request: &Request) -> Result<()> {
     let text = |text: &str| CString::new(text).map_err(|_| Error::new("a text with a NUL"));
     let (name, argument) = (text(request.name)?, text(request.argument)?);
     // As other plugins say whose option it is.
-    let usage = text(&format!("[jobfence] {}", request.usage))?;
+    let usage = text(&format!("[jobfence] {}; jobs that the job submits inherit this: jobfence(8)", request.usage))?;
     // Slurm copies all of it.
     let mut option = spank_option {
         name: name.as_ptr().cast_mut(),

@@ -114,8 +114,7 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     }
     // Until it is known better: what follows may panic.
     *step = Step::Refused { reason: UNFINISHED.to_owned(), daemon: Pid::this() };
-    // One that a job has inherited from the job that submitted it is another step's.
-    spank.unsetenv(told::STEP);
+    told::forget(spank);
     let (config, on_error, by, result) = match config::load(arguments) {
         Ok(loaded) if loaded.config.mode == Mode::Off => {
             *step = Step::Off;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What a job learns of its fence, in variables of its environment. A user may have set any of them, or have inherited them from
-//! the step that called srun: what is not limited is taken out.
+//! the step that called srun or sbatch: what is not limited is taken out, and what was told to another step is told nobody else.
+//!
+//! Where the commands take over their environment (read in the last release of each from 22.05 to 26.05): sbatch in
+//! `_fill_job_desc_from_opts`, srun in `_setup_job_env` and before each launch, salloc when it executes the user's command. All
+//! of that comes after `slurm_spank_init_post_opt`, as does reading the names in `--export=NAME`.
 
 use std::ffi::CStr;
 
@@ -16,6 +20,9 @@ use crate::policy::Plan;
 
 /// By which processes of the step can be found that have left everything else: see `tracking`.
 pub const STEP: &CStr = c"JOBFENCE_STEP";
+
+/// Where the step is.
+const CGROUP: &CStr = c"JOBFENCE_CGROUP";
 
 /// A limit and the variable that tells it.
 struct Variable {
@@ -100,8 +107,8 @@ fn cpus(plan: &Plan, fence: &Fence) -> Option<Cpus> {
 /// Sets the variables of all the step's tasks, or of this one, where it is called in its process.
 pub fn tell(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Result<()> {
     match fence.path() {
-        Some(path) => spank.setenv(c"JOBFENCE_CGROUP", &path)?,
-        None => spank.unsetenv(c"JOBFENCE_CGROUP"),
+        Some(path) => spank.setenv(CGROUP, &path)?,
+        None => spank.unsetenv(CGROUP),
     }
     for variable in VARIABLES {
         match (variable.value)(plan, fence).filter(|_| config.mode == Mode::Enforce) {
@@ -123,6 +130,38 @@ const THREADS: [&CStr; 5] =
 /// What we have set them to, so that a step within the job is told its own number, and a user's is left.
 const HINT: &CStr = c"JOBFENCE_THREADS";
 
+/// Of an environment, by which `get` finds a variable's value, the variables that we have told another step. Not among them is
+/// what its user has set instead, nor the mark.
+fn told_before(get: impl Fn(&CStr) -> Option<String>) -> Vec<&'static CStr> {
+    let hint = get(HINT);
+    let hints = THREADS.into_iter().filter(|name| hint.is_some() && get(name) == hint);
+    let told = VARIABLES.iter().map(|variable| variable.name).chain([CGROUP, HINT]);
+    hints.chain(told.filter(|name| get(name).is_some())).collect()
+}
+
+/// In slurmstepd, before anything is told: takes out what the step has inherited of what another was told, and whose step that was.
+/// Without a fence nothing is told in its place.
+pub fn forget(spank: &Spank) {
+    // One that is too long is none of ours.
+    told_before(|name| spank.getenv(name).ok().flatten()).into_iter().for_each(|name| spank.unsetenv(name));
+    spank.unsetenv(STEP);
+}
+
+/// In srun, sbatch and salloc, when every option has been read: nothing of it is handed on to steps that may be told nothing else.
+///
+/// The mark goes with what sbatch submits alone. What srun and salloc execute themselves, the job's processes execute.
+pub fn hand_nothing_on() {
+    let get = |name: &CStr| std::env::var(name.to_str().ok()?).ok();
+    let is_sbatch = std::env::current_exe().is_ok_and(|program| program.ends_with("sbatch"));
+    for name in told_before(get).into_iter().chain([STEP].into_iter().filter(|_| is_sbatch)) {
+        let Ok(name) = name.to_str() else { continue };
+        // SAFETY: This is the command's first thread, which has itself just set variables, and will set more (`setenvf`). Only 26.05
+        // has others by now (its connection manager); unsetenv(3) frees and moves no string, so one that looks for a
+        // variable meanwhile reads an environment that is whole.
+        unsafe { std::env::remove_var(name) };
+    }
+}
+
 /// In a task's own process, which Slurm has bound to its CPUs: tells programs to start no more threads than have CPU time, where
 /// the task can see more CPUs than that. If the user has set one of the variables, all of them are left as they are: a library
 /// may take its number from another's.
@@ -133,20 +172,10 @@ pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence, 
         (Some(share), Some(visible)) if enforced => threads(share, visible),
         _ => None,
     };
-    // One that is too long is the user's own.
-    let given = |name: &CStr| spank.getenv(name).unwrap_or_else(|_| Some(String::new()));
-    let ours = given(HINT);
-    if THREADS.iter().filter_map(|name| given(name)).any(|value| Some(value) != ours) {
-        return Ok(());
-    }
-    for name in THREADS.iter().chain([&HINT]) {
-        match hint {
-            Some(hint) => spank.setenv(name, &hint.to_string())?,
-            None if ours.is_some() => spank.unsetenv(name),
-            None => {}
-        }
-    }
-    Ok(())
+    // Ours have been taken out; one that is too long is the user's, too.
+    let is_given = |name: &CStr| spank.getenv(name).map_or(true, |value| value.is_some());
+    let Some(hint) = hint.filter(|_| !THREADS.iter().any(|name| is_given(name))) else { return Ok(()) };
+    THREADS.iter().chain([&HINT]).try_for_each(|name| spank.setenv(name, &hint.to_string()))
 }
 
 /// The CPU time that a task has if the others of the step use theirs.
@@ -181,6 +210,27 @@ mod tests {
         ] {
             assert_eq!(threads(Cpus::from_thousandths(thousandths), visible), hint, "{thousandths} of {visible}");
         }
+    }
+
+    #[test]
+    fn only_what_another_step_was_told_is_taken_out() {
+        let taken = |environment: &[(&str, &str)]| {
+            let get = |name: &CStr| {
+                let found = environment.iter().find(|(key, _)| name.to_str() == Ok(key));
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            let mut names: Vec<&str> = told_before(get).into_iter().map(|name| name.to_str().unwrap()).collect();
+            names.sort_unstable();
+            names
+        };
+        let told = [("JOBFENCE_CGROUP", "/x"), ("JOBFENCE_CPUS", "1"), ("JOBFENCE_STEP", "b/1/2")];
+        assert_eq!(taken(&told), ["JOBFENCE_CGROUP", "JOBFENCE_CPUS"]);
+        let theirs = [("OMP_NUM_THREADS", "1"), ("JOBFENCE_MINE", "1"), ("SLURM_SPANK_JOBFENCE_CPU_LIMIT", "1")];
+        assert!(taken(&theirs).is_empty());
+        let changed = [("JOBFENCE_THREADS", "1"), ("OMP_NUM_THREADS", "7"), ("MKL_NUM_THREADS", "1")];
+        assert_eq!(taken(&changed), ["JOBFENCE_THREADS", "MKL_NUM_THREADS"]);
+        let all: Vec<(&str, &str)> = THREADS.iter().chain([&HINT]).map(|name| (name.to_str().unwrap(), "2")).collect();
+        assert_eq!(taken(&all).len(), THREADS.len() + 1);
     }
 
     #[test]

@@ -323,6 +323,94 @@ def thread_hints(site):
     return f"{visible} CPUs visible of {os.cpu_count()}"
 
 
+@case
+def options_are_handed_on(site):
+    """Slurm gives them to what a job submits; the manual says how to submit without."""
+    user = site.users[0]
+    manual = "unset ${!SLURM_SPANK__SLURM_SPANK_OPTION_jobfence_@} ${!SLURM_SPANK_JOBFENCE_@}"
+    inner = "sbatch --wait -n1 -c1 --mem=50 --output=with.{0} {1} --wrap='echo cpus $JOBFENCE_CPUS'"
+    jobid = site.submit(user, f"""
+        {inner.format("nothing", "")}
+        {inner.format("another", "--cpu-limit=0.25")}
+        {inner.format("most", "--cpu-limit=1024")}
+        {inner.format("none", "--export=NONE")}
+        ({manual}; {inner.format("unset", "")})
+        """, "-n1", "-c1", "--mem=50", "--cpu-limit=0.5")
+    expect_equal(site.wait(jobid, 120), "COMPLETED", f"state: {site.output(jobid)}")
+    for how, cpus in ("nothing", "0.5"), ("another", "0.25"), ("most", "1"), ("none", "0.5"), ("unset", "1"):
+        said = kernel.read(site.directory(user) / f"with.{how}")
+        expect_equal(said, f"cpus {cpus}", f"a job that was submitted with {how}")
+
+
+# As in any job: what jobfence tells, and what a user says himself.
+OURS = re.compile(rf"(?m)^(?:JOBFENCE_\w+|{'|'.join(HINTS)})=.*$")
+# In the shell of a job: everything that makes srun a command of that job.
+NO_JOB = "unset $(compgen -v | grep ^SLURM_ | grep -vx SLURM_CONF)"
+
+
+@case
+def nothing_is_handed_on(site):
+    """What a job was told is not told to a job that it submits, nor to a step, where those run without a fence."""
+    user = site.users[0]
+    jobid = site.submit(user, f"""
+        env >first
+        export MKL_NUM_THREADS=3
+        while [ ! -e off ]; do sleep 0.1; done
+        sbatch --wait -n1 -c1 --mem=50 --output=by.sbatch --wrap=env
+        ({NO_JOB}; srun -n1 -c1 --mem=50 env) >by.srun
+        ({NO_JOB}; salloc -n1 -c1 --mem=50 srun env) >by.salloc
+        srun -n1 --overlap env >by.step
+        """, "-n1", "-c1", "--mem=100")
+    directory = site.directory(user)
+    first = until(lambda: kernel.read(directory / "first"), 20, "the first job's environment")
+    expect_in("JOBFENCE_CGROUP=", first, "the first job's environment")
+    site.configure(Mode="off")
+    (directory / "off").touch()
+    expect_equal(site.wait(jobid, 120), "COMPLETED", f"state: {site.output(jobid)}")
+    for who in "sbatch", "srun", "salloc", "step":
+        said = kernel.read(directory / f"by.{who}")
+        expect_in("SLURM_STEP_ID=" if who != "sbatch" else "SLURM_JOB_ID=", said, f"the environment by {who}")
+        expect_equal(OURS.findall(said), ["MKL_NUM_THREADS=3"], f"what is left of the first job by {who}")
+    return "with hints" if "OMP_NUM_THREADS=" in first else "without hints"
+
+
+@case(on=["private"])
+def commands_hand_nothing_on(site):
+    """The commands alone take it out: on the node nobody has heard of jobfence, as on one that has none."""
+    user = site.users[0]
+    inherited = {
+        "JOBFENCE_CGROUP": "/jobfence/uid_1/job_1/step_batch", "JOBFENCE_CPUS": "1", "JOBFENCE_THREADS": "1",
+        "JOBFENCE_STEP": "00000000-0000-0000-0000-000000000000/1/1", "JOBFENCE_MINE": "1",
+        "OMP_NUM_THREADS": "1", "GOMAXPROCS": "1", "MKL_NUM_THREADS": "3",
+    }
+    kept = ["JOBFENCE_MINE=1", "MKL_NUM_THREADS=3"]
+    # Another plugstack.conf for the commands than for the daemons.
+    line, conf = site.plugstack_files()[0].read_text(), site.environment["SLURM_CONF"]
+    theirs = site.top / "commands"
+    theirs.mkdir(exist_ok=True)
+    (theirs / "plugstack.conf").write_text(line)
+    (theirs / "slurm.conf").write_text(re.sub(r"(?m)^PlugStackConfig=.*", f"PlugStackConfig={theirs}/plugstack.conf",
+                                              Path(conf).read_text()))
+    (theirs / "cgroup.conf").write_text((site.top / "cgroup.conf").read_text())
+    theirs_env = {**inherited, "SLURM_CONF": str(theirs / "slurm.conf")}
+
+    def found(said):
+        return sorted(OURS.findall(said))
+    with site.unplugged():
+        for env, wanted in ({**inherited}, sorted(f"{key}={value}" for key, value in inherited.items())), (theirs_env, kept):
+            # Whoever runs in the first job is its process still, and the mark says so.
+            local = sorted({*wanted, f"JOBFENCE_STEP={inherited['JOBFENCE_STEP']}"})
+            jobid = site.submit(user, "env", "-c1", "--mem=50", env=env)
+            expect_equal(site.wait(jobid), "COMPLETED", "state")
+            expect_equal(found(site.output(jobid)), wanted, "by sbatch")
+            expect_equal(found(site.srun(user, "--mem=50", "env", env=env).stdout), local, "by srun")
+            done = site.as_user(user, ["salloc", "--mem=50", "env"], env=env)
+            expect_equal(found(done.stdout), local, "by salloc")
+            # What is named is the user's word.
+            done = site.srun(user, "--mem=50", "--export=ALL,OMP_NUM_THREADS=1", "env", env=env)
+            expect_in("OMP_NUM_THREADS=1\n", done.stdout, "by srun --export")
+
+
 @case(on=["two-nodes"])
 def word_on_every_node(site):
     """Where the batch script does not run, the steps carry the job's word, also one that asks for more."""

@@ -134,9 +134,9 @@ def expect_swaps(site, what):
     released = site.directory(user) / "release"
     released.unlink(missing_ok=True)
     jobid = site.submit(user, BEYOND, "-c1", "--mem=100")
-    until(lambda: "holds" in site.output(jobid) or site.job(jobid).get("JobState") not in UNFINISHED, 60,
+    until(lambda: site.output(jobid) == "holds\n" or site.job(jobid).get("JobState") not in UNFINISHED, 60,
           f"{what}: the job to hold its memory")
-    expect_in("holds", site.output(jobid), f"{what}: the job's output")
+    expect_equal(site.job(jobid).get("JobState"), "RUNNING", f"{what}: state of the job, which says {site.output(jobid)!r}")
     group = Group.of(site.job_pids(jobid, "release")[0])
     seen = group and (group.swap_limit(), group.memory_limit())
     released.touch()
