@@ -122,8 +122,9 @@ pub fn tell(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Resul
 /// What programs ask how many threads to start, that count CPUs otherwise and know of no quota. Not among them are those that
 /// start one thread if nothing is said, since a number would be more (JULIA_NUM_THREADS, BLIS_NUM_THREADS), those that only
 /// repeat another (GOTO_NUM_THREADS), those of other systems (VECLIB_MAXIMUM_THREADS), and those of run times that read the
-/// quota in every directory above them (Java, .NET, Rust). Go does since 1.25, but only in the process's own, which is not the
-/// one that is limited where each task has one.
+/// quota: Rust and libuv (Node.js) in every directory above them, as Java since 24; Java before, .NET, and Go since 1.25 in the
+/// process's own alone (their sources; docs/design.md has a table). Where each task has a directory, that says the quota once
+/// more on cgroup2: `fence::limiting::show_quota`. Go is among them for its releases before 1.25.
 const THREADS: [&CStr; 5] =
     [c"OMP_NUM_THREADS", c"OPENBLAS_NUM_THREADS", c"MKL_NUM_THREADS", c"NUMEXPR_NUM_THREADS", c"GOMAXPROCS"];
 
