@@ -22,7 +22,7 @@ use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
 use crate::cgroup::mark;
 use crate::cgroup::place::{Membership, SlurmsOwn};
-use crate::cgroup::usage::{Usage, forks_refused, oom_kills};
+use crate::cgroup::usage::{Usage, forks_refused, forks_refused_here, oom_kills};
 use crate::config::{Config, Limit, Percent, TaskCpus};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
@@ -30,7 +30,8 @@ use crate::host::{self, Host};
 use crate::janitor;
 use crate::job::{Cpus, JobKey};
 use crate::policy::{Level, Limits, Plan};
-use crate::record::{Owner, Record, Records};
+use crate::record::roll::Kind;
+use crate::record::{Header, Owner, Record, Records};
 
 pub mod beside;
 pub mod explain;
@@ -829,11 +830,12 @@ impl Fence {
 
     /// Marks the scheduler's directories of the step that are known and have no mark yet.
     pub fn mark_located(&mut self) {
-        for tree in &mut self.trees {
-            if let Tree::Overlay(overlay) = tree {
-                overlay.mark(&self.mark);
-            }
-        }
+        let Self { trees, records, mark, .. } = self;
+        let overlays = trees.iter_mut().filter_map(|tree| match tree {
+            Tree::Overlay(overlay) => Some(overlay),
+            Tree::Own(_) => None,
+        });
+        mark_all(records, mark, overlays.collect());
     }
 
     /// Marks those of hierarchies in which nothing is limited: on v1 Slurm leaves them behind all the same.
@@ -841,6 +843,7 @@ impl Fence {
         if !self.overlay || self.others_marked {
             return;
         }
+        let mut others = Vec::new();
         for hierarchy in &host.layout.hierarchies {
             let is_ours = self.trees.iter().any(|tree| tree.hierarchy() == hierarchy);
             let Some(found) = member.slurms_own(hierarchy).filter(|_| !is_ours) else { continue };
@@ -851,9 +854,10 @@ impl Fence {
                 if let Err(error) = overlay.end_earlier_run(host, self.owner, soon) {
                     log::warn!("{}: what an earlier run has left stays: {error}", self.key);
                 }
-                overlay.mark(&self.mark);
+                others.push(overlay);
             }
         }
+        mark_all(&self.records, &self.mark, others.iter_mut().collect());
     }
 
     /// Takes over where a process of the step is, in a process that only looks: nothing is removed and nothing limited.
@@ -1018,9 +1022,9 @@ impl Fence {
     /// the limit that was reached (Linux 6.11) and that is the job's, a process of the job.
     pub fn forks_refused(&self) -> u64 {
         let Some(tree) = self.with_pids() else { return 0 };
-        let count = |dir: &Dir| forks_refused(tree.hierarchy(), dir).filter(|count| *count > 0);
-        let of_step = tree.step().ok().and_then(|step| count(&step));
-        of_step.or_else(|| count(&*tree.job().ok()?)).unwrap_or(0)
+        let of_step = tree.step().ok().and_then(|step| forks_refused(tree.hierarchy(), &step));
+        let of_job = || forks_refused_here(tree.hierarchy(), &*tree.job().ok()?);
+        of_step.filter(|count| *count > 0).or_else(of_job).unwrap_or(0)
     }
 
     fn with_pids(&self) -> Option<&Tree> {
@@ -1114,6 +1118,17 @@ impl Fence {
         done?;
         self.closed = true;
         Ok(())
+    }
+}
+
+/// Marks those that have no mark yet, which the roll says before.
+fn mark_all(records: &Records, mark: &str, overlays: Vec<&mut Overlay>) {
+    let unmarked = overlays.iter().filter_map(|overlay| overlay.unmarked());
+    let header = Header::parse(mark).ok();
+    let entry = |path| header.as_ref().map(|header| header.entry(Kind::Theirs, path));
+    records.note(&unmarked.filter_map(entry).collect::<Vec<_>>());
+    for overlay in overlays {
+        overlay.mark(mark);
     }
 }
 

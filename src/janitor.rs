@@ -6,17 +6,20 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cgroup::place::Membership;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::fence::leftovers::{self, Marked};
+use crate::fence::leftovers::{self, Found, Marked};
 use crate::fence::{self, beside};
 use crate::host::Host;
 use crate::job::Name;
 use crate::process;
 use crate::record::job::{JobId, JobRecords};
+use crate::record::roll::{Entry, Kind, Roll, State};
 use crate::record::{Header, Record, Records};
 use crate::tracking::{self, TrackedRecords};
+
+mod launch;
+pub use launch::{LOOKS, LOOKS_WHERE_WATCHED, Launch};
 
 /// What became of one recorded step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +37,8 @@ pub enum Outcome {
 /// Who has the janitor come, and how much of him.
 #[derive(Debug, Clone, Copy)]
 pub enum Who<'a> {
-    /// A step daemon that begins, and is here: its user waits. It looks at every record, and around itself.
-    Launch(&'a Membership),
+    /// A step daemon that begins: its user waits. It looks at some, and at everything only where nobody has since the boot.
+    Launch(Launch<'a>),
     /// slurmd, which looks at everything that cannot hold it up.
     Daemon,
     /// A command of ours, which looks at everything.
@@ -73,6 +76,17 @@ impl Reaped {
         }
     }
 
+    fn count_tracked(&mut self, tracked: &tracking::Tracked, outcome: Result<tracking::Outcome>) {
+        match outcome {
+            Ok(tracking::Outcome::Alive) => self.alive += 1,
+            Ok(tracking::Outcome::Watched(0) | tracking::Outcome::Ended(0)) => {}
+            Ok(tracking::Outcome::Watched(count) | tracking::Outcome::Ended(count)) => {
+                self.removed.push(format!("{} ({count} processes without a fence)", tracked.name()));
+            }
+            Err(error) => self.failed.push(format!("{}: {error}", tracked.name())),
+        }
+    }
+
     /// Takes down why not everything could be looked at: the first reason, which is mostly that of the others, too.
     fn note_unseen(&mut self, unseen: &[Error]) {
         self.failed.extend(unseen.first().map(|first| format!("not everything could be looked at: {first}")));
@@ -99,40 +113,49 @@ const PATIENCE_EACH: Duration = Duration::from_millis(20);
 /// not hide them for ever.
 const PATIENCE_TO_LOOK: Duration = Duration::from_secs(1);
 
-/// Looks at every record and removes the steps of dead owners, until the deadline. Whatever the deadline, each of them is
-/// killed: a process that does not die must not keep those of other steps alive.
+/// Removes the steps of dead owners, until the deadline. Whatever the deadline, each of them that is looked at is killed: a process that does not
+/// die must not keep those of other steps alive.
 pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
+    if let Who::Launch(launch) = who {
+        match records.roll(&host.boot_id) {
+            Ok(Some(roll)) if roll.state() == State::Whole => {
+                return launch.take_turn(host, config, &records, roll, deadline);
+            }
+            Ok(_) => {}
+            Err(error) => log::debug!("looking at everything: {error}"),
+        }
+    }
     let mut reaped = Reaped::default();
-    // At a launch only where all records have been lost: looking at every directory takes time.
-    if !matches!(who, Who::Launch(_)) || !records.are_whole() {
-        let all_claimed = restore(host, &records, &mut reaped);
-        if host.has_cgroups() && all_claimed {
-            // Otherwise it is looked again next time.
-            let _ = records.set_whole();
-        }
-    }
-    let mut again = Vec::new();
-    for levels in records.list()? {
-        let soon = deadline.min(Instant::now() + PATIENCE_EACH);
-        match reap_one(host, &records, &levels, soon) {
-            Err(_) => again.push(levels),
-            Ok(outcome) => reaped.count(&levels, Ok(outcome)),
-        }
-    }
-    for levels in again {
-        reaped.count(&levels, reap_one(host, &records, &levels, deadline));
-    }
-    reap_schedulers(host, config, &records, who, &mut reaped, deadline);
-    let mut note = |done: Result<()>| reaped.failed.extend(done.err().map(|error| error.to_string()));
+    // Before anything is looked at: who begins meanwhile adds his line.
+    let roll = Roll::begin(records.dir(), &host.boot_id);
+    let all_claimed = restore(host, &records, &mut reaped);
+    let mut living = reap_records(host, &records, records.list()?, &mut reaped, deadline);
+    let found = leftovers::find(host, &|record| is_markers_dead(host, record));
+    living.extend(found.others.iter().filter_map(|(record, path)| {
+        let is_ours = record.boot_id == host.boot_id;
+        is_ours.then(|| Some(record.header().entry(Kind::Theirs, path.to_str()?.to_owned())))?
+    }));
+    end_schedulers(host, config, &records, who, found, &mut reaped, deadline);
+    let mut note = |done: Result<Vec<Entry>>| match done {
+        Ok(entries) => living.extend(entries),
+        Err(error) => reaped.failed.push(error.to_string()),
+    };
     let of_jobs = JobRecords::existing(&config.run_dir);
-    note(of_jobs.and_then(|records| records.map_or(Ok(()), |records| records.reap(host))));
+    note(of_jobs.and_then(|records| records.map_or(Ok(Vec::new()), |records| records.reap(host))));
     let to_look = || match who {
         Who::Command => deadline.max(Instant::now() + PATIENCE_TO_LOOK),
         Who::Launch(_) | Who::Daemon => deadline,
     };
-    if let Err(error) = reap_tracked(host, config, who, &mut reaped, to_look()) {
-        reaped.failed.push(error.to_string());
+    match reap_tracked(host, config, who, &mut reaped, to_look()) {
+        Ok(entries) => living.extend(entries),
+        Err(error) => reaped.failed.push(error.to_string()),
+    }
+    match roll {
+        // Otherwise it is looked again next time.
+        Ok(roll) if host.has_cgroups() && all_claimed => roll.complete(records.dir(), &living),
+        Ok(_) => {}
+        Err(error) => log::debug!("each launch looks at everything: {error}"),
     }
     if matches!(who, Who::Command) {
         let mut unseen = Vec::new();
@@ -147,6 +170,37 @@ pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Re
         reaped.note_unseen(&unseen);
     }
     Ok(reaped)
+}
+
+/// Looks at each of these records. Those of owners that live, or that may, are returned for the roll.
+fn reap_records(
+    host: &Host,
+    records: &Records,
+    all: Vec<Vec<String>>,
+    reaped: &mut Reaped,
+    deadline: Instant,
+) -> Vec<Entry> {
+    let mut again = Vec::new();
+    let mut left = Vec::new();
+    let mut count = |levels: Vec<String>, outcome: Result<Outcome>| {
+        if !matches!(outcome, Ok(Outcome::Removed | Outcome::Gone)) {
+            let header = records.header(&levels).ok().flatten();
+            left.extend(header.map(|header| header.entry(Kind::Step, levels.join(","))));
+        }
+        reaped.count(&levels, outcome);
+    };
+    for levels in all {
+        let soon = deadline.min(Instant::now() + PATIENCE_EACH);
+        match reap_one(host, records, &levels, soon) {
+            Err(_) => again.push(levels),
+            outcome => count(levels, outcome),
+        }
+    }
+    for levels in again {
+        let outcome = reap_one(host, records, &levels, deadline);
+        count(levels, outcome);
+    }
+    left
 }
 
 /// Writes records again that have been lost, from the marks of the directories. What bears none and is empty is removed.
@@ -173,20 +227,17 @@ fn restore(host: &Host, records: &Records, reaped: &mut Reaped) -> bool {
 }
 
 /// Ends what is in Slurm's own directories of dead steps, and removes them.
-fn reap_schedulers(
+fn end_schedulers(
     host: &Host,
     config: &Config,
     records: &Records,
     who: Who<'_>,
+    found: Found,
     reaped: &mut Reaped,
     deadline: Instant,
 ) {
-    let near = match who {
-        Who::Launch(daemon) => Some(daemon),
-        Who::Daemon | Who::Command => None,
-    };
-    let leftovers::Found { marked: found, shells, unseen } =
-        leftovers::find(host, near, &|record| is_markers_dead(host, record));
+    let is_launch = matches!(who, Who::Launch(_));
+    let Found { marked: found, shells, unseen, others: _ } = found;
     reaped.note_unseen(&unseen);
     // After the marks were read, and once for all of them.
     let daemons = if found.is_empty() { Ok(Vec::new()) } else { process::step_daemons(&host.proc) };
@@ -207,7 +258,7 @@ fn reap_schedulers(
     // Each is ended, whatever the time is, before anybody is waited for.
     let mut again = Vec::new();
     for marked in found {
-        if near.is_some() && Instant::now() >= deadline + PATIENCE_WITH_MANY {
+        if is_launch && Instant::now() >= deadline + PATIENCE_WITH_MANY {
             reaped.failed.push(format!("{}: there was no time left for it", marked.path()));
             continue;
         }
@@ -218,7 +269,7 @@ fn reap_schedulers(
     }
     for (marked, was_inhabited, is_inhabited) in again {
         // A launch has been held up for long enough; it is tried again at the end of the step.
-        if near.is_some() && Instant::now() >= deadline {
+        if is_launch && Instant::now() >= deadline {
             reaped.failed.push(format!("{}: there was no time left for it", marked.path()));
             continue;
         }
@@ -234,7 +285,7 @@ fn reap_schedulers(
         }
     }
     for shell in shells.iter().filter(|_| config.reap_scheduler_leftovers) {
-        if near.is_some() && Instant::now() >= deadline {
+        if is_launch && Instant::now() >= deadline {
             // Nobody is in them.
             reaped.failed.push(format!("{}: there was no time left for it and the like", shell.path()));
             break;
@@ -247,36 +298,38 @@ fn reap_schedulers(
     }
 }
 
-/// Looks after the steps that run without a fence.
-fn reap_tracked(host: &Host, config: &Config, who: Who<'_>, reaped: &mut Reaped, deadline: Instant) -> Result<()> {
-    let Some(records) = TrackedRecords::existing(&config.run_dir)? else { return Ok(()) };
-    // Each would be a look at every process, and `jobfence hold` looks better.
-    if matches!(who, Who::Launch(_)) && tracking::is_watched(&config.run_dir) {
-        return Ok(());
-    }
+/// Looks after the steps that run without a fence. Those that there still are are returned for the roll.
+fn reap_tracked(
+    host: &Host,
+    config: &Config,
+    who: Who<'_>,
+    reaped: &mut Reaped,
+    deadline: Instant,
+) -> Result<Vec<Entry>> {
+    let Some(records) = TrackedRecords::existing(&config.run_dir)? else { return Ok(Vec::new()) };
     reaped.failed.extend(records.tidy().err().map(|error| error.to_string()));
     let mut all = records.list()?;
+    // Each would be a look at every process, and `jobfence hold` looks better.
+    if matches!(who, Who::Launch(_)) && tracking::is_watched(&config.run_dir) {
+        return Ok(all.iter().map(tracking::Tracked::entry).collect());
+    }
     process::in_turn(&mut all, &host.proc);
     // Who belongs to a living one is taken down first, and is nobody else's then.
     all.sort_by_cached_key(|tracked| !tracked.owner.is_alive(&host.proc).unwrap_or(true));
     for tracked in &all {
         if matches!(who, Who::Launch(_)) && Instant::now() >= deadline {
-            return Ok(());
+            break;
         }
         let others = match who {
             Who::Command => Some(tracking::of_living(host, &config.run_dir)?),
             Who::Launch(_) | Who::Daemon => None,
         };
-        match tracking::look_after(host, &config.run_dir, &records, tracked, others.as_ref(), deadline) {
-            Ok(tracking::Outcome::Alive) => reaped.alive += 1,
-            Ok(tracking::Outcome::Watched(0) | tracking::Outcome::Ended(0)) => {}
-            Ok(tracking::Outcome::Watched(count) | tracking::Outcome::Ended(count)) => {
-                reaped.removed.push(format!("{} ({count} processes without a fence)", tracked.name()));
-            }
-            Err(error) => reaped.failed.push(format!("{}: {error}", tracked.name())),
-        }
+        reaped.count_tracked(
+            tracked,
+            tracking::look_after(host, &config.run_dir, &records, tracked, others.as_ref(), deadline),
+        );
     }
-    Ok(())
+    Ok(all.iter().map(tracking::Tracked::entry).collect())
 }
 
 /// Removes those steps of a job whose owner is dead, until the deadline.

@@ -44,6 +44,12 @@ impl Owner {
         Ok(start_of(proc, pid)?.map(|start| Self { pid, start }))
     }
 
+    /// Whether nobody has its number, which is certain and soon said. Somebody else may have been given it since it died, so that it is not is
+    /// no sign that it lives.
+    pub fn is_gone(self) -> bool {
+        kill(Pid::from_raw(self.pid), None) == Err(Errno::ESRCH)
+    }
+
     /// Whether it still runs. A zombie does not: nothing of ours will be done by it any more.
     pub fn is_alive(self, proc: &Dir) -> Result<bool> {
         Ok(start_of(proc, self.pid)? == Some(self.start))
@@ -72,7 +78,7 @@ fn has_ended(stat: &Stat) -> bool {
 /// `None`: there is no such process.
 fn stat(proc: &Dir, pid: i32) -> Result<Option<Stat>> {
     // The parser alone: procfs's own handle of a process also looks which kernel this is.
-    let text = match proc.read(&format!("{pid}/stat")) {
+    let text = match proc.read_value(&format!("{pid}/stat")) {
         Ok(text) => text,
         Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ESRCH)) => return Ok(None),
         Err(error) => return Err(error),

@@ -5,6 +5,7 @@
 //! is also what decides which of two step daemons has a name: `link` of a finished file succeeds for one of them.
 
 pub mod job;
+pub mod roll;
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -20,6 +21,7 @@ use crate::cgroup::dir::Dir;
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 pub use crate::process::Owner;
+use roll::{Entry, Kind, Roll};
 
 /// First line of a record. With another number it is another release's: its first lines, see [`Header`], mean the same, and
 /// what follows is not ours to understand.
@@ -44,6 +46,11 @@ impl Header {
     /// Understands the beginning of a complete record of whatever release.
     pub fn parse(text: &str) -> Result<Self> {
         Self::split(text).map(|(header, _)| header)
+    }
+
+    /// What its owner has, as a line in the roll.
+    pub fn entry(&self, kind: Kind, name: String) -> Entry {
+        Entry { owner: self.owner, pid_namespace: self.pid_namespace.clone(), kind, name }
     }
 
     /// The header, and the lines between it and the last.
@@ -89,6 +96,11 @@ impl Record {
     pub fn header(&self) -> Header {
         let (boot_id, pid_namespace) = (self.boot_id.clone(), self.pid_namespace.clone());
         Header { version: VERSION.to_owned(), boot_id, pid_namespace, owner: self.owner }
+    }
+
+    /// Its line in the roll.
+    pub fn entry(&self) -> Entry {
+        self.header().entry(Kind::Step, file_name(&self.levels))
     }
 
     /// The job's user.
@@ -151,9 +163,6 @@ pub struct Records {
     dir: Dir,
 }
 
-/// In `RunDir`, from the first look for lost records on: it is lost with them.
-const WHOLE: &str = "whole";
-
 impl Records {
     /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can open.
     pub fn open(path: &Path) -> Result<Self> {
@@ -188,15 +197,19 @@ impl Records {
         self.dir
     }
 
-    /// Whether no record has been lost as far as anybody knows. Not so from the boot on, or since the directory was deleted or emptied,
-    /// whoever made it again, until somebody has looked at the directories of all steps.
-    pub fn are_whole(&self) -> bool {
-        self.dir.child(WHOLE).is_ok()
+    /// See [`roll::note`].
+    pub fn note(&self, entries: &[Entry]) {
+        roll::note(&self.dir, entries);
     }
 
-    /// Somebody has looked.
-    pub fn set_whole(&self) -> Result<()> {
-        self.dir.ensure(WHOLE).map(drop)
+    /// See [`Roll::read`].
+    pub fn roll(&self, boot_id: &str) -> Result<Option<Roll>> {
+        Roll::read(&self.dir, boot_id)
+    }
+
+    /// The directory, for what is done to the roll.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
     }
 
     /// The owners of all steps that are recorded here, with the users of their jobs; of this pid namespace.
@@ -216,6 +229,7 @@ impl Records {
     ///
     /// The file gets its name when it is complete, and a process that dies before leaves none.
     pub fn claim(&self, record: &Record) -> Result<bool> {
+        self.note(&[record.entry()]);
         link_new(&self.dir, &file_name(&record.levels), &record.to_string())
     }
 

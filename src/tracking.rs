@@ -25,6 +25,7 @@ use crate::host::Host;
 use crate::job::JobKey;
 use crate::lock::Lock;
 use crate::process::{self, Owner, Process};
+use crate::record::roll::{self, Entry, Kind};
 use crate::record::{self, Header, Records, field};
 
 /// First line of a record; with another number it is another release's.
@@ -95,6 +96,12 @@ impl Tracked {
             return Err(bad());
         }
         Ok(Self { boot_id, pid_namespace, owner, levels, uid, seen })
+    }
+
+    /// Its line in the roll.
+    pub fn entry(&self) -> Entry {
+        let (owner, pid_namespace) = (self.owner, self.pid_namespace.clone());
+        Entry { owner, pid_namespace, kind: Kind::Tracked, name: TrackedRecords::file_name(self) }
     }
 
     /// The step, for people.
@@ -266,6 +273,7 @@ fn members(
 /// The directory of these records.
 #[derive(Debug)]
 pub struct TrackedRecords {
+    run_dir: Dir,
     dir: Dir,
 }
 
@@ -279,12 +287,14 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 impl TrackedRecords {
     /// Opens it in `RunDir`, making what is missing.
     pub fn open(run_dir: &Path) -> Result<Self> {
-        record::make_directory(run_dir, DIRECTORY).map(|dir| Self { dir })
+        let dir = record::make_directory(run_dir, DIRECTORY)?;
+        Ok(Self { run_dir: Dir::open(run_dir)?, dir })
     }
 
     /// As `open`, but makes nothing. `None`: no step has been without a fence.
     pub fn existing(run_dir: &Path) -> Result<Option<Self>> {
-        Ok(record::directory(run_dir, DIRECTORY)?.map(|dir| Self { dir }))
+        let Some(dir) = record::directory(run_dir, DIRECTORY)? else { return Ok(None) };
+        Ok(Some(Self { run_dir: Dir::open(run_dir)?, dir }))
     }
 
     /// `uid_1001,job_5,step_0,31337.4242`: two runs of a step can overlap.
@@ -298,6 +308,8 @@ impl TrackedRecords {
         let name = Self::file_name(tracked);
         if let Some(there) = self.read(&name)? {
             tracked.seen.extend(there.seen);
+        } else {
+            roll::note(&self.run_dir, &[tracked.entry()]);
         }
         self.put(&name, tracked)
     }
@@ -331,7 +343,8 @@ impl TrackedRecords {
         }
     }
 
-    fn read(&self, name: &str) -> Result<Option<Tracked>> {
+    /// The one of this name.
+    pub fn read(&self, name: &str) -> Result<Option<Tracked>> {
         match record::read(&self.dir, name)? {
             Some(text) => Tracked::parse(&text).map(Some).map_err(|error| error.at(self.dir.path().join(name))),
             None => Ok(None),

@@ -4,6 +4,7 @@
 //! Owners that die are this same test program, run again with `JOBFENCE_TEST_ROLE` set. The janitor looks at the whole host, so one
 //! test at a time has leavings.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -22,7 +23,7 @@ use jobfence::cgroup::{mark, walk};
 use jobfence::config::{Config, SwapSpace};
 use jobfence::fence::{Fence, beside, own};
 use jobfence::host::Host;
-use jobfence::janitor::{self, Reaped, Who};
+use jobfence::janitor::{self, Launch, Reaped, Who};
 use jobfence::job::{JobKey, Name};
 use jobfence::process::{self, Owner};
 use jobfence::record::job::{JobId, JobRecords};
@@ -99,7 +100,7 @@ impl Site {
             walk(&hierarchy.mount.join(format!("slurm_{}", self.name)), &mut left);
         }
         walk_files(&self.config.run_dir, &mut left);
-        left.retain(|path| !path.ends_with("hold"));
+        left.retain(|path| !path.ends_with("hold") && !path.ends_with("roll/list"));
         left
     }
 
@@ -180,6 +181,10 @@ fn until_titled(pid: i32, title: &str) {
 
 fn lives(pid: i32) -> bool {
     Owner::of(&Dir::open("/proc").unwrap(), pid).unwrap().is_some()
+}
+
+fn launch(daemon: &Membership) -> Who<'_> {
+    Who::Launch(Launch { daemon, key: None, all: false })
 }
 
 fn key() -> JobKey {
@@ -286,7 +291,7 @@ fn a_lost_record_is_written_again_and_then_counts() {
     // The next launch finds that all records are lost, though a prolog has made their directory again.
     JobRecords::open(&site.config.run_dir).unwrap();
     let here = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
-    assert_eq!(site.reap(Who::Launch(&here)).removed, ["uid_65534/job_1/step_0"]);
+    assert_eq!(site.reap(launch(&here)).removed, ["uid_65534/job_1/step_0"]);
     assert!(owner.none_lives());
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
@@ -930,7 +935,7 @@ fn with_a_record_that_cannot_be_read_goes_what_is_certainly_the_steps() {
     }
     let owner = Owner::this(&host.proc).unwrap();
     let known = || Err(jobfence::error::Error::new("damaged"));
-    let step = beside::Step { host: &host, owner, uid: USER, known: &known };
+    let step = beside::Step { host: &host, owner, uid: USER, known: &known, daemons: &BTreeSet::new };
     assert_eq!(step.end(&member, soon()).unwrap(), Some(1));
     assert!(child.child.try_wait().unwrap().is_some());
     assert_eq!(there().lines().filter(|pid| is_his(pid)).count(), 1);
@@ -973,7 +978,8 @@ fn with_his_last_step_goes_what_a_user_has_beside_the_daemons_and_nothing_of_roo
         assert!(Instant::now() < deadline, "slurmd has started no program as the user");
     }
     let end = |known: &[(Owner, u32)]| {
-        let step = beside::Step { host: &host, owner, uid: USER, known: &|| Ok(known.to_vec()) };
+        let step =
+            beside::Step { host: &host, owner, uid: USER, known: &|| Ok(known.to_vec()), daemons: &BTreeSet::new };
         step.end(&member, soon()).unwrap()
     };
     // While another step of his lives, whoever is neither the daemon's child nor in its session could be that one's.

@@ -18,7 +18,7 @@ use floor::Floor;
 use jobfence::cgroup::layout::Kind;
 use jobfence::cgroup::place::Membership;
 use jobfence::fence;
-use jobfence::janitor::{self, Who};
+use jobfence::janitor::{self, Launch, Who};
 use nix::unistd::Pid;
 use place::{Place, Split, soon};
 use removal::{End, Step};
@@ -217,7 +217,12 @@ fn beside(place: &Place, rounds: u32) -> Result<(), Failure> {
         let start = Instant::now();
         let here = Membership::read(&place.host.proc, Pid::this().as_raw())?;
         let read = Instant::now();
-        janitor::reap(&place.host, &place.config, Who::Launch(&here), soon())?;
+        janitor::reap(
+            &place.host,
+            &place.config,
+            Who::Launch(Launch { daemon: &here, key: None, all: false }),
+            soon(),
+        )?;
         membership.push(read - start);
         janitor.push(read.elapsed());
     }

@@ -106,6 +106,12 @@ pub fn forks_refused(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     Some(if dir.has("pids.events.local") { own.max(below) } else { own.saturating_add(below) })
 }
 
+/// How often a process of this directory, or below it, could not start another one for this directory's own `pids.max`, where the kernel counts
+/// there (Linux 6.11): otherwise none.
+pub fn forks_refused_here(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
+    if hierarchy.has("pids") { keyed(&read(dir, "pids.events"), "max") } else { None }
+}
+
 /// What the processes here and below have read and written (`io.stat` in cgroup-v2.rst; cgroup-v1/blkio-controller.rst).
 fn io_bytes(hierarchy: &Hierarchy, dir: &Dir) -> Option<IoBytes> {
     if !hierarchy.has("io") {

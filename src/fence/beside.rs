@@ -87,6 +87,9 @@ pub struct Step<'a> {
     pub uid: u32,
     /// Says the daemons of all recorded steps, with their users.
     pub known: &'a dyn Fn() -> Result<Vec<(Owner, u32)>>,
+    /// Says the numbers of processes that are step daemons, so that nobody need look whose they are. (If one has been given again to whom a daemon
+    /// has left here, he is missed: `jobfence hold` finds him.)
+    pub daemons: &'a dyn Fn() -> BTreeSet<i32>,
 }
 
 impl Step<'_> {
@@ -113,9 +116,11 @@ impl Step<'_> {
 
     fn end_in(&self, place: &Place, since: u64, deadline: Instant) -> Result<usize> {
         let proc = &self.host.proc;
+        let daemons = if place.is_shared { (self.daemons)() } else { BTreeSet::new() };
         let find = || {
             let mut of_user = Vec::new();
-            for pid in place.pids()?.into_iter().filter(|pid| *pid > 1 && *pid != self.owner.pid) {
+            let is_daemon = |pid: &i32| *pid <= 1 || *pid == self.owner.pid || daemons.contains(pid);
+            for pid in place.pids()?.into_iter().filter(|pid| !is_daemon(pid)) {
                 // At the end, in a place of its own: also whoever has become another (newuidmap).
                 let all = !place.is_shared && since == 0;
                 let is_its = |uid: u32| if all { uid != 0 } else { uid == self.uid };

@@ -6,7 +6,7 @@
 //! directory, and a directory of the same name that is made later does not have it. Where Slurm goes on in a directory that was
 //! left (a requeued job), the new step daemon is in there, or has its name in the title of its process, or writes its own mark.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollTimeout, poll};
@@ -51,6 +51,8 @@ pub struct Shell {
 /// What was found, and what could not be looked at.
 #[derive(Debug, Default)]
 pub struct Found {
+    /// Those that are not wanted, and where they are.
+    pub others: Vec<(Record, PathBuf)>,
     /// Those that are wanted.
     pub marked: Vec<Marked>,
     /// Those around steps that are gone.
@@ -69,48 +71,51 @@ const LONGEST_ROUND: Duration = Duration::from_secs(2);
 /// Slurm has its lock for moments, but while it waits for the end of a step (`_wait_cgroup_empty`, a second).
 const LOCK_PATIENCE: Duration = Duration::from_millis(20);
 
-/// Finds those marked ones that are wanted: of the same Slurm as a step daemon's (`near`), or all there are. What is not understood is
-/// another release's, and stays.
-pub fn find(host: &Host, near: Option<&Membership>, is_wanted: &dyn Fn(&Record) -> Result<bool>) -> Found {
+/// Finds those marked ones that are wanted, on the whole host. What is not understood is another release's, and stays.
+pub fn find(host: &Host, is_wanted: &dyn Fn(&Record) -> Result<bool>) -> Found {
     let mut found = Found::default();
-    let is_v1 = |hierarchy: &&Hierarchy| hierarchy.version == Version::V1;
-    let v1 = host.layout.hierarchies.iter().filter(is_v1);
-    // In some hierarchies the daemon is in its job's directory, and in others Slurm makes one only for its tasks.
-    if near.is_none_or(|daemon| v1.clone().any(|hierarchy| daemon.slurms_own(hierarchy).is_some())) {
-        for hierarchy in v1 {
-            if let Some(root) = there(hierarchy.open(), &mut found.unseen) {
-                find_in_v1(hierarchy, &root, is_wanted, &mut found);
-            }
+    for hierarchy in host.layout.hierarchies.iter().filter(|hierarchy| hierarchy.version == Version::V1) {
+        if let Some(root) = there(hierarchy.open(), &mut found.unseen) {
+            find_in_v1(hierarchy, &root, None, is_wanted, &mut found);
         }
     }
     let Some(unified) = host.layout.unified() else { return found };
     let Some(root) = there(unified.open(), &mut found.unseen) else { return found };
     let mut scopes = Vec::new();
-    match near {
-        Some(daemon) => {
-            let scope = scope_of(daemon, unified).map(|scope| root.child(scope));
-            scopes.extend(scope.and_then(|scope| there(scope, &mut found.unseen)));
-        }
-        None => find_units(&root, is_scope, SLICES, &mut scopes, &mut found.unseen),
-    }
+    find_units(&root, is_scope, SLICES, &mut scopes, &mut found.unseen);
     for scope in scopes {
-        find_in_scope(unified, &scope, is_wanted, &mut found);
+        find_in_scope(unified, &scope, None, is_wanted, &mut found);
     }
     found
 }
 
-/// The scope in which a process is, below the mount point.
-fn scope_of<'a>(member: &'a Membership, unified: &Hierarchy) -> Option<&'a str> {
-    let path = unified.below_mount(member.path_in(unified)?)?;
-    let mut end = 0;
-    for name in path.split('/') {
-        end += name.len();
-        if is_scope(name) {
-            return path.get(..end);
+/// The same where a step's directory has this path, or had it: itself, and what is around it if it is gone.
+pub fn find_at(host: &Host, path: &Path, is_wanted: &dyn Fn(&Record) -> Result<bool>, found: &mut Found) {
+    let around = host.layout.hierarchies.iter().filter_map(|hierarchy| {
+        let below = path.strip_prefix(&hierarchy.mount).ok()?.to_str()?;
+        Some((hierarchy, below.split('/').collect::<Vec<_>>()))
+    });
+    let Some((hierarchy, names)) = around.min_by_key(|(_, names)| names.len()) else { return };
+    let Some(root) = there(hierarchy.open(), &mut found.unseen) else { return };
+    match (hierarchy.version, names.as_slice()) {
+        (Version::V1, [top, user, job, step]) => {
+            find_in_v1(hierarchy, &root, Some([top, user, job, step]), is_wanted, found);
         }
-        end += 1;
+        (Version::V2, [above @ .., job, step]) if above.last().is_some_and(|name| is_scope(name)) => {
+            if let Some(scope) = child(&root, &above.join("/"), &mut found.unseen) {
+                find_in_scope(hierarchy, &scope, Some([job, step]), is_wanted, found);
+            }
+        }
+        _ => {}
     }
-    None
+}
+
+/// The directories in one that have such names, or this one alone, which may not be there.
+fn those(dir: &Dir, only: Option<&str>, is_wanted: impl Fn(&str) -> bool, unseen: &mut Vec<Error>) -> Vec<String> {
+    match only {
+        Some(only) => Some(only).filter(|name| is_wanted(name)).map(str::to_owned).into_iter().collect(),
+        None => children(dir, is_wanted, unseen),
+    }
 }
 
 /// Slurm's scopes in a hierarchy; and its service, in which no job's directories are but whom its daemons have started.
@@ -131,16 +136,23 @@ fn again(dir: &Dir) -> Result<Dir> {
     Ok(dir.child(".")?.named(dir.path().to_path_buf()))
 }
 
-fn find_in_scope(hierarchy: &Hierarchy, scope: &Dir, is_wanted: &dyn Fn(&Record) -> Result<bool>, found: &mut Found) {
+fn find_in_scope(
+    hierarchy: &Hierarchy,
+    scope: &Dir,
+    only: Option<[&str; 2]>,
+    is_wanted: &dyn Fn(&Record) -> Result<bool>,
+    found: &mut Found,
+) {
     // The daemons' own, while they have no job.
-    for job_name in children(scope, |name| name != "system" && name != "slurmd", &mut found.unseen) {
+    let is_job = |name: &str| name != "system" && name != "slurmd";
+    for job_name in those(scope, only.map(|[job, _]| job), is_job, &mut found.unseen) {
         let Some(job) = child(scope, &job_name, &mut found.unseen) else { continue };
         let steps = children(&job, |name| name.starts_with("step_"), &mut found.unseen);
         if steps.is_empty() {
             let dirs = || Ok(vec![(again(scope)?, job_name.clone())]);
             found.add_shell(&job, is_wanted, || Ok((again(scope)?, dirs()?)));
         }
-        for name in steps {
+        for name in steps.into_iter().filter(|name| only.is_none_or(|[_, step]| name == step)) {
             let Some(step) = child(&job, &name, &mut found.unseen) else { continue };
             found.add(&step, is_wanted, |record| {
                 let above = vec![(again(scope)?, job_name.clone())];
@@ -151,23 +163,31 @@ fn find_in_scope(hierarchy: &Hierarchy, scope: &Dir, is_wanted: &dyn Fn(&Record)
     }
 }
 
-fn find_in_v1(hierarchy: &Hierarchy, root: &Dir, is_wanted: &dyn Fn(&Record) -> Result<bool>, found: &mut Found) {
-    for name in children(root, |name| name == "slurm" || name.starts_with("slurm_"), &mut found.unseen) {
+fn find_in_v1(
+    hierarchy: &Hierarchy,
+    root: &Dir,
+    only: Option<[&str; 4]>,
+    is_wanted: &dyn Fn(&Record) -> Result<bool>,
+    found: &mut Found,
+) {
+    let is_top = |name: &str| name == "slurm" || name.starts_with("slurm_");
+    for name in those(root, only.map(|[top, ..]| top), is_top, &mut found.unseen) {
         let Some(top) = child(root, &name, &mut found.unseen) else { continue };
-        for user_name in children(&top, |name| name.starts_with("uid_"), &mut found.unseen) {
+        let only_user = only.map(|[_, user, ..]| user);
+        for user_name in those(&top, only_user, |name| name.starts_with("uid_"), &mut found.unseen) {
             let Some(user) = child(&top, &user_name, &mut found.unseen) else { continue };
             let jobs = children(&user, |name| name.starts_with("job_"), &mut found.unseen);
             if jobs.is_empty() {
                 found.add_shell(&user, is_wanted, || Ok((again(root)?, vec![(again(&top)?, user_name.clone())])));
             }
-            for job_name in jobs {
+            for job_name in jobs.into_iter().filter(|name| only.is_none_or(|[_, _, job, _]| name == job)) {
                 let Some(job) = child(&user, &job_name, &mut found.unseen) else { continue };
                 let steps = children(&job, |name| name.starts_with("step_"), &mut found.unseen);
                 if steps.is_empty() {
                     let dirs = || Ok(vec![(again(&top)?, user_name.clone()), (again(&user)?, job_name.clone())]);
                     found.add_shell(&job, is_wanted, || Ok((again(root)?, dirs()?)));
                 }
-                for name in steps {
+                for name in steps.into_iter().filter(|name| only.is_none_or(|[.., step]| name == step)) {
                     let Some(step) = child(&job, &name, &mut found.unseen) else { continue };
                     found.add(&step, is_wanted, |record| {
                         let above = vec![(again(&top)?, user_name.clone()), (again(&user)?, job_name.clone())];
@@ -181,11 +201,12 @@ fn find_in_v1(hierarchy: &Hierarchy, root: &Dir, is_wanted: &dyn Fn(&Record) -> 
 }
 
 impl Found {
-    /// The mark of a directory, if it says that this is wanted.
-    fn wanted(&mut self, dir: &Dir, is_wanted: &dyn Fn(&Record) -> Result<bool>) -> Option<Record> {
+    /// The mark of a directory, and whether it says that this is wanted.
+    fn marked(&mut self, dir: &Dir, is_wanted: &dyn Fn(&Record) -> Result<bool>) -> Option<(Record, bool)> {
         let record = mark::get(dir).map(|text| text.and_then(|text| Record::parse(&text).ok()));
         let record = there(record, &mut self.unseen)??;
-        there(is_wanted(&record), &mut self.unseen)?.then_some(record)
+        let is_wanted = there(is_wanted(&record), &mut self.unseen)?;
+        Some((record, is_wanted))
     }
 
     fn add(
@@ -194,9 +215,11 @@ impl Found {
         is_wanted: &dyn Fn(&Record) -> Result<bool>,
         marked: impl FnOnce(Record) -> Result<Marked>,
     ) {
-        let marked = self.wanted(step, is_wanted).map(marked);
-        let marked = marked.and_then(|marked| there(marked, &mut self.unseen));
-        self.marked.extend(marked);
+        match self.marked(step, is_wanted) {
+            Some((record, true)) => self.marked.extend(there(marked(record), &mut self.unseen)),
+            Some((record, false)) => self.others.push((record, step.path().to_owned())),
+            None => {}
+        }
     }
 
     fn add_shell(
@@ -205,7 +228,7 @@ impl Found {
         is_wanted: &dyn Fn(&Record) -> Result<bool>,
         dirs: impl FnOnce() -> Result<(Dir, Vec<(Dir, String)>)>,
     ) {
-        let Some(record) = self.wanted(dir, is_wanted) else { return };
+        let Some((record, true)) = self.marked(dir, is_wanted) else { return };
         let shell = dirs().map(|(root, dirs)| Shell { record, root, dirs });
         self.shells.extend(there(shell, &mut self.unseen));
     }

@@ -119,6 +119,12 @@ impl Overlay {
             .all(|path| self.open(Some(path)).is_ok_and(|dir| super::put_mark(&dir, text)));
     }
 
+    /// The path of the step's directory, if that is to be marked and has not been.
+    pub fn unmarked(&self) -> Option<String> {
+        let place = self.place.as_ref().filter(|place| place.is_ours && !self.is_marked)?;
+        Some(self.hierarchy.mount.join(self.hierarchy.below_mount(&place.step)?).to_str()?.to_owned())
+    }
+
     /// Whether the step's directory is known.
     pub fn is_located(&self) -> bool {
         self.place.is_some()

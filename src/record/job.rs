@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{SFlag, fstat};
 
+use super::roll::{self, Entry, Kind};
 use super::{Owner, field, is_ours, link_new, unlink};
 use crate::cgroup::dir::Dir;
 use crate::error::{Error, Result};
@@ -88,6 +89,12 @@ impl JobRecord {
             cpus: None,
             gpus: Vec::new(),
         }
+    }
+
+    /// Its line in the roll; `None` where nobody takes it away whose end can be seen.
+    fn entry(&self, name: &str) -> Option<Entry> {
+        let (owner, pid_namespace) = self.writer.clone()?;
+        Some(Entry { owner, pid_namespace, kind: Kind::Job, name: name.to_owned() })
     }
 
     /// Understands a record. An incomplete one is an error, never a guess.
@@ -173,23 +180,27 @@ impl fmt::Display for JobRecord {
 /// The directory of jobs' records.
 #[derive(Debug)]
 pub struct JobRecords {
+    run_dir: Dir,
     dir: Dir,
 }
 
 impl JobRecords {
     /// Opens it in `RunDir`, making what is missing, and refuses one that others could write to.
     pub fn open(run_dir: &Path) -> Result<Self> {
-        super::make_directory(run_dir, DIRECTORY).map(|dir| Self { dir })
+        let dir = super::make_directory(run_dir, DIRECTORY)?;
+        Ok(Self { run_dir: Dir::open(run_dir)?, dir })
     }
 
     /// As `open`, but makes nothing. `None`: nobody has written of any job.
     pub fn existing(run_dir: &Path) -> Result<Option<Self>> {
-        Ok(super::directory(run_dir, DIRECTORY)?.map(|dir| Self { dir }))
+        let Some(dir) = super::directory(run_dir, DIRECTORY)? else { return Ok(None) };
+        Ok(Some(Self { run_dir: Dir::open(run_dir)?, dir }))
     }
 
     /// Writes a record in the place of whatever is there. A process that dies meanwhile leaves none, or the old one.
     pub fn write(&self, id: &JobId, record: &JobRecord) -> Result<()> {
         let name = id.file_name();
+        roll::note(&self.run_dir, record.entry(&name).as_slice());
         // Two prologs of one job do not run at once; who keeps writing must not keep us here.
         for _ in 0..3 {
             if link_new(&self.dir, &name, &record.to_string())? {
@@ -248,16 +259,25 @@ impl JobRecords {
     }
 
     /// Forgets what is of another boot, and what a batch step wrote whose daemon is certainly dead. What is not understood
-    /// may be another release's, and stays.
-    pub fn reap(&self, host: &Host) -> Result<()> {
+    /// may be another release's, and stays. What batch steps that live have written is returned for the roll.
+    pub fn reap(&self, host: &Host) -> Result<Vec<Entry>> {
+        let mut living = Vec::new();
         for name in self.dir.list(false)? {
-            match self.read_name(&name) {
-                Ok(Some(record)) if is_stale(&record, host)? => unlink(&self.dir, &name)?,
-                Ok(_) => {}
-                Err(error) => log::debug!("left alone: {error}"),
+            living.extend(self.reap_one(&name, host)?);
+        }
+        Ok(living)
+    }
+
+    /// The same of one of them. `None`: it is gone, or nobody's who lives.
+    pub fn reap_one(&self, name: &str, host: &Host) -> Result<Option<Entry>> {
+        match self.read_name(name) {
+            Ok(Some(record)) if is_stale(&record, host)? => unlink(&self.dir, name).map(|()| None),
+            Ok(record) => Ok(record.and_then(|record| record.entry(name))),
+            Err(error) => {
+                log::debug!("left alone: {error}");
+                Ok(None)
             }
         }
-        Ok(())
     }
 }
 

@@ -101,6 +101,7 @@ static CALLS: &[Call] = &[
         "write",
         &[EBUSY, EINVAL, EINTR, ENODEV, ENOSPC, EIO, EPERM, ENOMEM, EACCES, EOPNOTSUPP, EAGAIN],
     ),
+    change(libc::SYS_pwrite64, "pwrite64", &[ENOSPC, EIO, EINTR]),
     change(libc::SYS_linkat, "linkat", &[ENOSPC, EEXIST, ENOENT, EPERM, EROFS, EIO, ENOMEM, EACCES]),
     change(libc::SYS_renameat, "renameat", &[ENOSPC, ENOENT, EPERM, EROFS, EIO, ENOMEM, EACCES]),
     change(libc::SYS_unlinkat, "unlinkat", &[EBUSY, ENOTEMPTY, EPERM, EROFS, EIO, EACCES, ENOMEM]),

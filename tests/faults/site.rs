@@ -193,7 +193,11 @@ impl<'a> Site<'a> {
         left.retain(|path| !kept.iter().any(|kept| kept.starts_with(path)));
         let mut records = Vec::new();
         walk_files(&self.temp.path().join("run"), &mut records);
-        left.extend(records.into_iter().filter(|path| !path.to_string_lossy().ends_with(",step_7")));
+        left.extend(
+            records
+                .into_iter()
+                .filter(|path| !path.to_string_lossy().ends_with(",step_7") && !path.ends_with("roll/list")),
+        );
         left
     }
 

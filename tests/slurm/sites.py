@@ -391,7 +391,9 @@ class Site:
                 found.append(f"process {pid} ({kernel.command_line(pid)[:60]})")
         records = self.run_directory()
         if records.is_dir():
-            found += sorted(os.path.join(place, name) for place, _, names in os.walk(records) for name in names)
+            all_files = (os.path.join(place, name) for place, _, names in os.walk(records) for name in names)
+            # What launches look at is there from the first of them on.
+            found += sorted(name for name in all_files if not name.endswith("/roll/list"))
         return found
 
     def slurms_leftovers(self):

@@ -2,6 +2,7 @@
 //! What a step has outside of its fence: tasks that could not be put in and run all the same (`OnError=warn`), and what TaskEpilog= has
 //! started beside the step daemon.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use nix::unistd::Pid;
@@ -88,7 +89,13 @@ impl Outside {
         };
         let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
         let ended = Owner::this(&host.proc).and_then(|owner| {
-            let step = beside::Step { host, owner, uid: key.uid, known: &|| owners(host, config) };
+            let step = beside::Step {
+                host,
+                owner,
+                uid: key.uid,
+                known: &|| owners(host, config),
+                daemons: &|| daemons(host, config),
+            };
             self.places.iter().try_for_each(|place| step.end_after_tasks(place, since, deadline).map(drop))
         });
         if let Err(error) = ended {
@@ -125,7 +132,13 @@ impl Outside {
     /// How many have been ended; `None` where the daemon has been in none of Slurm's own places.
     fn end_beside(&self, host: &Host, config: &Config, key: &JobKey, deadline: Instant) -> Result<Option<usize>> {
         let owner = Owner::this(&host.proc)?;
-        let step = beside::Step { host, owner, uid: key.uid, known: &|| owners(host, config) };
+        let step = beside::Step {
+            host,
+            owner,
+            uid: key.uid,
+            known: &|| owners(host, config),
+            daemons: &|| daemons(host, config),
+        };
         let mut sum = None;
         for place in &self.places {
             let ended = step.end(place, deadline)?;
@@ -142,4 +155,10 @@ fn owners(host: &Host, config: &Config) -> Result<Vec<(Owner, u32)>> {
         known.extend(records.list()?.iter().map(|tracked| (tracked.owner, tracked.uid)));
     }
     Ok(known)
+}
+
+/// The numbers of all that have begun a step and may live, soon found out.
+fn daemons(host: &Host, config: &Config) -> BTreeSet<i32> {
+    let roll = Records::open(&config.run_dir).and_then(|records| records.roll(&host.boot_id)).ok().flatten();
+    roll.iter().flat_map(|roll| roll.owners(&host.pid_namespace)).map(|owner| owner.pid).collect()
 }

@@ -163,7 +163,7 @@ impl Unfenced {
         if no_cgroups.is_some() {
             // Nobody has called him yet.
             let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
-            clean_up_behind_others(&host, &config, &daemon);
+            clean_up_behind_others(&host, &config, &daemon, &key);
         }
         let tracker = Tracker::begin(&host, &config.run_dir, &key);
         spank.setenv(told::STEP, &tracking::mark(&host.boot_id, Owner::this(&host.proc)?))?;
@@ -269,7 +269,7 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
     };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
-    let leftovers = clean_up_behind_others(host, config, &daemon);
+    let leftovers = clean_up_behind_others(host, config, &daemon, key);
     let (plan, mut errors) =
         policy::of_step(resolved, facts, &grant, &word, *kind != Kind::Extern, || Topology::of_node(None));
     if word != Word::default() {
@@ -311,8 +311,8 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
 }
 
 /// What dead step daemons left is nobody's but ours to remove, and a launch is a chance to. Whether something stays.
-fn clean_up_behind_others(host: &Host, config: &Config, daemon: &Membership) -> bool {
-    let who = janitor::Who::Launch(daemon);
+fn clean_up_behind_others(host: &Host, config: &Config, daemon: &Membership, key: &JobKey) -> bool {
+    let who = janitor::Who::Launch(janitor::Launch { daemon, key: Some(key), all: false });
     match janitor::reap(host, config, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
         Ok(reaped) => {
             reaped.log();
@@ -665,7 +665,7 @@ pub fn end() {
     if fenced.leftovers
         && Instant::now() + janitor::PATIENCE_AT_LAUNCH + janitor::PATIENCE_WITH_MANY < deadline
         && let Some(place) = fenced.outside.place()
-        && let who = janitor::Who::Launch(place)
+        && let who = janitor::Who::Launch(janitor::Launch { daemon: place, key: Some(fenced.fence.key()), all: true })
         && let Ok(reaped) =
             janitor::reap(&fenced.host, &fenced.config, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH)
     {

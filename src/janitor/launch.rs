@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The janitor at a launch: a few of all that are in the roll (`record::roll`), in turn, so that a launch costs the same however many steps live.
+//!
+//! The first half of those few are the same job's, the next quarter the same user's, as far as there are any. Whether an owner has gone
+//! is asked by its number alone, one system call; of one of them in turn, and of all where they are few, the start time is looked at, too, since a number is
+//! given again. If anything is found that a dead owner has left, all the others are looked at.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Instant;
+
+use super::{Outcome, PATIENCE_EACH, Reaped, Who, end_schedulers, is_markers_dead, reap_one};
+use crate::cgroup::place::Membership;
+use crate::config::Config;
+use crate::error::Result;
+use crate::fence::leftovers::{self, Found};
+use crate::host::Host;
+use crate::job::JobKey;
+use crate::process::Owner;
+use crate::record::Records;
+use crate::record::job::JobRecords;
+use crate::record::roll::{Entry, Kind, Roll, Turn};
+use crate::tracking::{self, TrackedRecords};
+
+/// Of so many owners a launch finds out whether they live, if it need not look further.
+pub const LOOKS: usize = 16;
+
+/// And of so many where `jobfence hold` does so every minute.
+pub const LOOKS_WHERE_WATCHED: usize = 4;
+
+/// Who begins, and where.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'a> {
+    /// Where its daemon is.
+    pub daemon: &'a Membership,
+    /// Whose step it is; `None`: nobody's that has to do with others.
+    pub key: Option<&'a JobKey>,
+    /// It is looked at all of them, since something has stayed before.
+    pub all: bool,
+}
+
+/// What of the roll is done with.
+struct Work<'a> {
+    host: &'a Host,
+    config: &'a Config,
+    records: &'a Records,
+    who: Who<'a>,
+    deadline: Instant,
+    reaped: Reaped,
+}
+
+impl Launch<'_> {
+    /// Looks at those whose turn it is, and removes what is left of the dead ones.
+    pub(super) fn take_turn(
+        self,
+        host: &Host,
+        config: &Config,
+        records: &Records,
+        mut roll: Roll,
+        deadline: Instant,
+    ) -> Result<Reaped> {
+        let looks = if tracking::is_watched(&config.run_dir) { LOOKS_WHERE_WATCHED } else { LOOKS };
+        let turn = roll.turn(&host.pid_namespace, looks, &self.of_job(host), &self.of_user());
+        let (who, reaped) = (Who::Launch(self), Reaped::default());
+        let mut work = Work { host, config, records, who, deadline, reaped };
+        work.look_at(&mut roll, turn);
+        if self.all || !work.reaped.removed.is_empty() || !work.reaped.failed.is_empty() {
+            let entries = roll.all().into_iter().filter(|(_, entry)| entry.pid_namespace == host.pid_namespace);
+            work.look_at(&mut roll, Turn { entries: entries.collect(), closely: BTreeSet::new() });
+        }
+        roll.tidy(records.dir());
+        Ok(work.reaped)
+    }
+
+    /// What is in the lines of other steps of the job.
+    fn of_job(&self, host: &Host) -> Vec<String> {
+        let Some(key) = self.key else { return Vec::new() };
+        let mut words = vec![format!(" {},", key.parents().join(","))];
+        for hierarchy in &host.layout.hierarchies {
+            let found = self.daemon.slurms_own(hierarchy);
+            let below = found.as_ref().and_then(|found| hierarchy.below_mount(&found.job));
+            words.extend(below.map(|below| format!(" {}/", hierarchy.mount.join(below).display())));
+        }
+        words
+    }
+
+    /// What is in the lines of the user's steps.
+    fn of_user(&self) -> Vec<String> {
+        let Some(key) = self.key else { return Vec::new() };
+        let mut parents = key.parents();
+        parents.pop();
+        let above = parents.join(",");
+        vec![format!(" {above},"), format!("/uid_{}/", key.uid)]
+    }
+}
+
+impl Work<'_> {
+    fn look_at(&mut self, roll: &mut Roll, turn: Turn) {
+        let Turn { entries, closely } = turn;
+        let mut living: BTreeSet<Owner> = BTreeSet::new();
+        let mut dead: BTreeSet<Owner> = BTreeSet::new();
+        for (_, Entry { owner, .. }) in &entries {
+            if living.contains(owner) || dead.contains(owner) {
+                continue;
+            }
+            // What cannot be seen lives.
+            let is_dead = match closely.contains(owner) {
+                true => owner.is_alive(&self.host.proc) == Ok(false),
+                false => owner.is_gone(),
+            };
+            if is_dead {
+                dead.insert(*owner)
+            } else {
+                living.insert(*owner)
+            };
+        }
+        self.reaped.alive += living.len();
+        let mut again = Vec::new();
+        let mut theirs = Found::default();
+        for (at, entry) in entries.into_iter().filter(|(_, entry)| dead.contains(&entry.owner)) {
+            let done = match entry.kind {
+                Kind::Step => {
+                    let soon = self.deadline.min(Instant::now() + PATIENCE_EACH);
+                    let levels = levels(&entry);
+                    match reap_one(self.host, self.records, &levels, soon) {
+                        Err(_) => {
+                            again.push((at, entry));
+                            false
+                        }
+                        outcome => self.is_done(&entry, &levels, outcome),
+                    }
+                }
+                Kind::Theirs => self.find(&entry, &mut theirs),
+                Kind::Job => self.forget_job(&entry.name),
+                Kind::Tracked => self.look_after(&entry.name),
+            };
+            if done {
+                roll.strike(at);
+            }
+        }
+        for (at, entry) in again {
+            let levels = levels(&entry);
+            let outcome = reap_one(self.host, self.records, &levels, self.deadline);
+            if self.is_done(&entry, &levels, outcome) {
+                roll.strike(at);
+            }
+        }
+        let Work { host, config, records, who, deadline, reaped } = self;
+        end_schedulers(host, config, records, *who, theirs, reaped, *deadline);
+    }
+
+    /// Whether nothing is left of what a line names.
+    fn is_done(&mut self, entry: &Entry, levels: &[String], outcome: Result<Outcome>) -> bool {
+        let done = match &outcome {
+            Ok(Outcome::Removed | Outcome::Gone) => true,
+            // Another's, who has the name now.
+            Ok(Outcome::Alive) => {
+                let header = self.records.header(levels);
+                matches!(header, Ok(Some(header)) if header.owner != entry.owner)
+            }
+            Ok(Outcome::Busy) | Err(_) => false,
+        };
+        if outcome != Ok(Outcome::Alive) {
+            self.reaped.count(levels, outcome);
+        }
+        done
+    }
+
+    /// Looks for what is left in a directory of the scheduler's. What is found is looked for again next time, until nothing is.
+    fn find(&mut self, entry: &Entry, theirs: &mut Found) -> bool {
+        if !self.host.has_cgroups() {
+            return false;
+        }
+        let count = |found: &Found| found.marked.len() + found.shells.len() + found.unseen.len();
+        let before = count(theirs);
+        let is_wanted = |record: &crate::record::Record| is_markers_dead(self.host, record);
+        leftovers::find_at(self.host, Path::new(&entry.name), &is_wanted, theirs);
+        count(theirs) == before
+    }
+
+    fn forget_job(&mut self, name: &str) -> bool {
+        let forgotten = JobRecords::existing(&self.config.run_dir)
+            .and_then(|records| records.map_or(Ok(None), |records| records.reap_one(name, self.host)));
+        self.reaped.failed.extend(forgotten.as_ref().err().map(ToString::to_string));
+        forgotten.is_ok()
+    }
+
+    fn look_after(&mut self, name: &str) -> bool {
+        let run_dir = &self.config.run_dir;
+        let looked = TrackedRecords::existing(run_dir).and_then(|records| {
+            let Some(records) = records else { return Ok(None) };
+            let Some(tracked) = records.read(name)? else { return Ok(None) };
+            // Each would be a look at every process, and `jobfence hold` looks better.
+            if tracking::is_watched(run_dir) || Instant::now() >= self.deadline {
+                return Ok(Some(None));
+            }
+            let outcome = tracking::look_after(self.host, run_dir, &records, &tracked, None, self.deadline);
+            Ok(Some(Some((tracked, outcome))))
+        });
+        match looked {
+            // It is gone.
+            Ok(None) => true,
+            Ok(Some(None)) => false,
+            Ok(Some(Some((tracked, outcome)))) => {
+                let is_over = matches!(outcome, Ok(tracking::Outcome::Ended(_)));
+                self.reaped.count_tracked(&tracked, outcome);
+                is_over
+            }
+            Err(error) => {
+                log::debug!("left alone: {error}");
+                false
+            }
+        }
+    }
+}
+
+fn levels(entry: &Entry) -> Vec<String> {
+    entry.name.split(',').map(str::to_owned).collect()
+}

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The roll: one file in `RunDir` in which every step that holds something has a line, so that a launch finds out in a few system calls
+//! whether the owners of some of them live, however many there are.
+//!
+//! Lines are appended before what they name is made: a record, a mark on a directory of the scheduler's. A line is a hint: whoever finds its
+//! owner dead looks at what it names, which says what is to be done. A line that names nothing any more is struck out in its place, and the file is
+//! written anew without those now and then. The file is also the sign that nothing has been lost (`State`): it goes with `RunDir`, and
+//! who cannot append to it removes it, so that the next launch looks at everything.
+//!
+//! Nobody is locked out and nobody waits: two launches at once may look at the same lines, and leave none out.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, renameat};
+use nix::sys::stat::{Mode, fstat, mkdirat};
+use nix::sys::uio::{pread, pwrite};
+
+use super::{link_new, unlink};
+use crate::cgroup::dir::Dir;
+use crate::error::{Error, Result};
+use crate::lock::Lock;
+use crate::process::Owner;
+
+/// In `RunDir`, as a directory: releases without a roll take every file there for a record.
+const DIRECTORY: &str = "roll";
+const LIST: &str = "roll/list";
+const NAME: &str = "list";
+/// A list that has no name yet.
+const NEW: &str = ".new";
+
+/// How the file begins; with another number it is another release's, and as good as none.
+const VERSION: &str = "jobfence-roll 1 ";
+/// What stands behind that, and is written over in its place: the state and the numbers of [`Hands`].
+const PLACE: usize = VERSION.len();
+/// Their digits.
+const DIGITS: usize = 10;
+const NUMBERS: usize = 3;
+/// Up to the boot's id.
+const FIXED: usize = PLACE + 2 + NUMBERS * (DIGITS + 1);
+/// Any number in the header is below this.
+const LARGEST: usize = 10_000_000_000;
+
+/// So many lines are struck out, and more than the others, before the file is written anew.
+const STRUCK: usize = 64;
+
+/// A longer file is no roll of ours, in bytes.
+const LONGEST: i64 = 256 << 20;
+
+/// What a line names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A record: the names of a step's directories, with commas.
+    Step,
+    /// A step's directory of the scheduler's, by its path.
+    Theirs,
+    /// What a batch step has noted down of its job, by its name in `RunDir/jobs`.
+    Job,
+    /// A step without a fence, by its name in `RunDir/tracked`.
+    Tracked,
+}
+
+const KINDS: [(Kind, &str); 4] =
+    [(Kind::Step, "step"), (Kind::Theirs, "theirs"), (Kind::Job, "job"), (Kind::Tracked, "tracked")];
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Whose it is.
+    pub owner: Owner,
+    /// The pid namespace in which that means something.
+    pub pid_namespace: String,
+    /// What it names.
+    pub kind: Kind,
+    /// Its name.
+    pub name: String,
+}
+
+impl Entry {
+    /// But for the sign before it.
+    fn text(&self) -> Option<String> {
+        let word = KINDS.iter().find(|(kind, _)| *kind == self.kind)?.1;
+        let plain = |text: &str| !text.contains(char::is_control) && !text.is_empty();
+        (plain(&self.name) && plain(&self.pid_namespace) && !self.pid_namespace.contains(' '))
+            .then(|| format!("{} {} {} {word} {};", self.owner.pid, self.owner.start, self.pid_namespace, self.name))
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.strip_prefix("+ ")?.strip_suffix(';')?.splitn(5, ' ');
+        let owner = Owner { pid: words.next()?.parse().ok()?, start: words.next()?.parse().ok()? };
+        let pid_namespace = words.next()?.to_owned();
+        let word = words.next()?;
+        let kind = KINDS.iter().find(|(_, theirs)| *theirs == word)?.0;
+        let name = words.next().filter(|name| !name.is_empty())?.to_owned();
+        (owner.pid > 0).then_some(Self { owner, pid_namespace, kind, name })
+    }
+}
+
+/// Whether all that there is has a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Somebody has begun to look at everything, and has not come to the end.
+    Begun,
+    /// Everything that was there before has a line, and what was made since.
+    Whole,
+}
+
+/// Where the next launch goes on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Hands {
+    /// The line with which it begins that is looked at quickly.
+    quick: usize,
+    /// The one that is looked at closely.
+    close: usize,
+    /// How many launches there were.
+    launches: usize,
+}
+
+impl Hands {
+    fn text(self, state: State) -> String {
+        let sign = if state == State::Whole { '!' } else { '?' };
+        let Self { quick, close, launches } = self;
+        let numbers = [quick, close, launches].map(|number| number % LARGEST);
+        numbers.iter().fold(format!("{sign} "), |mut text, number| {
+            let _ = write!(text, "{number:0DIGITS$} ");
+            text
+        })
+    }
+}
+
+/// What of the roll a launch looks at.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Each is looked at.
+    pub entries: Vec<(usize, Entry)>,
+    /// Whose start time is looked at, too.
+    pub closely: BTreeSet<Owner>,
+}
+
+/// The file as it was read.
+#[derive(Debug)]
+pub struct Roll {
+    fd: OwnedFd,
+    text: String,
+    state: State,
+    hands: Hands,
+}
+
+/// Says that this is there now, or will be in a moment. Where that cannot be said there is no roll any more.
+pub fn note(run_dir: &Dir, entries: &[Entry]) {
+    // The first newline: whoever died while he wrote has not ended his line.
+    let lines: String = entries.iter().filter_map(Entry::text).map(|text| format!("\n+ {text}\n")).collect();
+    if lines.is_empty() {
+        return;
+    }
+    if let Err(error) = append(run_dir, &lines) {
+        log::debug!("{error}");
+        let _ = unlink(run_dir, LIST);
+    }
+}
+
+fn append(run_dir: &Dir, lines: &str) -> Result<()> {
+    let failed = |errno| Error::os("write", run_dir.path().join(LIST), errno);
+    for _ in 0..3 {
+        let fd = match run_dir.open_file(LIST, OFlag::O_WRONLY | OFlag::O_APPEND) {
+            // The next launch looks at everything.
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(()),
+            fd => fd?,
+        };
+        match nix::unistd::write(&fd, lines.as_bytes()) {
+            Ok(n) if n == lines.len() => {}
+            Ok(_) => return Err(failed(Errno::ENOSPC)),
+            Err(errno) => return Err(failed(errno)),
+        }
+        // Who has written it anew meanwhile looks for what was appended to the old one until it lost its name.
+        if fstat(&fd).map_err(failed)?.st_nlink > 0 {
+            return Ok(());
+        }
+    }
+    Err(Error::new("it is written anew again and again:").at(run_dir.path().join(LIST)))
+}
+
+impl Roll {
+    /// Reads it. `None`: there is none that is this boot's.
+    pub fn read(run_dir: &Dir, boot_id: &str) -> Result<Option<Self>> {
+        let fd = match run_dir.open_file(LIST, OFlag::O_RDWR) {
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(None),
+            fd => fd?,
+        };
+        let failed = |errno| Error::os("read", run_dir.path().join(LIST), errno);
+        let size = fstat(&fd).map_err(failed)?.st_size;
+        if size > LONGEST {
+            return Ok(None);
+        }
+        let bytes = read_from(&fd, 0, usize::try_from(size).unwrap_or(0)).map_err(failed)?;
+        let text = String::from_utf8(bytes).unwrap_or_default();
+        Ok(Self::understand(&text, boot_id).map(|(state, hands)| Self { fd, text, state, hands }))
+    }
+
+    fn understand(text: &str, boot_id: &str) -> Option<(State, Hands)> {
+        let header = text.lines().next()?;
+        let state = match header.strip_prefix(VERSION)?.get(..1)? {
+            "!" => State::Whole,
+            "?" => State::Begun,
+            _ => return None,
+        };
+        let mut numbers = header.get(PLACE + 2..FIXED)?.split(' ').map(str::parse);
+        let mut next = || numbers.next()?.ok();
+        let hands = Hands { quick: next()?, close: next()?, launches: next()? };
+        (header.get(FIXED..)? == boot_id).then_some((state, hands))
+    }
+
+    /// Reads it, and makes an empty one where there is none.
+    pub fn begin(run_dir: &Dir, boot_id: &str) -> Result<Self> {
+        if let Some(roll) = Self::read(run_dir, boot_id)? {
+            return Ok(roll);
+        }
+        match mkdirat(run_dir, DIRECTORY, Mode::from_bits_truncate(0o700)) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(Error::os("make the directory", run_dir.path().join(DIRECTORY), errno)),
+        }
+        let dir = run_dir.child(DIRECTORY)?;
+        // Another boot's, or one that is not understood.
+        unlink(&dir, NAME)?;
+        let header = format!("{VERSION}{}{boot_id}\n", Hands::default().text(State::Begun));
+        // Somebody else's is as good.
+        link_new(&dir, NAME, &header)?;
+        Self::read(run_dir, boot_id)?.ok_or_else(|| Error::new("it is not what was written:").at(dir.path().join(NAME)))
+    }
+
+    /// See [`State`].
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Everything that was found is said now.
+    pub fn complete(mut self, run_dir: &Dir, found: &[Entry]) {
+        let known: BTreeSet<&str> = self.lines().map(|(_, line)| line).collect();
+        let is_new = |entry: &&Entry| entry.text().is_some_and(|text| !known.contains(format!("+ {text}").as_str()));
+        let new: Vec<Entry> = found.iter().filter(is_new).cloned().collect();
+        note(run_dir, &new);
+        if self.state != State::Whole {
+            self.state = State::Whole;
+            self.write_hands();
+        }
+        self.tidy(run_dir);
+    }
+
+    /// The lines that are not struck out, and where they are.
+    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let mut at = 0;
+        self.text.split_inclusive('\n').filter_map(move |line| {
+            let start = at;
+            at += line.len();
+            line.starts_with("+ ").then(|| (start, line.trim_end_matches('\n')))
+        })
+    }
+
+    /// The owners of all lines.
+    pub fn owners(&self, pid_namespace: &str) -> impl Iterator<Item = Owner> {
+        let entries = self.lines().filter_map(|(_, line)| Entry::parse(line));
+        entries.filter(move |entry| entry.pid_namespace == pid_namespace).map(|entry| entry.owner)
+    }
+
+    /// Every line.
+    pub fn all(&self) -> Vec<(usize, Entry)> {
+        self.lines().filter_map(|(at, line)| Some((at, Entry::parse(line)?))).collect()
+    }
+
+    /// What this launch looks at: the lines of so many owners. Half of them are of those that have one of the first words in them, and a quarter of
+    /// those with one of the second, as far as there are so many: the same job's, and the same user's. The rest is whoever's turn it is; so
+    /// everybody comes to it, one in four at least.
+    pub fn turn(&mut self, pid_namespace: &str, looks: usize, job: &[String], user: &[String]) -> Turn {
+        let lines: Vec<(usize, &str)> = self.lines().filter(|(_, line)| line.contains(pid_namespace)).collect();
+        let mut chosen = Chosen::default();
+        let has = |line: &str, words: &[String]| words.iter().any(|word| line.contains(word.as_str()));
+        for (words, share) in [(job, looks / 2), (user, looks / 4)] {
+            let theirs: Vec<_> = lines.iter().filter(|(_, line)| has(line, words)).collect();
+            // Who is first takes turns, too.
+            let first = (self.hands.launches.wrapping_mul(share.max(1))).checked_rem(theirs.len()).unwrap_or(0);
+            let most = chosen.owners.len() + share;
+            for (at, line) in theirs.iter().cycle().skip(first).take(theirs.len()) {
+                chosen.add(*at, line, most);
+            }
+        }
+        let mut hands = Hands { launches: self.hands.launches + 1, ..self.hands };
+        let first = lines.partition_point(|(at, _)| *at < hands.quick);
+        hands.quick = 0;
+        let around = |first: usize| lines.iter().cycle().skip(first).take(lines.len());
+        for (at, line) in around(first) {
+            if !chosen.add(*at, line, looks) {
+                hands.quick = *at;
+                break;
+            }
+        }
+        // One each time, or all where they are few.
+        let mut closely: BTreeSet<Owner> = BTreeSet::new();
+        if chosen.owners.len() <= FEW {
+            closely.clone_from(&chosen.owners);
+        } else {
+            let mut rest = around(lines.partition_point(|(at, _)| *at < hands.close));
+            if let Some((at, entry)) = rest.find_map(|(at, line)| Some((*at, Entry::parse(line)?))) {
+                hands.close = rest.next().map_or(0, |(next, _)| *next);
+                closely.insert(entry.owner);
+                chosen.entries.push((at, entry));
+            }
+        }
+        let entries = chosen.entries;
+        self.hands = hands;
+        self.write_hands();
+        Turn { entries, closely }
+    }
+
+    /// What is missed is that the next launch looks at the same ones.
+    fn write_hands(&self) {
+        let text = self.hands.text(self.state);
+        let _ = pwrite(&self.fd, text.as_bytes(), i64::try_from(PLACE).unwrap_or(0));
+    }
+
+    /// The entry there names nothing any more.
+    pub fn strike(&mut self, at: usize) {
+        let _ = pwrite(&self.fd, b"-", i64::try_from(at).unwrap_or(i64::MAX));
+        if self.text.is_char_boundary(at) && self.text.get(at..).is_some_and(|rest| rest.starts_with('+')) {
+            self.text.replace_range(at..=at, "-");
+        }
+    }
+
+    /// Writes it anew without the lines that have been struck out, if they are many. What goes wrong leaves the old one.
+    pub fn tidy(&mut self, run_dir: &Dir) {
+        let struck = self.text.lines().filter(|line| line.starts_with("- ")).count();
+        if struck >= STRUCK && struck > self.lines().count() {
+            if let Err(error) = self.write_anew(run_dir) {
+                log::debug!("the list of all steps is not tidied: {error}");
+            }
+        }
+    }
+
+    fn write_anew(&mut self, run_dir: &Dir) -> Result<()> {
+        let dir = run_dir.child(DIRECTORY)?;
+        let at = |errno| Error::os("write", dir.path().join(NAME), errno);
+        let Some(_lock) = Lock::try_on(&dir, ".")? else { return Ok(()) };
+        // Somebody else was faster.
+        if fstat(&self.fd).map_err(at)?.st_nlink == 0 {
+            return Ok(());
+        }
+        let header = self.text.lines().next().map_or(0, |line| line.len() + 1);
+        let kept = |before: usize| -> usize {
+            self.lines().filter(|(at, _)| *at < before).map(|(_, line)| line.len() + 1).sum()
+        };
+        let moved = |hand: usize| if hand == 0 { 0 } else { header + kept(hand) };
+        let Hands { quick, close, launches } = self.hands;
+        let hands = Hands { quick: moved(quick), close: moved(close), launches };
+        let mut text = format!("{VERSION}{}", hands.text(self.state));
+        text.push_str(self.text.get(FIXED..header).unwrap_or("\n"));
+        self.lines().for_each(|(_, line)| text.extend([line, "\n"]));
+        unlink(&dir, NEW)?;
+        link_new(&dir, NEW, &text)?;
+        renameat(&dir, NEW, &dir, NAME).map_err(at)?;
+        // What was appended since it was read, until the name was taken from it; see `append`.
+        let size = usize::try_from(fstat(&self.fd).map_err(at)?.st_size).unwrap_or(0);
+        let since = read_from(&self.fd, self.text.len(), size.saturating_sub(self.text.len())).map_err(at)?;
+        if since.is_empty() {
+            return Ok(());
+        }
+        let done = dir.open_file(NAME, OFlag::O_WRONLY | OFlag::O_APPEND).and_then(|fd| {
+            match nix::unistd::write(&fd, &since).map_err(at)? {
+                n if n == since.len() => Ok(()),
+                _ => Err(at(Errno::ENOSPC)),
+            }
+        });
+        done.inspect_err(|_| drop(unlink(&dir, NAME)))
+    }
+}
+
+/// Where there are no more than these, each is looked at closely.
+const FEW: usize = 4;
+
+/// The lines of some owners.
+#[derive(Default)]
+struct Chosen {
+    entries: Vec<(usize, Entry)>,
+    places: BTreeSet<usize>,
+    owners: BTreeSet<Owner>,
+}
+
+impl Chosen {
+    /// `false`: there are as many owners as may be, and this is another's.
+    fn add(&mut self, at: usize, line: &str, most: usize) -> bool {
+        let Some(entry) = Entry::parse(line) else { return true };
+        if !self.owners.contains(&entry.owner) {
+            if self.owners.len() >= most {
+                return false;
+            }
+            self.owners.insert(entry.owner);
+        }
+        if self.places.insert(at) {
+            self.entries.push((at, entry));
+        }
+        true
+    }
+}
+
+fn read_from(fd: &OwnedFd, from: usize, length: usize) -> nix::Result<Vec<u8>> {
+    let mut bytes = vec![0u8; length];
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match pread(fd, rest, i64::try_from(from + filled).unwrap_or(i64::MAX)) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
