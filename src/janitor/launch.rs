@@ -23,7 +23,7 @@ use crate::record::roll::{Entry, Kind, Roll, Turn};
 use crate::tracking::{self, TrackedRecords};
 
 /// Of so many owners a launch finds out whether they live, if it need not look further.
-pub const LOOKS: usize = 16;
+pub const LOOKS: usize = 12;
 
 /// And of so many where `jobfence hold` does so every minute.
 pub const LOOKS_WHERE_WATCHED: usize = 4;

@@ -273,7 +273,8 @@ impl Roll {
     /// those with one of the second, as far as there are so many: the same job's, and the same user's. The rest is whoever's turn it is; so
     /// everybody comes to it, one in four at least.
     pub fn turn(&mut self, pid_namespace: &str, looks: usize, job: &[String], user: &[String]) -> Turn {
-        let lines: Vec<(usize, &str)> = self.lines().filter(|(_, line)| line.contains(pid_namespace)).collect();
+        let here = format!(" {pid_namespace} ");
+        let lines: Vec<(usize, &str)> = self.lines().filter(|(_, line)| line.contains(&here)).collect();
         let mut chosen = Chosen::default();
         let has = |line: &str, words: &[String]| words.iter().any(|word| line.contains(word.as_str()));
         for (words, share) in [(job, looks / 2), (user, looks / 4)] {
@@ -297,7 +298,7 @@ impl Roll {
         }
         // One each time, or all where they are few.
         let mut closely: BTreeSet<Owner> = BTreeSet::new();
-        if chosen.owners.len() <= FEW {
+        if chosen.owners.len() <= FEW && chosen.places.len() == lines.len() {
             closely.clone_from(&chosen.owners);
         } else {
             let mut rest = around(lines.partition_point(|(at, _)| *at < hands.close));
@@ -374,7 +375,7 @@ impl Roll {
     }
 }
 
-/// Where there are no more than these, each is looked at closely.
+/// Where there are no more owners than these, each is looked at closely.
 const FEW: usize = 4;
 
 /// The lines of some owners.
@@ -415,4 +416,210 @@ fn read_from(fd: &OwnedFd, from: usize, length: usize) -> nix::Result<Vec<u8>> {
     }
     bytes.truncate(filled);
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::Records;
+
+    const BOOT: &str = "b-1";
+
+    struct Site {
+        _temp: tempfile::TempDir,
+        dir: Dir,
+    }
+
+    impl Site {
+        fn new() -> Self {
+            let temp = tempfile::tempdir().unwrap();
+            let dir = Records::open(&temp.path().join("run")).unwrap().into_dir();
+            Roll::begin(&dir, BOOT).unwrap().complete(&dir, &[]);
+            Self { _temp: temp, dir }
+        }
+
+        fn roll(&self) -> Roll {
+            Roll::read(&self.dir, BOOT).unwrap().expect("no roll")
+        }
+
+        fn names(&self) -> Vec<String> {
+            self.roll().all().into_iter().map(|(_, entry)| entry.name).collect()
+        }
+
+        fn turn(&self, looks: usize, job: &str, user: &str) -> Turn {
+            let words = |word: &str| if word.is_empty() { Vec::new() } else { vec![word.to_owned()] };
+            self.roll().turn("p", looks, &words(job), &words(user))
+        }
+    }
+
+    fn entry(number: usize) -> Entry {
+        let owner = Owner { pid: 2 + i32::try_from(number).unwrap(), start: 100 };
+        let name = format!("uid_{},job_{number},step_0", number % 7);
+        Entry { owner, pid_namespace: "p".into(), kind: Kind::Step, name }
+    }
+
+    fn owners(turn: &Turn) -> BTreeSet<Owner> {
+        turn.entries.iter().map(|(_, entry)| entry.owner).collect()
+    }
+
+    #[test]
+    fn everybody_comes_to_it_in_turn() {
+        for (count, looks) in [(1, 16), (16, 16), (17, 16), (100, 16), (33, 4), (1000, 16)] {
+            let site = Site::new();
+            note(&site.dir, &(0..count).map(entry).collect::<Vec<_>>());
+            let all: BTreeSet<Owner> = (0..count).map(|number| entry(number).owner).collect();
+            // Once around is one more where the last turn ends in its middle.
+            let mut rounds = 0;
+            for _ in 0..3 {
+                let mut seen = BTreeSet::new();
+                for _ in 0..count.div_ceil(looks) {
+                    let turn = site.turn(looks, "", "");
+                    assert!(owners(&turn).len() <= looks + 1, "{count}, {looks}: {}", owners(&turn).len());
+                    seen.extend(owners(&turn));
+                }
+                rounds += usize::from(seen == all);
+            }
+            assert_eq!(rounds, 3, "{count}, {looks}");
+            let mut closely = BTreeSet::new();
+            for _ in 0..count {
+                closely.extend(site.turn(looks, "", "").closely);
+            }
+            assert_eq!(closely, all, "{count}, {looks}: closely");
+        }
+    }
+
+    /// While steps begin, and the one before each has ended and its line is struck out.
+    #[test]
+    fn nobody_is_passed_over_while_others_come_and_go() {
+        let site = Site::new();
+        let (count, looks) = (200, 16);
+        note(&site.dir, &(0..count).map(entry).collect::<Vec<_>>());
+        let mut last_seen: BTreeMap<Owner, usize> = (0..count).map(|number| (entry(number).owner, 0)).collect();
+        for launch in 1..600 {
+            let mut roll = site.roll();
+            let turn = roll.turn("p", looks, &[" uid_3,".to_owned()], &[" uid_4,".to_owned()]);
+            for (at, entry) in &turn.entries {
+                match last_seen.get_mut(&entry.owner) {
+                    Some(last) => *last = launch,
+                    None => roll.strike(*at),
+                }
+            }
+            roll.tidy(&site.dir);
+            note(&site.dir, &[entry(count + launch)]);
+            // A quarter is always for whoever's turn it is, and the new ones are among them.
+            let most = (count + 2 * launch.min(60)).div_ceil(looks / 4 - 1);
+            let longest = last_seen.values().map(|last| launch - last).max().unwrap();
+            assert!(longest <= most, "launch {launch}: {longest}");
+        }
+        assert!(site.names().len() < count + 200, "{}", site.names().len());
+        let size = site.roll().text.len();
+        assert!(size < 60 * (count + 2 * STRUCK + 300), "it grows: {size}");
+    }
+
+    #[test]
+    fn the_same_jobs_come_first_and_then_the_same_users() {
+        let site = Site::new();
+        note(&site.dir, &(0..500).map(entry).collect::<Vec<_>>());
+        let own = |name: &str, pid| Entry { owner: Owner { pid, start: 7 }, name: name.to_owned(), ..entry(0) };
+        note(&site.dir, &[own("uid_9,job_9,step_1", 9001), own("uid_9,job_8,step_1", 9002)]);
+        for _ in 0..50 {
+            let turn = site.turn(16, " uid_9,job_9,", " uid_9,");
+            let pids: BTreeSet<i32> = owners(&turn).iter().map(|owner| owner.pid).collect();
+            assert!(pids.contains(&9001) && pids.contains(&9002), "{pids:?}");
+        }
+        // Of more than there is room for each comes to it.
+        note(
+            &site.dir,
+            &(0..40).map(|number| own(&format!("uid_9,job_9,step_{number}"), 10_000 + number)).collect::<Vec<_>>(),
+        );
+        let mut seen = BTreeSet::new();
+        for _ in 0..6 {
+            seen.extend(owners(&site.turn(16, " uid_9,job_9,", "")).iter().map(|owner| owner.pid));
+        }
+        assert!((10_000..10_040).all(|pid| seen.contains(&pid)), "{seen:?}");
+        // Another pid namespace's are nobody's here.
+        let theirs = Entry { pid_namespace: "q".into(), ..own("uid_9,job_9,step_99", 9003) };
+        note(&site.dir, &[theirs]);
+        assert!(!owners(&site.turn(1000, " uid_9,job_9,", "")).iter().any(|owner| owner.pid == 9003));
+    }
+
+    #[test]
+    fn what_is_appended_while_it_is_written_anew_is_kept() {
+        let site = Site::new();
+        note(&site.dir, &[entry(0), entry(1), entry(2)]);
+        let mut roll = site.roll();
+        let second = roll.all().get(1).unwrap().0;
+        roll.strike(second);
+        roll.hands = Hands { quick: roll.all().get(1).unwrap().0, close: 0, launches: 7 };
+        note(&site.dir, &[entry(3)]);
+        roll.write_anew(&site.dir).unwrap();
+        let names = |numbers: &[usize]| numbers.iter().map(|number| entry(*number).name).collect::<Vec<_>>();
+        assert_eq!(site.names(), names(&[0, 2, 3]));
+        let again = site.roll();
+        assert_eq!((again.state, again.hands.launches), (State::Whole, 7));
+        assert_eq!(again.hands.quick, again.all().get(1).unwrap().0, "it goes on with the same one");
+        // Who has read the old one harms nobody.
+        roll.strike(second);
+        roll.write_anew(&site.dir).unwrap();
+        assert_eq!(site.names(), names(&[0, 2, 3]));
+    }
+
+    #[test]
+    fn where_it_cannot_be_said_there_is_no_roll() {
+        let site = Site::new();
+        unlink(&site.dir, LIST).unwrap();
+        note(&site.dir, &[entry(0)]);
+        assert!(Roll::read(&site.dir, BOOT).unwrap().is_none(), "it is made by who looks at everything");
+        assert_eq!(Roll::begin(&site.dir, BOOT).unwrap().state(), State::Begun);
+        assert_eq!(Roll::begin(&site.dir, BOOT).unwrap().state(), State::Begun);
+        note(&site.dir, &[entry(0)]);
+        Roll::begin(&site.dir, BOOT).unwrap().complete(&site.dir, &[entry(0), entry(1)]);
+        assert_eq!((site.roll().state(), site.names().len()), (State::Whole, 2));
+        assert!(Roll::read(&site.dir, "b-2").unwrap().is_none(), "another boot's");
+        assert_eq!(Roll::begin(&site.dir, "b-2").unwrap().all(), vec![]);
+        // A directory in its place: nothing can be appended.
+        unlink(&site.dir, LIST).unwrap();
+        site.dir.child(DIRECTORY).unwrap().make(NAME).unwrap();
+        note(&site.dir, &[entry(0)]);
+        assert!(Roll::read(&site.dir, BOOT).is_err() && Roll::begin(&site.dir, BOOT).is_err());
+    }
+
+    #[test]
+    fn a_line_that_was_not_ended_is_none_and_takes_no_other_with_it() {
+        let site = Site::new();
+        note(&site.dir, &[entry(0)]);
+        let fd = site.dir.open_file(LIST, OFlag::O_WRONLY | OFlag::O_APPEND).unwrap();
+        nix::unistd::write(&fd, b"\n+ 5 100 p step uid_1,job_2,st").unwrap();
+        note(&site.dir, &[entry(1)]);
+        assert_eq!(site.names(), [entry(0).name, entry(1).name]);
+        for name in ["", "a\nb"] {
+            note(&site.dir, &[Entry { name: name.to_owned(), ..entry(2) }]);
+        }
+        note(&site.dir, &[Entry { kind: Kind::Theirs, name: "/a b/c;".to_owned(), ..entry(3) }]);
+        assert_eq!(site.names(), [entry(0).name, entry(1).name, "/a b/c;".to_owned()]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(
+            text in "(jobfence-roll 1 )?[!?] ([0-9]{10} ){3}b-1\n(\n|[-+] [0-9-]{1,9} [0-9]{1,9} p (step|theirs|x) [a-zé,;]{0,9}\n)*",
+        ) {
+            let site = Site::new();
+            let dir = site.dir.child(DIRECTORY).unwrap();
+            unlink(&dir, NAME).unwrap();
+            link_new(&dir, NAME, &text).unwrap();
+            if let Some(mut roll) = Roll::read(&site.dir, BOOT).unwrap() {
+                let turn = roll.turn("p", 4, &["a".to_owned()], &[]);
+                for (at, _) in turn.entries {
+                    roll.strike(at);
+                }
+                roll.write_anew(&site.dir).unwrap();
+                site.roll();
+            }
+        }
+    }
 }

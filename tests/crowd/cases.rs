@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The cases: who the others are.
+//! The cases: whose the others' steps are, and where.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::dir::Dir;
+use jobfence::cgroup::layout::Version;
+use jobfence::cgroup::mark;
+use jobfence::cgroup::place::Membership;
 use jobfence::config::Config;
 use jobfence::host::Host;
+use jobfence::janitor::{self, LOOKS, LOOKS_WHERE_WATCHED, Launch, Reaped, Who};
+use jobfence::job::{JobKey, Name};
 use jobfence::process::Owner;
+use jobfence::record::roll::Kind;
 use jobfence::record::{Record, Records};
 use jobfence::tracking;
 use nix::sys::wait::WaitStatus;
@@ -54,6 +61,8 @@ struct Site {
     stand_in: StandIn,
     /// Where systemd would have slurmd and its daemons, where there is a cgroup2.
     daemons: Option<PathBuf>,
+    /// Slurm's own directories of all jobs, and of what kind they are, where it has any.
+    slurms: Vec<(&'static str, PathBuf)>,
     owners: Vec<Child>,
     _temp: tempfile::TempDir,
     _base: common::Base,
@@ -62,6 +71,11 @@ struct Site {
 
 impl Site {
     fn new(test: &str) -> Option<Self> {
+        Self::with(test, None)
+    }
+
+    /// Slurm has directories of its own for each step, in hierarchies of this version.
+    fn with(test: &str, slurms: Option<Version>) -> Option<Self> {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let name = format!("jobfence-test-{}-{test}", std::process::id());
         let base = common::Base::new(&name);
@@ -80,8 +94,34 @@ impl Site {
         let daemons = host.layout.unified().map(|unified| unified.mount.join(format!("{name}.slice/slurmd.service")));
         daemons.iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
         let arguments = vec![format!("config={}", configuration.display())];
-        let owners = Vec::new();
-        Some(Self { config, host, arguments, stand_in, daemons, owners, _temp: temp, _base: base, _alone: alone })
+        let mut found = Vec::new();
+        for hierarchy in host.layout.hierarchies.iter().filter(|hierarchy| Some(hierarchy.version) == slurms) {
+            let (v1, v2) = (format!("slurm_{name}"), format!("{name}_slurmstepd.scope"));
+            match hierarchy.version {
+                Version::V2 => found.push(("v2", hierarchy.mount.join(v2))),
+                Version::V1 => {
+                    let kinds = ["freezer", "cpuacct"].into_iter().filter(|controller| hierarchy.has(controller));
+                    found.extend(kinds.map(|controller| (controller, hierarchy.mount.join(&v1))));
+                }
+            }
+        }
+        if slurms.is_some() && found.is_empty() {
+            common::skip("no hierarchy of that version in which Slurm has directories");
+            return None;
+        }
+        found.iter().for_each(|(_, top)| fs::create_dir_all(top).unwrap());
+        Some(Self {
+            config,
+            host,
+            arguments,
+            stand_in,
+            daemons,
+            slurms: found,
+            owners: Vec::new(),
+            _temp: temp,
+            _base: base,
+            _alone: alone,
+        })
     }
 
     fn among_daemons(&self, command: &mut Command) {
@@ -90,16 +130,51 @@ impl Site {
         unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
     }
 
-    /// So many steps, each with an owner of its own that lives.
-    fn crowd(&mut self, whose: Whose, count: usize) {
-        for number in 0..count {
-            let mut command = Command::new("/bin/sleep");
-            self.among_daemons(command.arg("10000").stdin(Stdio::null()));
-            let child = command.spawn().unwrap();
-            let owner = Owner::of(&self.host.proc, child.id().cast_signed()).unwrap().unwrap();
-            self.owners.push(child);
+    /// A process that lives for long.
+    fn owner(&mut self) -> Owner {
+        let mut command = Command::new("/bin/sleep");
+        self.among_daemons(command.arg("10000").stdin(Stdio::null()));
+        let child = command.spawn().unwrap();
+        let owner = Owner::of(&self.host.proc, child.id().cast_signed()).unwrap().unwrap();
+        self.owners.push(child);
+        owner
+    }
+
+    /// Steps with these numbers, each with an owner of its own that lives.
+    fn crowd(&mut self, whose: Whose, numbers: std::ops::Range<usize>) {
+        for number in numbers {
+            let owner = self.owner();
             assert!(self.claim(owner, whose.levels(number)));
+            self.mark(owner, whose.levels(number));
         }
+    }
+
+    fn die(&mut self, owner: Owner) {
+        let is_its = |child: &&mut Child| child.id().cast_signed() == owner.pid;
+        let child = self.owners.iter_mut().find(is_its).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// As a step daemon does in Slurm's own directories.
+    fn mark(&self, owner: Owner, levels: Vec<String>) {
+        let record = self.record(owner, levels);
+        for (kind, top) in &self.slurms {
+            let names = if *kind == "v2" { record.levels.get(1..).unwrap() } else { &record.levels[..] };
+            let step = names.iter().fold(top.clone(), |path, name| path.join(name));
+            fs::create_dir_all(&step).unwrap();
+            self.records().note(&[record.header().entry(Kind::Theirs, step.to_str().unwrap().to_owned())]);
+            for marked in [step.as_path(), step.parent().unwrap()] {
+                mark::set(&Dir::open(marked).unwrap(), &record.to_string()).unwrap();
+            }
+        }
+    }
+
+    /// The janitor at a launch.
+    fn launch(&self, whose: Option<&JobKey>) -> Reaped {
+        let here = Membership::read(&self.host.proc, std::process::id().cast_signed()).unwrap();
+        let who = Who::Launch(Launch { daemon: &here, key: whose, all: false });
+        janitor::reap(&self.host, &self.config, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH).unwrap()
     }
 
     fn record(&self, owner: Owner, levels: Vec<String>) -> Record {
@@ -108,6 +183,10 @@ impl Site {
     }
 
     fn claim(&self, owner: Owner, levels: Vec<String>) -> bool {
+        // There is nothing of ours where Slurm tracks a step in all hierarchies that are used; some of them are enough here.
+        if !self.slurms.is_empty() {
+            return true;
+        }
         let path = levels.join("/");
         let claimed = self.records().claim(&self.record(owner, levels)).unwrap();
         for hierarchy in self.host.hierarchies(&["cpu", "memory", "pids"]).unwrap() {
@@ -123,7 +202,8 @@ impl Site {
     /// The calls of one step, by the callbacks in which they are made.
     fn step(&self) -> Calls {
         let mut log = tempfile::tempfile().unwrap();
-        let words = [format!("uid={UID}"), format!("job={JOB}")];
+        let mut words = vec![format!("uid={UID}"), format!("job={JOB}")];
+        words.extend(self.slurms.iter().map(|(kind, top)| format!("theirs={kind}:{}", top.display())));
         let mut command = self.stand_in.command(&words, &self.arguments);
         self.among_daemons(&mut command);
         command.stdout(Stdio::null()).stderr(log.try_clone().unwrap());
@@ -136,7 +216,8 @@ impl Site {
         assert_eq!(traced.status, WaitStatus::Exited(traced.pid, 0), "{said}");
         assert!(!said.contains("error: ") && !said.contains("WITHOUT"), "{said}");
         let mut calls = Calls { of_phase: BTreeMap::new(), text: Vec::new(), took };
-        for point in &traced.points {
+        // Built for tests, Rust's library asks of each descriptor that it closes whether it is one.
+        for point in traced.points.iter().filter(|point| point.number != libc::SYS_fcntl) {
             *calls.of_phase.entry(point.phase).or_default() += 1;
             calls.text.push(point.text.clone());
         }
@@ -145,11 +226,11 @@ impl Site {
 
     /// The least of some: how often it is tried to remove what the kernel has not let go of is chance.
     fn fewest(&self) -> Calls {
-        (0..ROUNDS).map(|_| self.step()).min_by_key(Calls::sum).unwrap()
+        (0..ROUNDS).map(|_| self.step()).min_by_key(|calls| (calls.sum(), calls.took)).unwrap()
     }
 }
 
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 8;
 
 impl Drop for Site {
     fn drop(&mut self) {
@@ -162,6 +243,10 @@ impl Drop for Site {
         for hierarchy in &self.host.layout.hierarchies {
             remove_below(&hierarchy.mount.join(&self.host.base));
         }
+        for (_, top) in &self.slurms {
+            remove_below(top);
+            let _ = fs::remove_dir(top);
+        }
         if let Some(daemons) = &self.daemons {
             let deadline = Instant::now() + Duration::from_secs(10);
             while fs::remove_dir(daemons).is_err() && daemons.exists() && Instant::now() < deadline {}
@@ -170,7 +255,7 @@ impl Drop for Site {
     }
 }
 
-fn remove_below(dir: &std::path::Path) {
+fn remove_below(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) && entry.file_name() != "hold" {
             remove_below(&entry.path());
@@ -213,30 +298,160 @@ fn more(many: &Calls, few: &Calls) -> String {
     found.join("\n")
 }
 
+/// At most five calls in a hundred more, all callbacks together.
+fn costs_the_same(mut site: Site, whose: Whose) {
+    let alone = site.fewest();
+    // With the first one the directories are there that all of a job or a user have in common.
+    site.crowd(whose, 0..1);
+    let mut there = 1;
+    let beside = site.fewest();
+    println!("{whose:?}: alone: {:?} = {}, {:?}", alone.of_phase, alone.sum(), alone.took);
+    println!("{whose:?}: beside 1: {:?} = {}, {:?}", beside.of_phase, beside.sum(), beside.took);
+    let few = [alone, beside].into_iter().min_by_key(Calls::sum).unwrap();
+    for count in counts() {
+        site.crowd(whose, there..count);
+        there = count;
+        let many = site.fewest();
+        println!("{whose:?}: beside {there}: {:?} = {}, {:?}", many.of_phase, many.sum(), many.took);
+        let most = few.sum() + few.sum() / 20;
+        assert!(many.sum() <= most, "{} instead of {}:\n{}", many.sum(), few.sum(), more(&many, &few));
+    }
+}
+
+/// As many as a node may have.
+fn counts() -> Vec<usize> {
+    let counts = std::env::var("JOBFENCE_CROWD").unwrap_or_else(|_| MANY.to_string());
+    counts.split(' ').map(|count| count.parse().unwrap()).collect()
+}
+
 #[test]
-#[ignore = "prints what a step costs"]
-fn table() {
-    for whose in [Whose::Others, Whose::Users, Whose::Jobs] {
-        let Some(mut site) = Site::new("table") else { return };
-        let mut there = 0;
-        let first = site.fewest();
-        println!("{whose:?}: 0: {:?} = {}", first.of_phase, first.sum());
-        for count in std::env::var("COUNTS").unwrap_or("10 100 1000".to_owned()).split(' ') {
-            let count: usize = count.parse().unwrap();
-            for number in there..count {
-                let mut command = Command::new("/bin/sleep");
-                site.among_daemons(command.arg("10000").stdin(Stdio::null()));
-                let child = command.spawn().unwrap();
-                let owner = Owner::of(&site.host.proc, child.id().cast_signed()).unwrap().unwrap();
-                site.owners.push(child);
-                assert!(site.claim(owner, whose.levels(number)));
-            }
-            there = count;
-            let found = site.fewest();
-            println!("{whose:?}: {count}: {:?} = {}, {:?}", found.of_phase, found.sum(), found.took);
-            if std::env::var_os("MORE").is_some() {
-                println!("{}", more(&found, &first));
-            }
-        }
+fn a_step_costs_the_same_beside_a_thousand_of_others() {
+    let Some(site) = Site::new("others") else { return };
+    costs_the_same(site, Whose::Others);
+}
+
+#[test]
+fn a_step_costs_the_same_beside_a_thousand_of_its_user() {
+    let Some(site) = Site::new("users") else { return };
+    costs_the_same(site, Whose::Users);
+}
+
+#[test]
+fn a_step_costs_the_same_beside_a_thousand_of_its_job() {
+    let Some(site) = Site::new("jobs") else { return };
+    costs_the_same(site, Whose::Jobs);
+}
+
+/// Slurm's own directories are the others', too.
+#[test]
+fn a_step_in_slurms_own_directories_costs_the_same_beside_a_thousand() {
+    for (version, name) in [(Version::V2, "v2"), (Version::V1, "v1")] {
+        let Some(site) = Site::with(name, Some(version)) else { continue };
+        costs_the_same(site, Whose::Others);
+    }
+}
+
+/// A record that was there before the roll was, of an earlier release or before `RunDir` was deleted, is in it after the first launch.
+#[test]
+fn where_nobody_has_looked_yet_a_launch_looks_at_everything() {
+    let Some(mut site) = Site::new("all") else { return };
+    site.crowd(Whose::Others, 0..3 * LOOKS);
+    let dead = site.owner();
+    assert!(site.claim(dead, Whose::Others.levels(900)));
+    site.die(dead);
+    let roll = site.config.run_dir.join("roll/list");
+    assert!(!roll.exists());
+    let reaped = site.launch(None);
+    assert_eq!((reaped.removed, reaped.alive, reaped.failed), (vec![path(Whose::Others, 900)], 3 * LOOKS, vec![]));
+    let text = fs::read_to_string(&roll).unwrap();
+    assert_eq!(text.lines().filter(|line| line.starts_with("+ ")).count(), 3 * LOOKS, "{text}");
+    // From now on not.
+    assert!((LOOKS..=LOOKS + 1).contains(&site.launch(None).alive));
+}
+
+fn path(whose: Whose, number: usize) -> String {
+    whose.levels(number).join("/")
+}
+
+fn key(uid: u32, job: u32) -> JobKey {
+    JobKey { node: None, uid, job: Name::new(job.to_string()).unwrap(), step: Name::new("0").unwrap() }
+}
+
+/// However many live, and where nobody else looks.
+#[test]
+fn what_a_dead_owner_left_goes_when_its_turn_has_come() {
+    let Some(mut site) = Site::new("turn") else { return };
+    site.launch(None);
+    let count = 100;
+    site.crowd(Whose::Others, 0..count / 2);
+    let dead: Vec<Owner> = (0..2).map(|_| site.owner()).collect();
+    assert!(site.claim(dead[0], Whose::Others.levels(900)));
+    site.crowd(Whose::Others, count / 2..count);
+    let launches = (count + 1).div_ceil(LOOKS);
+    site.die(dead[0]);
+    let removed: Vec<String> = (0..launches).flat_map(|_| site.launch(None).removed).collect();
+    assert_eq!(removed, [path(Whose::Others, 900)]);
+    // Where it was found there may be more: they go with it, in whichever turn they would have been.
+    let more: Vec<Owner> = (0..30).map(|_| site.owner()).collect();
+    for (number, owner) in more.iter().enumerate() {
+        assert!(site.claim(*owner, Whose::Others.levels(900 + number)));
+    }
+    more.iter().for_each(|owner| site.die(*owner));
+    let found: Vec<usize> = (0..=launches + 2).map(|_| site.launch(None).removed.len()).collect();
+    assert_eq!(found.iter().filter(|found| **found > 0).collect::<Vec<_>>(), [&30], "{found:?}");
+    // A number that was given again to somebody else is looked at closely, one each time.
+    let Owner { pid, start } = dead[1];
+    assert!(site.claim(Owner { pid, start: start + 1 }, Whose::Others.levels(901)));
+    let removed: Vec<String> = (0..2 * count).flat_map(|_| site.launch(None).removed).collect();
+    assert_eq!(removed, [path(Whose::Others, 901)]);
+}
+
+/// What has to do with this step: it would share the limits of the job, and of the user, with what is left.
+#[test]
+fn the_same_jobs_and_the_same_users_dead_steps_go_at_once() {
+    let Some(mut site) = Site::new("first") else { return };
+    site.launch(None);
+    site.crowd(Whose::Others, 0..150);
+    // As where 'jobfence hold' runs: there it is looked at fewer.
+    let watched = tracking::watch(&site.config.run_dir).unwrap().expect("nobody has it");
+    assert!((LOOKS_WHERE_WATCHED..=LOOKS_WHERE_WATCHED + 1).contains(&site.launch(None).alive));
+    for (whose, levels) in [(Whose::Jobs, Whose::Jobs.levels(900)), (Whose::Users, Whose::Users.levels(900))] {
+        let dead = site.owner();
+        assert!(site.claim(dead, levels.clone()));
+        site.die(dead);
+        // Not those of another user, whose job has the same number.
+        assert_eq!(site.launch(Some(&key(UID + 1, JOB))).removed, Vec::<String>::new());
+        assert_eq!(site.launch(Some(&key(UID, JOB))).removed, [levels.join("/")], "{whose:?}");
+    }
+    drop(watched);
+}
+
+#[test]
+fn where_somebody_else_looks_every_minute_a_launch_looks_at_fewer() {
+    let Some(mut site) = Site::new("watched") else { return };
+    site.launch(None);
+    site.crowd(Whose::Others, 0..100);
+    let alone = site.fewest();
+    let watched = tracking::watch(&site.config.run_dir).unwrap().expect("nobody has it");
+    let beside = site.fewest();
+    drop(watched);
+    assert!(beside.sum() + 8 <= alone.sum(), "{} and {}", beside.sum(), alone.sum());
+}
+
+/// In Slurm's own directories there is no record, but a mark.
+#[test]
+fn what_a_dead_daemon_left_in_slurms_own_directories_goes_when_its_turn_has_come() {
+    for (version, name) in [(Version::V2, "theirs2"), (Version::V1, "theirs1")] {
+        let Some(mut site) = Site::with(name, Some(version)) else { continue };
+        site.launch(None);
+        site.crowd(Whose::Others, 0..50);
+        let dead = site.owner();
+        site.mark(dead, Whose::Others.levels(900));
+        site.die(dead);
+        let removed: Vec<String> = (0..51_usize.div_ceil(LOOKS)).flat_map(|_| site.launch(None).removed).collect();
+        assert_eq!(removed.len(), site.slurms.len(), "{removed:?}");
+        assert!(removed.iter().all(|path| path.contains("job_1900")), "{removed:?}");
+        let tops = site.slurms.iter().flat_map(|(_, top)| fs::read_dir(top).unwrap().flatten());
+        assert_eq!(tops.filter(|dir| dir.file_name().to_string_lossy().contains("_70900")).count(), 0);
     }
 }
