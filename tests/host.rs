@@ -1008,6 +1008,39 @@ fn a_users_quota_may_be_said_in_another_period_while_he_has_jobs() {
     assert_eq!(found, Some(Cpus::from_thousandths(2500)));
 }
 
+/// Whoever spins on as many CPUs as were granted loses next to nothing by the quota. In short periods, where it loses most without
+/// slack; and of what it used, since other work of this machine can only take from that.
+#[test]
+fn who_uses_all_that_was_granted_is_not_throttled() {
+    let mut site = Site::new("slack");
+    site.config.cpu_quota_period = Period::from_micros(2_000).unwrap();
+    let mut fence = open(&site, "0", &grant(1, 100));
+    let (job, version) = dir_of(&site, &fence, "cpu", true);
+    let has_burst = job.has(limits::burst_file(version));
+    let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    assert_eq!(fence.attach(&site.host(), child.id().cast_signed(), None).unwrap(), []);
+    let throttled_of_job = || {
+        let stat = job.read("cpu.stat").unwrap();
+        let number = |name| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        let micros = number("throttled_usec ").map(Duration::from_micros);
+        micros.or_else(|| number("throttled_time ").map(Duration::from_nanos)).unwrap()
+    };
+    let sum = || {
+        let usage = fence.usage();
+        (usage.cpu.unwrap(), usage.throttled.unwrap() + throttled_of_job())
+    };
+    let before = sum();
+    std::thread::sleep(Duration::from_secs(4));
+    let after = sum();
+    fence.close(soon()).unwrap();
+    child.wait().unwrap();
+    if !has_burst {
+        return common::skip("this kernel saves no CPU time for later");
+    }
+    let (used, lost) = (after.0 - before.0, after.1 - before.1);
+    assert!(lost <= (used + lost) / 200, "throttled for {lost:?} beside {used:?} of CPU time");
+}
+
 /// With OnError=warn the job runs, and then with all that could be set.
 #[test]
 fn a_job_is_limited_where_its_user_cannot_be() {

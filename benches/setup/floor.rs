@@ -100,7 +100,7 @@ impl Tree {
         let plan = place.plan();
         for (path, limits) in paths.iter().rev().take(2).rev().zip([&plan.job, &plan.step]) {
             for (name, value) in written(hierarchy, limits) {
-                // Swap is limited only where the kernel counts it.
+                // Swap is limited only where the kernel counts it, and old kernels have no slack.
                 if base.join(name).exists() {
                     files.push((format!("{path}/{name}"), value));
                 }
@@ -125,11 +125,13 @@ fn written(hierarchy: &Hierarchy, limits: &Limits) -> Vec<(&'static str, String)
         Version::V1 => {
             // The period stays as the kernel has it in a new directory.
             files.extend(cpu.map(|cpu| ("cpu.cfs_quota_us", cpu.quota_us.to_string())));
+            files.extend(cpu.map(|cpu| ("cpu.cfs_burst_us", cpu.slack_us().to_string())));
             files.extend(ram.map(|ram| ("memory.limit_in_bytes", ram.to_string())));
             files.extend(swap.map(|both| ("memory.memsw.limit_in_bytes", (both.ram + both.swap).to_string())));
         }
         Version::V2 => {
             files.extend(cpu.map(|cpu| ("cpu.max", format!("{} {}", cpu.quota_us, cpu.period_us))));
+            files.extend(cpu.map(|cpu| ("cpu.max.burst", cpu.slack_us().to_string())));
             files.extend(ram.map(|ram| ("memory.max", ram.to_string())));
             files.extend(swap.map(|swap| ("memory.swap.max", swap.swap.to_string())));
         }

@@ -47,6 +47,14 @@ impl CpuQuota {
         Self { quota_us: self.quota_us.saturating_add(self.time_of(cpus)), ..self }
     }
 
+    /// What is left of it that may be used later, in microseconds. Without that whoever can use all of a quota gets less.
+    ///
+    /// The kernel hands a quota out to each CPU in slices, so what one CPU has left another lacks at the end of a period, and a
+    /// period that ends late is paid for at once. Both are carried over with this; what is used in the long run is the quota.
+    pub fn slack_us(self) -> u64 {
+        self.quota_us.min(self.quota_us.saturating_mul(SLACK_US) / self.period_us.max(1))
+    }
+
     /// The time of so many CPUs in one period, in microseconds.
     fn time_of(self, cpus: Cpus) -> u64 {
         cpus.thousandths().saturating_mul(self.period_us) / 1000
@@ -67,6 +75,10 @@ impl CpuQuota {
 
 /// The kernel refuses a smaller quota or period (`min_cfs_quota_period`, kernel/sched/core.c).
 pub const MIN_QUOTA_US: u64 = 1000;
+
+/// Of each CPU's time: a slice (5 ms: `sched_cfs_bandwidth_slice_us`), and as much for a tick or a timer that is late. Half of it
+/// was enough wherever it was measured, and a tenth was not.
+const SLACK_US: u64 = 10_000;
 
 /// A limit of swap, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,12 +121,18 @@ const PERIOD: &str = "cpu.cfs_period_us";
 
 /// Limits the CPU time of a directory. v1 may refuse another period than that of a quota that is there: see [`in_its_period`].
 ///
-/// What may be saved there cannot be more than the quota: it is taken back where it is in the way, for the caller to say anew.
+/// What may be saved there cannot be more than the quota: it is taken back where it is in the way. Afterwards it is the quota's
+/// slack, for the caller to say what more it is to be.
 pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
     match write_cpu_quota(dir, version, want) {
         Err(error) if error.kernel_errno() == Some(Errno::EINVAL) && forget_burst(dir, version) => {
             write_cpu_quota(dir, version, want)
         }
+        other => other,
+    }?;
+    match set_cpu_burst(dir, version, want.slack_us()) {
+        // Linux before 5.14 has none to give.
+        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Ok(()),
         other => other,
     }
 }
@@ -473,6 +491,30 @@ mod tests {
         assert!(HALF.is_above(CpuQuota { quota_us: 49_999, ..HALF }));
         assert_eq!(HALF.in_period(10_000), same);
         assert_eq!(HALF.in_period(1_000).quota_us, MIN_QUOTA_US);
+    }
+
+    #[test]
+    fn slack_is_ten_milliseconds_of_each_cpu_and_no_more_than_the_quota() {
+        let slack = |quota_us, period_us| CpuQuota { quota_us, period_us }.slack_us();
+        assert_eq!(
+            (slack(200_000, 100_000), slack(50_000, 100_000), slack(4_000_000, 1_000_000)),
+            (20_000, 5_000, 40_000)
+        );
+        assert_eq!((slack(20_000, 10_000), slack(2_000, 1_000), slack(1_000, 1_000_000)), (20_000, 2_000, 10));
+        assert_eq!((slack(0, 0), slack(u64::MAX, 1)), (0, u64::MAX));
+    }
+
+    #[test]
+    fn a_quota_comes_with_its_slack_where_the_kernel_has_any() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        std::fs::write(temp.path().join(CPU_MAX), "max 100000").unwrap();
+        set_cpu_quota(&dir, Version::V2, HALF).unwrap();
+        let burst = temp.path().join(burst_file(Version::V2));
+        assert!(!burst.exists());
+        std::fs::write(&burst, "0").unwrap();
+        set_cpu_quota(&dir, Version::V2, HALF).unwrap();
+        assert_eq!(std::fs::read_to_string(&burst).unwrap(), "5000");
     }
 
     #[test]

@@ -112,9 +112,10 @@ pub fn explain(
     Ok((lines, errors))
 }
 
-/// Of the files of I/O weight, those that this kernel has: any directory below the root shows it. All of them where none shows it.
+/// Of the files of I/O weight, and of a quota with its slack, those that this kernel has: any directory below the root shows it. All
+/// of them where none shows it.
 fn existing(hierarchy: &Hierarchy, limit: Limit, writes: Vec<Write>) -> Vec<Write> {
-    if limit != Limit::IoWeight {
+    if !matches!(limit, Limit::IoWeight | Limit::Cpu) {
         return writes;
     }
     let below = hierarchy.open().and_then(|root| {

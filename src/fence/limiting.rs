@@ -12,7 +12,7 @@ use crate::cgroup::huge_pages;
 use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
-use crate::config::Limit;
+use crate::config::{Limit, Percent};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
@@ -69,16 +69,20 @@ pub static RULES: &[Rule] = &[
             "MaxCPUsPerTask",
         ],
         writes: |limits, version| {
-            Ok(match (limits.cpu, version) {
-                (None, _) => Vec::new(),
-                (Some(quota), Version::V2) => {
+            let Some(quota) = limits.cpu else { return Ok(Vec::new()) };
+            let mut writes = match version {
+                Version::V2 => {
                     vec![Write { file: "cpu.max".to_owned(), value: format!("{} {}", quota.quota_us, quota.period_us) }]
                 }
-                (Some(quota), Version::V1) => vec![
+                Version::V1 => vec![
                     Write::number("cpu.cfs_period_us", quota.period_us),
                     Write::number("cpu.cfs_quota_us", quota.quota_us),
                 ],
-            })
+            };
+            // Where the site gives more, that limit says it.
+            let slack = limits.burst.is_none().then(|| Write::number(limits::burst_file(version), quota.slack_us()));
+            writes.extend(slack);
+            Ok(writes)
         },
         set: |dir, version, limits| limits.cpu.map_or(Ok(()), |quota| limits::set_cpu_quota(dir, version, quota)),
         overlay: EVERYWHERE,
@@ -88,14 +92,14 @@ pub static RULES: &[Rule] = &[
         controller: "cpu",
         keys: &["CPUBurst"],
         writes: |limits, version| {
-            let burst = limits.burst.zip(limits.cpu).map(|(burst, quota)| burst.of(quota.quota_us));
+            let burst = limits.burst.zip(limits.cpu).map(|(burst, quota)| burst_us(burst, quota));
             Ok(burst.map(|micros| Write::number(limits::burst_file(version), micros)).into_iter().collect())
         },
         // Of the quota that is there, which may be lower than planned.
         set: |dir, version, limits| {
             let Some(burst) = limits.burst else { return Ok(()) };
             match limits::cpu_quota(dir, version)? {
-                Some(quota) => limits::set_cpu_burst(dir, version, burst.of(quota.quota_us)),
+                Some(quota) => limits::set_cpu_burst(dir, version, burst_us(burst, quota)),
                 None => Ok(()),
             }
         },
@@ -294,6 +298,11 @@ pub fn cores_beside(step: &Dir, all: &Dir, version: Version, ours: &CpuList) -> 
         Some(theirs) if theirs != cpuset::effective(all, version)? => Ok(Cores::Other(theirs)),
         _ => Ok(Cores::Unlimited),
     }
+}
+
+/// What may be saved of a quota for later: what the site and the user say, and never less than the slack that every quota has.
+fn burst_us(burst: Percent, quota: CpuQuota) -> u64 {
+    burst.of(quota.quota_us).max(quota.slack_us())
 }
 
 fn set_plainly(limit: Limit, dir: &Dir, version: Version, limits: &Limits) -> Result<()> {

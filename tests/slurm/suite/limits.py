@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a job may use: limits in the kernel's files, and what becomes of a job that runs into them."""
 
+import ctypes.util
 import os
 import time
 
 from .. import kernel, sites
 from ..harness import (
-    EAT, MIB, Skip, case, ended_line, expect, expect_equal, expect_in, expect_limits,
+    EAT, MIB, PYTHON, Skip, case, ended_line, expect, expect_equal, expect_in, expect_limits,
     expect_match, fenced, fenced_in_all, logged, uid,
 )
 from ..kernel import Group
@@ -119,6 +120,85 @@ def quota_measured(site):
         site.scancel(jobid)
         site.wait(jobid)
     return ", ".join(said)
+
+
+# A thousand short sleeps a second.
+SLEEPER = f"""{PYTHON} -S -c '
+import time
+while True:
+    end = time.perf_counter() + 9e-4
+    while time.perf_counter() < end: pass
+    time.sleep(1e-5)
+'"""
+# Two that wait for each other as parallel programs do: without sleeping.
+PING_PONG = f"""{PYTHON} -S -c '
+import mmap, os
+shared = mmap.mmap(-1, 1)
+me = 0 if os.fork() else 1
+while True:
+    while shared[0] != me: pass
+    shared[0] = 1 - me
+'"""
+MPI_PING_PONG = f"""srun --mpi=pmi2 -n2 {PYTHON} -S -c '
+import ctypes
+mpi = ctypes.CDLL("libmpich.so.12", mode=ctypes.RTLD_GLOBAL)
+world, integer, rank, word = 0x44000000, 0x4c000405, ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Init(None, None)
+mpi.MPI_Comm_rank(world, ctypes.byref(rank))
+def send(): mpi.MPI_Send(ctypes.byref(word), 1, integer, 1 - rank.value, 0, world)
+def receive(): mpi.MPI_Recv(ctypes.byref(word), 1, integer, 1 - rank.value, 0, world, ctypes.c_void_p(1))
+while True:
+    for act in (receive, send) if rank.value else (send, receive): act()
+'"""
+
+
+def lost_of(site, groups, seconds=2):
+    """How much of the CPU time that they could have used the quotas of these groups, one within the other, have held back. Other work
+    of this machine takes from what is used, and not from that."""
+    stats = [group.limits_directory("cpu") / "cpu.stat" for group in groups]
+
+    name, unit = ("throttled_usec", 1e6) if kernel.has_v2_controllers() else ("throttled_time", 1e9)
+
+    def throttled():
+        return sum(int(kernel.keyed(kernel.read(stat))[name]) for stat in stats) / unit
+    with site.favoured():
+        used, held = groups[-1].cpu_seconds(), throttled()
+        time.sleep(seconds)
+        used, held = groups[-1].cpu_seconds() - used, throttled() - held
+    return held / (used + held)
+
+
+@case(measured=True)
+def nothing_lost_at_the_grant(site):
+    """A quota of as many CPUs as a job can use costs it at most 0.5 % of them, in any period."""
+    cpus = min(os.cpu_count(), 2)
+
+    def on_each(command):
+        return f"for i in {' '.join(map(str, range(cpus)))}; do {command} & done; wait"
+    works = {"spinning": on_each("while :; do :; done"), "sleeping": on_each(SLEEPER)}
+    if cpus == 2:
+        works["ping-pong"] = PING_PONG
+        if ctypes.util.find_library("mpich"):
+            works["MPI"] = MPI_PING_PONG
+    said = []
+    for period in ("100ms", "10ms"):
+        site.configure(CPUQuotaPeriod=period)
+        for name, work in works.items():
+            jobid = site.submit(site.users[0], work, f"-n{cpus}" if name == "MPI" else f"-c{cpus}", "--mem=400")
+            step = fenced(site, jobid, "step_0" if name == "MPI" else "step_batch")
+            if step.cpu_burst_us() is None:
+                raise Skip("this kernel saves no CPU time for later")
+            until(lambda: len(step.members(below=True)) >= cpus, 10, f"those who are {name}")
+            expect_equal(step.cpu_limit(), cpus, "CPU limit")
+            # An emulated timer is late when the host is busy, by more than the slack.
+            lost = []
+            while len(lost) < int(10 * sites.PATIENCE) and (not lost or lost[-1] > 0.005):
+                lost.append(lost_of(site, [step.parent, step]))
+            expect(lost[-1] <= 0.005, f"{name} in periods of {period} lost {', '.join(f'{one:.2%}' for one in lost)}")
+            said.append(f"{name} {period} {lost[-1]:.2%}")
+            site.scancel(jobid)
+            site.wait(jobid)
+    return "lost: " + ", ".join(said)
 
 
 def expect_killed_for_memory(said, jobid, step, limit):

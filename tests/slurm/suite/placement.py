@@ -252,7 +252,8 @@ def daemon_lives_in_the_job(site):
     expect_equal(quota / period, 1.25, "CPUs of a job with one and a quarter for its daemons")
     expect_equal(fenced_ones["job"]["pids.max"], "164", "processes of a job with 64 for its daemon")
     expect_equal(fenced_ones["job"]["memory.oom.group"], "0", "memory.oom.group of the job")
-    ours = {"job": {"cpu.max", "pids.max"}, "step": set(), "daemon": set(), "tasks": {"cpu.max", "pids.max"}}
+    quotas = {"cpu.max", "cpu.max.burst", "pids.max"}
+    ours = {"job": set(quotas), "step": set(), "daemon": set(), "tasks": set(quotas)}
     if not kernel.slurm_limits_memory:
         ours["tasks"] |= {"memory.max", "memory.swap.max"}
     for place, theirs in slurms_alone.items():
