@@ -7,11 +7,12 @@
 //! written anew without those now and then. The file is also the sign that nothing has been lost (`State`): it goes with `RunDir`, and
 //! who cannot append to it removes it, so that the next launch looks at everything.
 //!
-//! Nobody is locked out and nobody waits: two launches at once may look at the same lines, and leave none out.
+//! No launch waits for another: two at once may look at the same lines, and leave none out.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, renameat};
@@ -45,6 +46,9 @@ const LARGEST: usize = 10_000_000_000;
 
 /// So many lines are struck out, and more than the others, before the file is written anew.
 const STRUCK: usize = 64;
+
+/// How long another janitor may be about to make it.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A longer file is no roll of ours, in bytes.
 const LONGEST: i64 = 256 << 20;
@@ -222,10 +226,14 @@ impl Roll {
             Err(errno) => return Err(Error::os("make the directory", run_dir.path().join(DIRECTORY), errno)),
         }
         let dir = run_dir.child(DIRECTORY)?;
+        // Nobody's may be removed who is making it, too: lines can have been appended to it already.
+        let _lock = Lock::on(&dir, ".", Instant::now() + LOCK_TIMEOUT)?;
+        if let Some(roll) = Self::read(run_dir, boot_id)? {
+            return Ok(roll);
+        }
         // Another boot's, or one that is not understood.
         unlink(&dir, NAME)?;
         let header = format!("{VERSION}{}{boot_id}\n", Hands::default().text(State::Begun));
-        // Somebody else's is as good.
         link_new(&dir, NAME, &header)?;
         Self::read(run_dir, boot_id)?.ok_or_else(|| Error::new("it is not what was written:").at(dir.path().join(NAME)))
     }
@@ -331,10 +339,11 @@ impl Roll {
     /// Writes it anew without the lines that have been struck out, if they are many. What goes wrong leaves the old one.
     pub fn tidy(&mut self, run_dir: &Dir) {
         let struck = self.text.lines().filter(|line| line.starts_with("- ")).count();
-        if struck >= STRUCK && struck > self.lines().count() {
-            if let Err(error) = self.write_anew(run_dir) {
-                log::debug!("the list of all steps is not tidied: {error}");
-            }
+        if struck >= STRUCK
+            && struck > self.lines().count()
+            && let Err(error) = self.write_anew(run_dir)
+        {
+            log::debug!("the list of all steps is not tidied: {error}");
         }
     }
 
