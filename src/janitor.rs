@@ -131,7 +131,11 @@ pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Re
     let roll = Roll::begin(records.dir(), &host.boot_id);
     let all_claimed = restore(host, &records, &mut reaped);
     let mut living = reap_records(host, &records, records.list()?, &mut reaped, deadline);
-    let found = leftovers::find(host, &|record| is_markers_dead(host, record));
+    let near = match who {
+        Who::Launch(launch) => Some(launch.daemon),
+        Who::Daemon | Who::Command => None,
+    };
+    let found = leftovers::find(host, near, &|record| is_markers_dead(host, record));
     living.extend(found.others.iter().filter_map(|(record, path)| {
         let is_ours = record.boot_id == host.boot_id;
         is_ours.then(|| Some(record.header().entry(Kind::Theirs, path.to_str()?.to_owned())))?

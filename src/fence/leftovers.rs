@@ -71,22 +71,48 @@ const LONGEST_ROUND: Duration = Duration::from_secs(2);
 /// Slurm has its lock for moments, but while it waits for the end of a step (`_wait_cgroup_empty`, a second).
 const LOCK_PATIENCE: Duration = Duration::from_millis(20);
 
-/// Finds those marked ones that are wanted, on the whole host. What is not understood is another release's, and stays.
-pub fn find(host: &Host, is_wanted: &dyn Fn(&Record) -> Result<bool>) -> Found {
+/// Finds those marked ones that are wanted: of the same Slurm as a step daemon's (`near`), or all there are. What is not understood is
+/// another release's, and stays.
+pub fn find(host: &Host, near: Option<&Membership>, is_wanted: &dyn Fn(&Record) -> Result<bool>) -> Found {
     let mut found = Found::default();
-    for hierarchy in host.layout.hierarchies.iter().filter(|hierarchy| hierarchy.version == Version::V1) {
-        if let Some(root) = there(hierarchy.open(), &mut found.unseen) {
-            find_in_v1(hierarchy, &root, None, is_wanted, &mut found);
+    let is_v1 = |hierarchy: &&Hierarchy| hierarchy.version == Version::V1;
+    let v1 = host.layout.hierarchies.iter().filter(is_v1);
+    // In some hierarchies the daemon is in its job's directory, and in others Slurm makes one only for its tasks.
+    if near.is_none_or(|daemon| v1.clone().any(|hierarchy| daemon.slurms_own(hierarchy).is_some())) {
+        for hierarchy in v1 {
+            if let Some(root) = there(hierarchy.open(), &mut found.unseen) {
+                find_in_v1(hierarchy, &root, None, is_wanted, &mut found);
+            }
         }
     }
     let Some(unified) = host.layout.unified() else { return found };
     let Some(root) = there(unified.open(), &mut found.unseen) else { return found };
     let mut scopes = Vec::new();
-    find_units(&root, is_scope, SLICES, &mut scopes, &mut found.unseen);
+    match near {
+        Some(daemon) => {
+            let scope = scope_of(daemon, unified).map(|scope| root.child(scope));
+            scopes.extend(scope.and_then(|scope| there(scope, &mut found.unseen)));
+        }
+        None => find_units(&root, is_scope, SLICES, &mut scopes, &mut found.unseen),
+    }
     for scope in scopes {
         find_in_scope(unified, &scope, None, is_wanted, &mut found);
     }
     found
+}
+
+/// The scope in which a process is, below the mount point.
+fn scope_of<'a>(member: &'a Membership, unified: &Hierarchy) -> Option<&'a str> {
+    let path = unified.below_mount(member.path_in(unified)?)?;
+    let mut end = 0;
+    for name in path.split('/') {
+        end += name.len();
+        if is_scope(name) {
+            return path.get(..end);
+        }
+        end += 1;
+    }
+    None
 }
 
 /// The same where a step's directory has this path, or had it: itself, and what is around it if it is gone.
