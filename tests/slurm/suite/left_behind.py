@@ -225,6 +225,32 @@ def slurms_directories(site):
 
 
 @case
+def next_launch_removes(site):
+    """Where nobody else looks: the next step on the node ends and removes what a dead daemon has left, Slurm's own directories, too."""
+    user, other = site.users
+    jobid = site.submit(user, "setsid sleep 300 &\nsleep 300", "-c1", "--mem=100", "--no-requeue")
+    group = fenced(site, jobid)
+    until(lambda: len(site.job_pids(jobid, "sleep")) >= 2, 5, "its processes")
+    bystander = site.submit(other, "sleep 300", "-c1", "--mem=100")
+    theirs = fenced(site, bystander)
+    orphans = list(filter(None, map(kernel.identity, group.members(below=True))))
+    with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(nobody_looks())
+        for who in orphans:
+            cleanup.enter_context(ended_after(who))
+        stepd_dies(site, jobid)
+        expect(any(kernel.identity(who[0]) == who for who in orphans), "they have ended before")
+        fences_well(site, other)
+        for who in orphans:
+            expect_dead(who, 5)
+        until(lambda: not group.parent.exists(), 5, f"the end of {group.parent.path}")
+    expect(theirs.members(below=True), "the processes of another job were ended")
+    site.scancel(bystander)
+    expect_equal(site.wait(bystander), "CANCELLED", "state of the other job")
+    expect_not_drained(site)
+
+
+@case
 def extern_daemon_is_killed(site):
     """Of the extern step no plugin is told of any process: its directories go all the same, wherever Slurm has some."""
     user = site.users[0]
