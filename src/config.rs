@@ -10,9 +10,8 @@
 //!
 //! Assignments `Key=Value` stand on a line, separated by blanks or tabs; keys do not distinguish case; `#` starts a comment
 //! that ends with the line, and `\#` does not escape it: a value with a `#` or a blank stands in double quotes, which have
-//! no escapes either. Every line ends with a newline, the last one too, because a file without it may have been cut off
-//! while it was written. The same assignments may be arguments in `plugstack.conf`, where they override the file; there
-//! everything behind the `=` is the value, since Slurm has already split the line.
+//! no escapes either. The last line needs no newline. The same assignments may be arguments in `plugstack.conf`, where they
+//! override the file; there everything behind the `=` is the value, since Slurm has already split the line.
 //!
 //! `IOMax` is of several parts, as NodeName is in slurm.conf(5): the rates that follow it on its line belong to it, and it may be
 //! given again for another target.
@@ -32,8 +31,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use error::ConfigError;
+pub(crate) use keys::SIZE;
 pub use keys::{KEYS, Key};
-pub use load::{Candidate, DEFAULT_FILE, LoadError, Loaded, Origin, Resolved, Setting, load, parse};
+pub use load::{Candidate, DEFAULT_FILE, LoadError, Loaded, Origin, Resolved, Setting, load, load_named, parse};
 pub use sections::Kind as SectionKind;
 pub use units::{Percent, Period, Wrong};
 
@@ -42,7 +42,7 @@ use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::job::Cpus;
 
-/// A size as `MinRAMSpace` has it, in bytes, at least 1 MiB: a plain number is MiB, K, M, G and T are powers of 1024.
+/// A size as `MinRAMSpace` has it, in bytes, at least 1 MiB: a plain number is MiB.
 pub fn parse_size(text: &str) -> Option<u64> {
     units::size(text).ok()
 }

@@ -6,6 +6,7 @@
 //! nothing is left behind, and [`report`] says what was used and why something was killed.
 
 pub mod as_user;
+pub mod bytes;
 pub mod cgroup;
 pub mod config;
 pub mod cpu_list;

@@ -61,7 +61,8 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
     }
     let Some(level) = level else {
         return format!(
-            "{key}: {victim} was killed: the node ran out of memory outside of this job. Tell your administrator."
+            "{key}: {victim} was killed: the node ran out of memory outside of this job. Only your administrator \
+             can mend that."
         );
     };
     let limit = level.limit.map_or_else(String::new, |limit| format!(" of {}", mebibytes(limit)));
@@ -80,16 +81,24 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
 
 /// One sentence for the user: why fork(2) failed, which programs report as a lack of memory or as "Resource temporarily
 /// unavailable". Which of the limits it was, that of the job or of a task, not every kernel says.
-pub fn too_many_processes(key: &JobKey, refused: u64, of_job: Option<u64>, of_task: Option<u64>) -> String {
+///
+/// `asked` is the option by which the user has set the limit of the job.
+pub fn too_many_processes(
+    key: &JobKey,
+    refused: u64,
+    of_job: Option<u64>,
+    of_task: Option<u64>,
+    asked: Option<&str>,
+) -> String {
     let times = if refused == 1 { "once".to_owned() } else { format!("{refused} times") };
     let job = of_job.map(|limit| (format!("the job may have {limit} at once on this node"), "MaxProcesses"));
     let task = of_task.map(|limit| (format!("each of its tasks may have {limit}"), "MaxProcessesPerTask"));
     let (limits, keys): (Vec<_>, Vec<_>) = job.into_iter().chain(task).unzip();
-    format!(
-        "{key}: {times} no further process or thread could be started: {}. Start fewer, or ask your administrator ({}).",
-        limits.join(", and "),
-        keys.join(", ")
-    )
+    let remedy = match asked {
+        Some(option) if of_task.is_none() => format!("Start fewer, or ask for more with {option}"),
+        _ => format!("Start fewer; only your administrator can allow more ({})", keys.join(", ")),
+    };
+    format!("{key}: {times} no further process or thread could be started: {}. {remedy}.", limits.join(", and "))
 }
 
 /// Bytes as people ask for them.
@@ -119,9 +128,9 @@ mod tests {
 
     #[test]
     fn forks_are_refused_by_the_limits_that_there_are() {
-        let said = |job, task| too_many_processes(&key(), 2, job, task);
+        let said = |job, task| too_many_processes(&key(), 2, job, task, None);
         let begin = "job 5 step batch: 2 times no further process or thread could be started:";
-        let end = "Start fewer, or ask your administrator";
+        let end = "Start fewer; only your administrator can allow more";
         assert_eq!(
             said(Some(60), None),
             format!("{begin} the job may have 60 at once on this node. {end} (MaxProcesses).")
@@ -134,6 +143,11 @@ mod tests {
             )
         );
         assert_eq!(said(None, Some(9)), format!("{begin} each of its tasks may have 9. {end} (MaxProcessesPerTask)."));
+        // The user's own limit is nobody else's to raise.
+        assert_eq!(
+            too_many_processes(&key(), 2, Some(60), None, Some("--pids-max")),
+            format!("{begin} the job may have 60 at once on this node. Start fewer, or ask for more with --pids-max.")
+        );
     }
 
     #[test]

@@ -5,11 +5,13 @@
 //! arrives is the user's and may be forged. No I/O, and no scheduler.
 
 use crate::as_user::AsUser;
+use crate::bytes;
 use crate::config::{Limit, Percent};
 use std::fmt;
 
 use crate::cgroup::io::{IoRules, Malformed, Rate};
-use crate::config::units::{Wrong, cpus, percent, processes, size, size_text};
+use crate::config::SIZE;
+use crate::config::units::{Wrong, cpus, percent, processes, size};
 use crate::error::{Error, Result};
 use crate::job::Cpus;
 
@@ -118,10 +120,10 @@ pub static REQUESTS: &[Request] = &[
         limit: Limit::MemoryHigh,
         argument: "SIZE",
         usage: "reclaim memory above so much on each node, before the limit at which processes are killed",
-        expects: "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T",
+        expects: SIZE,
         example: "2G",
         set: |requests, text| put(&mut requests.mem_high, size(text)),
-        get: |requests| requests.mem_high.map(size_text),
+        get: |requests| requests.mem_high.map(bytes::text),
     },
     Request {
         name: "pids-max",
@@ -168,8 +170,7 @@ impl Request {
     /// `given` says how it was given, as `--cpu-limit`.
     pub fn read(&self, given: &str, value: &[u8], requests: &mut Requests) -> Result<()> {
         let wrong = |found: &str, detail: &str| {
-            let (expects, name, example) = (self.expects, self.name, self.example);
-            Error::new(format!("{given}: found {found}, expected {expects}{detail}; for example --{name}={example}"))
+            Error::new(format!("{given}: found {found}, expected {}{detail}; {}", self.expects, self.for_example()))
         };
         let text = match std::str::from_utf8(value) {
             _ if value.len() > MAX_VALUE => return Err(wrong(&format!("{} bytes", value.len()), "")),
@@ -179,10 +180,13 @@ impl Request {
         };
         (self.set)(requests, text).map_err(|refusal| match refusal {
             Refusal::Value(error) => wrong(&quoted(text), &error.detail()),
-            Refusal::Piece(error) => {
-                Error::new(format!("{given}: {error}; for example --{}={}", self.name, self.example))
-            }
+            Refusal::Piece(error) => Error::new(format!("{given}: {error}; {}", self.for_example())),
         })
+    }
+
+    /// How it is given rightly.
+    pub fn for_example(&self) -> String {
+        format!("for example --{}={}", self.name, self.example)
     }
 
     /// The value in a form that [`Request::read`] accepts; `None` if it was not asked for.
@@ -239,6 +243,24 @@ impl Word {
         for requests in [&mut self.job, &mut self.step] {
             requests.io_max.asked_by(user);
         }
+    }
+
+    /// Whether it asks for anything that lowers this limit.
+    pub fn asks_for(&self, limit: Limit) -> bool {
+        let is_asked = |request: &Request| [&self.job, &self.step].iter().any(|said| request.value(said).is_some());
+        REQUESTS.iter().any(|request| request.limit == limit && is_asked(request))
+    }
+
+    /// What is asked for, by the names of the options.
+    pub fn options(&self) -> String {
+        let is_asked = |request: &&Request| [&self.job, &self.step].iter().any(|said| request.value(said).is_some());
+        let names = REQUESTS.iter().filter(is_asked).map(|request| format!("--{}", request.name));
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The least number of processes that it asks for.
+    pub fn processes(&self) -> Option<u64> {
+        least(self.job.pids_max, self.step.pids_max)
     }
 
     /// The controllers that it needs.

@@ -126,6 +126,16 @@ impl Slurm {
         plugin_in(&mut Files::new(), &file).unwrap_or(Plugin::Missing(file))
     }
 
+    /// The line that gives the plugin these arguments, as FILE:LINE; `None` where that is not certain.
+    pub fn line_with(&self, arguments: &[&[u8]]) -> Option<String> {
+        let Plugin::Line { line, arguments: found, .. } = self.plugin() else { return None };
+        let given = arguments.iter().map(|argument| String::from_utf8_lossy(argument));
+        // A carriage return is a part of the last one to Slurm.
+        let is_it = given.map(|text| text.trim_end_matches('\r').to_owned()).eq(found);
+        let place = line.rsplit_once(" (")?.1.strip_suffix(')')?;
+        is_it.then(|| place.to_owned())
+    }
+
     /// Whether a program is called before each job; whether that calls us cannot be seen.
     pub fn has_prolog(&self) -> bool {
         !self.prolog.value.is_empty()

@@ -244,6 +244,68 @@ fn check_says_what_is_wrong_and_where() {
     assert!(said.contains(&format!("{file}:3:")), "{said}");
 }
 
+/// What `jobfence explain` reads of a file and of options: the keys that it names, or its mistake.
+fn read(text: &[u8], more: &[&str]) -> Output {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("jobfence.conf");
+    fs::write(&file, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+    let command = command.args(["explain", "--cpus=1", "--mem=100", "--config"]).arg(&file).args(more);
+    command.env_remove("SLURM_CONF").output().unwrap()
+}
+
+#[test]
+fn a_file_from_another_system_is_read_or_its_mistake_is_named() {
+    for text in [&b"MaxProcesses=77\r\nMode=enforce\r\n"[..], b"Mode=enforce\nMaxProcesses=77", b"MaxProcesses=77\r"] {
+        let done = read(text, &[]);
+        assert!(out(&done).contains("MaxProcesses=77 ("), "{}{}", out(&done), err(&done));
+    }
+    for (text, place, name) in [
+        (&b"\xef\xbb\xbfMaxProcesses=77\n"[..], ":1:1: ", "a byte order mark"),
+        (b"\xff\xfeM\0a\0x\0", ":1:1: ", "a byte order mark of UTF-16"),
+        (b"MaxProcesses=77\rMode=enforce\r", ":1:14: ", "a carriage return"),
+    ] {
+        let done = read(text, &[]);
+        assert_eq!(done.status.code(), Some(1));
+        assert!(err(&done).contains(place) && err(&done).contains(name), "{}", err(&done));
+        assert_eq!(err(&done).lines().count(), 1, "{}", err(&done));
+    }
+}
+
+#[test]
+fn a_mistake_in_an_option_names_it() {
+    for (options, place) in [
+        (&["-o", "Foo=bar"][..], "jobfence: -o Foo=bar, column 1: found \"Foo\""),
+        (&["-o", "Mode=off", "-o", "MaxProcesses=5x"], "jobfence: -o MaxProcesses=5x, column 14: found \"5x\""),
+        (&["-o", "MaxProcesses=5", "-o", "maxprocesses=6"], "; it is given in -o MaxProcesses=5 already"),
+        (
+            &["-o", "config=/x"],
+            "jobfence: -o config=/x, column 1: found \"config\", expected config only once; it is given in --config",
+        ),
+        (&["-o", "A\u{1b}=1"], "jobfence: -o A\\u{1b}=1, column 1: "),
+    ] {
+        let done = read(b"", options);
+        assert_eq!(done.status.code(), Some(1));
+        assert!(err(&done).contains(place), "{}", err(&done));
+    }
+    let done = read(b"", &["-o", "MaxProcesses=78"]);
+    assert!(out(&done).contains("MaxProcesses=78 (-o MaxProcesses=78)"), "{}", out(&done));
+}
+
+/// `run` and `explain` read sizes and rates as the file does (`config::units` has the rest).
+#[test]
+fn sizes_mean_the_same_on_the_command_line() {
+    for spelled in ["200M", "200MB", "200MiB", "204800K", "200"] {
+        let done = jobfence(&["explain", "--cpus=1", "--mem", spelled]);
+        assert!(out(&done).contains("200.0 MiB of memory"), "{spelled}: {}{}", out(&done), err(&done));
+    }
+    for spelled in ["8M", "8MB", "8mib", "8192KB", "8388608"] {
+        let done = read(b"", &["--io-max", &format!("/ rbps={spelled}")]);
+        // The file system may be on no disk here.
+        assert!(err(&done).is_empty() && !out(&done).contains("expected"), "{}{}", out(&done), err(&done));
+    }
+}
+
 #[test]
 fn check_tries_it_out() {
     let site = Site::new("check");

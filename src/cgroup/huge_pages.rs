@@ -12,6 +12,7 @@ use nix::errno::Errno;
 
 use super::dir::Dir;
 use super::layout::Version;
+use crate::bytes;
 use crate::error::{Error, Result};
 
 /// Limits, size by size: `2M:4G,1G:0`.
@@ -31,18 +32,19 @@ struct HugePage {
 const MOST_SIZES: usize = 16;
 
 impl HugePages {
-    /// Reads limits as `2M:4G,1G:0`: sizes of pages with the unit K, M or G, each at most once; limits in MiB, or with the unit K, M, G or
-    /// T, which are rounded down to whole pages as the kernel would. `None`: it is something else.
+    /// Reads limits as `2M:4G,1G:0`: sizes of pages with a unit, each at most once; limits in MiB, or with a unit, which are rounded
+    /// down to whole pages as the kernel would. `None`: it is something else.
     pub fn parse(text: &str) -> Option<Self> {
         let mut sizes: Vec<HugePage> = Vec::new();
         for item in text.split(',') {
             let (page, limit) = item.split_once(':')?;
-            let page =
-                bytes(page, None).filter(|page| page.is_power_of_two() && *page >= 1 << 10 && *page <= 1 << 40)?;
+            let page = bytes::parse(page, None)
+                .ok()
+                .filter(|page| page.is_power_of_two() && *page >= 1 << 10 && *page <= 1 << 40)?;
             if sizes.len() >= MOST_SIZES || sizes.iter().any(|size| size.page == page) {
                 return None;
             }
-            sizes.push(HugePage { page, limit: bytes(limit, Some(1 << 20))? / page * page });
+            sizes.push(HugePage { page, limit: bytes::parse(limit, Some(1 << 20)).ok()? / page * page });
         }
         Some(Self(sizes))
     }
@@ -93,9 +95,9 @@ impl HugePages {
         match self.0.iter().find(|size| !known.contains(&size.page)) {
             None => Ok(()),
             Some(size) => {
-                let known: Vec<String> = known.into_iter().map(text).collect();
+                let known: Vec<String> = known.into_iter().map(bytes::text).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(" and ") };
-                Err(Error::new("this host has no huge pages of the size").value(text(size.page)).hint(format!(
+                Err(Error::new("this host has no huge pages of the size").value(bytes::text(size.page)).hint(format!(
                     "it has {known}; the processor and the kernel's command line (hugepagesz=) decide that"
                 )))
             }
@@ -105,7 +107,8 @@ impl HugePages {
 
 impl fmt::Display for HugePages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = self.0.iter().map(|size| format!("{}:{}", text(size.page), text(size.limit))).collect();
+        let all: Vec<String> =
+            self.0.iter().map(|size| format!("{}:{}", bytes::text(size.page), bytes::text(size.limit))).collect();
         f.write_str(&all.join(","))
     }
 }
@@ -186,31 +189,6 @@ fn kernel_name(page: u64) -> String {
     }
 }
 
-/// As it is written in jobfence.conf, without loss.
-fn text(bytes: u64) -> String {
-    match bytes {
-        0 => "0".to_owned(),
-        _ if bytes.is_multiple_of(1 << 30) => format!("{}G", bytes >> 30),
-        _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
-        _ => format!("{}K", bytes >> 10),
-    }
-}
-
-/// Digits and a unit, binary as everywhere in Slurm; without one `plain` is meant, if there may be none.
-fn bytes(text: &str, plain: Option<u64>) -> Option<u64> {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let digits = text.strip_suffix(unit).filter(|digits| !digits.is_empty())?;
-    let unit = match unit.to_ascii_lowercase().as_str() {
-        "" => plain?,
-        "k" | "kb" | "kib" => 1 << 10,
-        "m" | "mb" | "mib" => 1 << 20,
-        "g" | "gb" | "gib" => 1 << 30,
-        "t" | "tb" | "tib" if plain.is_some() => 1 << 40,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -231,7 +209,8 @@ mod tests {
             ("64KiB:100K", "64K:64K"),
             ("2MB:5M", "2M:4M"),
             ("1g:1536M", "1G:1G"),
-            ("16G:1T", "16G:1024G"),
+            ("16G:1T", "16G:1T"),
+            ("1T:1024G", "1T:1T"),
             ("2M:1", "2M:0"),
         ] {
             assert_eq!(pages(text).to_string(), written, "{text}");
@@ -266,7 +245,7 @@ mod tests {
             "512:1G",
             "2M:18446744073709551616",
             "2M:99999999999T",
-            "1T:1T",
+            "2T:2T",
             "2 M:4G",
             "2M: 4G",
             "unlimited",

@@ -21,6 +21,7 @@ use super::disk::{Device, Disks};
 use super::kernel;
 use super::layout::{V1_IO, Version};
 use crate::as_user::AsUser;
+use crate::bytes;
 use crate::error::{Error, Result};
 
 /// One of the four rates, in the words of `io.max`.
@@ -82,30 +83,18 @@ impl Rate {
     /// Reads a value. The largest numbers of 64 and of 32 bits are the kernel's own for "no limit", and it refuses zero.
     pub fn parse(self, text: &str) -> Result<u64, Malformed> {
         let malformed = || Malformed { found: text.to_owned(), expected: self.expects() };
-        let (digits, unit) = match text.char_indices().next_back() {
-            Some((at, 'K' | 'k')) => (text.get(..at), 10),
-            Some((at, 'M' | 'm')) => (text.get(..at), 20),
-            Some((at, 'G' | 'g')) => (text.get(..at), 30),
-            Some((at, 'T' | 't')) => (text.get(..at), 40),
-            _ => (Some(text), 0),
+        let (value, most) = if self.counts_bytes() {
+            (bytes::parse(text, Some(1)).ok(), u64::MAX - 1)
+        } else {
+            let digits = text.bytes().all(|b| b.is_ascii_digit());
+            (text.parse().ok().filter(|_| digits), u64::from(u32::MAX) - 1)
         };
-        let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_digit())).ok_or_else(malformed)?;
-        let number: u64 = digits.parse().map_err(|_| malformed())?;
-        let most = if self.counts_bytes() { u64::MAX - 1 } else { u64::from(u32::MAX) - 1 };
-        if unit > 0 && !self.counts_bytes() {
-            return Err(malformed());
-        }
-        number.checked_mul(1 << unit).filter(|value| (1..=most).contains(value)).ok_or_else(malformed)
+        value.filter(|value| (1..=most).contains(value)).ok_or_else(malformed)
     }
 
     /// The reverse of [`Rate::parse`].
     fn text(self, value: u64) -> String {
-        let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-        let whole = |(shift, _): &(u32, &str)| value.is_multiple_of(1 << shift);
-        match units.into_iter().find(whole).filter(|_| self.counts_bytes()) {
-            Some((shift, unit)) => format!("{}{unit}", value >> shift),
-            None => value.to_string(),
-        }
+        if self.counts_bytes() { bytes::text(value) } else { value.to_string() }
     }
 }
 
@@ -613,7 +602,7 @@ mod tests {
         let many = |count: usize| (0..count).map(|n| format!("/{n} rbps=1")).collect::<Vec<_>>().join(";");
         assert!(IoRules::parse(&many(16)).is_ok());
         assert_eq!(IoRules::parse(&many(17)).unwrap_err().expected, "at most 16 targets");
-        for value in ["", "0", "-1", "+1", "1.5M", "M", "1MB", "1 M", "18446744073709551615", "16777216T", "٣"] {
+        for value in ["", "0", "-1", "+1", "1.5M", "M", "1MBs", "1 M", "18446744073709551615", "16777216T", "٣"] {
             assert_eq!(Rate::WriteBytes.parse(value).unwrap_err().found, value);
         }
         for value in ["0", "1K", "4294967295", ""] {

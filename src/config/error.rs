@@ -29,7 +29,14 @@ impl ConfigError {
         if shown.len() < found.len() {
             shown.push_str("...");
         }
-        Self::new(place, format!("{shown:?}"), expected)
+        let expected = expected.into();
+        // By an editor it is not shown.
+        let hint = if found.contains('\r') {
+            "; \"\\r\" is a carriage return: the file has the line ends of another system, convert it with dos2unix (or mac2unix)"
+        } else {
+            ""
+        };
+        Self::new(place, format!("{shown:?}"), expected + hint)
     }
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::units::{
     NONE, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules, or_unlimited, path,
-    percent, period, processes, seconds, size, size_text, text_or_unlimited, weight, word, word_of,
+    percent, period, processes, seconds, size, text_or_unlimited, weight, word, word_of,
 };
 use super::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+use crate::bytes;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::job::Cpus;
@@ -33,10 +34,11 @@ impl Key {
 }
 
 const YES_NO: &str = "yes or no";
+pub(crate) const SIZE: &str = "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T";
 const SIZE_OR_UNLIMITED: &str = "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T, or \
                                  unlimited";
 const PROCESSES: &str = "a whole number of processes from 1 to 4194304, or unlimited";
-const HUGE_PAGES: &str = "for each size of pages (a power of two with the unit K, M or G) at most once how much memory may be in \
+const HUGE_PAGES: &str = "for each size of pages (a power of two with the unit K, M, G or T) at most once how much memory may be in \
                           them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, or unlimited";
 const ABSOLUTE_PATH: &str = "an absolute path without \"..\", double quotes or control characters";
 
@@ -178,9 +180,9 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "MinRAMSpace",
-        expects: "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T",
+        expects: SIZE,
         set: |config, text| size(text).map(|bytes| config.min_ram_space = bytes),
-        get: |config| Some(size_text(config.min_ram_space)),
+        get: |config| Some(bytes::text(config.min_ram_space)),
     },
     Key {
         name: "ConstrainSwapSpace",
@@ -198,13 +200,13 @@ pub static KEYS: &[Key] = &[
         name: "MaxRAMPerUser",
         expects: SIZE_OR_UNLIMITED,
         set: |config, text| or_unlimited(text, size).map(|bytes| config.max_ram_per_user = bytes),
-        get: |config| Some(text_or_unlimited(config.max_ram_per_user.map(size_text))),
+        get: |config| Some(text_or_unlimited(config.max_ram_per_user.map(bytes::text))),
     },
     Key {
         name: "MaxRAMPerTask",
         expects: SIZE_OR_UNLIMITED,
         set: |config, text| or_unlimited(text, size).map(|bytes| config.max_ram_per_task = bytes),
-        get: |config| Some(text_or_unlimited(config.max_ram_per_task.map(size_text))),
+        get: |config| Some(text_or_unlimited(config.max_ram_per_task.map(bytes::text))),
     },
     Key {
         name: "MemoryHighPercent",

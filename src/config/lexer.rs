@@ -8,8 +8,8 @@ use std::fmt;
 pub(super) enum Source<'a> {
     /// A file, by its name.
     File(&'a str),
-    /// An argument of the plugin in plugstack.conf, counted from 1.
-    Argument(usize),
+    /// An argument of the plugin or an option of the command, by its name for people: `plugstack.conf argument 1`.
+    Argument(&'a str),
 }
 
 /// A character's place: line and column are counted from 1, columns in characters, as editors do.
@@ -25,7 +25,7 @@ impl Position<'_> {
     pub fn nearby(&self) -> String {
         match self.source {
             Source::File(_) => format!("on line {}", self.line),
-            Source::Argument(number) => format!("in argument {number}"),
+            Source::Argument(name) => format!("in {name}"),
         }
     }
 }
@@ -34,7 +34,7 @@ impl fmt::Display for Position<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.source {
             Source::File(name) => write!(f, "{name}:{}:{}", self.line, self.column),
-            Source::Argument(number) => write!(f, "plugstack.conf argument {number}, column {}", self.column),
+            Source::Argument(name) => write!(f, "{name}, column {}", self.column),
         }
     }
 }

@@ -106,8 +106,8 @@ pub enum Origin {
         /// The section in which it stands, as `[Partition=gpu]`.
         section: Option<String>,
     },
-    /// An argument of the plugin in plugstack.conf, counted from 1; or of the command, where that was given some.
-    Argument(usize),
+    /// An argument of the plugin or an option of the command, by its name for people.
+    Argument(String),
 }
 
 impl fmt::Display for Origin {
@@ -116,7 +116,7 @@ impl fmt::Display for Origin {
             Self::Default => f.write_str("default"),
             Self::File { name, line, section: None } => write!(f, "{name}:{line}"),
             Self::File { name, line, section: Some(section) } => write!(f, "{name}:{line} {section}"),
-            Self::Argument(number) => write!(f, "argument {number}"),
+            Self::Argument(name) => f.write_str(name),
         }
     }
 }
@@ -252,9 +252,15 @@ pub struct LoadError {
     /// From the arguments if they give it once and rightly, else enforce.
     pub mode: Mode,
     errors: Vec<ConfigError>,
+    of_arguments: bool,
 }
 
 impl LoadError {
+    /// Whether any argument is wrong, and not only the file.
+    pub fn are_of_arguments(&self) -> bool {
+        self.of_arguments
+    }
+
     /// At least one and at most 20 errors, those of the arguments before those of the file.
     pub fn errors(&self) -> &[ConfigError] {
         &self.errors
@@ -275,7 +281,13 @@ impl std::error::Error for LoadError {}
 
 /// Reads the arguments of the plugin, as Slurm has split them, and the file.
 pub fn load(args: &[&[u8]]) -> Result<Loaded, LoadError> {
-    load_or_default(args, Path::new(DEFAULT_FILE))
+    load_named(args, &|number| format!("plugstack.conf argument {number}"))
+}
+
+/// The same, of arguments that have other names, by their numbers, counted from 1.
+pub fn load_named(args: &[&[u8]], name: &dyn Fn(usize) -> String) -> Result<Loaded, LoadError> {
+    let names: Vec<String> = (1..=args.len()).map(name).collect();
+    load_or_default(args, &names, Path::new(DEFAULT_FILE))
 }
 
 /// The configuration that a file of this text, called `source` in errors, would give to jobs that have none of its sections.
@@ -297,10 +309,9 @@ fn written(source: &str, text: &[u8]) -> Result<Written, Vec<ConfigError>> {
 fn too_large(source: &str, text: &[u8]) -> Vec<ConfigError> {
     let cut_line = text.split_inclusive(|&byte| byte == b'\n').next_back().filter(|line| !line.ends_with(b"\n"));
     let mut text = text.to_vec();
-    match cut_line.map_or(0, <[u8]>::len) {
-        // What is missing of it is no mistake of its own.
-        cut if cut <= parser::MAX_LINE => text.truncate(text.len() - cut),
-        _ => text.push(b'\n'),
+    // What is missing of it is no mistake of its own.
+    if let Some(cut) = cut_line.map(<[u8]>::len).filter(|cut| *cut <= parser::MAX_LINE) {
+        text.truncate(text.len() - cut);
     }
     let mut layer = Layer::default();
     layer.read(parser::file(source, &text));
@@ -310,10 +321,10 @@ fn too_large(source: &str, text: &[u8]) -> Vec<ConfigError> {
     errors
 }
 
-fn load_or_default(args: &[&[u8]], default: &Path) -> Result<Loaded, LoadError> {
+fn load_or_default(args: &[&[u8]], names: &[String], default: &Path) -> Result<Loaded, LoadError> {
     let mut arguments = Layer::default();
-    for (index, text) in args.iter().enumerate() {
-        arguments.read(parser::argument(index + 1, text));
+    for (text, name) in args.iter().zip(names) {
+        arguments.read(parser::argument(name, text));
     }
     let from_file = match arguments.general.iter().find(|given| given.key.name == FILE_ARGUMENT.name) {
         None => read_file(default, true),
@@ -321,6 +332,7 @@ fn load_or_default(args: &[&[u8]], default: &Path) -> Result<Loaded, LoadError> 
         Some(_) => Ok((None, Written::default())),
     };
     let mut errors = std::mem::take(&mut arguments.errors);
+    let of_arguments = !errors.is_empty();
     let Written { general: arguments, .. } = arguments.into_written();
     match from_file {
         Ok((file, written)) if errors.is_empty() => return Ok(Loaded::new(file, written, arguments)),
@@ -329,7 +341,7 @@ fn load_or_default(args: &[&[u8]], default: &Path) -> Result<Loaded, LoadError> 
     }
     errors.truncate(MAX_ERRORS);
     let Config { on_error, mode, .. } = Loaded::new(None, Written::default(), arguments).config;
-    Err(LoadError { on_error, mode, errors })
+    Err(LoadError { on_error, mode, errors, of_arguments })
 }
 
 /// How often a file is opened whose name appears meanwhile: an editor renames it into its place.
@@ -584,7 +596,7 @@ fn own(given: Vec<Given<'_>>, section: Option<&str>) -> Vec<Setting> {
             let Position { source, line, .. } = first.key.at;
             let origin = match source {
                 Source::File(name) => Origin::File { name: name.to_owned(), line, section: section.map(str::to_owned) },
-                Source::Argument(number) => Origin::Argument(number),
+                Source::Argument(name) => Origin::Argument(name.to_owned()),
             };
             Setting { key, value: value.into_owned(), origin }
         })
@@ -645,7 +657,8 @@ mod tests {
     fn load_at(args: &[&str], path: &Path) -> Result<Loaded, String> {
         let args: Vec<_> = args.iter().map(|arg| arg.as_bytes()).collect();
         let shorten = |error: LoadError| error.to_string().replace(&path.display().to_string(), "FILE");
-        load_or_default(&args, path).map_err(shorten)
+        let names: Vec<String> = (1..=args.len()).map(|number| format!("plugstack.conf argument {number}")).collect();
+        load_or_default(&args, &names, path).map_err(shorten)
     }
 
     #[test]
@@ -729,7 +742,6 @@ mod tests {
                 "7:48: found \"fial\", expected OnError to be fail or warn, then perhaps at most once each of cpu, burst, \
                  weight, cores, ram, swap, memhigh, memlow, oomgroup, processes, io, ioweight, hugepages, devices, as \
                  fail,swap:warn",
-                "7:52: found the end of the file, expected a newline; the file may have been cut off while it was written",
             ]
         );
         assert_eq!(errors_of(&"x=1\n".repeat(100)).len(), 20);
@@ -827,7 +839,7 @@ mod tests {
         assert_eq!(loaded.for_job(&none).unwrap().config, *general);
         assert_eq!(
             ["MaxProcesses", "AllowedRAMSpace", "MinRAMSpace"].map(|name| origin(&none, name)),
-            ["F:1", "argument 1", "default"]
+            ["F:1", "plugstack.conf argument 1", "default"]
         );
 
         let gpu = facts(Some("gpu"), Some("chemistry"));
@@ -1001,7 +1013,7 @@ mod tests {
              did you mean config?\n\
              plugstack.conf argument 3, column 8: found \"x\", expected config to be an absolute path without \"..\", \
              double quotes or control characters\n\
-             plugstack.conf argument 4, column 1: found \"Config\", expected config only once; it is given in argument 3 \
+             plugstack.conf argument 4, column 1: found \"Config\", expected config only once; it is given in plugstack.conf argument 3 \
              already\n\
              plugstack.conf argument 5, column 7: found the end of the line, expected \"=\" and a value after the key"
         );
@@ -1012,7 +1024,8 @@ mod tests {
         let decided = |args: &[&[u8]]| {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("f"), "Mode=off OnError=warn torn").unwrap();
-            let errors = load_or_default(args, &dir.path().join("f")).unwrap_err();
+            let names = vec![String::new(); args.len()];
+            let errors = load_or_default(args, &names, &dir.path().join("f")).unwrap_err();
             (errors.mode, errors.on_error.within(errors.mode).general())
         };
         assert_eq!(decided(&[]), (Mode::Enforce, OnError::Fail));
@@ -1163,7 +1176,7 @@ mod tests {
         fn no_bytes_make_it_panic(text: Vec<u8>, args in prop::collection::vec(any::<Vec<u8>>(), 0..4)) {
             let _ = parse("f", &text);
             let args: Vec<_> = args.iter().map(Vec::as_slice).collect();
-            let _ = load_or_default(&args, Path::new("/nonexistent"));
+            let _ = load_or_default(&args, &vec![String::new(); args.len()], Path::new("/nonexistent"));
         }
 
         #[test]

@@ -30,24 +30,27 @@ pub(super) enum Item<'a> {
 /// What a file says, in its order, and its mistakes at the places where they were made.
 pub(super) fn file<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item = Result<Item<'a>, ConfigError>> {
     let source = Source::File(name);
+    let wide = wide_text(source, text);
+    // Every second byte of it would be a mistake of its own.
+    let text = if wide.is_some() { &[] } else { text };
     let lines = text.split(|&byte| byte == b'\n').enumerate().flat_map(move |(index, line)| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         Line::new(Position { source, line: index + 1, column: 1 }, line)
     });
-    lines.chain(missing_newline(source, text).map(Err))
+    wide.map(Err).into_iter().chain(lines)
 }
 
-/// The assignment in one argument of plugstack.conf.
-pub(super) fn argument(number: usize, text: &[u8]) -> impl Iterator<Item = Result<Item<'_>, ConfigError>> {
-    Line::new(Position { source: Source::Argument(number), line: 1, column: 1 }, text)
+/// The mistake in a file of UTF-16, by the mark at its beginning.
+fn wide_text(source: Source<'_>, text: &[u8]) -> Option<ConfigError> {
+    let start = Position { source, line: 1, column: 1 };
+    let expected = "text in UTF-8; convert the file with iconv -f UTF-16 -t UTF-8";
+    (text.starts_with(b"\xff\xfe") || text.starts_with(b"\xfe\xff"))
+        .then(|| ConfigError::new(start, "a byte order mark of UTF-16", expected))
 }
 
-fn missing_newline(source: Source<'_>, text: &[u8]) -> Option<ConfigError> {
-    let last = text.split(|&byte| byte == b'\n').next_back().filter(|last| !last.is_empty())?;
-    let line = 1 + text.iter().filter(|&&byte| byte == b'\n').count();
-    let column = 1 + String::from_utf8_lossy(last).chars().count();
-    let expected = "a newline; the file may have been cut off while it was written";
-    Some(ConfigError::new(Position { source, line, column }, "the end of the file", expected))
+/// The assignment in one argument; `name` says which.
+pub(super) fn argument<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item = Result<Item<'a>, ConfigError>> {
+    Line::new(Position { source: Source::Argument(name), line: 1, column: 1 }, text)
 }
 
 /// What is left of one line; it gives no more than one error, since what follows an error could only be guessed.
@@ -210,6 +213,11 @@ fn readable<'a>(start: Position<'a>, bytes: &'a [u8]) -> Result<&'a str, ConfigE
         let before = String::from_utf8_lossy(valid).chars().count();
         refuse(before, rest.first().copied().unwrap_or_default(), "text in UTF-8")
     })?;
+    // Unseen in an editor, it would be the beginning of a key.
+    if text.starts_with('\u{feff}') {
+        let expected = "text without it; save the file without it, or remove it with sed -i 's/^\\xEF\\xBB\\xBF//'";
+        return Err(ConfigError::new(start, "a byte order mark (the bytes EF BB BF)", expected));
+    }
     match text.chars().position(|c| c == '\0') {
         None => Ok(text),
         Some(before) => Err(refuse(before, 0, "text without NUL bytes")),
@@ -266,7 +274,7 @@ mod tests {
             assert_eq!(shown(file("f", format!("{text}\nz=1\n").as_bytes())), expected, "{text}");
         }
         // In plugstack.conf there are none.
-        assert_eq!(shown(argument(1, b"[a=b]")), ["[a|b]|plugstack.conf argument 1, column 4"]);
+        assert_eq!(shown(argument("argument 1", b"[a=b]")), ["[a|b]|argument 1, column 4"]);
         // Nor behind anything else.
         assert_eq!(shown(file("f", b"a=1 [b=c]\n")), ["a|1|f:1:3", "[b|c]|f:1:8"]);
     }
@@ -283,13 +291,11 @@ mod tests {
 
     #[test]
     fn an_argument_is_taken_as_slurm_split_it() {
-        assert_eq!(shown(argument(2, b"a=x #y\nz")), ["a|x #y\nz|plugstack.conf argument 2, column 3"]);
-        assert_eq!(shown(argument(2, b"a=\"x\"")), ["a|x|plugstack.conf argument 2, column 3"]);
+        assert_eq!(shown(argument("argument 2", b"a=x #y\nz")), ["a|x #y\nz|argument 2, column 3"]);
+        assert_eq!(shown(argument("argument 2", b"a=\"x\"")), ["a|x|argument 2, column 3"]);
         assert_eq!(
-            shown(argument(2, b"#")),
-            [
-                "plugstack.conf argument 2, column 2: found the end of the line, expected \"=\" and a value after the key"
-            ]
+            shown(argument("argument 2", b"#")),
+            ["argument 2, column 2: found the end of the line, expected \"=\" and a value after the key"]
         );
     }
 
@@ -322,11 +328,33 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_its_end_is_refused() {
-        for (text, column) in [("b=ä", "2:4"), ("#", "2:2"), ("\r", "2:2")] {
-            let error = format!("f:{column}: found the end of the file, expected a newline");
-            let last = shown(file("f", format!("a=1\n{text}").as_bytes())).pop().unwrap_or_default();
-            assert!(last.starts_with(&error), "{last}");
+    fn the_last_line_needs_no_newline() {
+        for text in ["a=1\nb=2", "a=1\nb=2\r", "a=1\nb=2\n"] {
+            assert_eq!(shown(file("f", text.as_bytes())), ["a|1|f:1:3", "b|2|f:2:3"], "{text:?}");
         }
+        assert!(shown(file("f", b"#")).is_empty());
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_named() {
+        let remedy = "text without it; save the file without it, or remove it with sed -i 's/^\\xEF\\xBB\\xBF//'";
+        let error = |line| format!("f:{line}:1: found a byte order mark (the bytes EF BB BF), expected {remedy}");
+        assert_eq!(shown(file("f", "\u{feff}a=1\nb=2\n".as_bytes())), [error(1), "b|2|f:2:3".to_owned()]);
+        assert_eq!(shown(file("f", "\u{feff}# a\r\n".as_bytes())), [error(1)]);
+        // Of two files that were put together.
+        assert_eq!(shown(file("f", "a=1\n\u{feff}b=2".as_bytes())), ["a|1|f:1:3".to_owned(), error(2)]);
+        for text in [&b"\xff\xfea\0=\01\0\n\0"[..], b"\xfe\xff\0a\0=\01\0\n"] {
+            let error = "f:1:1: found a byte order mark of UTF-16, expected text in UTF-8; convert the file with iconv -f \
+                         UTF-16 -t UTF-8";
+            assert_eq!(shown(file("f", text)), [error]);
+        }
+    }
+
+    #[test]
+    fn a_carriage_return_is_named() {
+        let [error] = &shown(file("f", b"[a=b]\rc=1\r"))[1..] else { panic!("one error") };
+        assert!(error.contains(r#"f:1:6: found "\rc=1", expected"#) && error.contains("carriage return"), "{error}");
+        let [error] = &shown(argument("x", b"a\r"))[..] else { panic!("one error") };
+        assert!(error.contains("x, column 3: found the end of the line"), "{error}");
     }
 }

@@ -196,8 +196,10 @@ fn no_job(uid: u32, request: &Request) -> Error {
         (None, _) => format!("uid {uid} has"),
     };
     let what = request.job.map_or_else(|| "job".to_owned(), |job| format!("job {job}"));
-    Error::new(format!("{who} no {what} with an extern step on this node"))
-        .hint("a job of yours must be running here (squeue -u $USER), and slurm.conf have PrologFlags=Contain")
+    Error::new(format!("{who} no {what} with an extern step on this node")).hint(
+        "start one here first; where squeue shows one on this node, only the administrator can help (slurm.conf needs \
+               PrologFlags=Contain)",
+    )
 }
 
 /// A process that is not mistaken for another.

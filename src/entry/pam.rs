@@ -72,18 +72,15 @@ fn open(user: &str, arguments: &[&[u8]], tell: impl Fn(&str)) -> Code {
     let pid = std::process::id().cast_signed();
     let pam = Pam { kind: "open_session".to_owned(), user: user.to_owned(), caller: pid };
     let request = Request { pid: Some(pid), job: None, pam: Some(pam) };
-    // The configuration's reader takes all arguments for those of plugstack.conf.
-    let here = |sentence: String| sentence.replace("plugstack.conf argument", "PAM argument");
-    match adopt::answer(config::load(arguments), &request) {
+    let loaded = config::load_named(arguments, &|number| format!("PAM argument {number}"));
+    match adopt::answer(loaded, &request) {
         Answer::Done(_) => Code::Success,
         Answer::Unfenced(sentence) => {
-            let sentence = here(sentence);
             log::warn!("session of {user}: {sentence}");
             tell(&sentence);
             Code::Success
         }
         Answer::Refused(sentence) => {
-            let sentence = here(sentence);
             log::error!("session of {user} is denied: {sentence}");
             tell(&sentence);
             Code::SessionErr

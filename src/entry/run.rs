@@ -109,7 +109,7 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
     let too_many = fence.processes().filter(|_| refused > 0);
     let told = out_of_memory
         .into_iter()
-        .chain(too_many.map(|limit| report::too_many_processes(&key, refused, Some(limit), None)));
+        .chain(too_many.map(|limit| report::too_many_processes(&key, refused, Some(limit), None, Some("--processes"))));
     let told = told.collect();
     let left = fence.close(Instant::now() + config.cleanup_timeout).err();
     Ok(Ended { how: how?, usage, told, left, key })

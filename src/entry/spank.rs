@@ -8,6 +8,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicI32, AtomicU32};
 
 pub mod api;
+mod arguments;
 pub mod facts;
 pub mod grant;
 mod log;

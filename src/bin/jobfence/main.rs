@@ -69,15 +69,21 @@ impl Configured {
 
     fn load(&self) -> Result<Loaded, config::LoadError> {
         let mut arguments: Vec<Vec<u8>> = Vec::new();
+        let mut names = Vec::new();
         if let Some(file) = &self.config {
             let mut argument = b"config=".to_vec();
             // The grammar wants a path that means the same in every directory.
             let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
             argument.extend_from_slice(file.as_os_str().as_encoded_bytes());
             arguments.push(argument);
+            names.push("--config".to_owned());
         }
-        arguments.extend(self.overrides.iter().map(|argument| argument.as_encoded_bytes().to_vec()));
-        config::load(&arguments.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        for argument in &self.overrides {
+            arguments.push(argument.as_encoded_bytes().to_vec());
+            names.push(format!("-o {}", argument.to_string_lossy().escape_debug()));
+        }
+        let name = |number: usize| names.get(number.saturating_sub(1)).cloned().unwrap_or_default();
+        config::load_named(&arguments.iter().map(Vec::as_slice).collect::<Vec<_>>(), &name)
     }
 }
 

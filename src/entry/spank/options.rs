@@ -129,7 +129,7 @@ pub fn word(spank: &Spank) -> Result<Word> {
     for request in REQUESTS {
         let name = format!("SLURM_SPANK_{}", variable(request));
         let c_name = CString::new(name.as_str()).map_err(|_| Error::new("a variable's name with a NUL"))?;
-        if let Some(value) = spank.getenv(&c_name)? {
+        if let Some(value) = spank.getenv(&c_name).map_err(|error| error.hint(request.for_example()))? {
             request.read(&name, value.as_bytes(), &mut word.job)?;
         }
     }

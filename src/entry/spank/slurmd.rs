@@ -5,6 +5,7 @@
 
 use std::time::Instant;
 
+use super::arguments;
 use crate::config;
 use crate::host::Host;
 use crate::impossible;
@@ -13,7 +14,7 @@ use crate::slurm_placement::Slurm;
 
 /// Once for each start of slurmd and each entry in plugstack.conf: what has been removed is not there a second time.
 pub fn start(arguments: &[&[u8]]) {
-    let loaded = match config::load(arguments) {
+    let loaded = match arguments::load(arguments) {
         Ok(loaded) => loaded,
         Err(errors) => {
             log::error!("jobs on this node will not be fenced as configured: {errors}");

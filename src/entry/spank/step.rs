@@ -19,12 +19,12 @@ use super::facts;
 use super::grant::{self, Kind};
 use super::log::tell_user;
 use super::outside::Outside;
-use super::{options, told};
+use super::{arguments, options, told};
 use crate::as_user::AsUser;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
-use crate::config::{self, Config, Loaded, Mode, OnError, OnErrors, Resolved};
+use crate::config::{Config, Loaded, Mode, OnError, OnErrors, Resolved};
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::fence::{self, Fence, LimitError};
@@ -63,6 +63,8 @@ struct Fenced {
     outside: Outside,
     fence: Fence,
     plan: Plan,
+    /// What the job's user asks for.
+    word: Word,
     host: Host,
     config: Config,
     /// The record that is to go when the job has ended on this node, and so with this step.
@@ -93,7 +95,8 @@ struct Unfenced {
 
 static STEP: Mutex<Step> = Mutex::new(Step::New);
 
-const UNFINISHED: &str = "jobfence did not finish its preparation; see slurmd's log";
+const UNFINISHED: &str =
+    "jobfence did not finish its preparation; only your administrator can see why, in slurmd's log";
 
 /// The state; `None` if another thread is in a callback, which Slurm does not do.
 fn step() -> Option<MutexGuard<'static, Step>> {
@@ -115,7 +118,7 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     // Until it is known better: what follows may panic.
     *step = Step::Refused { reason: UNFINISHED.to_owned(), daemon: Pid::this() };
     told::forget(spank);
-    let (config, on_error, by, result) = match config::load(arguments) {
+    let (config, on_error, by, result) = match arguments::load(arguments) {
         Ok(loaded) if loaded.config.mode == Mode::Off => {
             *step = Step::Off;
             return;
@@ -151,7 +154,7 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
         }
         Err(error) => {
             log::error!("this step is refused, since it cannot be fenced: {error}");
-            Step::Refused { reason: error.to_string(), daemon: Pid::this() }
+            Step::Refused { reason: error.for_user(), daemon: Pid::this() }
         }
     };
 }
@@ -261,7 +264,7 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
             word
         }
         // Whatever is said in general: a user must not get rid of his fence by asking for nonsense.
-        Err(error) if config.mode == Mode::Enforce => return Err(Failure::Limit(error)),
+        Err(error) if config.mode == Mode::Enforce => return Err(Failure::Asked(error)),
         Err(error) => {
             log::error!("{key}: Mode=observe: what was asked for would be refused: {error}");
             Word::default()
@@ -277,7 +280,7 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
     }
     let more = word.controllers();
     let mut fence = Fence::open_with(host, config, &more, key, Some(&daemon))
-        .map_err(|error| Failure::of_open(error, &more, &fence::controllers(config)))?;
+        .map_err(|error| Failure::of_open(error, &word, &more, &fence::controllers(config)))?;
     if config.mode == Mode::Enforce {
         errors.extend(fence.limit(&plan));
     } else {
@@ -285,7 +288,7 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
     }
     let told = || told::tell(spank, config, &plan, &fence).map_err(Failure::from);
     let told = || told().and_then(|()| Ok(spank.setenv(told::STEP, &tracking::mark(&host.boot_id, fence.owner()))?));
-    if let Err(failure) = bear(key, config, errors).and_then(|()| told()) {
+    if let Err(failure) = bear(key, config, &word, errors).and_then(|()| told()) {
         let _ = fence.close(Instant::now() + config.cleanup_timeout);
         return Err(failure);
     }
@@ -297,6 +300,7 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
         outside: Outside::new(daemon),
         fence,
         plan,
+        word,
         host,
         config,
         note: note.map(|note| (id, note)),
@@ -329,15 +333,23 @@ fn clean_up_behind_others(host: &Host, config: &Config, daemon: &Membership, key
 enum Failure {
     /// What `OnError` says in general decides.
     General(Error),
-    /// A limit without which it may not run, or what its user asked for and is not understood, whatever is said in general.
+    /// A limit without which it may not run, whatever is said in general.
     Limit(Error),
+    /// The same, and it may be for what the job's user has asked for, with these options.
+    LimitAsked(Error, String),
+    /// What its user asked for is not understood.
+    Asked(Error),
 }
 
 impl Failure {
     /// Why there are no directories. Where the user has asked for what needs controllers that the site does not (`more` beside
     /// `ours`), it may be for them: he must not get rid of his fence so, either.
-    fn of_open(error: Error, more: &[&str], ours: &[&str]) -> Self {
-        if more.iter().all(|controller| ours.contains(controller)) { Self::General(error) } else { Self::Limit(error) }
+    fn of_open(error: Error, word: &Word, more: &[&str], ours: &[&str]) -> Self {
+        if more.iter().all(|controller| ours.contains(controller)) {
+            Self::General(error)
+        } else {
+            Self::LimitAsked(error, word.options())
+        }
     }
 
     /// Whether it goes on without a fence.
@@ -345,6 +357,21 @@ impl Failure {
         matches!(self, Self::General(_)) && general == OnError::Warn
     }
 }
+
+impl Failure {
+    /// With what the job's user can do about it, or that nobody but the administrator can.
+    fn for_user(&self) -> String {
+        match self {
+            Self::General(_) | Self::Limit(_) => format!("{self}. {NOT_YOURS}"),
+            Self::LimitAsked(_, options) => format!("{self}. Try it without {options}. {OTHERWISE}"),
+            // The error ends with an example.
+            Self::Asked(_) => self.to_string(),
+        }
+    }
+}
+
+const NOT_YOURS: &str = "Only your administrator can mend that";
+const OTHERWISE: &str = "If that is refused, too, only your administrator can mend it";
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
@@ -355,16 +382,20 @@ impl From<Error> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::General(error) | Self::Limit(error) => error.fmt(f),
+            Self::General(error) | Self::Limit(error) | Self::LimitAsked(error, _) | Self::Asked(error) => error.fmt(f),
         }
     }
 }
 
 /// Limits that could not be set: a failure unless `OnError` lets the step run without.
-fn bear(key: &JobKey, config: &Config, errors: Vec<LimitError>) -> Result<(), Failure> {
+fn bear(key: &JobKey, config: &Config, word: &Word, errors: Vec<LimitError>) -> Result<(), Failure> {
     for (limit, error) in errors {
         if config.on_error.for_limit(limit) == OnError::Fail {
-            return Err(Failure::Limit(error));
+            return Err(if word.asks_for(limit) {
+                Failure::LimitAsked(error, word.options())
+            } else {
+                Failure::Limit(error)
+            });
         }
         let by = OnErrors::softened_by(config.mode);
         log::error!("{key} runs without its {limit} limit ({by}): {error}");
@@ -459,7 +490,7 @@ pub fn attach(spank: &Spank) {
             }
             Err(error) => {
                 fenced.ended = true;
-                error.to_string()
+                error.for_user()
             }
         },
         Some(Step::New | Step::Ended) | None => UNFINISHED.to_owned(),
@@ -502,7 +533,7 @@ fn fence_task(fenced: &mut Fenced, spank: &Spank, pid: i32) -> Result<(), Failur
     if fenced.attached.is_empty() && fenced.fence.has_overlay() {
         log::info!("{}: {}", fenced.fence.key(), fenced.fence.placement());
     }
-    bear(fenced.fence.key(), &fenced.config, errors)
+    bear(fenced.fence.key(), &fenced.config, &fenced.word, errors)
 }
 
 /// Limits what pam_slurm_adopt will put into the extern step, where Slurm has made directories for it. No plugin is told of a
@@ -520,7 +551,7 @@ fn settle_extern(fenced: &mut Fenced) {
         fenced.fence.mark_others(&fenced.host, &member);
         let settled = fenced.fence.settle(&member).map_err(Failure::from);
         fenced.fence.mark_located();
-        let settled = settled.and_then(|errors| bear(fenced.fence.key(), &fenced.config, errors));
+        let settled = settled.and_then(|errors| bear(fenced.fence.key(), &fenced.config, &fenced.word, errors));
         if let Err(error) = settled {
             // No task to refuse: the job's other steps say so to their user.
             log::error!("{}: what is adopted into it is not limited as it should be: {error}", fenced.fence.key());
@@ -587,7 +618,10 @@ fn tell_refusals(fenced: &mut Fenced) {
     fenced.told_refusals = refused;
     let (of_job, of_task) = (fenced.fence.processes(), fenced.fence.processes_of_task());
     if unsaid > 0 && (of_job.is_some() || of_task.is_some()) {
-        tell_user(&report::too_many_processes(fenced.fence.key(), unsaid, of_job, of_task));
+        let asked = fenced.word.processes().filter(|asked| of_job == Some(*asked));
+        let asked =
+            asked.filter(|asked| fenced.config.max_processes.is_none_or(|site| site > *asked)).map(|_| "--pids-max");
+        tell_user(&report::too_many_processes(fenced.fence.key(), unsaid, of_job, of_task, asked));
     }
 }
 
@@ -676,12 +710,31 @@ pub fn end() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Limit;
 
     #[test]
     fn nobody_gets_rid_of_his_fence_by_asking_for_a_controller_that_is_not_there() {
-        let failure = |more: &[&str]| Failure::of_open(Error::new("x"), more, &["cpu", "memory"]);
+        let failure = |more: &[&str]| Failure::of_open(Error::new("x"), &Word::default(), more, &["cpu", "memory"]);
         assert!(failure(&["memory"]).is_bearable(OnError::Warn) && failure(&[]).is_bearable(OnError::Warn));
         assert!(!failure(&["memory", "io"]).is_bearable(OnError::Warn));
+    }
+
+    #[test]
+    fn a_user_is_sent_to_the_administrator_only_where_nobody_else_can_help() {
+        let mut asked = Word::default();
+        asked.step.pids_max = Some(5);
+        let config = Config::default();
+        let key = JobKey { node: None, uid: 1, job: Name::new("5").unwrap(), step: Name::new("0").unwrap() };
+        let told = |word: &Word, limit| {
+            bear(&key, &config, word, vec![(limit, Error::new("x"))]).map_err(|failure| failure.for_user()).unwrap_err()
+        };
+        assert_eq!(told(&asked, Limit::Cpu), "x. Only your administrator can mend that");
+        assert_eq!(
+            told(&asked, Limit::Processes),
+            "x. Try it without --pids-max. If that is refused, too, only your administrator can mend it"
+        );
+        assert_eq!(Failure::Asked(Error::new("x; for example y")).for_user(), "x; for example y");
+        assert_eq!(Failure::General(Error::new("x")).for_user(), told(&Word::default(), Limit::Processes));
     }
 
     #[test]

@@ -158,7 +158,7 @@ def adopted_by_no_job_without_extern_step(site):
         with session(site, user, "sleep 300") as (process, _):
             done = adopt(site, process.pid)
             expect_equal(done.returncode, 1, "exit status of 'jobfence adopt'")
-            expect_in("slurm.conf have PrologFlags=Contain", done.stderr, "its stderr")
+            expect_in("slurm.conf needs PrologFlags=Contain", done.stderr, "its stderr")
         site.scancel(jobid)
         site.wait(jobid)
 

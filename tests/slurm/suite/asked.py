@@ -127,6 +127,7 @@ def paths_that_are_not_ones_own(site):
             done = site.srun(user, "--mem=50", f"--io-max={closed}/{name} rbps=1M", "true")
             expect(done.returncode != 0, f"the step ran with a rate for {closed}/{name}")
             expect_in("Permission denied", done.stderr, "what srun says")
+            expect_in("Try it without --io-max", done.stderr, "what srun says")
             reason = next(line for line in done.stderr.splitlines() if NOT_STARTED in line)
             said.add(re.sub(r"\d+", "", reason.replace(f"{closed}/{name}", "PATH")))
         expect_equal(len(said), 1, f"different answers: {said}")
@@ -243,6 +244,9 @@ def forged_words(site):
             done = site.srun(user, "--mem=50", "touch", "ran.srun", env=env)
             expect(done.returncode != 0, f"srun returned 0 with {env}")
             expect_in(NOT_STARTED, done.stderr, "what srun says")
+            # The user has made the mistake, and reads what to write.
+            expect_in("; for example --", done.stderr, "what srun says")
+            expect("administrator" not in done.stderr, f"srun sends the user to the administrator: {done.stderr}")
             expect(not (site.directory(user) / "ran.srun").exists(), f"the step has run with {env}")
             expect_not_drained(site)
     # Nobody is refused for what he would only be told.

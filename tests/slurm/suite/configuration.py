@@ -20,7 +20,11 @@ BROKEN = {
     "no number": ("Mode=enforce\nAllowedRAMSpace=plenty\n", 2),
     "negative number": ("CPUQuotaPercent=-5\n", 1),
     "not text": (b"Mode=enf\xff\xfe\x00rce\n", 1),
+    "byte order mark": (b"\xef\xbb\xbfMode=enforce\n", 1),
+    "old line ends": (b"Mode=enforce\rMaxProcesses=50\r", 1),
 }
+# What the log names, beside the place.
+NAMED = {"byte order mark": "a byte order mark", "old line ends": "a carriage return"}
 
 
 @case(layout=False)
@@ -33,7 +37,8 @@ def bad_configuration(site):
         jobid = site.submit(user, RAN, "-c1", "--mem=100")
         try:
             expect_not_started(site, user, jobid)
-            logged(site, mark, rf"{re.escape(str(site.config))}:{before + line}:\d+")
+            logged(site, mark, rf"{re.escape(str(site.config))}:{before + line}:\d+.*{NAMED.get(what, '')}")
+            expect_in("Only your administrator can mend that", site.output(jobid), "the job's output")
         except AssertionError as error:
             raise AssertionError(f"{what}: {error}") from None
         expect_not_drained(site)
@@ -43,6 +48,40 @@ def bad_configuration(site):
     site.restart_slurmd()
     expect_not_started(site, user, site.submit(user, RAN, "-c1", "--mem=100"))
     site.configure()
+    fences_well(site, user)
+
+
+@case(layout=False)
+def another_systems_line_ends(site):
+    """With them, and without the last one, a file says the same."""
+    user = site.users[0]
+    for text in (b"MaxProcesses=50\r\nMinRAMSpace=60MB\r\n", b"MaxProcesses=50\nMinRAMSpace=60MB"):
+        site.configure_raw(text)
+        jobid = site.submit(user, "sleep 300", "-c1", "--mem=20")
+        group = fenced(site, jobid)
+        expect_limits(group, 1.0, 60)
+        expect_equal(group.processes_limit(), 50, "processes")
+        site.scancel(jobid)
+        site.wait(jobid)
+
+
+@case(layout=False)
+def wrong_arguments(site):
+    """The line in plugstack.conf is named, though Slurm does not tell it."""
+    user = site.users[0]
+    for argument, found in (("Foo=bar", 'column 1: found "Foo"'), ("MaxProcesses=50\r", "carriage return")):
+        with site.plugstack(argument):
+            path, text, line = site._plugin_line()
+            place = f"{path}:{text.splitlines().index(line.rstrip()) + 1} argument {len(line.split()) - 2}, "
+            jobid = site.submit(user, RAN, "-c1", "--mem=100")
+            expect_not_started(site, user, jobid)
+            said = site.output(jobid)
+            expect_in(NOT_STARTED + place, said, "the job's output")
+            expect_in(found, said, "the job's output")
+            expect_in("Only your administrator can mend that", said, "the job's output")
+            mark = site.log_mark()
+            site.restart_slurmd()
+            logged(site, mark, "will not be fenced as configured: " + re.escape(place))
     fences_well(site, user)
 
 
