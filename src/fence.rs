@@ -39,6 +39,7 @@ pub mod leftovers;
 pub mod limiting;
 mod overlay;
 pub mod own;
+pub mod present;
 
 use limiting::{Cores, LEAST_WEIGHT, Place};
 use overlay::Overlay;

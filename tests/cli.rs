@@ -228,6 +228,21 @@ fn help_and_mistakes() {
     let wrong = jobfence(&["run", "--cpus", "many", "--", "true"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(err(&wrong).contains("expected a number of CPUs"), "{}", err(&wrong));
+    for (option, value, expected) in [
+        ("--user", "nosuch-user", "expected a user of this node, by name or number"),
+        ("--step", "foo", "expected batch, extern, interactive or a number"),
+        ("--step", "-1", "expected batch, extern, interactive or a number"),
+        ("--step", "", "expected batch, extern, interactive or a number"),
+    ] {
+        let wrong = jobfence(&["explain", "--cpus=1", &format!("{option}={value}")]);
+        assert_eq!(wrong.status.code(), Some(2), "{option}={value}: {}", out(&wrong));
+        assert!(err(&wrong).contains(expected), "{}", err(&wrong));
+    }
+    // Of a user whom nobody knows here the number will do.
+    for (option, value) in [("--user", "4000000"), ("--user", "root"), ("--step", "17"), ("--step", "extern")] {
+        let right = jobfence(&["explain", "--cpus=1", &format!("{option}={value}")]);
+        assert_ne!(right.status.code(), Some(2), "{option}={value}: {}", err(&right));
+    }
 }
 
 #[test]

@@ -3,17 +3,19 @@
 //!
 //! The limits are computed and put into files by the code that does so for a step; only the last write is left out.
 
-use std::collections::BTreeMap;
-use std::process::{Command, ExitCode};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
 use jobfence::facts::{Asked, Fact, Facts};
 use jobfence::fence::explain::{Line, explain as lines_of};
+use jobfence::fence::present::{self, Step, Wanted};
 use jobfence::host::Host;
-use jobfence::hostlist::HostList;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Level};
 use jobfence::report::mebibytes;
@@ -21,6 +23,7 @@ use jobfence::requests::{REQUESTS, Requests, Word};
 use jobfence::topology::Topology;
 use nix::unistd::{Group, User};
 
+use crate::slurm_job::{self, SlurmJob};
 use crate::{Configured, Failure};
 use jobfence::slurm_placement::{Placement, Slurm};
 
@@ -45,11 +48,11 @@ pub struct Options {
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     cpus_per_task: Option<Cpus>,
     /// The step: batch, extern, interactive or a number
-    #[arg(long, value_name = "STEP", default_value = "batch")]
+    #[arg(long, value_name = "STEP", default_value = "batch", value_parser = step)]
     step: String,
     /// Its user, by name or number [default: who asks]
-    #[arg(long, value_name = "USER", conflicts_with = "job")]
-    user: Option<String>,
+    #[arg(long, value_name = "USER", conflicts_with = "job", value_parser = user)]
+    user: Option<(u32, Option<String>)>,
     /// Its partition [default: unknown]
     #[arg(long, value_name = "NAME", conflicts_with = "job")]
     partition: Option<String>,
@@ -89,6 +92,8 @@ struct Job {
     id: u32,
     grant: Grant,
     facts: Facts,
+    /// One that Slurm knows: it may have directories.
+    running: Option<Wanted>,
 }
 
 /// Fails where a limit cannot be set as configured.
@@ -121,7 +126,10 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
         println!("mode       {}: none of this is written", mode_of(config));
     }
     let slurm = Slurm::read(loaded.file.as_deref());
+    let present = Present::find(&host, config, &job, &options.step);
     let is_overlay = &|hierarchy: &Hierarchy| match &slurm {
+        // What there is needs no guess.
+        _ if present.is_overlay(hierarchy).is_some() => present.is_overlay(hierarchy) == Some(true),
         _ if options.overlay => can_be_slurms(hierarchy),
         Some(slurm) => matches!(slurm.placement(hierarchy), Placement::Overlay(_)),
         None => false,
@@ -129,9 +137,13 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
     let theirs = slurm.as_ref().and_then(Slurm::swap_in_words);
     let (lines, more) = lines_of(&host, config, &word.controllers(), &key, &plan, is_overlay, theirs.is_some())?;
     errors.extend(more);
+    for note in &present.notes {
+        println!("{note}");
+    }
     for line in &lines {
         println!();
-        for text in in_words(line) {
+        let found = present.dir(line);
+        for text in in_words(line, found.as_deref()) {
             println!("{:6} {text}", line.level.to_string());
         }
         println!("       {} by {}", line.limit, reasons(line, &resolved, &word));
@@ -150,6 +162,59 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
     }
     failed |= lines.iter().any(|line| line.writes.is_err());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The directories that the job has now.
+#[derive(Default)]
+struct Present {
+    /// Of the step that is asked for.
+    steps: Vec<Step>,
+    /// What is to be said of the others.
+    notes: Vec<String>,
+}
+
+impl Present {
+    fn find(host: &Host, config: &Config, job: &Job, step: &str) -> Self {
+        let Some(wanted) = &job.running else { return Self::default() };
+        let (mut steps, unseen) = present::find(host, &config.run_dir, wanted);
+        let names: BTreeSet<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        let mut notes = Vec::new();
+        if steps.is_empty() {
+            notes.push("steps      none has directories on this node now: what a step would get".to_owned());
+            if !nix::unistd::geteuid().is_root() {
+                notes.push(
+                    "           not looked at, since only root can: the records in RunDir, and the marks on directories"
+                        .to_owned(),
+                );
+            }
+        } else if steps.iter().any(|found| found.name == step) {
+            notes.push(format!("steps      {names}; what follows is of {step}"));
+        } else {
+            notes.push(format!("steps      {names}; {step} has no directories: what it would get (see --step)"));
+        }
+        notes.extend(unseen.iter().map(|error| format!("           cannot see all: {error}")));
+        // Its job's and its user's are there all the same.
+        let is_there = steps.iter().any(|found| found.name == step);
+        steps.retain(|found| found.name == step || !is_there);
+        if !is_there {
+            steps.iter_mut().for_each(Step::forget_step);
+        }
+        Self { steps, notes }
+    }
+
+    /// Whether the step is in Slurm's directories in this hierarchy. `None`: it has none there.
+    fn is_overlay(&self, hierarchy: &Hierarchy) -> Option<bool> {
+        self.steps.iter().find(|step| step.mount == hierarchy.mount).map(|step| step.is_overlay)
+    }
+
+    /// The directory that a line is about.
+    fn dir(&self, line: &Line) -> Option<PathBuf> {
+        // One hierarchy may be mounted within another.
+        let inside = self.steps.iter().filter(|step| line.dir.starts_with(&step.mount));
+        let step = inside.max_by_key(|step| step.mount.components().count())?;
+        step.dir(line.level).filter(|_| !line.dir.ends_with("idle")).map(Path::to_path_buf)
+    }
 }
 
 /// Whether Slurm's cgroup plugins make directories in such a hierarchy, in some configuration.
@@ -206,14 +271,27 @@ fn mode_of(config: &Config) -> &'static str {
     }
 }
 
-/// What is written, file by file; or why not.
-fn in_words(line: &Line) -> Vec<String> {
-    match &line.writes {
-        Ok(writes) => {
-            writes.iter().map(|write| format!("{} = {}", line.dir.join(&write.file).display(), write.value)).collect()
-        }
-        Err(error) => vec![format!("cannot be written: {error}")],
+/// What is written, file by file, and what is there now if the directory is found; or why it cannot be.
+fn in_words(line: &Line, found: Option<&Path>) -> Vec<String> {
+    let writes = match &line.writes {
+        Ok(writes) => writes,
+        Err(error) => return vec![format!("cannot be written: {error}")],
+    };
+    let opened = found.and_then(|dir| Dir::open(dir).ok());
+    let mut words = Vec::new();
+    for write in writes {
+        words.push(format!("{} = {}", found.unwrap_or(&line.dir).join(&write.file).display(), write.value));
+        // Some can only be written, and a program on devices is in no file.
+        let Some(Ok(Some(value))) = opened.as_ref().map(|dir| dir.read_if_there(&write.file)) else { continue };
+        let value = value.trim_end();
+        let is_same = value.lines().any(|line| line == write.value);
+        words.push(if is_same {
+            "    now the same".to_owned()
+        } else {
+            format!("    now {}", value.replace('\n', "; "))
+        });
     }
+    words
 }
 
 /// The keys behind a limit, with their values and places; and what its user has asked for.
@@ -276,7 +354,7 @@ fn as_said(options: &Options) -> Job {
         ..Facts::default()
     };
     let grant = grant(options, options.cpus, options.mem, options.cores.clone().unwrap_or_default());
-    Job { id: 0, grant, facts }
+    Job { id: 0, grant, facts, running: None }
 }
 
 fn grant(options: &Options, cpus: Option<Cpus>, memory: Option<u64>, cores: CpuList) -> Grant {
@@ -286,33 +364,14 @@ fn grant(options: &Options, cpus: Option<Cpus>, memory: Option<u64>, cores: CpuL
 
 /// A job as Slurm's controller knows it.
 fn of_slurm(options: &Options, id: u32) -> Result<Job, Failure> {
-    let output = Command::new("scontrol").args(["--details", "--oneliner", "show", "job", &id.to_string()]).output();
-    let output = output
-        .map_err(|error| format!("cannot ask Slurm: scontrol: {error}; say what is granted by --cpus and --mem"))?;
-    if !output.status.success() {
-        return Err(format!("Slurm does not know job {id}: {}", String::from_utf8_lossy(&output.stderr).trim()).into());
-    }
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let node = node_name(options);
-    let shown =
-        Shown::parse(&text, &node).ok_or_else(|| format!("job {id} has nothing on node {node} (see --node)"))?;
-    let named =
-        |key: &str| Fact::from(shown.of_job(key).map(|value| if value == "(null)" { "" } else { value }.to_owned()));
-    let user = shown.of_job("UserId").and_then(|user| user.split_once('('));
-    let facts = Facts {
-        partition: named("Partition"),
-        qos: named("QOS"),
-        account: named("Account"),
-        uid: user.and_then(|(_, uid)| uid.trim_end_matches(')').parse().ok()).into(),
-        user: user.map(|(name, _)| name.to_owned()).into(),
-        ..Facts::default()
-    };
-    let threads = shown.on_node("CPU_IDs").and_then(CpuList::parse).unwrap_or_default();
-    let count = u32::try_from(threads.len()).ok().filter(|count| *count > 0);
-    let mib = shown.on_node("Mem").and_then(|mem| mem.parse::<u64>().ok()).filter(|mib| *mib > 0);
-    let cores = options.cores.clone().unwrap_or_else(|| cores_of(&threads));
-    let grant = grant(options, count.map(Cpus::whole), mib.map(|mib| mib.saturating_mul(1 << 20)), cores);
-    Ok(Job { id, grant, facts })
+    let SlurmJob { uid, partition, qos, account, sluid, granted } = slurm_job::ask(id, &node_name(options))?;
+    let name = User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
+    let facts = Facts { partition, qos, account, uid: Fact::Known(uid), user: Fact::from(name), ..Facts::default() };
+    let count = u32::try_from(granted.threads.len()).ok().filter(|count| *count > 0);
+    let cores = options.cores.clone().unwrap_or_else(|| cores_of(&granted.threads));
+    let memory = granted.mib.map(|mib| mib.saturating_mul(1 << 20));
+    let grant = grant(options, count.map(Cpus::whole), memory, cores);
+    Ok(Job { id, grant, facts, running: Some(Wanted { uid, job: id, sluid }) })
 }
 
 /// The cores of hardware threads, by Slurm's numbers, in which those of a core follow each other.
@@ -335,62 +394,16 @@ fn node_name(options: &Options) -> String {
     options.node.clone().or_else(|| std::env::var("SLURMD_NODENAME").ok()).unwrap_or_else(host)
 }
 
-/// What `scontrol --details --oneliner show job` says: `Key=Value` with blanks between, and for each kind of node
-/// `Nodes=LIST CPU_IDs=LIST Mem=MIB GRES=...`.
-struct Shown<'a> {
-    job: BTreeMap<&'a str, &'a str>,
-    node: BTreeMap<&'a str, &'a str>,
-}
-
-impl<'a> Shown<'a> {
-    /// `None`: the job has nothing on this node.
-    fn parse(text: &'a str, node: &str) -> Option<Self> {
-        let (mut job, mut of_node) = (BTreeMap::new(), None::<BTreeMap<&str, &str>>);
-        let mut is_ours = false;
-        for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
-            match key {
-                "Nodes" => {
-                    is_ours = of_node.is_none() && HostList::parse(value).is_some_and(|list| list.contains(node));
-                    if is_ours {
-                        of_node = Some(BTreeMap::new());
-                    }
-                }
-                "CPU_IDs" | "Mem" | "GRES" if is_ours => {
-                    of_node.get_or_insert_default().insert(key, value);
-                }
-                _ => {
-                    job.entry(key).or_insert(value);
-                }
-            }
-        }
-        Some(Self { job, node: of_node? })
-    }
-
-    fn of_job(&self, key: &str) -> Option<&'a str> {
-        self.job.get(key).copied()
-    }
-
-    fn on_node(&self, key: &str) -> Option<&'a str> {
-        self.node.get(key).copied()
-    }
-}
-
 /// Completes what is known of the user and the node.
 fn know_user(facts: &mut Facts, options: &Options, asked: &Asked) {
     if facts.uid.known().is_none() {
-        let found = match &options.user {
-            Some(name) => match name.parse::<u32>() {
-                Ok(uid) => User::from_uid(uid.into()),
-                Err(_) => User::from_name(name),
-            },
-            None => User::from_uid(nix::unistd::getuid()),
+        let asking = || {
+            let uid = nix::unistd::getuid();
+            (uid.as_raw(), User::from_uid(uid).ok().flatten().map(|user| user.name))
         };
-        if let Ok(Some(user)) = found {
-            facts.uid = Fact::Known(user.uid.as_raw());
-            facts.user = Fact::Known(user.name);
-        } else if let Some(uid) = options.user.as_ref().and_then(|name| name.parse().ok()) {
-            facts.uid = Fact::Known(uid);
-        }
+        let (uid, name) = options.user.clone().unwrap_or_else(asking);
+        facts.uid = Fact::Known(uid);
+        facts.user = Fact::from(name);
     }
     facts.node = Fact::Known(node_name(options));
     facts.gpus = options.gpus.as_ref().map(|gpus| gpus.iter().collect()).unwrap_or_default();
@@ -424,18 +437,42 @@ fn list(text: &str) -> Result<CpuList, String> {
     CpuList::parse(text).ok_or_else(|| format!("expected a list of numbers as 0-3,8, found {text:?}"))
 }
 
+/// The step as Slurm calls it.
+fn step(text: &str) -> Result<String, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    // Larger ones are the steps that have names (slurm.h, SLURM_MAX_NORMAL_STEP_ID).
+    let number = text.parse::<u32>().ok().filter(|number| is_number && *number <= 0xffff_fff0);
+    match (text, number) {
+        ("batch" | "extern" | "interactive", _) => Ok(text.to_owned()),
+        (_, Some(number)) => Ok(number.to_string()),
+        _ => Err(format!("expected batch, extern, interactive or a number, found {text:?}")),
+    }
+}
+
+/// A user of this node, or the number of one who need not be.
+fn user(text: &str) -> Result<(u32, Option<String>), String> {
+    if let Ok(uid) = text.parse::<u32>() {
+        return Ok((uid, User::from_uid(uid.into()).ok().flatten().map(|user| user.name)));
+    }
+    match User::from_name(text) {
+        Ok(Some(user)) => Ok((user.uid.as_raw(), Some(user.name))),
+        Ok(None) => Err(format!("expected a user of this node, by name or number, found {text:?}")),
+        Err(errno) => Err(format!("cannot look for the user {text:?}: {}", errno.desc())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_read_as_scontrol_shows_it() {
-        let text = "JobId=7 JobName=a b UserId=alice(1001) GroupId=alice(1001) Account=(null) QOS=normal Partition=gpu \
-                    JOB_GRES=(null) Nodes=n[1-2] CPU_IDs=0-3 Mem=200 GRES= Nodes=n3 CPU_IDs=2 Mem=100 GRES= Command=x=y\n";
-        let shown = Shown::parse(text, "n3").unwrap();
-        assert_eq!((shown.on_node("CPU_IDs"), shown.on_node("Mem")), (Some("2"), Some("100")));
-        assert_eq!((shown.of_job("UserId"), shown.of_job("Partition")), (Some("alice(1001)"), Some("gpu")));
-        assert_eq!(Shown::parse(text, "n2").unwrap().on_node("CPU_IDs"), Some("0-3"));
-        assert!(Shown::parse(text, "n4").is_none());
+    fn steps_are_those_that_slurm_has() {
+        for name in ["batch", "extern", "interactive", "0", "17"] {
+            assert_eq!(step(name).as_deref(), Ok(name));
+        }
+        assert_eq!(step("007").as_deref(), Ok("7"));
+        for wrong in ["", "foo", "Batch", "-1", "+1", "1.0", "5.batch", "4294967291", "99999999999", "batch "] {
+            assert!(step(wrong).unwrap_err().contains("expected batch, extern"), "{wrong}");
+        }
     }
 }

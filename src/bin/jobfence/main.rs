@@ -9,6 +9,7 @@ mod pam;
 mod prolog;
 mod reap;
 mod run;
+mod slurm_job;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
 
