@@ -146,7 +146,8 @@ fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
 /// The lines of the manual's page that ask squeue for the QOS, as an administrator would copy them.
 fn recipe_for_the_qos() -> String {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man/jobfence.8")).unwrap();
-    let block = page.split(".EX\n").filter_map(|rest| rest.split(".EE\n").next()).find(|block| block.contains("squeue"));
+    let block =
+        page.split(".EX\n").filter_map(|rest| rest.split(".EE\n").next()).find(|block| block.contains("squeue"));
     block.expect("the recipe").replace("\\-", "-")
 }
 

@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(shown(file("f", "\u{feff}# a\r\n".as_bytes())), [error(1)]);
         // Of two files that were put together.
         assert_eq!(shown(file("f", "a=1\n\u{feff}b=2".as_bytes())), ["a|1|f:1:3".to_owned(), error(2)]);
-        for text in [&b"\xff\xfea\0=\01\0\n\0"[..], b"\xfe\xff\0a\0=\01\0\n"] {
+        for text in [&b"\xff\xfea\0=\x001\0\n\0"[..], b"\xfe\xff\0a\0=\x001\0\n"] {
             let error = "f:1:1: found a byte order mark of UTF-16, expected text in UTF-8; convert the file with iconv -f \
                          UTF-16 -t UTF-8";
             assert_eq!(shown(file("f", text)), [error]);

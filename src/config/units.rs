@@ -323,9 +323,11 @@ mod tests {
         }
     }
 
+    type Read = Box<dyn Fn(&str) -> Option<u64>>;
+
     /// Every place in which an amount of bytes can stand, by what is read from it.
-    fn places() -> Vec<(String, Box<dyn Fn(&str) -> Option<u64>>)> {
-        let mut places: Vec<(String, Box<dyn Fn(&str) -> Option<u64>>)> = Vec::new();
+    fn places() -> Vec<(String, Read)> {
+        let mut places: Vec<(String, Read)> = Vec::new();
         let mut key = |line: &'static str, get: fn(&Config) -> Option<String>| {
             let read = move |text: &str| {
                 let config = parse("f", format!("{}\n", line.replace('@', text)).as_bytes()).ok()?;

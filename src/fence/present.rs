@@ -127,14 +127,13 @@ impl Found<'_> {
                 tops.extend(record.levels.iter().take(above).map(|node| base.path().join(node)));
             }
             None => {
-                let others = children(&base, |name| !name.starts_with("uid_") && name != "hold", &mut self.unseen);
+                // Nodes, and scavengers.
+                let others = children(&base, |name| !name.starts_with("uid_"), &mut self.unseen);
                 tops.extend(others.iter().map(|name| base.path().join(name)));
-                let idle = base.path().join(IDLE);
                 if let Some(idle) = down(&base, [IDLE].into_iter(), &mut self.unseen) {
                     let nodes = children(&idle, |name| !name.starts_with("uid_"), &mut self.unseen);
                     tops.extend(nodes.iter().map(|name| idle.path().join(name)));
                 }
-                tops.push(idle);
             }
         }
         for top in tops {

@@ -336,7 +336,7 @@ enum Failure {
     /// A limit without which it may not run, whatever is said in general.
     Limit(Error),
     /// The same, and it may be for what the job's user has asked for, with these options.
-    LimitAsked(Error, String),
+    LimitAsked(Error, Box<str>),
     /// What its user asked for is not understood.
     Asked(Error),
 }
@@ -348,7 +348,7 @@ impl Failure {
         if more.iter().all(|controller| ours.contains(controller)) {
             Self::General(error)
         } else {
-            Self::LimitAsked(error, word.options())
+            Self::LimitAsked(error, word.options().into())
         }
     }
 
@@ -392,7 +392,7 @@ fn bear(key: &JobKey, config: &Config, word: &Word, errors: Vec<LimitError>) -> 
     for (limit, error) in errors {
         if config.on_error.for_limit(limit) == OnError::Fail {
             return Err(if word.asks_for(limit) {
-                Failure::LimitAsked(error, word.options())
+                Failure::LimitAsked(error, word.options().into())
             } else {
                 Failure::Limit(error)
             });
