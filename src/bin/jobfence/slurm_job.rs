@@ -62,7 +62,7 @@ pub fn ask(id: u32, node: &str) -> Result<SlurmJob, String> {
     })?;
     let name = alone('j');
     let (sluid, rest) = behind_name(&shown, name.as_deref());
-    let granted = granted(rest, node).map_err(|several| {
+    let granted = granted(before_the_rest(rest), node).map_err(|several| {
         format!(
             "{several} parts of what Slurm says of job {id} speak of node {node}, and one of them alone is Slurm's: its user has \
              written the others into a text of the job's (look at scontrol -d show job {id}); say what is granted by --cpus \
@@ -129,6 +129,17 @@ fn behind_name<'a>(shown: &'a str, name: Option<&str>) -> (Option<&'a str>, &'a 
     }
 }
 
+/// Without what follows the nodes: there stands the line by which the job was submitted (25.11), with every text in it once more.
+///
+/// Slurm says this key once, behind the nodes. Where a user has said it, too, which one is Slurm's cannot be known.
+fn before_the_rest(shown: &str) -> &str {
+    let mut parts = shown.split("MinCPUsNode=");
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(nodes), Some(_), None) => nodes,
+        _ => shown,
+    }
+}
+
 /// What a job has on a node: of each kind of node that it has, Slurm says `Nodes=LIST CPU_IDs=LIST Mem=MIB GRES=...`. The error is
 /// how many parts speak of the node, where that is not one.
 fn granted(shown: &str, node: &str) -> Result<Granted, usize> {
@@ -179,20 +190,31 @@ mod tests {
             "Nodes=n3",
             "Nodes=n3 CPU_IDs=",
             "JobName=",
+            "MinCPUsNode=",
+            "x MinCPUsNode=1 Nodes=n3 CPU_IDs=0-63 Mem=99999",
+            "x Nodes=n3 CPU_IDs=0-63 Mem=99999 MinCPUsNode=1",
         ];
         for text in forged {
-            for (name, comment) in [(text, "c"), ("j", text), (text, text)] {
+            // The account, where nobody checks it; a comment; the line by which it was submitted.
+            for (name, account, comment) in [(text, "a", "c"), ("j", "a", text), (text, "a", text), ("j", text, text)] {
                 let shown = format!(
-                    "JobId=7 JobName={name} UserId=alice(1001) JOB_GRES= {OF_NODES}Command=/x Comment={comment} \n"
+                    "JobId=7 JobName={name} UserId=alice(1001) Account={account} JOB_GRES= {OF_NODES}MinCPUsNode=1 Command=/x \
+                     Comment={comment} \n"
                 );
                 // squeue was asked before or after the job was given this name, or cannot say it.
                 for asked in [Some(name), None, Some("j"), Some(""), Some("x")] {
-                    let found = granted(behind_name(&shown, asked).1, "n3");
+                    let found = granted(before_the_rest(behind_name(&shown, asked).1), "n3");
                     assert!(found == has("2", 100) || matches!(found, Err(2..)), "{shown} ({asked:?}): {found:?}");
                 }
             }
-            let named = format!("JobId=7 JobName={text} UserId=alice(1001) JOB_GRES= {OF_NODES}Command=/x\n");
-            assert_eq!(granted(behind_name(&named, Some(text)).1, "n3"), has("2", 100), "{named}");
+            if text.contains("MinCPUsNode=") {
+                continue;
+            }
+            let named = format!(
+                "JobId=7 JobName={text} UserId=alice(1001) JOB_GRES= {OF_NODES}MinCPUsNode=1 SubmitLine=sbatch -J {text}\n"
+            );
+            let rest = behind_name(&named, Some(text)).1;
+            assert_eq!(granted(before_the_rest(rest), "n3"), has("2", 100), "{named}");
         }
     }
 

@@ -135,6 +135,20 @@ def paths_that_are_not_ones_own(site):
 
 
 @case(layout=False)
+def whose_limit_it_is(site):
+    """Who is refused a process reads who can allow more: the user himself, or the administrator alone."""
+    user = site.users[0]
+    forks = ["bash", "-c", "for i in {1..40}; do sleep 2 & done 2> refused; wait; true"]
+    for most, asked, advice in ((None, 20, "Start fewer, or ask for more with --pids-max."),
+                                (20, None, "Start fewer; only your administrator can allow more (MaxProcesses)."),
+                                (20, 30, "Start fewer; only your administrator can allow more (MaxProcesses)."),
+                                (30, 20, "Start fewer, or ask for more with --pids-max.")):
+        site.configure(**({"MaxProcesses": most} if most else {}))
+        done = site.srun(user, "--mem=100", *([f"--pids-max={asked}"] if asked else []), *forks)
+        expect_in("the job may have 20 at once on this node. " + advice, done.stderr, f"what srun says ({most}, {asked})")
+
+
+@case(layout=False)
 def where_a_word_is_given(site):
     """A line of the script, a variable, the command line: the later of them counts."""
     user = site.users[0]

@@ -2,6 +2,7 @@
 """What `jobfence explain` says of a job is what the kernel has of it."""
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -46,11 +47,13 @@ def explained_whatever_its_name(site):
     site.configure_raw(f"[User=root]\nMaxProcesses=7777\n[Partition=vip]\nMaxProcesses=8888\n[User={user}]\nMaxProcesses=60\n")
     forged = FORGED.format(node=site.node)
     for options in (["--job-name", forged], ["--job-name", f"{forged}\n  {forged}"], ["--comment", forged],
-                    ["--job-name", forged, "--comment", forged]):
+                    ["--job-name", f"x MinCPUsNode=1 {forged}"], ["--job-name", forged, "--comment", forged]):
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=200", *options)
         with contextlib.ExitStack() as afterwards:
             afterwards.callback(site.scancel, jobid)
-            fenced(site, jobid)
+            # A name of two lines breaks what the others wait with.
+            state = functools.partial(site.command, "squeue", "-h", "-j", str(jobid), "-o", "%T")
+            until(lambda: state().stdout == "RUNNING\n", 30, f"the start of job {jobid}")
             done = explain(site, jobid, "--node", site.node)
             said = f"{done.stdout}{done.stderr} ({options})"
             expect("vip" not in done.stdout and "7777" not in done.stdout and "8888" not in done.stdout, said)
@@ -64,8 +67,7 @@ def explained_whatever_its_name(site):
             # A name alone keeps nobody from seeing his limits.
             if options[0] == "--job-name" and len(options) == 2 and "\n" not in options[1]:
                 expect_equal(done.returncode, 0, f"exit status {said}")
-        # Such a name breaks what site.wait reads.
-        until(lambda: not site.command("squeue", "-h", "-j", str(jobid), "-o", "%T").stdout, 30, f"the end of job {jobid}")
+        until(lambda: not state().stdout, 30, f"the end of job {jobid}")
 
 
 @case
