@@ -65,7 +65,7 @@ def explained_whatever_its_name(site):
                 # Which of two is Slurm's cannot be known: then it says so, and what to do.
                 expect_match(r"^jobfence: \d parts of what Slurm says of job .* speak of node .*--cpus\s+and --mem", said, "why not")
             # A name alone keeps nobody from seeing his limits.
-            if options[0] == "--job-name" and len(options) == 2 and "\n" not in options[1]:
+            if options == ["--job-name", forged]:
                 expect_equal(done.returncode, 0, f"exit status {said}")
         until(lambda: not state().stdout, 30, f"the end of job {jobid}")
 
