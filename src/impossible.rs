@@ -2,6 +2,8 @@
 //! What no job on this node can be limited to, whatever it is granted, as far as the configuration tells; said when that is
 //! loaded (the start of slurmd, `jobfence check`), before a job is refused for it.
 
+use std::path::Path;
+
 use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::Kind;
 use crate::config::{Config, Limit, Loaded, Mode};
@@ -16,7 +18,7 @@ use crate::topology::Topology;
 /// Everything of that kind, of all jobs and of those of sections; nothing if nothing is enforced.
 pub fn on_node(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>) -> Vec<LimitError> {
     let mut all = Vec::new();
-    for config in loaded.configs().filter(|config| config.mode == Mode::Enforce) {
+    for config in loaded.one_by_one().map(|one| one.config).filter(|config| config.mode == Mode::Enforce) {
         for found in of_config(host, &config, slurm, loaded.file.as_deref()) {
             if !all.contains(&found) {
                 all.push(found);
@@ -26,7 +28,8 @@ pub fn on_node(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>) -> Vec<Limit
     all
 }
 
-fn of_config(host: &Host, config: &Config, slurm: Option<&Slurm>, file: Option<&std::path::Path>) -> Vec<LimitError> {
+/// Of the jobs for which this holds; `file` is jobfence.conf, beside which slurm.conf may be.
+pub fn of_config(host: &Host, config: &Config, slurm: Option<&Slurm>, file: Option<&Path>) -> Vec<LimitError> {
     let (memory, cpus) = (Some(64 << 20), Some(Cpus::whole(1)));
     let grant = Grant::whole(cpus, memory);
     let (plan, _) = policy::plan(config, &grant);

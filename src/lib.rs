@@ -22,6 +22,7 @@ pub mod impossible;
 pub mod janitor;
 pub mod job;
 pub mod lock;
+pub mod plugstack;
 pub mod policy;
 pub mod process;
 pub mod record;

@@ -61,12 +61,18 @@ impl Files {
     }
 
     /// The files for which this stands in a line of `by` that includes.
-    pub fn included(&mut self, by: &Path, pattern: &str) -> Vec<PathBuf> {
-        match self.includes.checked_sub(1) {
-            Some(left) => self.includes = left,
-            None => return Vec::new(),
+    fn included(&mut self, by: &Path, pattern: &str) -> Vec<PathBuf> {
+        if !self.may_include() {
+            return Vec::new();
         }
         matching(&by.parent().unwrap_or(Path::new("/")).join(pattern))
+    }
+
+    /// Whether one more may be included; asked before each.
+    pub fn may_include(&mut self) -> bool {
+        let left = self.includes.checked_sub(1);
+        self.includes = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// Has a file looked at; `None` where it cannot be read, or must not be again.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whether Slurm will load the plugin, and which placement a job will get in each hierarchy, as far as Slurm's configuration
-//! tells: for `jobfence check`.
+//! Which placement a job will get in each hierarchy, as far as Slurm's configuration tells: for `jobfence check`.
 //!
 //! A step's placement is decided where its processes are seen (`cgroup::place`), not here; this says beforehand what that
 //! will be, and why.
@@ -9,7 +8,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::cgroup::layout::{Hierarchy, Version};
-use crate::slurm_conf::{self, Files, Lines};
+use crate::plugstack::{self, Found};
+use crate::slurm_conf::{self, Lines};
 
 /// A key of slurm.conf or cgroup.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,25 +64,8 @@ pub struct Slurm {
     constrains: bool,
     cgroups: Setting,
     plugstack: Setting,
+    plugin_dir: Setting,
     prolog: Setting,
-}
-
-/// What plugstack.conf says of us.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Plugin {
-    /// The one that loads us.
-    Line {
-        /// The line and where it is, for people.
-        line: String,
-        /// The file that it loads.
-        file: PathBuf,
-        /// What the line gives it.
-        arguments: Vec<String>,
-    },
-    /// That line names a file that does not exist.
-    NoFile(String),
-    /// No line does.
-    Missing(PathBuf),
 }
 
 /// A placement and its reason.
@@ -117,23 +100,35 @@ impl Slurm {
             cgroups: setting(&cgroup, "CgroupPlugin", "autodetect"),
             prolog: setting(&slurm, "Prolog", ""),
             plugstack: setting(&slurm, "PlugStackConfig", &file.with_file_name("plugstack.conf").to_string_lossy()),
+            plugin_dir: setting(&slurm, "PluginDir", ""),
         }
     }
 
-    /// Whether Slurm will load us.
-    pub fn plugin(&self) -> Plugin {
-        let file = PathBuf::from(&self.plugstack.value);
-        plugin_in(&mut Files::new(), &file).unwrap_or(Plugin::Missing(file))
+    /// The file that says which plugins Slurm loads.
+    pub fn plugstack(&self) -> &Path {
+        Path::new(&self.plugstack.value)
+    }
+
+    /// Where Slurm looks for a plugin that has no path: directories with colons between them. `None`: where it was built to.
+    pub fn plugin_dir(&self) -> Option<&str> {
+        self.plugin_dir.at.as_ref().map(|_| self.plugin_dir.value.as_str())
+    }
+
+    /// Whether a line is this node's.
+    pub fn has_node(&self, node: &str) -> bool {
+        slurm_conf::threads_per_core(&Lines::read(&self.file), node).is_some()
+    }
+
+    /// Whether Slurm's own directories of a step have one for each task: proctrack/cgroup alone makes one for all of them.
+    pub fn has_task_directories(&self) -> bool {
+        self.has_task_cgroup() && self.constrains || self.accounting.has("jobacct_gather/cgroup")
     }
 
     /// The line that gives the plugin these arguments, as FILE:LINE; `None` where that is not certain.
     pub fn line_with(&self, arguments: &[&[u8]]) -> Option<String> {
-        let Plugin::Line { line, arguments: found, .. } = self.plugin() else { return None };
-        let given = arguments.iter().map(|argument| String::from_utf8_lossy(argument));
-        // A carriage return is a part of the last one to Slurm.
-        let is_it = given.map(|text| text.trim_end_matches('\r').to_owned()).eq(found);
-        let place = line.rsplit_once(" (")?.1.strip_suffix(')')?;
-        is_it.then(|| place.to_owned())
+        let Found::Line(line) = plugstack::find(self.plugstack()) else { return None };
+        let is_it = arguments.iter().copied().eq(line.arguments.iter().map(String::as_bytes));
+        is_it.then(|| line.place())
     }
 
     /// Whether a program is called before each job; whether that calls us cannot be seen.
@@ -214,37 +209,6 @@ impl Slurm {
     }
 }
 
-/// The line of this plugstack.conf, or of a file that it includes, that loads us.
-fn plugin_in(files: &mut Files, file: &Path) -> Option<Plugin> {
-    files.read(file, |files, text| plugin_in_text(files, file, text))?
-}
-
-fn plugin_in_text(files: &mut Files, file: &Path, text: &str) -> Option<Plugin> {
-    for (number, line) in text.lines().enumerate() {
-        let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
-        match words[..] {
-            ["include", pattern, ..] => {
-                let found = files.included(file, pattern);
-                if let Some(plugin) = found.iter().find_map(|file| plugin_in(files, file)) {
-                    return Some(plugin);
-                }
-            }
-            [kind @ ("required" | "optional"), path, ref arguments @ ..] if path.ends_with("libjobfence.so") => {
-                let line = format!("{kind} {path} ({}:{})", file.display(), number + 1);
-                // A relative one is looked for in Slurm's PluginDir.
-                let is_there = !path.starts_with('/') || Path::new(path).is_file();
-                if !is_there {
-                    return Some(Plugin::NoFile(line));
-                }
-                let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-                return Some(Plugin::Line { line, file: PathBuf::from(path), arguments });
-            }
-            _ => {}
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -275,29 +239,6 @@ mod tests {
             Placement::Own(_) => None,
             Placement::Overlay(because) => Some(shorten(because)),
         })
-    }
-
-    #[test]
-    fn finds_the_line_that_loads_us() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        let shorten = |plugin: Plugin| format!("{plugin:?}").replace(&format!("{}/", dir.path().display()), "");
-        std::fs::write(path("slurm.conf"), "ClusterName=x\n").unwrap();
-        let plugin = || shorten(Slurm::of(&path("slurm.conf")).plugin());
-        assert_eq!(plugin(), r#"Missing("plugstack.conf")"#);
-
-        std::fs::create_dir(path("plugstack.conf.d")).unwrap();
-        let so = path("libjobfence.so");
-        let line = format!("# x\nrequired\t{} Mode=observe\n", so.display());
-        std::fs::write(path("plugstack.conf.d/50-jobfence.conf"), line).unwrap();
-        std::fs::write(path("plugstack.conf"), "optional other.so\n#include plugstack.conf.d/*\n").unwrap();
-        assert_eq!(plugin(), r#"Missing("plugstack.conf")"#);
-        std::fs::write(path("plugstack.conf"), "include plugstack.conf.d/*.conf\n").unwrap();
-        assert_eq!(plugin(), r#"NoFile("required libjobfence.so (plugstack.conf.d/50-jobfence.conf:2)")"#);
-        std::fs::write(&so, "").unwrap();
-        let line = r#"line: "required libjobfence.so (plugstack.conf.d/50-jobfence.conf:2)""#;
-        let said = format!(r#"Line {{ {line}, file: "libjobfence.so", arguments: ["Mode=observe"] }}"#);
-        assert_eq!(plugin(), said);
     }
 
     #[test]

@@ -724,8 +724,7 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     fs::create_dir(&pam).unwrap();
     let slurm_conf = site.run.path().join("slurm.conf");
     fs::write(&slurm_conf, "ProctrackType=proctrack/linuxproc\n").unwrap();
-    let so = site.run.path().join("libjobfence.so");
-    fs::write(&so, "").unwrap();
+    let so = common::shared_object();
     fs::write(site.run.path().join("plugstack.conf"), format!("required {} OnError=warn\n", so.display())).unwrap();
     let check = || {
         let mut words = site.words();

@@ -3,7 +3,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -327,11 +328,294 @@ fn check_tries_it_out() {
     let site = Site::new("check");
     let check = site.command("check").output().unwrap();
     assert!(check.status.success(), "{}{}", out(&check), err(&check));
-    assert!(out(&check).contains("a step with 1 CPU and 64 MiB was made"), "{}", out(&check));
+    let trial = "a step with limits (the job to 1 CPUs, 30.0 MiB of memory";
+    assert!(
+        out(&check).contains(trial) && out(&check).contains("entered by a process, and removed"),
+        "{}",
+        out(&check)
+    );
     assert_attach_time(&out(&check));
     let off = jobfence(&["check", "-o", "Mode=off"]);
     assert!(off.status.success());
     assert!(out(&off).contains("no job is fenced here"));
+}
+
+/// A Slurm's files, and a line in its plugstack.conf that loads the plugin.
+struct Slurms {
+    site: Site,
+    files: tempfile::TempDir,
+}
+
+impl Slurms {
+    fn new(test: &str) -> Self {
+        let slurms = Self { site: Site::new(test), files: tempfile::tempdir().unwrap() };
+        let placement =
+            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n";
+        slurms.write("slurm.conf", placement);
+        slurms
+    }
+
+    fn write(&self, file: &str, text: &str) -> PathBuf {
+        let path = self.files.path().join(file);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// What is given to `check` by the line alone: as Slurm gives it to the plugin.
+    fn given(&self, more: &str) -> String {
+        format!("CgroupBase={} RunDir={} {more}", self.site.base.name, self.site.run.path().join("run").display())
+    }
+
+    /// With this line; status, and all that is said.
+    fn check(&self, line: &str) -> (bool, String) {
+        self.write("plugstack.conf", &format!("{line}\n"));
+        let mut check = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        // Cargo's own would have the dynamic loader find it anywhere.
+        check.env_remove("LD_LIBRARY_PATH").env("SLURM_CONF", self.files.path().join("slurm.conf"));
+        let check = check.arg("check").output().unwrap();
+        (check.status.success(), format!("{}{}", out(&check), err(&check)))
+    }
+
+    /// With the line as it should be, and these arguments.
+    fn check_with(&self, arguments: &str) -> (bool, String) {
+        self.check(&format!("required {} {}", common::shared_object().display(), self.given(arguments)))
+    }
+
+    fn place(&self, file: &str) -> String {
+        self.files.path().join(file).display().to_string()
+    }
+}
+
+#[test]
+fn check_reads_the_line_as_slurm_does() {
+    let slurms = Slurms::new("line");
+    let plugstack = slurms.place("plugstack.conf");
+    let (passed, said) = slurms.check_with("MaxProcesses=77");
+    assert!(passed && said.contains("77 processes"), "{said}");
+    // A mistake is where it stands.
+    let (passed, said) = slurms.check_with("MaxProceses=77");
+    assert!(!passed, "{said}");
+    let mistake = format!("{plugstack}:1 argument 3, column 1: found \"MaxProceses\"");
+    assert!(said.contains(&mistake) && said.contains("did you mean MaxProcesses?"), "{said}");
+    // What the command line says is tried instead of what the line says.
+    let tried = Command::new(env!("CARGO_BIN_EXE_jobfence"))
+        .args(["check", "-o", "maxproceses=1", "-o", "MaxProcesses=5"])
+        .env("SLURM_CONF", slurms.place("slurm.conf"))
+        .output()
+        .unwrap();
+    assert!(err(&tried).contains("-o maxproceses=1, column 1: found \"maxproceses\""), "{}", err(&tried));
+    let (passed, said) = slurms.check("# no line");
+    assert!(!passed && said.contains(&format!("no line of {plugstack} loads libjobfence.so")), "{said}");
+    let (passed, said) = slurms.check("requird /x/libjobfence.so");
+    assert!(!passed && said.contains(&format!("Slurm ignores {plugstack}:1, which does not begin with")), "{said}");
+    // jobfence.conf is where the line says, and so are its sections.
+    let config = slurms.write("other.conf", "[Partition=gpu]\nMaxCPUsPerTask=0.001\n");
+    let (passed, said) = slurms.check_with(&format!("config={}", config.display()));
+    assert!(!passed && said.contains("NO job with [Partition=gpu] would be fenced here as configured"), "{said}");
+    assert!(said.contains(&format!("by MaxCPUsPerTask=0.001 ({}:2 [Partition=gpu])", config.display())), "{said}");
+}
+
+#[test]
+fn check_loads_the_plugin_as_slurm_does() {
+    let slurms = Slurms::new("load");
+    let so = common::shared_object();
+    // Slurm looks for it where it was built to, and then as the dynamic loader does.
+    let (passed, said) = slurms.check(&format!("required libjobfence.so {}", slurms.given("")));
+    assert!(
+        !passed && said.contains("Slurm does not find it (") && said.contains("write the whole path of the file"),
+        "{said}"
+    );
+    assert!(
+        said.contains("verdict        NO job would be fenced here: Slurm cannot load the plugin, and starts no job"),
+        "{said}"
+    );
+    let (passed, said) = slurms.check(&format!("optional libjobfence.so {}", slurms.given("")));
+    assert!(!passed && said.contains("starts jobs without it (the line says optional)"), "{said}");
+    let conf = fs::read_to_string(slurms.place("slurm.conf")).unwrap();
+    let plugin_dir = format!("{conf}PluginDir=/nonexistent:{}\n", so.parent().unwrap().display());
+    slurms.write("slurm.conf", &plugin_dir);
+    let (passed, said) = slurms.check(&format!("required libjobfence.so {}", slurms.given("")));
+    assert!(passed && said.contains(&format!(": is {}", so.display())), "{said}");
+    for (text, reason) in [("no library\n", "cannot be loaded: "), ("", "cannot be loaded: ")] {
+        let file = slurms.write("libjobfence.so", text);
+        let (passed, said) = slurms.check(&format!("required {} {}", file.display(), slurms.given("")));
+        assert!(!passed && said.contains(reason), "{said}");
+    }
+    // Libraries that are no plugin of this name.
+    let theirs = slurms.files.path().join("jobfence.so");
+    for library in ["/lib/x86_64-linux-gnu/libz.so.1", "/lib/aarch64-linux-gnu/libz.so.1"] {
+        if fs::copy(library, &theirs).is_ok() {
+            let (passed, said) = slurms.check(&format!("required {} {}", theirs.display(), slurms.given("")));
+            assert!(!passed && said.contains("is no plugin of Slurm's"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn check_tries_every_limit() {
+    let slurms = Slurms::new("limits");
+    let least = "the kernel's least is 1000 us";
+    let run = slurms.site.run.path();
+    for (arguments, passes, said) in [
+        ("CPUQuotaPeriod=1ms CPUQuotaPercent=50", false, least),
+        ("CPUQuotaPeriod=1ms", true, ""),
+        ("MaxCPUsPerTask=0.001", false, least),
+        ("MaxCPUsPerTask=0.001 OnError=fail,cpu:warn", true, "OnError lets jobs run without it"),
+        ("MaxCPUsPerTask=0.001 OnError=warn", false, "with OnError=warn jobs run without"),
+        ("MaxCPUsPerTask=0.001 Mode=observe", true, "a job would be observed here"),
+        ("MaxRAMPerTask=50M MaxProcessesPerTask=10 MaxCPUsPerTask=0.5", true, ""),
+        ("IOMaxPerTask=/proc,rbps=1M", false, "/proc"),
+    ] {
+        let (passed, all) = slurms.check_with(arguments);
+        assert_eq!(passed, passes, "{arguments}: {all}");
+        assert!(all.contains(said), "{arguments}: {all}");
+    }
+    let key = |key: &str| format!("by {key} ({} argument 3)", slurms.place("plugstack.conf:1"));
+    let (_, said) = slurms.check_with("MaxCPUsPerTask=0.001");
+    assert!(said.contains(&key("MaxCPUsPerTask=0.001")), "{said}");
+    // The records' directory is made as a step makes it, in one that is there.
+    let so = common::shared_object();
+    let line =
+        |run: &Path| format!("required {} CgroupBase={} RunDir={}", so.display(), slurms.site.base.name, run.display());
+    let (passed, said) = slurms.check(&line(&run.join("no/such")));
+    let place =
+        format!("by RunDir={} ({} argument 2)", run.join("no/such").display(), slurms.place("plugstack.conf:1"));
+    assert!(!passed && said.contains("make it, or set RunDir") && said.contains(&place), "{said}");
+    for (mode, owner) in [(0o755, 0), (0o700, 65_534)] {
+        let theirs = run.join("theirs");
+        fs::create_dir(&theirs).unwrap();
+        fs::set_permissions(&theirs, fs::Permissions::from_mode(mode)).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(owner), None).unwrap();
+        let (passed, said) = slurms.check(&line(&theirs));
+        assert!(!passed && said.contains("RunDir must belong to root and have mode 0700"), "{said}");
+        fs::remove_dir(&theirs).unwrap();
+    }
+    assert!(slurms.check(&line(&run.join("new"))).0 && run.join("new").is_dir());
+}
+
+/// Combinations that no job on this node can have are no fault; those that one can have are.
+#[test]
+fn check_looks_at_sections_as_they_come_together() {
+    let slurms = Slurms::new("together");
+    let check = |text: &str| {
+        let config = slurms.write("sections.conf", text);
+        slurms.check_with(&format!("config={}", config.display()))
+    };
+    for (text, jobs) in [
+        (
+            "[Partition=gpu]\nCPUQuotaPeriod=1ms\n[User=eve]\nCPUQuotaPercent=50\n",
+            "job with [Partition=gpu] [User=eve]",
+        ),
+        ("[Partition=gpu]\nCPUQuotaPeriod=1ms\n[Partition=cpu]\nCPUQuotaPercent=50\n", ""),
+        ("[Node=elsewhere[1-9]]\nMaxCPUsPerTask=0.001\n", "job"),
+    ] {
+        let (passed, said) = check(text);
+        let passes = jobs.is_empty() || jobs == "job";
+        // Which node this is slurm.conf does not say yet.
+        if jobs == "job" {
+            assert!(!passed, "{said}");
+            let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+            let conf = fs::read_to_string(slurms.place("slurm.conf")).unwrap();
+            slurms.write("slurm.conf", &format!("{conf}NodeName={} CPUs=1\n", host.trim().split('.').next().unwrap()));
+            assert!(check(text).0, "{}", check(text).1);
+        } else {
+            assert_eq!(passed, passes, "{said}");
+            assert!(said.contains(&format!("NO {jobs} would be fenced")) || passes, "{said}");
+        }
+    }
+}
+
+#[test]
+fn check_without_root_says_what_it_did_not_see() {
+    let slurms = Slurms::new("user");
+    let dir = slurms.files.path();
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    for (from, to) in
+        [(Path::new(env!("CARGO_BIN_EXE_jobfence")), "jobfence"), (&common::shared_object(), "libjobfence.so")]
+    {
+        fs::copy(from, dir.join(to)).unwrap();
+    }
+    // One that is right, and root's.
+    let run = dir.join("run");
+    fs::create_dir(&run).unwrap();
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
+    let check = |more: &str| {
+        let line = format!("required {} RunDir={} {more}\n", dir.join("libjobfence.so").display(), run.display());
+        slurms.write("plugstack.conf", &line);
+        let mut check = Command::new(dir.join("jobfence"));
+        let output =
+            check.arg("check").env("SLURM_CONF", slurms.place("slurm.conf")).uid(65_534).gid(65_534).output().unwrap();
+        (output.status.code(), format!("{}{}", out(&output), err(&output)))
+    };
+    let (status, said) = check("");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("not being root: RunDir, the directories of jobs and their limits were not tried"), "{said}");
+    assert!(said.contains("it cannot be known without root") && said.contains("plugin         required"), "{said}");
+    for wrong in ["NO job", "remove it", "must belong to root"] {
+        assert!(!said.contains(wrong), "{said}");
+    }
+    // What anybody can see is said all the same.
+    let (status, said) = check("MaxCPUsPerTask=0.001");
+    assert!(
+        status == Some(1) && said.contains("verdict        NO job would be fenced here as configured: 0.001 CPUs"),
+        "{said}"
+    );
+    fs::set_permissions(dir.join("plugstack.conf"), fs::Permissions::from_mode(0o600)).unwrap();
+    let (status, said) = check("");
+    assert!(status == Some(1) && said.contains("whether Slurm loads the plugin was not seen"), "{said}");
+    assert!(!said.contains("no line of"), "{said}");
+    let config = slurms.write("jobfence.conf", "Mode=enforce\n");
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(dir.join("plugstack.conf"), fs::Permissions::from_mode(0o644)).unwrap();
+    let (status, said) = check(&format!("config={}", config.display()));
+    assert!(status == Some(1) && said.contains("not root: what only root may read was not seen"), "{said}");
+}
+
+/// A check leaves nothing behind: neither one that is ended in its middle, nor, once another has come and the janitor has looked,
+/// one that was killed.
+#[test]
+fn check_leaves_nothing_behind() {
+    let slurms = Slurms::new("behind");
+    let overlay = "ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup\nJobAcctGatherType=jobacct_gather/cgroup\n";
+    slurms.write("slurm.conf", overlay);
+    slurms.write("cgroup.conf", "ConstrainRAMSpace=yes\n");
+    assert!(slurms.check_with("").0, "{}", slurms.check_with("").1);
+    let left = |pid: u32| {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let tops = mounts.lines().filter(|line| line.contains(" - cgroup")).map(|line| line.split(' ').nth(4).unwrap());
+        let mine = [format!("slurm_jobfence-check-{pid}"), format!("uid_{}", u32::MAX - 1 - pid)];
+        let found = tops.flat_map(|top| {
+            let base = Path::new(top).join(&slurms.site.base.name);
+            [PathBuf::from(top), base].map(|dir| mine.clone().map(|name| dir.join(name)))
+        });
+        found.flatten().filter(|dir| dir.exists()).collect::<Vec<_>>()
+    };
+    let start = || {
+        let mut check = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        let check = check.arg("check").env("SLURM_CONF", slurms.place("slurm.conf"));
+        check.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGKILL] {
+        for round in 0..20 {
+            let mut check = start();
+            let pid = check.id();
+            // When it has made some, or at some time.
+            let deadline = Instant::now() + Duration::from_millis(200);
+            while Instant::now() < deadline && (round % 2 == 1 || left(pid).is_empty()) {
+                if round % 2 == 1 {
+                    std::thread::sleep(Duration::from_millis(round * 2));
+                    break;
+                }
+            }
+            let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
+            check.wait().unwrap();
+            if signal == Signal::SIGKILL {
+                assert!(slurms.check_with("").0);
+                assert!(slurms.site.command("reap").output().unwrap().status.success());
+            }
+            assert_eq!(left(pid), Vec::<PathBuf>::new(), "after {signal}");
+        }
+    }
 }
 
 /// `attach         a process was moved in 6.80 ms, and the next in 0.04 ms`, and then which hierarchies would be faster.

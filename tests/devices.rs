@@ -285,7 +285,7 @@ fn check_says_beforehand_what_cannot_be() {
     let write = |name: &str, text: &str| fs::write(temp.path().join(name), text).unwrap();
     let config = temp.path().join("jobfence.conf");
     write("slurm.conf", "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/cgroup\n");
-    write("plugstack.conf", "required libjobfence.so\n");
+    write("plugstack.conf", &format!("required {}\n", common::shared_object().display()));
     let check = |theirs: &str, ours: &str| {
         write("cgroup.conf", theirs);
         write("jobfence.conf", ours);

@@ -3,16 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
-/// Beside the test programs: cargo builds the cdylib for them too.
-fn shared_object() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let file = test.parent().unwrap().join("libjobfence.so");
-    assert!(file.exists(), "{} is missing", file.display());
-    file
-}
+#[path = "common/plugin.rs"]
+mod plugin;
+use plugin::shared_object;
 
 fn output(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap();

@@ -196,10 +196,10 @@ impl Loaded {
         self.written.sections.iter().map(|section| (section.header.as_str(), section.settings.as_slice()))
     }
 
-    /// What holds for all jobs, and with each section by itself.
-    pub fn configs(&self) -> impl Iterator<Item = Config> {
-        let each = (0..self.written.sections.len()).map(|index| self.with_sections(&[index]).config);
-        std::iter::once(self.config.clone()).chain(each)
+    /// What holds for a job that has no section, and for one that has one of them alone.
+    pub fn one_by_one(&self) -> impl Iterator<Item = Candidate> {
+        let each = (0..self.written.sections.len()).map(|index| self.with_sections(&[index]));
+        std::iter::once(self.with_sections(&[])).chain(each)
     }
 
     /// The strictest of what any job can have, key by key: for what goes wrong before a job's sections are known.

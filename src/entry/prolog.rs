@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn nothing_is_taken_for_none_in_any_release() {
         let sluid = ("SLURM_JOB_SLUID", "s1");
-        let releases: [(&str, Option<(&str, &str)>, bool); 9] = [
+        let releases = [
             ("22.05", None, false),
             ("23.02", None, false),
             ("23.11", None, false),

@@ -17,7 +17,7 @@ mod outside;
 mod slurmd;
 mod step;
 mod told;
-mod version;
+pub mod version;
 
 use api::{Spank, bindings};
 

@@ -583,7 +583,10 @@ pub fn none_for_the_user(plan: &Plan, hierarchy: &Hierarchy) -> Vec<LimitError> 
             .at(&hierarchy.mount)
             .hint("take the PerUser keys out of jobfence.conf, or leave the cgroups to jobfence (ProctrackType=proctrack/linuxproc)")
     };
-    let theirs = RULES.iter().filter(|rule| hierarchy.has(rule.controller) && writes_any(rule, &plan.user));
+    // Which disks they are is not known yet when nothing has been looked for.
+    let throttles = |limit| limit == Limit::Io && !plan.user.io.is_empty();
+    let is_planned = |rule: &&Rule| writes_any(rule, &plan.user) || throttles(rule.limit);
+    let theirs = RULES.iter().filter(|rule| hierarchy.has(rule.controller)).filter(is_planned);
     theirs.map(|rule| (rule.limit, error())).collect()
 }
 

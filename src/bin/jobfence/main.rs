@@ -68,7 +68,8 @@ impl Configured {
         self.config.is_none() && self.overrides.is_empty()
     }
 
-    fn load(&self) -> Result<Loaded, config::LoadError> {
+    /// The same as arguments in plugstack.conf, each with the option that gives it.
+    fn named_arguments(&self) -> (Vec<Vec<u8>>, Vec<String>) {
         let mut arguments: Vec<Vec<u8>> = Vec::new();
         let mut names = Vec::new();
         if let Some(file) = &self.config {
@@ -83,6 +84,11 @@ impl Configured {
             arguments.push(argument.as_encoded_bytes().to_vec());
             names.push(format!("-o {}", argument.to_string_lossy().escape_debug()));
         }
+        (arguments, names)
+    }
+
+    fn load(&self) -> Result<Loaded, config::LoadError> {
+        let (arguments, names) = self.named_arguments();
         let name = |number: usize| names.get(number.saturating_sub(1)).cloned().unwrap_or_default();
         config::load_named(&arguments.iter().map(Vec::as_slice).collect::<Vec<_>>(), &name)
     }

@@ -43,7 +43,8 @@ extern "C" fn set_plugin_version() {
     }
 }
 
-fn release(api_version: c_long) -> Option<u32> {
+/// The number of the release whose `slurm_api_version()` this is, with 0 for its patch; `None`: it is not known.
+pub fn release(api_version: c_long) -> Option<u32> {
     RELEASES.iter().find(|(api, _)| *api == api_version >> 16).map(|(_, release)| *release)
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! plugstack.conf, whether it loads us, and files that include themselves.
 
-use jobfence::slurm_placement::{Plugin, Slurm};
+use jobfence::plugstack::{self, Found};
+use jobfence::slurm_placement::Slurm;
 
 use super::{files, slurm_conf::within, text};
 
@@ -11,6 +12,7 @@ pub const WORDS: &[&str] = &[
     "include plugstack.conf\n",
     "include *.conf\n",
     "include plug*\n",
+    "include [a-z]*/../?lug*.conf\n",
     "# ",
 ];
 
@@ -18,14 +20,13 @@ pub fn run(data: &[u8]) {
     let data = within(data);
     files::put("stack/plugstack.conf", &data);
     let file = files::put("stack/slurm.conf", b"");
-    match Slurm::of(&file).plugin() {
-        Plugin::Line { line, file, arguments } => {
-            assert!(file.to_string_lossy().ends_with("libjobfence.so"));
-            assert!(line.starts_with("required ") || line.starts_with("optional "));
-            let words: Vec<String> = text(&data).split_whitespace().map(str::to_owned).collect();
-            assert!(arguments.iter().all(|argument| words.iter().any(|word| word.starts_with(argument.as_str()))));
-        }
-        Plugin::NoFile(line) => panic!("a path with a slash: {line}"),
-        Plugin::Missing(_) => {}
+    if let Found::Line(line) = plugstack::find(Slurm::of(&file).plugstack()) {
+        assert!(line.plugin.contains("jobfence") && line.number > 0);
+        let all = text(&data);
+        // A line that Slurm reads in pieces can be cut within a word.
+        let is_said = |word: &String| line.is_cut || all.contains(word.as_str());
+        assert!(is_said(&line.plugin) && line.arguments.iter().all(is_said));
+        let is_word = |word: &String| !word.is_empty() && !word.contains([' ', '\t', '\n', '#']);
+        assert!(is_word(&line.plugin) && line.arguments.iter().all(is_word));
     }
 }

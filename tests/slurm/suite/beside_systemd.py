@@ -199,8 +199,8 @@ def needs_no_scope(site):
     with without_scope(site):
         done = site.command("jobfence", "check")
         expect_equal(done.returncode, 0, f"exit status of jobfence check ({done.stdout})")
-        # There is nowhere to move a process to, but what is known is said.
-        expect_match(r"(?m)^attach +cannot be measured: .*\nfavordynmods +is (on|off) in /sys/fs/cgroup$", done.stdout, "check")
+        # It moves processes where Slurm would.
+        expect_match(r"(?m)^attach +a process was moved in .*\nfavordynmods +is (on|off) in /sys/fs/cgroup", done.stdout, "check")
         jobid = site.submit(site.users[0], "srun --mem=100 sleep 300", "-c1", "--mem=200")
         batch, step = fenced(site, jobid), fenced(site, jobid, "step_0")
         expect_limits(batch.parent, 1.0, 200)

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! How long it takes to move a process into a step, and what the mount option `favordynmods` would save of that.
+//!
+//! Since Linux 6.0 a move waits for an RCU grace period when there was none for a while, as before a job starts; a mount of any
+//! hierarchy with this option ends that for all.
+
+use std::time::{Duration, Instant};
+
+use jobfence::cgroup::layout;
+use jobfence::config::Config;
+use jobfence::error::Result;
+use jobfence::fence;
+use jobfence::host::Host;
+use jobfence::slurm_placement::Slurm;
+
+use super::slurms::Places;
+use super::trial::{self, Idle};
+
+/// What is less is nothing to a job.
+const NOTICED: f64 = 1.0;
+
+/// Says it. `own`: whether jobs are moved by us, and not by Slurm.
+pub fn say(host: &Host, config: &Config, slurm: Option<&Slurm>, places: &Places, own: bool) {
+    let scope = if own { None } else { places.scopes.first() };
+    let saved = if !own && scope.is_none() {
+        None
+    } else {
+        match trial::measured(host, config, slurm, scope, measure) {
+            Ok((first, next)) => {
+                let (first, next) = (first.as_secs_f64() * 1e3, next.as_secs_f64() * 1e3);
+                println!("attach         a process was moved in {first:.2} ms, and the next in {next:.2} ms");
+                Some((first - next).max(0.0))
+            }
+            Err(error) => {
+                println!("attach         cannot be measured: {error}");
+                None
+            }
+        }
+    };
+    let mounts = host.proc.read("self/mountinfo").unwrap_or_default();
+    let controllers = fence::controllers(config);
+    let used = host.hierarchies(&controllers).unwrap_or_default();
+    let mut has = Vec::new();
+    let mut lacks = Vec::new();
+    for hierarchy in used {
+        let is_on = layout::options(&mounts, &hierarchy.mount).contains(&"favordynmods");
+        if is_on { &mut has } else { &mut lacks }.push(hierarchy.mount.display().to_string());
+    }
+    let (has, lacks) = (has.join(", "), lacks.join(", "));
+    if lacks.is_empty() {
+        return println!("favordynmods   is on in {has}");
+    } else if !has.is_empty() {
+        return println!("favordynmods   is on in {has} (that counts for all), off in {lacks}");
+    } else if !knows_favordynmods() {
+        return println!("favordynmods   is off in {lacks}: Linux before 6.0 has no such option, and does not wait");
+    }
+    let by = if own { "" } else { ", in moves by Slurm" };
+    match saved {
+        None => println!("favordynmods   is off in {lacks}"),
+        Some(saved) if saved < NOTICED => {
+            println!(
+                "favordynmods   is off in {lacks}; it would save a job's start about {saved:.1} ms{by}, which is nothing"
+            );
+        }
+        Some(saved) => println!(
+            "favordynmods   is off in {lacks}; it would save a job's start about {saved:.1} ms{by}, and make every fork and exit \
+             on the node a little slower: see jobfence(8), check"
+        ),
+    }
+}
+
+/// Moves two processes, the first of them when nobody has been moved for a while.
+fn measure(put: &mut dyn FnMut(i32) -> Result<()>) -> Result<(Duration, Duration)> {
+    /// More than the grace periods that are still to come after the step was made.
+    const QUIET: Duration = Duration::from_millis(50);
+    let idle = Idle::start(2)?;
+    std::thread::sleep(QUIET);
+    let mut moved = [Duration::ZERO; 2];
+    for (pid, took) in idle.pids().iter().zip(&mut moved) {
+        let start = Instant::now();
+        put(*pid)?;
+        *took = start.elapsed();
+    }
+    Ok(moved.into())
+}
+
+/// Linux 6.0 brought the wait and the option.
+fn knows_favordynmods() -> bool {
+    let major = |name: nix::sys::utsname::UtsName| name.release().to_str()?.split('.').next()?.parse::<u32>().ok();
+    nix::sys::utsname::uname().ok().and_then(major).is_none_or(|major| major >= 6)
+}

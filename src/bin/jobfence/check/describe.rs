@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What is here: cgroup hierarchies, whose directories jobs will be in, what protects their memory, which disks they use.
+
+use jobfence::cgroup::dir::Dir;
+use jobfence::cgroup::disk::Disks;
+use jobfence::cgroup::io::{self, IoRules};
+use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
+use jobfence::cgroup::protection;
+use jobfence::config::{Config, Loaded, Percent, SwapSpace};
+use jobfence::fence;
+use jobfence::host::{Host, is_delegated};
+use jobfence::slurm_placement::{Placement, Slurm};
+
+use super::slurms;
+
+/// Says what holds for some jobs only; with `keys` the whole as a file.
+pub fn sections(loaded: &Loaded, slurm: Option<&Slurm>, keys: bool) {
+    if keys {
+        print!("{}", loaded.config);
+    }
+    for (header, settings) in loaded.sections() {
+        if keys {
+            println!("{header}");
+            settings.iter().for_each(|setting| println!("{setting}"));
+        } else {
+            let keys: Vec<&str> = settings.iter().map(|setting| setting.key().name).collect();
+            println!("section        {header} {}", keys.join(", "));
+        }
+    }
+    if loaded.asked().job && slurm.is_some_and(|slurm| !slurm.has_prolog()) {
+        println!(
+            "sections       slurm.conf has no Prolog=, so nobody says a job's QOS and account, nor the partition of one without a \
+             batch step: the strictest of all that it could be holds; see 'jobfence prolog' in jobfence(8)"
+        );
+    }
+}
+
+/// Which directories would be ours.
+#[derive(Default)]
+pub struct Ours {
+    pub any: bool,
+    /// Those in which something is limited.
+    pub limits: bool,
+}
+
+/// Says what is here.
+pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
+    let kind = match host.layout.kind() {
+        Kind::Unified => "unified: cgroup v2 alone",
+        Kind::Hybrid => "hybrid: limits on cgroup v1, killing and counting on cgroup v2",
+        Kind::Legacy => "legacy: cgroup v1 alone",
+    };
+    println!("layout         {kind}");
+    println!("systemd        {}", if host.systemd { "is the service manager" } else { "is not running here" });
+    if let Some(scheduler) = &host.scheduler {
+        println!("scheduler      {scheduler}");
+    }
+    let controllers = fence::controllers(config);
+    let used = host.hierarchies(&controllers).unwrap_or_default();
+    match slurm {
+        Some(slurm) => println!("slurm.conf     {}", slurm.file().display()),
+        None => println!(
+            "slurm.conf     was not found (SLURM_CONF can name it): taking it that Slurm uses no cgroups itself"
+        ),
+    }
+    let mut own = Ours::default();
+    for hierarchy in &host.layout.hierarchies {
+        let mark = if used.contains(&hierarchy) { "used" } else { "-" };
+        println!("hierarchy      {hierarchy}: {mark}");
+        if !used.contains(&hierarchy) {
+            continue;
+        }
+        match slurm.map(|slurm| slurm.placement(hierarchy)) {
+            Some(Placement::Overlay(because)) => {
+                println!("placement      overlay, in Slurm's own directories: {because}");
+                if hierarchy.has("memory") && config.constrain_ram_space && !slurm.is_some_and(Slurm::limits_memory) {
+                    println!(
+                        "               memory is limited for each step, and not for a job as a whole: let Slurm do it \
+                         (TaskPlugin=task/cgroup, ConstrainRAMSpace=yes in cgroup.conf)"
+                    );
+                }
+                let swap = slurm.and_then(Slurm::swap_in_words).filter(|_| hierarchy.has("memory"));
+                if let (Some(theirs), SwapSpace::Auto) = (swap, config.constrain_swap_space) {
+                    println!("               swap is as Slurm says, since it limits memory itself: {theirs}");
+                }
+                for scope in slurms::scopes(hierarchy) {
+                    protected(host, config, hierarchy, &scope.path().to_string_lossy());
+                }
+                if !slurm.is_some_and(|slurm| slurm.makes_ours_first(hierarchy)) {
+                    continue;
+                }
+                // Until Slurm makes its own.
+                own.any = true;
+            }
+            other => {
+                let because = match other {
+                    Some(Placement::Own(because)) => format!(": {because}"),
+                    _ => String::new(),
+                };
+                println!("placement      own, below {}{because}", host.base);
+                own.any = true;
+                own.limits |= controllers.iter().any(|controller| hierarchy.has(controller));
+                protected(host, config, hierarchy, &hierarchy.mount.join(&host.base).to_string_lossy());
+            }
+        }
+        let base = || {
+            hierarchy.open().and_then(|mut dir| {
+                for name in host.base.split('/') {
+                    dir = dir.child(name)?;
+                }
+                Ok(dir)
+            })
+        };
+        match base() {
+            Ok(base) if hierarchy.version == Version::V2 && host.systemd => println!(
+                "delegation     {} {}",
+                base.path().display(),
+                match is_delegated(&base) {
+                    Some(true) => "is delegated to us by systemd",
+                    Some(false) => "is NOT delegated by systemd",
+                    None => "exists (whether it is delegated cannot be read here)",
+                }
+            ),
+            Ok(base) => println!("delegation     {} exists", base.path().display()),
+            Err(error) if hierarchy.version == Version::V2 && host.systemd => println!("delegation     {error}"),
+            Err(_) => println!("delegation     {}/{} will be made", hierarchy.mount.display(), host.base),
+        }
+    }
+    own
+}
+
+/// Says which disks would be throttled, and what the kernel does not hold. A target that is on none is a fault of its limit.
+pub fn io(host: &Host, config: &Config) {
+    let rules = [&config.io_max, &config.io_max_per_user, &config.io_max_per_task];
+    let all = rules.into_iter().fold(IoRules::default(), |all, rules| all.at_most(rules));
+    let Some(hierarchy) = host.layout.with_controller("io") else { return };
+    let root = || hierarchy.open().ok().filter(|_| hierarchy.version == Version::V2);
+    if config.io_weight.is_some() && !Dir::open("/sys").is_ok_and(|sys| io::weights_work(&sys, root().as_ref())) {
+        println!(
+            "i/o            IOWeight changes nothing now: no disk has the scheduler bfq (/sys/block/DISK/queue/scheduler) or, on \
+             cgroup2, blk-iocost (io.cost.qos)"
+        );
+    }
+    if all.is_empty() {
+        return;
+    }
+    let Ok(disks) = Disks::read(&host.proc) else { return };
+    for rule in all.iter() {
+        if let Ok(disk) = disks.of(&rule.target) {
+            println!("i/o            {} is on {} ({disk})", rule.target.display(), disks.name(disk));
+        }
+    }
+    if hierarchy.version == Version::V1 {
+        println!(
+            "i/o            cgroup v1 throttles each step by itself and not those of a job or user together, and nothing that the \
+             kernel writes out later from the page cache: only reading, and direct or synchronous writing. cgroup2 does both"
+        );
+    }
+}
+
+/// Says whether the protection of jobs' memory reaches those that are to be below this directory, and what to set where not:
+/// nothing of what is above our own directory, or of Slurm's, is ours to write.
+fn protected(host: &Host, config: &Config, hierarchy: &Hierarchy, top: &str) {
+    let wanted = [("memory.low", "MemoryLow", config.memory_low), ("memory.min", "MemoryMin", config.memory_min)];
+    if hierarchy.version == Version::V1 || !hierarchy.has("memory") {
+        return;
+    }
+    let mounts = host.proc.read("self/mountinfo").unwrap_or_default();
+    let recursive = layout::options(&mounts, &hierarchy.mount).contains(&"memory_recursiveprot");
+    let mount = hierarchy.mount.to_string_lossy();
+    let below = top.strip_prefix(&*mount).unwrap_or(top);
+    for (file, property, _) in wanted.into_iter().filter(|(.., percent)| *percent > Percent::ZERO) {
+        match hierarchy.open().and_then(|root| protection::gap(&root, below, file, recursive)) {
+            Ok(None) => println!("protection     {file} of jobs has an effect: what is above them is protected, too"),
+            Ok(Some(path)) => {
+                let remedy = match path.rsplit('/').next() {
+                    Some(unit) if host.systemd => format!("systemctl set-property {unit} {property}=SIZE"),
+                    _ => format!("echo SIZE >{mount}/{path}/{file}"),
+                };
+                println!(
+                    "protection     {file} of jobs has NO effect: {path} is not protected itself; for as much as jobs are to have \
+                     together: {remedy}"
+                );
+            }
+            Err(error) => println!("protection     {file}: {error}"),
+        }
+    }
+}

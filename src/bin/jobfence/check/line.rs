@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The line of plugstack.conf: what it gives the plugin, and what the command line says beside it.
+
+use std::path::{Path, PathBuf};
+
+use jobfence::config::{self, Candidate, KEYS, Loaded};
+use jobfence::plugstack::{self, Found, Line};
+use jobfence::slurm_placement::Slurm;
+
+use super::load;
+use crate::Configured;
+
+/// The line by which Slurm would load us, in `file` or where slurm.conf says; `None` where there is no Slurm.
+pub fn find(file: Option<&Path>, slurm: Option<&Slurm>) -> Option<(PathBuf, Found)> {
+    let file = file.map_or_else(|| slurm.map(Slurm::plugstack), Some)?;
+    Some((file.to_owned(), plugstack::find(file)))
+}
+
+/// The line, if there is one.
+fn of(found: Option<&(PathBuf, Found)>) -> Option<&Line> {
+    match found {
+        Some((_, Found::Line(line))) => Some(line),
+        _ => None,
+    }
+}
+
+/// Says what Slurm would make of it, and why it would load nothing, if so.
+pub fn look((file, found): &(PathBuf, Found), slurm: Option<&Slurm>) -> Option<String> {
+    match found {
+        Found::Line(line) if line.is_cut => {
+            println!(
+                "plugin         {line}: is longer than 4095 bytes, after which Slurm begins another line; put keys into jobfence.conf"
+            );
+            Some(format!("NO job would be fenced here: Slurm cuts {}", line.place()))
+        }
+        Found::Line(line) => match load::load(line, slurm.and_then(Slurm::plugin_dir)) {
+            Ok(loaded) if loaded == Path::new(&line.plugin) => {
+                println!("plugin         {line}");
+                None
+            }
+            Ok(loaded) => {
+                println!("plugin         {line}: is {}", loaded.display());
+                None
+            }
+            Err(why) => {
+                println!("plugin         {line}: {why}");
+                let then = match line.required {
+                    true => "Slurm cannot load the plugin, and starts no job without it",
+                    false => "Slurm cannot load the plugin, and starts jobs without it (the line says optional)",
+                };
+                Some(format!("NO job would be fenced here: {then}"))
+            }
+        },
+        Found::Nothing(ignored) => {
+            let ignored = match ignored.as_slice() {
+                [] => String::new(),
+                places => {
+                    format!("; Slurm ignores {}, which does not begin with 'required' or 'optional'", places.join(", "))
+                }
+            };
+            println!("plugin         no line of {} loads libjobfence.so{ignored}", file.display());
+            Some("NO job would be fenced here: Slurm does not load the plugin".to_owned())
+        }
+        Found::Unseen(error) => {
+            println!("plugin         {error}: whether Slurm loads the plugin was not seen");
+            None
+        }
+    }
+}
+
+/// The line by which sessions are fenced, with this configuration: the file that Slurm loads, with the same arguments.
+pub fn of_pam(configured: &Configured, found: Option<&(PathBuf, Found)>) -> String {
+    let beside = || {
+        let program = std::env::current_exe().unwrap_or_default();
+        let found = program.ancestors().nth(2).map(|prefix| prefix.join("lib/slurm/libjobfence.so"));
+        found.filter(|file| file.is_file()).unwrap_or_else(|| PathBuf::from("/usr/lib/slurm/libjobfence.so"))
+    };
+    let (file, mut arguments) = match of(found) {
+        Some(line) if line.plugin.starts_with('/') => (PathBuf::from(&line.plugin), line.arguments.clone()),
+        Some(line) => (beside(), line.arguments.clone()),
+        None => (beside(), Vec::new()),
+    };
+    if let Some(config) = &configured.config {
+        let config = std::path::absolute(config).unwrap_or_else(|_| config.clone());
+        arguments.retain(|argument| !argument.to_ascii_lowercase().starts_with("config="));
+        arguments.insert(0, format!("config={}", config.display()));
+    }
+    let words = [vec![file.display().to_string()], arguments].concat();
+    format!("session required {}", words.join(" "))
+}
+
+/// This node's name in slurm.conf: as slurmd says it, or the host's where a line has that.
+pub fn node(slurm: Option<&Slurm>) -> Option<String> {
+    std::env::var("SLURMD_NODENAME").ok().or_else(|| {
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        let host = host.to_string_lossy().split('.').next().unwrap_or_default().to_owned();
+        slurm.is_none_or(|slurm| slurm.has_node(&host)).then_some(host)
+    })
+}
+
+/// What the plugin would be given, each with who says it: the line's arguments, but for keys that the command line has, and
+/// then those of the command line.
+pub struct Given(Vec<(Vec<u8>, String)>);
+
+impl Given {
+    pub fn of(found: Option<&(PathBuf, Found)>, configured: &Configured) -> Self {
+        let key =
+            |argument: &[u8]| argument.split(|byte| *byte == b'=').next().unwrap_or_default().to_ascii_lowercase();
+        let (ours, options) = configured.named_arguments();
+        let ours: Vec<(Vec<u8>, String)> = ours.into_iter().zip(options).collect();
+        let is_ours = |argument: &[u8]| ours.iter().any(|(ours, _)| key(ours) == key(argument));
+        let mut given = Vec::new();
+        if let Some(line) = of(found) {
+            for (number, argument) in line.arguments.iter().enumerate() {
+                if !is_ours(argument.as_bytes()) {
+                    given.push((argument.clone().into_bytes(), format!("{} argument {}", line.place(), number + 1)));
+                }
+            }
+        }
+        given.extend(ours);
+        Self(given)
+    }
+
+    /// Reads the configuration as the plugin does.
+    pub fn load(&self) -> Result<Loaded, Vec<String>> {
+        let arguments: Vec<&[u8]> = self.0.iter().map(|(argument, _)| argument.as_slice()).collect();
+        let name =
+            |number: usize| self.0.get(number.saturating_sub(1)).map_or_else(String::new, |(_, who)| who.clone());
+        config::load_named(&arguments, &name)
+            .map_err(|errors| errors.errors().iter().map(ToString::to_string).collect())
+    }
+
+    /// What a job has that sets one of these keys: `KEY=VALUE (PLACE)`.
+    pub fn settings(&self, candidate: &Candidate, keys: &[&str]) -> Vec<String> {
+        let keys = keys.iter().filter_map(|name| KEYS.iter().find(|key| key.name == *name));
+        let last = keys.filter_map(|key| candidate.said_of(key).last());
+        last.map(|setting| format!("{setting} ({})", setting.origin())).collect()
+    }
+}

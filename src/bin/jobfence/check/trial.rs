@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A step by the way that a job's goes, with the least that a job can be granted: made, limited, entered by a process, removed.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use jobfence::cgroup::cpuset;
+use jobfence::cgroup::devices::Devices;
+use jobfence::cgroup::dir::Dir;
+use jobfence::cgroup::disk::Disks;
+use jobfence::cgroup::place::Membership;
+use jobfence::config::{Candidate, Config, Limit, Loaded, Mode, OnError, Resolved};
+use jobfence::cpu_list::CpuList;
+use jobfence::error::{Error, Result};
+use jobfence::facts::Facts;
+use jobfence::fence::{self, Fence, LimitError};
+use jobfence::host::Host;
+use jobfence::impossible;
+use jobfence::janitor;
+use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::policy::{self, Plan};
+use jobfence::record::Records;
+use jobfence::requests::Word;
+use jobfence::slurm_placement::Slurm;
+use jobfence::topology::Topology;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork, pipe2};
+
+use super::Cause;
+use super::slurms::{Likeness, Places};
+
+/// With less the process of the trial could not live.
+const LEAST_MEMORY: u64 = 4 << 20;
+
+/// What the least of jobs would get that has certain sections.
+pub struct Planned {
+    config: Config,
+    plan: Plan,
+    /// What cannot be, as far as that is known before anything is tried.
+    pub errors: Vec<LimitError>,
+}
+
+/// They are the same where the same would be written into the same directories.
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        let on = |planned: &Self| (planned.config.mode, planned.config.on_error, fence::controllers(&planned.config));
+        (&self.plan, &self.errors) == (&other.plan, &other.errors) && on(self) == on(other)
+    }
+}
+
+impl Planned {
+    pub fn of(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>, candidate: &Candidate, places: &Places) -> Self {
+        let mut config = candidate.config.clone();
+        config.on_error = config.on_error.within(config.mode);
+        let memory = config.min_ram_space.max(LEAST_MEMORY);
+        let mut grant = Grant::whole(Some(Cpus::whole(1)), Some(memory));
+        let topology = || Topology::of_node(loaded.file.as_deref());
+        if config.constrain_cores
+            && let Ok(topology) = topology()
+        {
+            let core = a_core(host, places, &topology);
+            (grant.job_cores, grant.step_cores) = (core.clone(), core);
+        }
+        let resolved = Resolved::plain(config.clone());
+        let (mut plan, errors) =
+            policy::of_step(&resolved, &Facts::default(), &grant, &Word::default(), true, topology);
+        let mut planned = Self { config, plan: plan.clone(), errors: Vec::new() };
+        if planned.config.mode != Mode::Enforce {
+            return planned;
+        }
+        let known = impossible::of_config(host, &planned.config, slurm, loaded.file.as_deref());
+        planned.add(known.into_iter().chain(errors));
+        let disks = plan.names_disks().then(|| Disks::read(&host.proc));
+        planned.add(match disks {
+            None => Vec::new(),
+            Some(Ok(disks)) => plan.find_disks(&disks),
+            Some(Err(error)) => vec![(Limit::Io, error)],
+        });
+        if planned.config.constrain_devices {
+            let devices = Devices::new(planned.config.device_allow.clone(), planned.config.gpu_device.clone());
+            planned.add(devices.are_there().err().map(|error| (Limit::Devices, error)));
+        }
+        planned
+    }
+
+    fn add(&mut self, errors: impl IntoIterator<Item = LimitError>) {
+        for error in errors {
+            if !self.errors.contains(&error) {
+                self.errors.push(error);
+            }
+        }
+    }
+
+    /// Whether there is anything to try it in.
+    pub fn can_be_tried(&self, places: &Places) -> bool {
+        !places.are_nowhere()
+    }
+
+    /// What was tried.
+    pub fn in_words(&self) -> String {
+        let limits = match self.config.mode {
+            Mode::Enforce => format!("limits (the job to {}; the step to {})", self.plan.job, self.plan.step),
+            Mode::Observe | Mode::Off => "no limits".to_owned(),
+        };
+        format!("a step with {limits} was made, read back, entered by a process, and removed")
+    }
+
+    /// Tries it in each place. Returns the limits that could not be set; an error where there is no step at all.
+    pub fn run(&self, host: &Host, slurm: Option<&Slurm>, places: &Places) -> Result<Vec<LimitError>, (Cause, Error)> {
+        // Every step opens it, and makes it where it is missing.
+        if let Err(error) = Records::open(&self.config.run_dir) {
+            let is_missing = error.kernel_errno() == Some(Errno::ENOENT);
+            let error =
+                if is_missing { error.hint("make it, or set RunDir to a directory in one that exists") } else { error };
+            return Err((Cause::RunDir, error));
+        }
+        let mut errors = Vec::new();
+        if self.can_be_tried(places) {
+            for scope in places.each() {
+                errors.extend(self.run_in(host, slurm, scope).map_err(|error| (Cause::Step, error))?);
+            }
+        }
+        Ok(errors)
+    }
+
+    fn run_in(&self, host: &Host, slurm: Option<&Slurm>, scope: Option<&Dir>) -> Result<Vec<LimitError>> {
+        let _later = Signals::held();
+        refuse_within_a_job(host)?;
+        let key = key()?;
+        let mut likeness = Likeness::default();
+        let made = slurm.map_or(Ok(()), |slurm| likeness.make(host, slurm, &key, scope));
+        let errors = made.and_then(|()| self.fence(host, &key, &likeness));
+        let removed = likeness.remove();
+        errors.and_then(|errors| removed.map(|()| errors))
+    }
+
+    fn fence(&self, host: &Host, key: &JobKey, likeness: &Likeness) -> Result<Vec<LimitError>> {
+        let mut fence = Fence::open(host, &self.config, key, Some(&likeness.daemon()))?;
+        let mut errors = if self.config.mode == Mode::Enforce { fence.limit(&self.plan) } else { Vec::new() };
+        // A job that is refused has no process.
+        let is_refused = errors.iter().any(|(limit, _)| self.config.on_error.for_limit(*limit) == OnError::Fail);
+        let attached = if is_refused {
+            Ok(())
+        } else {
+            Idle::start(1).and_then(|idle| {
+                let pid = idle.pids()[0];
+                likeness.put(pid)?;
+                errors.extend(fence.attach(host, pid, Some(0))?);
+                Ok(())
+            })
+        };
+        let closed = fence.close(Instant::now() + self.config.cleanup_timeout);
+        attached.and(closed).map(|()| errors)
+    }
+}
+
+/// A core that jobs could have, by Slurm's number: one whose CPUs are not kept from the place in which jobs are.
+fn a_core(host: &Host, places: &Places, topology: &Topology) -> CpuList {
+    let cores = (0..topology.cores()).filter_map(|core| CpuList::parse(&core.to_string()));
+    let hierarchy = host.layout.with_controller("cpuset");
+    let root = hierarchy.and_then(|hierarchy| hierarchy.open().ok());
+    let base = root.as_ref().and_then(|root| root.child(&host.base).ok());
+    let given = places.scopes.first().into_iter().chain(&base).chain(&root).find_map(|dir| {
+        let version = hierarchy?.version;
+        cpuset::effective(dir, version).ok()
+    });
+    let mut usable = cores.clone().filter(|core| {
+        topology.cpus_of(core).is_ok_and(|cpus| given.as_ref().is_none_or(|given| cpus.is_within(given)))
+    });
+    usable.next().or_else(|| CpuList::parse("0")).unwrap_or_default()
+}
+
+/// A user that nobody is, so that no user's own limits are touched.
+fn key() -> Result<JobKey> {
+    let pid = std::process::id();
+    let job = Name::new(format!("check-{pid}"))?;
+    Ok(JobKey { node: None, uid: u32::MAX - 1 - pid, job, step: Name::new("0")? })
+}
+
+/// Slurm's directory of another step is no place to try in.
+fn refuse_within_a_job(host: &Host) -> Result<()> {
+    let us = Membership::read(&host.proc, Pid::this().as_raw())?;
+    let within = |hierarchy| us.slurms_own(hierarchy).and(us.path_in(hierarchy));
+    match host.layout.hierarchies.iter().find_map(within) {
+        None => Ok(()),
+        Some(path) => Err(Error::new("this process is in a job of Slurm's:")
+            .value(path)
+            .hint("run 'jobfence check' outside of one")),
+    }
+}
+
+/// Processes that do nothing, and end with this.
+pub struct Idle {
+    pids: Vec<i32>,
+    /// What they read from, and never comes.
+    write: Option<OwnedFd>,
+}
+
+impl Idle {
+    pub fn start(count: usize) -> Result<Self> {
+        let failed = |errno| Error::new("start a process to try it with").errno(errno);
+        // It ends when the writing end is closed: with this process, at the latest.
+        let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
+        let mut idle = Self { pids: Vec::new(), write: Some(write) };
+        for _ in 0..count {
+            // SAFETY: this process has one thread, and the child makes system calls only.
+            match unsafe { fork() }.map_err(failed)? {
+                ForkResult::Parent { child } => idle.pids.push(child.as_raw()),
+                ForkResult::Child => {
+                    drop(idle.write.take());
+                    let _ = nix::unistd::read(&read, &mut [0]);
+                    // SAFETY: ends the child without running what belongs to the parent.
+                    unsafe { libc::_exit(0) }
+                }
+            }
+        }
+        Ok(idle)
+    }
+
+    pub fn pids(&self) -> &[i32] {
+        &self.pids
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        drop(self.write.take());
+        for pid in &self.pids {
+            let _ = waitpid(Pid::from_raw(*pid), None);
+        }
+    }
+}
+
+/// While directories are there, signals that would end this process wait until they are gone.
+pub struct Signals(SigSet);
+
+impl Signals {
+    pub fn held() -> Self {
+        let mut before = SigSet::empty();
+        let mut ours = SigSet::empty();
+        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGPIPE]
+            .into_iter()
+            .for_each(|signal| ours.add(signal));
+        let _ = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&ours), Some(&mut before));
+        Self(before)
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.0), None);
+    }
+}
+
+/// What is moved to see how long that takes is in the same directories as a trial.
+pub fn measured<T>(
+    host: &Host,
+    config: &Config,
+    slurm: Option<&Slurm>,
+    scope: Option<&Dir>,
+    measure: impl FnOnce(&mut dyn FnMut(i32) -> Result<()>) -> Result<T>,
+) -> Result<T> {
+    let _later = Signals::held();
+    refuse_within_a_job(host)?;
+    let key = key()?;
+    let Some(scope) = scope else {
+        let mut fence = Fence::open(host, config, &key, None)?;
+        let result = measure(&mut |pid| fence.attach(host, pid, None).map(drop));
+        let closed = fence.close(Instant::now() + janitor::PATIENCE);
+        return result.and_then(|result| closed.map(|()| result));
+    };
+    let mut likeness = Likeness::default();
+    let made = slurm.map_or(Ok(()), |slurm| likeness.make(host, slurm, &key, Some(scope)));
+    let result = made.and_then(|()| measure(&mut |pid| likeness.put(pid)));
+    let removed = likeness.remove();
+    result.and_then(|result| removed.map(|()| result))
+}
