@@ -643,9 +643,9 @@ fn pam_denies_a_session_without_a_job_and_says_why() {
         assert_eq!(off.opened, GRANTED);
         off.close();
     }
-    for (door, place) in site.doors(&["Nonsense=1"]).iter().zip(["PAM", "plugstack.conf"]) {
+    for (door, place) in site.doors(&["Nonsense=1"]).iter().zip(["PAM argument 3", "-o Nonsense=1"]) {
         let broken = site.session("nobody", &door.line, &[]);
-        let said = format!(r#"{{"answer": {}, "said": ["jobfence: {place} argument 3, column 1: "#, door.refusal);
+        let said = format!(r#"{{"answer": {}, "said": ["jobfence: {place}, column 1: "#, door.refusal);
         assert!(broken.opened.starts_with(&said), "{}", broken.opened);
         broken.close();
     }
