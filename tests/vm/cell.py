@@ -130,9 +130,10 @@ def arguments():
     parser.add_argument("--share", metavar="N/M", help="the N-th part of them, where M cells have one each")
     parser.add_argument("--soak", type=int, metavar="N", help="no cases: so many short jobs, and kills at random")
     parser.add_argument("--seed", type=int, help="of an earlier --soak, for the same decisions")
+    parser.add_argument("--counted", action="store_true", help="the guest's clock counts instructions: slow, and punctual on a busy host")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.set_defaults(sites=["installed", "two-nodes"])
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def main():
@@ -153,7 +154,7 @@ def main():
         payload(directory)
         process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
-             os.environ.get("JOBFENCE_VM_TIMEOUT", str(seconds)), *["--reboots"] * reboots, "--", "sh", "-c", commands],
+             os.environ.get("JOBFENCE_VM_TIMEOUT", str(seconds)), *["--reboots"] * reboots, *["--counted"] * options.counted, "--", "sh", "-c", commands],
         )  # fmt: skip
         # It tidies up after itself, and so do we once it has.
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())

@@ -87,4 +87,6 @@ CHECKED = (
     # Both placements in one job. What fails and dies in Slurm's directories of v1 is also in tests/faults.rs.
     ("debian12-hybrid-overlay", ("--installed", "--layout", "--no-measured", "--share", "2/2")),
     ("forky-v2-overlay", ("--two-nodes", "--layout")),
+    # What only a punctual machine can tell.
+    ("forky-v2-own", ("--installed", "--counted", "nothing_lost_at_the_grant")),
 )

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a job may use: limits in the kernel's files, and what becomes of a job that runs into them."""
 
+import contextlib
 import ctypes.util
 import os
+import threading
 import time
 
 from .. import kernel, sites
@@ -152,6 +154,34 @@ while True:
 '"""
 
 
+class Punctuality:
+    """How late the most favoured thread of each CPU was while this was open: where a machine's own CPUs are taken away from it for
+    longer than the slack of a quota, that tells nothing of the quota."""
+
+    ENOUGH = 0.005
+
+    def __enter__(self):
+        self.latest, self.over = 0.0, threading.Event()
+        self.threads = [threading.Thread(target=self.watch, args=[cpu]) for cpu in os.sched_getaffinity(0)]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def watch(self, cpu):
+        os.sched_setaffinity(0, [cpu])
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        while not self.over.is_set():
+            start = time.monotonic()
+            time.sleep(0.01)
+            self.latest = max(self.latest, time.monotonic() - start - 0.01)
+
+    def __exit__(self, *_):
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+
 def lost_of(site, groups, seconds=2):
     """How much of the CPU time that they could have used the quotas of these groups, one within the other, have held back. Other work
     of this machine takes from what is used, and not from that."""
@@ -190,12 +220,18 @@ def nothing_lost_at_the_grant(site):
                 raise Skip("this kernel saves no CPU time for later")
             until(lambda: len(step.members(below=True)) >= cpus, 10, f"those who are {name}")
             expect_equal(step.cpu_limit(), cpus, "CPU limit")
-            # An emulated timer is late when the host is busy, by more than the slack.
-            lost = []
-            while len(lost) < int(10 * sites.PATIENCE) and (not lost or lost[-1] > 0.005):
-                lost.append(lost_of(site, [step.parent, step]))
-            expect(lost[-1] <= 0.005, f"{name} in periods of {period} lost {', '.join(f'{one:.2%}' for one in lost)}")
-            said.append(f"{name} {period} {lost[-1]:.2%}")
+            lost, latest = [], []
+            for _ in range(int(6 * sites.PATIENCE)):
+                with Punctuality() as punctuality:
+                    found = lost_of(site, [step.parent, step])
+                latest.append(punctuality.latest)
+                lost += [found] if punctuality.latest < Punctuality.ENOUGH else []
+                if len(lost) == 2:
+                    break
+            if not lost:
+                raise Skip(f"this machine's CPUs are taken away from it, each time for {min(latest) * 1000:.0f} ms at the least")
+            expect(max(lost) <= 0.005, f"{name} in periods of {period} lost {', '.join(f'{one:.2%}' for one in lost)}")
+            said.append(f"{name} {period} {max(lost):.2%}")
             site.scancel(jobid)
             site.wait(jobid)
     return "lost: " + ", ".join(said)
