@@ -522,6 +522,12 @@ class PrivateSite(Site):
             self.cgroup.setdefault("CgroupPlugin", "cgroup/v1")
         self.keeper = None
         self.ports = {}
+        self.topology = self.default_topology()
+
+    def default_topology(self):
+        """What slurm.conf says of a node's CPUs: those of this machine, without their threads."""
+        cpus = os.cpu_count()
+        return f"CPUs={cpus} Sockets=1 CoresPerSocket={cpus} ThreadsPerCore=1"
 
     def __enter__(self):
         with undisturbed():
@@ -577,7 +583,9 @@ class PrivateSite(Site):
         self.ports = dict(zip(daemons, free_ports(len(daemons))))
         self.write_slurm_conf()
 
-    def write_slurm_conf(self, **keys):
+    def write_slurm_conf(self, topology=None, **keys):
+        """Also with nodes that look like this."""
+        self.topology = topology or self.default_topology()
         write_atomically(self.top / "slurm.conf", with_keys(self._slurm_conf(), keys))
 
     def write_cgroup_conf(self, **keys):
@@ -618,11 +626,10 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=60 OverSubscribe=NO State=UP
 """ + with_keys("", self.placement) + self._node_lines()
 
     def _node_lines(self):
-        cpus = os.cpu_count()
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
         return f"""\
-NodeName={self.node} NodeAddr={own_address() or LOOPBACK} Port={self.ports[self.node]} CPUs={cpus} Sockets=1 \
-CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory * 9 // 10}
+NodeName={self.node} NodeAddr={own_address() or LOOPBACK} Port={self.ports[self.node]} {self.topology} \
+RealMemory={memory * 9 // 10}
 """
 
     def _start(self):
@@ -732,15 +739,16 @@ class TwoNodesSite(PrivateSite):
     """
 
     nodes = ["n1", "n2"]
-    TOPOLOGY = "CPUs=4 Sockets=1 CoresPerSocket=4 ThreadsPerCore=1"
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.topology = self.TOPOLOGY
         # Nobody can be bound to CPUs that the host does not have.
         plugins = [p for p in self.placement["TaskPlugin"].split(",") if p != "task/affinity"]
         self.placement["TaskPlugin"] = ",".join(plugins) or "task/none"
         self.cgroup.pop("ConstrainCores", None)
+
+    def default_topology(self):
+        return "CPUs=4 Sockets=1 CoresPerSocket=4 ThreadsPerCore=1"
 
     @property
     def node(self):
@@ -778,11 +786,6 @@ class TwoNodesSite(PrivateSite):
         self._start_slurmd(*nodes)
         for node in nodes:
             self._until_answering(node)
-
-    def write_slurm_conf(self, topology=TOPOLOGY, **keys):
-        """Also with nodes that look like this."""
-        self.topology = topology
-        super().write_slurm_conf(**keys)
 
     def slurmd_pid(self, node=None):
         return self.keeper.pids[f"slurmd-{node or self.node}"]
