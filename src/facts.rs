@@ -57,6 +57,15 @@ pub struct Facts {
     pub cpus: Option<u32>,
 }
 
+impl Facts {
+    /// As far as it is the scheduler that says it, of something that it has not allocated: there is none of that.
+    #[must_use]
+    pub fn of_no_job(self) -> Self {
+        let none = || Fact::Known(String::new());
+        Self { partition: none(), qos: none(), account: none(), gpus: Vec::new(), cpus: None, ..self }
+    }
+}
+
 /// Of what sections speak, so that nothing else need be found out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {

@@ -106,7 +106,7 @@ pub struct Grant {
     pub job_cpus: Option<Cpus>,
     /// Hardware threads of this step.
     pub step_cpus: Option<Cpus>,
-    /// Hardware threads of each task, as far as the step asked for them.
+    /// Hardware threads of each task, if they share the step's equally.
     pub task_cpus: Option<Cpus>,
     /// Memory of the whole job, in bytes.
     pub job_memory: Option<u64>,
@@ -116,6 +116,8 @@ pub struct Grant {
     pub job_cores: CpuList,
     /// This step's.
     pub step_cores: CpuList,
+    /// Whether the scheduler has allocated nothing, and was told to start it all the same: nothing is limited to a grant then.
+    pub unallocated: bool,
 }
 
 impl Grant {

@@ -386,7 +386,7 @@ pub fn of_step(
 ) -> (Plan, Vec<(Limit, Error)>) {
     let (mut plan, mut errors) = strictest(resolved, grant);
     plan.give_gpus(&facts.gpus);
-    if resolved.config.constrain_cores {
+    if resolved.config.constrain_cores && !grant.unallocated {
         let pinned = topology().and_then(|topology| pin(&mut plan, grant, &topology));
         errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
     }

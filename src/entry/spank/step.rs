@@ -30,7 +30,7 @@ use crate::facts::Facts;
 use crate::fence::{self, Fence, LimitError};
 use crate::host::Host;
 use crate::janitor;
-use crate::job::{JobKey, Name};
+use crate::job::{Grant, JobKey, Name};
 use crate::policy::{self, Plan};
 use crate::process::{Owner, is_ending};
 use crate::record::job::{JobId, JobRecord, JobRecords};
@@ -195,6 +195,8 @@ struct Job {
     id: JobId,
     /// What the prolog has noted down, or the batch step.
     record: Option<JobRecord>,
+    /// Whether nothing is allocated to it.
+    unallocated: bool,
     /// What is known, as far as anybody asks for it.
     facts: Facts,
     /// Whether sections ask for what only the record says.
@@ -216,7 +218,9 @@ impl Job {
         // Numbers of jobs begin again some day.
         let record = record.filter(|record| record.uid == key.uid);
         let asked = loaded.asked();
-        let facts = facts::gather(spank, kind, &asked, record.as_ref())?;
+        let unallocated = grant::is_unallocated(spank, kind)?;
+        let facts = facts::gather(spank, kind, &asked, record.as_ref().filter(|_| !unallocated))?;
+        let facts = if unallocated { facts.of_no_job() } else { facts };
         let mut resolved = loaded.for_job(&facts)?;
         resolved.config.on_error = resolved.config.on_error.within(resolved.config.mode);
         match resolved.unknown_in_words() {
@@ -227,13 +231,15 @@ impl Job {
             ),
             None => log::debug!("{key}: sections {:?}", resolved.candidates.first().map(|only| &only.sections)),
         }
-        Ok(Self { kind, host, key, id, record, facts, asked: asked.job, resolved })
+        Ok(Self { kind, host, key, id, record, unallocated, facts, asked: asked.job, resolved })
     }
 
     /// What those steps must know that begin or end later: the record that goes with this step.
     fn note(&self) -> Option<JobRecord> {
         match (self.kind, &self.record) {
             (Kind::Batch | Kind::Extern, Some(record)) => Some(record.clone()),
+            // slurmd calls the prolog of such a job, but no epilog.
+            (_, Some(record)) if self.unallocated => Some(record.clone()),
             // Nobody has said anything, and the steps after this one are told less.
             (Kind::Batch, None) if self.asked && self.facts.partition.known().is_some() => self.write_note(),
             _ => None,
@@ -254,7 +260,10 @@ impl Job {
 fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
     let Job { kind, host, key, resolved, facts, .. } = &job;
     let config = &resolved.config;
-    let grant = grant::of_step(spank, *kind, facts.cpus)?;
+    let grant = match job.unallocated {
+        true => Grant { unallocated: true, ..Grant::default() },
+        false => grant::of_step(spank, *kind, facts.cpus)?,
+    };
     let word = match options::word(spank) {
         Ok(mut word) => {
             if word.names_paths() {

@@ -9,7 +9,7 @@ use jobfence::cpu_list::CpuList;
 use jobfence::entry::spank::api::bindings::spank_item as of;
 use jobfence::entry::spank::api::{Spank, bindings::spank_context::S_CTX_REMOTE};
 use jobfence::entry::spank::facts::gather;
-use jobfence::entry::spank::grant::{Kind, of_step};
+use jobfence::entry::spank::grant::{Kind, is_unallocated, of_step};
 use jobfence::facts::{Asked, Fact};
 use jobfence::job::{Cpus, Name};
 
@@ -21,7 +21,7 @@ pub const WORDS: &[&str] = &[
     "step=4294967292\n",
     "step=4294967290\n",
     "ncpus=65535\n",
-    "cpus_per_task=",
+    "job=4294901760\n",
     "tasks=4294967295\n",
     "job_cores=0-3\n",
     "step_cores=0-1\n",
@@ -31,7 +31,7 @@ pub const WORDS: &[&str] = &[
     "gid_count=-1\n",
     "partition=",
     "getenv_code=0\n",
-    "failing=24\n",
+    "failing=8\n",
 ];
 
 pub fn run(data: &[u8]) {
@@ -47,7 +47,7 @@ pub fn run(data: &[u8]) {
         (of::S_JOB_UID, number("uid") as u32 as u64),
         (of::S_JOB_GID, number("gid") as u32 as u64),
         (of::S_JOB_NCPUS, number("ncpus") as u16 as u64),
-        (of::S_STEP_CPUS_PER_TASK, number("cpus_per_task") as u32 as u64),
+        (of::S_JOB_ID, number("job") as u32 as u64),
         (of::S_JOB_LOCAL_TASK_COUNT, number("tasks") as u32 as u64),
         (of::S_JOB_ALLOC_MEM, number("job_mib")),
         (of::S_STEP_ALLOC_MEM, number("step_mib")),
@@ -90,8 +90,11 @@ pub fn run(data: &[u8]) {
             assert!(job != Some(0) && step.unwrap_or(0) <= job.unwrap_or(0), "{grant:?}");
             match kind {
                 Kind::Extern => assert_eq!(grant.task_cpus, None),
+                Kind::Interactive => assert_eq!(step, job),
                 _ => assert!(step.is_some_and(|step| step <= ncpus.into()), "{grant:?}"),
             }
+            assert!(grant.task_cpus <= grant.step_cpus, "{grant:?}");
+            assert!(!grant.unallocated && is_unallocated(&spank, kind) != Ok(true), "{grant:?}");
             let on_record = on_record.filter(|count| *count > 0);
             assert!(on_record.is_none_or(|count| job.is_some_and(|job| job <= count.into())), "{grant:?}");
             for (memory, mib) in [(grant.job_memory, number("job_mib")), (grant.step_memory, number("step_mib"))] {
