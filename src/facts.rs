@@ -32,6 +32,21 @@ impl<T> From<Option<T>> for Fact<T> {
     }
 }
 
+/// The GPUs of this node that Slurm has given to a job. Slurm counts them from 0, in an order that need not be that of the
+/// numbers in the names of their devices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Gpus {
+    /// The job has none, or nobody has said.
+    #[default]
+    None,
+    /// These, by Slurm's numbers, each with the path of its device.
+    Devices(Vec<(u32, String)>),
+    /// These, by Slurm's numbers; and why it is not certain which devices they are.
+    Positions(Vec<u32>, String),
+    /// Some; why it is not certain which.
+    Unknown(String),
+}
+
 /// What is known of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -51,8 +66,8 @@ pub struct Facts {
     pub groups: BTreeMap<String, bool>,
     /// This node's name in slurm.conf.
     pub node: Fact<String>,
-    /// Its GPUs on this node, by Slurm's numbers; empty where it has none, or nobody has said.
-    pub gpus: Vec<u32>,
+    /// Its GPUs on this node.
+    pub gpus: Gpus,
     /// Its hardware threads on this node; `None`: nobody has said.
     pub cpus: Option<u32>,
 }

@@ -16,6 +16,7 @@ pub mod facts;
 pub mod fence;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod glibc;
+pub mod gres;
 pub mod host;
 pub mod hostlist;
 pub mod impossible;
@@ -23,6 +24,7 @@ pub mod janitor;
 pub mod job;
 pub mod lock;
 pub mod plugstack;
+pub mod nvidia;
 pub mod policy;
 pub mod process;
 pub mod record;

@@ -11,7 +11,7 @@ use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US, SwapLimit};
 use crate::config::{Candidate, Config, Limit, Percent, Resolved, SwapSpace, TaskCpus};
 use crate::cpu_list::CpuList;
 use crate::error::Error;
-use crate::facts::Facts;
+use crate::facts::{Facts, Gpus};
 use crate::job::{Cpus, Grant};
 use crate::report::mebibytes;
 use crate::requests::{Requests, Word};
@@ -428,9 +428,9 @@ pub fn strictest(resolved: &Resolved, grant: &Grant) -> (Plan, Vec<(Limit, Error
 
 impl Plan {
     /// Lets the step use these GPUs, which are the job's by a record that can be trusted; without this it may use none.
-    pub fn give_gpus(&mut self, numbers: &[u32]) {
+    pub fn give_gpus(&mut self, gpus: &Gpus) {
         if let Some(devices) = &mut self.step.devices {
-            devices.give_gpus(numbers);
+            devices.give_gpus(gpus);
         }
     }
 
@@ -562,10 +562,11 @@ mod tests {
         let devices = |plan: &Plan| plan.step.devices.as_ref().map(ToString::to_string);
         assert!(errors.is_empty() && with.user.is_empty() && with.task.is_empty() && with.job.devices.is_none());
         assert_eq!(devices(&with).as_deref(), Some("/dev/fuse"));
-        with.give_gpus(&[2, 0]);
+        let gpus = Gpus::Devices(vec![(0, "/dev/nvidia2".into()), (1, "/dev/nvidia0".into())]);
+        with.give_gpus(&gpus);
         assert_eq!(devices(&with).as_deref(), Some("/dev/fuse,/dev/nvidia2 rw,/dev/nvidia0 rw"));
         let (mut without, _) = plan(&Config::default(), &granted(1, 100));
-        without.give_gpus(&[1]);
+        without.give_gpus(&gpus);
         assert_eq!(devices(&without), None);
         assert_eq!(devices(&without.at_most(with.clone())), devices(&with));
     }

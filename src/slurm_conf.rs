@@ -148,15 +148,25 @@ impl Lines {
         }
     }
 
+    /// The assignments of each line, as they stand on it.
+    pub fn by_line(&self) -> impl Iterator<Item = &[Assignment]> {
+        self.0.chunk_by(|one, next| (&one.file, one.line) == (&next.file, next.line))
+    }
+
     /// The last one of this key, which counts, as in Slurm.
     pub fn last(&self, key: &str) -> Option<&Assignment> {
         self.0.iter().rev().find(|found| found.is(key))
     }
 }
 
+/// The last value of a key on a line.
+pub fn value<'a>(line: &'a [Assignment], key: &str) -> Option<&'a str> {
+    line.iter().rev().find(|assignment| assignment.is(key)).map(|found| found.value.as_str())
+}
+
 impl Assignment {
     /// Whether it is of this key, in any case.
-    fn is(&self, key: &str) -> bool {
+    pub fn is(&self, key: &str) -> bool {
         self.key.eq_ignore_ascii_case(key)
     }
 }
@@ -178,31 +188,39 @@ fn assignments(line: &str) -> Vec<(String, String)> {
     found
 }
 
-/// How many hardware threads each core of this node has in Slurm's eyes, and the line that says so. `None`: no line is the node's,
-/// as where it is a dynamic one.
+/// What slurm.conf says of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OfNode<'a> {
+    /// The value: of the node's own line, or of the last line `NodeName=DEFAULT` before it that has one.
+    pub value: Option<&'a str>,
+    /// The node's line, in words.
+    pub place: String,
+}
+
+/// The value of a key for a node; `None`: no line is the node's, as where it is a dynamic one.
+pub fn of_node<'a>(lines: &'a Lines, node: &str, key: &str) -> Option<OfNode<'a>> {
+    let (mut default, mut found) = (None, None);
+    for line in lines.by_line() {
+        let Some(names) = value(line, "NodeName") else { continue };
+        let own = value(line, key);
+        if names.eq_ignore_ascii_case("DEFAULT") {
+            default = own.or(default);
+        } else if HostList::parse(names).is_some_and(|names| names.contains(node)) {
+            let first = line.first()?;
+            let place = format!("NodeName={names} ({}:{})", first.file.display(), first.line);
+            found = Some(OfNode { value: own.or(default), place });
+        }
+    }
+    found
+}
+
+/// How many hardware threads each core of this node has in Slurm's eyes, and the line that says so. `None`: no line is the node's.
 ///
 /// A node line has every key, or what a line `NodeName=DEFAULT` before it says, or Slurm's own default, which is one thread; so
 /// a node with `CPUs=` alone has cores of one thread, whatever the machine has.
 pub fn threads_per_core(lines: &Lines, node: &str) -> Option<(usize, String)> {
-    let mut default = 1;
-    let mut found = None;
-    let mut at = 0;
-    while let Some(first) = lines.0.get(at) {
-        let on_line = |other: &&Assignment| (&other.file, other.line) == (&first.file, first.line);
-        let line: Vec<&Assignment> = lines.0.iter().skip(at).take_while(on_line).collect();
-        at += line.len().max(1);
-        let value =
-            |key: &str| line.iter().rev().find(|assignment| assignment.is(key)).map(|found| found.value.as_str());
-        let Some(names) = value("NodeName") else { continue };
-        let threads = value("ThreadsPerCore").and_then(|text| text.parse().ok());
-        if names.eq_ignore_ascii_case("DEFAULT") {
-            default = threads.unwrap_or(default);
-        } else if HostList::parse(names).is_some_and(|names| names.contains(node)) {
-            let place = format!("NodeName={names} ({}:{})", first.file.display(), first.line);
-            found = Some((threads.unwrap_or(default), place));
-        }
-    }
-    found
+    let found = of_node(lines, node, "ThreadsPerCore")?;
+    Some((found.value.and_then(|text| text.parse().ok()).unwrap_or(1), found.place))
 }
 
 #[cfg(test)]

@@ -104,12 +104,17 @@ fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
         let unheard = site.command("prolog").env_clear().stderr(stderr).status().unwrap();
         assert_eq!(unheard.code(), Some(0));
     }
+    // Devices that every machine has stand for GPUs.
+    let slurm_conf = site.run.path().join("slurm.conf");
+    fs::write(&slurm_conf, "NodeName=n1 CPUs=2 Gres=gpu:4\n").unwrap();
+    fs::write(site.run.path().join("gres.conf"), "Name=gpu File=/dev/null,/dev/zero,/dev/full,/dev/random\n").unwrap();
     let said = [
         ("SLURM_JOB_ID", "7"),
         ("SLURM_JOB_UID", "1001"),
         ("SLURM_JOB_PARTITION", "gpu"),
-        ("SLURM_JOB_CPUS_PER_NODE", "2(x3)"),
+        ("SLURM_JOB_CPUS_PER_NODE", "2"),
         ("SLURM_JOB_GPUS", "1,3"),
+        ("SLURM_CONF", slurm_conf.to_str().unwrap()),
         // What users can add has another name.
         ("SPANK_SLURM_JOB_QOS", "high"),
     ];
@@ -120,7 +125,14 @@ fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
         assert_eq!(called("prolog", &said, &[]), (Some(0), String::new()));
     }
     let text = fs::read_to_string(&record).unwrap();
-    assert!(text.ends_with("uid=1001\npartition==gpu\nqos=?\naccount==\ncpus=2\ngpus=1,3\nend\n"), "{text}");
+    let facts = "uid=1001\npartition==gpu\nqos=?\naccount==\ncpus=2\n";
+    let gpus = "gpus=1,3\ngpu_devices=/dev/zero,/dev/random\ngpus_unknown=\nend\n";
+    assert!(text.ends_with(&format!("{facts}{gpus}")), "{text}");
+    // With two nodes they could be the other one's.
+    let two = said.map(|(key, value)| (key, if key == "SLURM_JOB_CPUS_PER_NODE" { "2(x2)" } else { value }));
+    assert_eq!(called("prolog", &two, &[]), (Some(0), String::new()));
+    let text = fs::read_to_string(&record).unwrap();
+    assert!(text.contains("\ngpus=\ngpu_devices=\ngpus_unknown=the numbers"), "{text}");
     for _ in 0..2 {
         assert_eq!(called("epilog", &said, &[]), (Some(0), String::new()));
         assert!(!record.exists());

@@ -14,6 +14,7 @@ use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{Layout, Version};
 use jobfence::cgroup::place::Membership;
 use jobfence::config::{Config, Limit, SwapSpace};
+use jobfence::facts::Gpus;
 use jobfence::fence::Fence;
 use jobfence::host::Host;
 use jobfence::job::{Grant, JobKey, Name};
@@ -202,7 +203,7 @@ fn a_gpu_of_others_within_an_allowed_class() {
     }
     let gpu = GpuDevice::parse(&format!("{}/gpu%d", site.path())).unwrap();
     let mut devices = site.and_gpus("char-mem rw", Some(gpu));
-    devices.give_gpus(&[1]);
+    devices.give_gpus(&Gpus::Devices(vec![(0, format!("{}/gpu1", site.path()))]));
     devices::constrain(&site.dir(), Version::V2, &devices).unwrap();
     site.expect(&[": <>gpu1", ": <full"], &[": <gpu0"]);
 }

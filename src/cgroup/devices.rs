@@ -6,6 +6,7 @@
 //! (cgroup-v1/devices.rst), cgroup2 a program that is attached to it (cgroup-v2.rst, "Device controller").
 
 mod bpf;
+mod gpu;
 mod rules;
 mod v1;
 
@@ -18,10 +19,12 @@ use nix::fcntl::{OFlag, open};
 use nix::libc::dev_t;
 use nix::sys::stat::{Mode, SFlag, fstat, major, minor};
 
-pub use self::rules::{Access, GpuDevice, Kind, MOST_RULES, Rule, Target, parse, text};
+pub use self::gpu::GpuDevice;
+pub use self::rules::{Access, Kind, MOST_RULES, Rule, Target, parse, text};
 use super::dir::Dir;
 use super::layout::Version;
 use crate::error::{Error, Result};
+use crate::facts::Gpus;
 
 /// The name of the controller in v1. cgroup2 has no such controller: there it is a program.
 pub const CONTROLLER: &str = "devices";
@@ -35,23 +38,41 @@ pub struct Devices(Vec<List>);
 struct List {
     /// `DeviceAllow`.
     allow: Vec<Rule>,
-    /// `GPUDevice`, and the numbers of the GPUs that are the job's: all others that are called so are denied, also where a
-    /// rule allows them.
-    gpus: Option<(GpuDevice, Vec<u32>)>,
+    /// The job's GPUs: all others that are called so are denied, also where a rule allows them.
+    gpus: Option<Given>,
+}
+
+/// The GPUs that a job is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Given {
+    /// `GPUDevice`.
+    device: GpuDevice,
+    /// Their numbers in it.
+    numbers: Vec<u32>,
+    /// Why it is given none of those that Slurm has given it.
+    withheld: Option<String>,
 }
 
 impl Devices {
     /// What `DeviceAllow` and `GPUDevice` say, for a job that has no GPU.
     pub fn new(allow: Vec<Rule>, gpu: Option<GpuDevice>) -> Self {
-        Self(vec![List { allow, gpus: gpu.map(|gpu| (gpu, Vec::new())) }])
+        let none = |device| Given { device, numbers: Vec::new(), withheld: None };
+        Self(vec![List { allow, gpus: gpu.map(none) }])
     }
 
-    /// Gives the job these GPUs.
-    pub fn give_gpus(&mut self, numbers: &[u32]) {
-        for (_, theirs) in self.0.iter_mut().filter_map(|list| list.gpus.as_mut()) {
-            theirs.clear();
-            theirs.extend_from_slice(numbers);
+    /// Gives the job these GPUs, as far as it is certain which devices they are: if it is not, none.
+    pub fn give_gpus(&mut self, gpus: &Gpus) {
+        for given in self.0.iter_mut().filter_map(|list| list.gpus.as_mut()) {
+            (given.numbers, given.withheld) = match given.device.numbers_of(gpus) {
+                Ok(numbers) => (numbers, None),
+                Err(why) => (Vec::new(), Some(why)),
+            };
         }
+    }
+
+    /// Why the job is given none of the GPUs that Slurm has given it.
+    pub fn gpus_withheld(&self) -> Option<&str> {
+        self.0.iter().filter_map(|list| list.gpus.as_ref()).find_map(|given| given.withheld.as_deref())
     }
 
     /// What both allow.
@@ -77,7 +98,8 @@ impl Devices {
 impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |list: &List| {
-            let gpus = list.gpus.iter().flat_map(|(gpu, numbers)| numbers.iter().map(|number| gpu_rule(gpu, *number)));
+            let rules = |given: &Given| given.numbers.iter().map(|number| gpu_rule(&given.device, *number)).collect();
+            let gpus: Vec<Rule> = list.gpus.as_ref().map(rules).unwrap_or_default();
             text(&list.allow.iter().cloned().chain(gpus).collect::<Vec<_>>())
         };
         f.write_str(&self.0.iter().map(list).collect::<Vec<_>>().join(" & "))
@@ -219,11 +241,11 @@ impl List {
             }
         }
         let mut deny = Vec::new();
-        if let Some((gpu, numbers)) = &self.gpus {
+        if let Some(Given { device, numbers, .. }) = &self.gpus {
             for number in numbers {
-                allow.push((device_at(&gpu.path(*number))?, Access::READ_WRITE));
+                allow.push((device_at(&device.path(*number))?, Access::READ_WRITE));
             }
-            deny = others(gpu, numbers)?;
+            deny = others(device, numbers)?;
         }
         Ok(Set::new(allow, &deny))
     }
@@ -406,7 +428,8 @@ Block devices:
         let mut devices = Devices::new(allow, Some(gpu.clone()));
         // Of the class; the others are only not allowed.
         assert_eq!(devices.look_up().unwrap().deny.len(), 2);
-        devices.give_gpus(&[1]);
+        let of = |number: u32| (0, format!("{}/gpu{number}", temp.path().display()));
+        devices.give_gpus(&Gpus::Devices(vec![of(1)]));
         let set = devices.look_up().unwrap();
         let (zero, full, tty) = (Numbers::char(1, Some(5)), Numbers::char(1, Some(7)), Numbers::char(5, Some(0)));
         assert!(set.allow.contains_key(&full) && !set.allow.contains_key(&zero) && !set.allow.contains_key(&tty));
@@ -414,8 +437,12 @@ Block devices:
         assert_eq!(set.deny, [zero]);
         assert!(devices.to_string().ends_with(&format!("gpuctl rw,{}/gpu1 rw", temp.path().display())), "{devices}");
         let mut missing = Devices::new(Vec::new(), Some(gpu));
-        missing.give_gpus(&[1, 9]);
+        missing.give_gpus(&Gpus::Devices(vec![of(1), of(9)]));
         assert!(missing.look_up().unwrap_err().to_string().contains("gpu9"));
+        // None at all, where it is not certain which.
+        assert_eq!(devices.gpus_withheld(), None);
+        devices.give_gpus(&Gpus::Positions(vec![1], "why".into()));
+        assert_eq!((devices.look_up().unwrap().deny.len(), devices.gpus_withheld()), (2, Some("why")));
     }
 
     #[test]

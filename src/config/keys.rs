@@ -309,7 +309,8 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "GPUDevice",
-        expects: "none, or an absolute path with one %d in its last part, as /dev/nvidia%d",
+        expects: "none, or an absolute path with one %d in its last part, as /dev/nvidia%d, or with the numbers in Slurm's order, as \
+                  /dev/nvidia[2-3]",
         set: |config, text| gpu_device(text).map(|device| config.gpu_device = device),
         get: |config| Some(config.gpu_device.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string)),
     },

@@ -11,15 +11,20 @@
 //!
 //! An empty value is nobody's word: Slurm writes none, but a script around this that asks for one and is not answered does.
 
+pub mod gpus;
+
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use self::gpus::Places;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::facts::Fact;
 use crate::host::Host;
 use crate::hostlist::{HostList, Repeated};
 use crate::janitor;
-use crate::record::job::{JobId, JobRecord, JobRecords, is_name, parse_gpus};
+use crate::record::job::{JobId, JobRecord, JobRecords, is_name};
+use crate::slurm_conf;
 
 /// Notes down what the environment says of a job.
 pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>) -> Result<(JobId, JobRecord)> {
@@ -29,6 +34,8 @@ pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>
     records.forget(&id)?;
     let mut record = JobRecord::new(host, None, number(env, "SLURM_JOB_UID")?);
     read(&mut record, env);
+    let slurm_conf = env("SLURM_CONF").map(PathBuf::from).or_else(|| slurm_conf::find(None));
+    record.gpus = gpus::find(env, &Places { slurm_conf, proc: &host.proc, root: Path::new("/") });
     records.write(&id, &record)?;
     Ok((id, record))
 }
@@ -75,7 +82,6 @@ fn read(record: &mut JobRecord, env: &dyn Fn(&str) -> Option<String>) {
         _ => fact("SLURM_JOB_ACCOUNT"),
     };
     record.qos = fact("SLURM_JOB_QOS");
-    record.gpus = env("SLURM_JOB_GPUS").and_then(|gpus| parse_gpus(&gpus)).unwrap_or_default();
     // Up to 23.02.5 by its first name alone.
     let nodes = env("SLURM_JOB_NODELIST").or_else(|| env("SLURM_NODELIST"));
     record.cpus = cpus_per_node.and_then(|cpus| cpus_here(&cpus, nodes.as_deref(), env("SLURMD_NODENAME").as_deref()));
@@ -137,17 +143,15 @@ mod tests {
             ("SLURM_JOB_CPUS_PER_NODE", "4(x2),1"),
             ("SLURM_NODELIST", "n[1-2],z"),
             ("SLURMD_NODENAME", "z"),
-            ("SLURM_JOB_GPUS", "0,2"),
         ];
         let record = read_of(&full);
         assert_eq!((record.partition, record.account, record.qos), (known("gpu"), known("physics"), Fact::Unknown));
-        assert_eq!((record.cpus, record.gpus), (Some(1), vec![0, 2]));
+        assert_eq!(record.cpus, Some(1));
         // No credential.
         let record = read_of(&[("SLURM_JOB_PARTITION", "gpu"), ("SLURM_JOB_SLUID", "s1")]);
         assert_eq!((record.partition, record.account, record.qos), (known("gpu"), Fact::Unknown, Fact::Unknown));
         // What cannot be, is not believed.
-        let record = read_of(&[("SLURM_JOB_PARTITION", "a\nb"), ("SLURM_JOB_GPUS", "GPU-1")]);
-        assert_eq!((record.partition, record.gpus), (Fact::Unknown, vec![]));
+        assert_eq!(read_of(&[("SLURM_JOB_PARTITION", "a\nb")]).partition, Fact::Unknown);
     }
 
     /// What the releases say of a job in the QOS `restricted` and the account `physics`, and of one that has neither, as every

@@ -18,12 +18,14 @@ use super::roll::{self, Entry, Kind};
 use super::{Owner, field, is_ours, link_new, unlink};
 use crate::cgroup::dir::Dir;
 use crate::error::{Error, Result};
-use crate::facts::{Fact, Facts};
+use crate::facts::{Fact, Facts, Gpus};
 use crate::host::Host;
 use crate::job::Name;
 
 /// First line of a record; another number is another release's, and not ours to understand.
-const VERSION: &str = "jobfence-job 1";
+///
+/// Number 1 took numbers of GPUs for those of devices, and a QOS that the prolog was not told for none.
+const VERSION: &str = "jobfence-job 2";
 /// The directory in `RunDir`.
 const DIRECTORY: &str = "jobs";
 /// A record has one line for each fact; a longer file, in bytes, is none.
@@ -72,7 +74,7 @@ pub struct JobRecord {
     /// See [`Facts::cpus`].
     pub cpus: Option<u32>,
     /// See [`Facts::gpus`].
-    pub gpus: Vec<u32>,
+    pub gpus: Gpus,
 }
 
 impl JobRecord {
@@ -87,7 +89,7 @@ impl JobRecord {
             qos: Fact::Unknown,
             account: Fact::Unknown,
             cpus: None,
-            gpus: Vec::new(),
+            gpus: Gpus::None,
         }
     }
 
@@ -117,7 +119,8 @@ impl JobRecord {
         let mut fact = |key| next(key).and_then(|text| fact(&text));
         let (partition, qos, account) = (fact("partition")?, fact("qos")?, fact("account")?);
         let cpus: u32 = next("cpus")?.parse().ok()?;
-        let gpus = parse_gpus(&next("gpus")?)?;
+        let positions = parse_gpus(&next("gpus")?)?;
+        let gpus = gpus(positions, &next("gpu_devices")?, next("gpus_unknown")?)?;
         if lines.next().is_some() {
             return None;
         }
@@ -149,6 +152,26 @@ pub fn is_name(text: &str) -> bool {
     text.len() <= MAX_NAME && !text.contains(char::is_control)
 }
 
+/// What three lines say together: the numbers of GPUs, the device of each, and why these are not certain.
+fn gpus(positions: Vec<u32>, devices: &str, why: String) -> Option<Gpus> {
+    match (positions.is_empty(), devices.is_empty(), why.is_empty()) {
+        (true, true, true) => Some(Gpus::None),
+        (true, true, false) => Some(Gpus::Unknown(why)),
+        (false, true, false) => Some(Gpus::Positions(positions, why)),
+        (false, false, true) => {
+            let devices: Vec<String> = devices.split(',').map(str::to_owned).collect();
+            let all = devices.len() == positions.len() && devices.iter().all(|path| is_device(path));
+            all.then(|| Gpus::Devices(positions.into_iter().zip(devices).collect()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a device's path can stand in a list.
+pub fn is_device(path: &str) -> bool {
+    path.starts_with('/') && path.len() <= MAX_NAME && !path.contains(|c: char| c == ',' || c.is_control())
+}
+
 /// Slurm's numbers of GPUs, as `0,3`.
 pub fn parse_gpus(text: &str) -> Option<Vec<u32>> {
     if text.is_empty() {
@@ -172,9 +195,24 @@ impl fmt::Display for JobRecord {
                 None => writeln!(f, "{key}=?")?,
             }
         }
-        let gpus: Vec<String> = self.gpus.iter().map(u32::to_string).collect();
-        writeln!(f, "cpus={}\ngpus={}\nend", self.cpus.unwrap_or(0), gpus.join(","))
+        let (positions, devices, why): (Vec<u32>, Vec<&str>, &str) = match &self.gpus {
+            Gpus::None => (Vec::new(), Vec::new(), ""),
+            Gpus::Unknown(why) => (Vec::new(), Vec::new(), why),
+            Gpus::Positions(positions, why) => (positions.clone(), Vec::new(), why),
+            Gpus::Devices(devices) => {
+                let (positions, paths) = devices.iter().map(|(position, path)| (*position, path.as_str())).unzip();
+                (positions, paths, "")
+            }
+        };
+        let positions: Vec<String> = positions.iter().map(u32::to_string).collect();
+        writeln!(f, "cpus={}\ngpus={}", self.cpus.unwrap_or(0), positions.join(","))?;
+        writeln!(f, "gpu_devices={}\ngpus_unknown={}\nend", devices.join(","), one_line(why))
     }
+}
+
+/// A sentence that ends no line, and keeps the record small.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME).collect()
 }
 
 /// The directory of jobs' records.
@@ -312,7 +350,7 @@ mod tests {
             qos: Fact::Unknown,
             account: Fact::Known(String::new()),
             cpus: Some(3),
-            gpus: vec![0, 3],
+            gpus: Gpus::Devices(vec![(0, "/dev/nvidia2".into()), (3, "/dev/nvidia5".into())]),
         }
     }
 
@@ -328,18 +366,35 @@ mod tests {
     fn what_is_written_is_understood_again_and_nothing_less() {
         let owner = Some((Owner { pid: 7, start: 9 }, "pid:[1]".to_owned()));
         let steps =
-            JobRecord { writer: owner, cpus: None, gpus: vec![], qos: Fact::Known("a=? b".into()), ..record(0) };
-        for record in [record(5), steps] {
+            JobRecord { writer: owner, cpus: None, gpus: Gpus::None, qos: Fact::Known("a=? b".into()), ..record(0) };
+        let uncertain = [Gpus::Positions(vec![1], "b=c, d".into()), Gpus::Unknown("why".into())];
+        let uncertain = uncertain.map(|gpus| JobRecord { gpus, ..record(7) });
+        for record in [record(5), steps].into_iter().chain(uncertain) {
             let text = record.to_string();
             assert_eq!(JobRecord::parse(&text).unwrap(), record);
             for end in 0..text.len() {
                 assert!(JobRecord::parse(&text[..end]).is_err(), "{end}");
             }
-            for (from, to) in
-                [("job 1", "job 2"), ("uid=", "uid=x"), ("gpus=", "gpus=1,,"), ("cpus=", "cpus=-"), ("end", "x=1\nend")]
-            {
+            for (from, to) in [
+                ("job 2", "job 1"),
+                ("uid=", "uid=x"),
+                ("gpus=", "gpus=1,,"),
+                ("cpus=", "cpus=-"),
+                ("end\n", "x=1\nend\n"),
+            ] {
                 assert!(JobRecord::parse(&text.replace(from, to)).is_err(), "{to}");
             }
+        }
+        // A device for each GPU, or a reason why not.
+        let text = record(5).to_string();
+        for (from, to) in [
+            ("gpu_devices=/dev/nvidia2,/dev/nvidia5", "gpu_devices="),
+            ("gpu_devices=/dev/nvidia2,", "gpu_devices="),
+            ("gpu_devices=/", "gpu_devices="),
+            ("gpus=0,3", "gpus="),
+            ("gpus_unknown=", "gpus_unknown=why"),
+        ] {
+            assert!(text.contains(from) && JobRecord::parse(&text.replace(from, to)).is_err(), "{to}");
         }
         // What could end a line is not written, and so is unknown.
         let forged = JobRecord { partition: Fact::Known("a\naccount==b".into()), ..record(5) };

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
+use jobfence::entry::prolog::gpus::{self, Places};
 use jobfence::facts::{Asked, Fact, Facts};
 use jobfence::fence::explain::{Line, explain as lines_of};
 use jobfence::fence::present::{self, Step, Wanted};
@@ -25,6 +27,7 @@ use nix::unistd::{Group, User};
 
 use crate::slurm_job::{self, SlurmJob};
 use crate::{Configured, Failure};
+use jobfence::slurm_conf;
 use jobfence::slurm_placement::{Placement, Slurm};
 
 #[derive(Args)]
@@ -106,6 +109,10 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
     };
     let asked = loaded.asked();
     know_user(&mut job.facts, options, &asked);
+    let numbers = options.gpus.as_ref().map(|gpus| gpus.iter().collect()).unwrap_or_default();
+    let slurm_conf = slurm_conf::find(loaded.file.as_deref());
+    let places = Places { slurm_conf, proc: &host.proc, root: Path::new("/") };
+    job.facts.gpus = gpus::with_numbers(numbers, &node_name(options), &places);
     let resolved = loaded.for_job(&job.facts)?;
     let config = &resolved.config;
     let word = Word { job: word(options)?, step: Requests::default() };
@@ -154,6 +161,9 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
             "\nswap   is as Slurm says, since it limits memory itself: {theirs}; left to it by {}",
             setting("ConstrainSwapSpace", &resolved)
         );
+    }
+    if let Some(why) = plan.step.devices.as_ref().and_then(Devices::gpus_withheld) {
+        println!("\nnone of its GPUs is allowed, since it is not certain which devices they are: {why}");
     }
     let mut failed = false;
     for (limit, error) in &errors {
@@ -406,7 +416,6 @@ fn know_user(facts: &mut Facts, options: &Options, asked: &Asked) {
         facts.user = Fact::from(name);
     }
     facts.node = Fact::Known(node_name(options));
-    facts.gpus = options.gpus.as_ref().map(|gpus| gpus.iter().collect()).unwrap_or_default();
     if !asked.gids {
         return;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a site writes about devices: `DeviceAllow` and `GPUDevice`, in the words of systemd.resource-control(5). No I/O.
+//! What a site writes about devices: `DeviceAllow`, in the words of systemd.resource-control(5). No I/O.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -141,7 +141,7 @@ fn rule(part: &str) -> Result<Rule, &'static str> {
     Ok(Rule { target, access })
 }
 
-fn path(text: &str) -> Result<PathBuf, &'static str> {
+pub(super) fn path(text: &str) -> Result<PathBuf, &'static str> {
     if !text.starts_with('/') {
         return Err("a device is neither an absolute path nor char-NAME nor block-NAME");
     }
@@ -169,52 +169,6 @@ fn class(name: &str) -> Result<String, &'static str> {
         return Err("a major number is above 4095");
     }
     Ok(name.to_owned())
-}
-
-/// `GPUDevice`: the path of a GPU's device, in whose last component `%d` stands for the GPU's number.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GpuDevice {
-    directory: String,
-    before: String,
-    after: String,
-}
-
-impl GpuDevice {
-    /// `None`: not an absolute path with exactly one `%d`, in its last component.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (directory, name) = text.rsplit_once('/')?;
-        let (before, after) = name.split_once("%d")?;
-        let is_sound = path(&format!("{directory}/{before}{after}")).is_ok();
-        // The number must be what is between the two, and nothing of it.
-        let ends = before.ends_with(|c: char| c.is_ascii_digit()) || after.starts_with(|c: char| c.is_ascii_digit());
-        if !is_sound || ends || text.contains([' ', ',']) || text.matches('%').count() != 1 {
-            return None;
-        }
-        Some(Self { directory: directory.to_owned(), before: before.to_owned(), after: after.to_owned() })
-    }
-
-    /// The device of one GPU.
-    pub fn path(&self, number: u32) -> PathBuf {
-        PathBuf::from(format!("{}/{}{number}{}", self.directory, self.before, self.after))
-    }
-
-    /// Where the devices are.
-    pub fn directory(&self) -> &str {
-        if self.directory.is_empty() { "/" } else { &self.directory }
-    }
-
-    /// The number in a file's name, if that is a GPU's.
-    pub fn number(&self, name: &str) -> Option<u32> {
-        let digits = name.strip_prefix(self.before.as_str())?.strip_suffix(self.after.as_str())?;
-        let is_plain = digits == "0" || !digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit());
-        digits.parse().ok().filter(|_| is_plain)
-    }
-}
-
-impl fmt::Display for GpuDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}%d{}", self.directory, self.before, self.after)
-    }
 }
 
 #[cfg(test)]
@@ -276,44 +230,12 @@ mod tests {
         assert!(parse(&format!("/{}", "x".repeat(LONGEST_PATH))).unwrap_err().contains("too long"));
     }
 
-    #[test]
-    fn a_gpu_has_its_number_in_its_name() {
-        let gpus = GpuDevice::parse("/dev/nvidia%d").unwrap();
-        assert_eq!((gpus.path(7).to_str(), gpus.directory()), (Some("/dev/nvidia7"), "/dev"));
-        for (name, number) in [
-            ("nvidia0", Some(0)),
-            ("nvidia12", Some(12)),
-            ("nvidia", None),
-            ("nvidia01", None),
-            ("nvidia+1", None),
-            ("nvidiactl", None),
-            ("nvidia-uvm", None),
-            ("nvidia99999999999", None),
-        ] {
-            assert_eq!(gpus.number(name), number, "{name}");
-        }
-        let render = GpuDevice::parse("/dev/dri/renderD%dx").unwrap();
-        assert_eq!((render.number("renderD128x"), render.to_string()), (Some(128), "/dev/dri/renderD%dx".into()));
-        for text in
-            ["", "/dev/nvidia", "dev/nvidia%d", "/dev/%d/%d", "/dev/%d/x", "/dev/a%d%d", "/dev/a1%d", "/dev/a%d2"]
-        {
-            assert_eq!(GpuDevice::parse(text), None, "{text}");
-        }
-        for text in ["/dev/../a%d", "/dev/a%d,b", "/dev/a%d rw", "/dev/*%d", "%d", "/%s%d"] {
-            assert_eq!(GpuDevice::parse(text), None, "{text}");
-        }
-        assert_eq!(GpuDevice::parse("/g%d").unwrap().path(3).to_str(), Some("/g3"));
-    }
-
     proptest::proptest! {
         #[test]
         fn no_text_makes_it_panic_and_what_is_read_is_written_the_same(text in "(char-|block-|/dev/|)[a-z0-9*%,\" rwm/.é-]{0,40}") {
             if let Ok(rules) = parse(&text) {
                 let again = super::text(&rules);
                 proptest::prop_assert_eq!(parse(&again).unwrap(), rules);
-            }
-            if let Some(gpus) = GpuDevice::parse(&text) {
-                proptest::prop_assert_eq!(gpus.to_string(), text);
             }
         }
     }

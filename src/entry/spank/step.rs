@@ -21,6 +21,7 @@ use super::log::tell_user;
 use super::outside::Outside;
 use super::{arguments, options, told};
 use crate::as_user::AsUser;
+use crate::cgroup::devices::Devices;
 use crate::cgroup::dir::Dir;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::place::Membership;
@@ -480,6 +481,9 @@ pub fn attach(spank: &Spank) {
         Some(Step::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
         Some(Step::Fenced(fenced)) => match fence_task(fenced, spank, pid) {
             Ok(()) => {
+                if fenced.attached.is_empty() {
+                    tell_of_withheld_gpus(fenced);
+                }
                 fenced.attached.push(pid);
                 if fenced.fence.has_overlay() {
                     fenced.outside.task_attached(&fenced.host);
@@ -543,6 +547,17 @@ fn fence_task(fenced: &mut Fenced, spank: &Spank, pid: i32) -> Result<(), Failur
         log::info!("{}: {}", fenced.fence.key(), fenced.fence.placement());
     }
     bear(fenced.fence.key(), &fenced.config, &fenced.word, errors)
+}
+
+/// Says once why the step may use none of the GPUs that Slurm has given its job.
+fn tell_of_withheld_gpus(fenced: &Fenced) {
+    if let Some(why) = fenced.fence.devices().and_then(Devices::gpus_withheld) {
+        tell_user(&format!(
+            "{}: none of the job's GPUs is allowed, since it is not certain which devices they are: {why}; an administrator finds \
+             under GPUDevice in jobfence.conf(5) how they are named",
+            fenced.fence.key()
+        ));
+    }
 }
 
 /// Limits what pam_slurm_adopt will put into the extern step, where Slurm has made directories for it. No plugin is told of a

@@ -2,11 +2,25 @@
 //! `DeviceAllow` and `GPUDevice`: each line is one or the other.
 
 use jobfence::cgroup::devices::{self, GpuDevice, Target};
+use jobfence::facts::Gpus;
 
 use super::{is_readable, text};
 
-pub const WORDS: &[&str] =
-    &["/dev/fuse rw", "char-pts", "block-loop r", "char-4095", "rwm", ",", "/dev/nvidia%d", "%d", "/..", "*"];
+pub const WORDS: &[&str] = &[
+    "/dev/fuse rw",
+    "char-pts",
+    "block-loop r",
+    "char-4095",
+    "rwm",
+    ",",
+    "/dev/nvidia%d",
+    "%d",
+    "/dev/a[2,0-1]",
+    "[",
+    "]",
+    "/..",
+    "*",
+];
 
 pub fn run(data: &[u8]) {
     for line in text(data).split('\n').take(64) {
@@ -31,6 +45,21 @@ pub fn run(data: &[u8]) {
             let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
             assert_eq!(gpus.number(name), Some(number), "{line:?}");
             assert_eq!(path.parent().expect("above"), std::path::Path::new(gpus.directory()), "{line:?}");
+        }
+        order_or_device(&gpus);
+    }
+}
+
+/// With an order by that alone, and without one by the device alone; never one GPU for two.
+fn order_or_device(gpus: &GpuDevice) {
+    let device = gpus.path(7).to_str().expect("text").to_owned();
+    let known = gpus.numbers_of(&Gpus::Devices(vec![(0, device)])).expect("the first");
+    match gpus.numbers_of(&Gpus::Positions((0..8).collect(), "why".to_owned())) {
+        Err(why) if why == "why" => assert_eq!(known, [7]),
+        Err(why) => assert!(why.contains("GPUDevice names"), "{why}"),
+        Ok(all) => {
+            assert_eq!(known, all[..1]);
+            assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), 8);
         }
     }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The record of a job, as `record`.
 
-use jobfence::facts::Facts;
-use jobfence::record::job::{JobRecord, is_name, parse_gpus};
+use jobfence::facts::{Facts, Gpus};
+use jobfence::record::job::{JobRecord, is_device, is_name, parse_gpus};
 
 use super::text;
 
 pub const WORDS: &[&str] = &[
-    "jobfence-job 1\n",
+    "jobfence-job 2\n",
     "boot_id=",
     "written=",
     "pid_namespace=",
@@ -19,6 +19,8 @@ pub const WORDS: &[&str] = &[
     "account==chem\n",
     "cpus=",
     "gpus=0,3\n",
+    "gpu_devices=/dev/a,/dev/b\n",
+    "gpus_unknown=why\n",
     "end\n",
 ];
 
@@ -32,6 +34,9 @@ pub fn run(data: &[u8]) {
     record.add_to(&mut facts);
     for fact in [&facts.partition, &facts.qos, &facts.account] {
         assert!(fact.known().is_none_or(|name| is_name(name)));
+    }
+    if let Gpus::Devices(devices) = &facts.gpus {
+        assert!(!devices.is_empty() && devices.iter().all(|(_, path)| is_device(path)));
     }
     assert!(record.cpus != Some(0) && record.writer.as_ref().is_none_or(|(owner, _)| owner.pid > 0));
     let written = record.to_string();

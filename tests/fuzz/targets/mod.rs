@@ -8,6 +8,7 @@ pub mod cpu_list;
 pub mod cpus_per_node;
 pub mod devices;
 pub mod grant;
+pub mod gres_conf;
 pub mod host_list;
 pub mod huge_pages;
 pub mod io_rules;
@@ -55,7 +56,7 @@ macro_rules! targets {
 }
 
 targets! {
-    arguments config cpu_list cpus_per_node devices grant host_list huge_pages io_rules job_record kernel_log membership mountinfo
+    arguments config cpu_list cpus_per_node devices grant gres_conf host_list huge_pages io_rules job_record kernel_log membership mountinfo
     options plugstack process record requests sections slurm_conf topology tracked usage
 }
 
