@@ -13,9 +13,11 @@ from pathlib import Path
 
 from .. import kernel
 from ..harness import (
-    RAN, Skip, case, ended, expect, expect_equal, expect_in, expect_not_drained, expect_not_started, fenced, fences_well, started,
+    RAN, Skip, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_drained, expect_not_started, fenced, fences_well,
+    logged, started,
 )
-from ..sites import PATH
+from ..sites import PATH, until, write_atomically
+from .sections import prologs, record_of
 from .steps import terminal
 
 # What anybody can open who has the right to, on most machines, without any hardware.
@@ -165,31 +167,127 @@ def devices_beside_a_program_that_admits_none(site):
     fences_well(site, user)
 
 
-@case
-def gpus_by_the_record(site):
-    """Whichever devices are called so: the job's by what its prolog has noted down, and none of others."""
-    user = site.users[0]
-    command = getattr(site, "jobfence", None) or shutil.which("jobfence", path=PATH)
-    if not command:
+@contextlib.contextmanager
+def gres(site, gres_conf, count, **keys):
+    """Slurm has GPUs on its only node, and jobfence's prolog and epilog."""
+    if not (getattr(site, "jobfence", None) or shutil.which("jobfence", path=PATH)):
         raise Skip("this site has no jobfence command for a prolog")
-    gpus = [node.rename(node.with_name(f"gpu{number}")) for number, node in enumerate(openable(site, user))]
-    scripts = {}
-    for what in "prolog", "epilog":
-        script = site.home / f"{what}-of-gpus"
-        # As slurmd would say it, had it gres.conf and GPUs.
-        script.write_text(f"#!/bin/sh\nSLURM_JOB_GPUS=1 exec {command} {what} --config {site.config}\n")
-        script.chmod(0o755)
-        scripts[what.capitalize()] = str(script)
-    keys = {"ConstrainDevices": "yes", "GPUDevice": gpus[0].with_name("gpu%d")}
-    with site.reconfigured(**scripts):
-        site.configure(**keys)
-        jobid = site.submit(user, f"{tries(*gpus)}\necho devices=$JOBFENCE_DEVICES", "-n1", "--mem=100")
-        expect_equal(site.wait(jobid), "COMPLETED", "state")
-        expect_in(f"devices={gpus[1]} rw\n", site.output(jobid), "its output")
-        expect_in(f"{gpus[1]} works\n", site.output(jobid), "its output")
-        expect_in(f"{gpus[0]}: {EPERM}", site.output(jobid), "its output")
-    # Nobody has said of this one that it has any.
-    site.configure(**keys)
+    lines = [line for line in site.config.with_name("slurm.conf").read_text().splitlines() if line.startswith("NodeName=")]
+    if len(lines) != 1:
+        raise Skip("slurm.conf has not one line for the node")
+    node = f"{lines[0].partition('=')[2]} Gres=gpu:{count}"
+    with gres_conf_of(site, gres_conf), prologs(site, GresTypes="gpu", NodeName=node, **keys):
+        yield
+
+
+@contextlib.contextmanager
+def gres_conf_of(site, text):
+    file = site.config.with_name("gres.conf")
+    if file.exists():
+        raise Skip(f"{file} is the site's own")
+    write_atomically(file, text)
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+def called(gpus, *numbers):
+    """Devices, renamed as GPUs with these numbers."""
+    return [gpu.rename(gpu.with_name(f"gpu{number}")) for gpu, number in zip(gpus, numbers)]
+
+
+def job_with_a_gpu(site, user, gpus):
+    """Which of these devices a job can use that asks for one GPU, and goes on with it; and what it is told."""
+    jobid = site.submit(user, f"{tries(*gpus)}\necho devices=$JOBFENCE_DEVICES\nsleep 300", "-n1", "--mem=100", "--gres=gpu:1")
+    said = until(lambda: "devices=" in site.output(jobid) and site.output(jobid), 20, "the job's output")
+    return jobid, [gpu for gpu in gpus if f"{gpu} works\n" in said], said
+
+
+@case
+def gpus_as_slurm_counts_them(site):
+    """The first GPU in gres.conf is another than that with the number 0 in its name."""
+    user = site.users[0]
+    gpus = called(openable(site, user), 1, 0)
+    pattern = gpus[0].with_name("gpu%d")
+    with gres(site, f"Name=gpu File={gpus[0].with_name('gpu[1,0]')}\n", 2):
+        site.configure(ConstrainDevices="yes", GPUDevice=pattern)
+        jobs = []
+        for position, gpu in enumerate(gpus):
+            jobid, usable, said = job_with_a_gpu(site, user, gpus)
+            expect_in(f"gpus={position}\ngpu_devices={gpu}\n", record_of(site, jobid), "its record")
+            expect_equal(usable, [gpu], f"what the job can use that has Slurm's GPU {position}; it says:\n{said}")
+            expect_equal(said.count(EPERM), 1, "devices that are denied it")
+            expect_in(f"devices={gpu} rw\n", said, "its output")
+            jobs.append(jobid)
+        site.scancel(*jobs)
+        for jobid in jobs:
+            site.wait(jobid)
+        # One that asks for none has none, and hears nothing of it.
+        jobid = site.submit(user, tries(*gpus), "-n1", "--mem=100")
+        expect_equal(site.wait(jobid), "COMPLETED", "state without a GPU")
+        expect_equal(site.output(jobid).count(EPERM), 2, "devices denied without a GPU")
+        expect("jobfence: " not in site.output(jobid), site.output(jobid))
+    # And without a prolog nobody has said of any.
+    site.configure(ConstrainDevices="yes", GPUDevice=pattern)
     jobid = site.submit(user, tries(*gpus), "-n1", "--mem=100")
     expect_equal(site.wait(jobid), "COMPLETED", "state without a prolog")
     expect_equal(site.output(jobid).count(EPERM), 2, "devices denied without a prolog")
+
+
+@case(layout=False)
+def gpus_of_which_it_is_not_certain_which_they_are(site):
+    """With AutoDetect they are in gres.conf's order, or in one that was detected: none is allowed, until the site names it."""
+    user = site.users[0]
+    gpus = called(openable(site, user), 1, 0)
+    with gres(site, f"AutoDetect=nvml\nName=gpu File={gpus[0].with_name('gpu[1,0]')}\n", 2):
+        site.configure(ConstrainDevices="yes", GPUDevice=gpus[0].with_name("gpu%d"))
+        mark = site.log_mark()
+        jobid, usable, said = job_with_a_gpu(site, user, gpus)
+        expect_equal((usable, said.count(EPERM)), ([], 2), f"what it can use; it says:\n{said}")
+        expect_in("none of the job's GPUs is allowed, since it is not certain which devices they are: with AutoDetect=nvml", said, "its output")
+        expect_in("GPUDevice in jobfence.conf(5)", said, "its output")
+        expect_in("devices=none\n", said, "its output")
+        expect_match(r"\ngpus=0\ngpu_devices=\ngpus_unknown=with AutoDetect=nvml", record_of(site, jobid), "its record")
+        logged(site, mark, "none of the job's GPUs is allowed")
+        site.scancel(jobid)
+        site.wait(jobid)
+        expect_not_drained(site)
+        site.configure(ConstrainDevices="yes", GPUDevice=f'"{gpus[0].with_name("gpu[1,0]")}"')
+        jobid, usable, said = job_with_a_gpu(site, user, gpus)
+        expect_equal(usable, gpus[:1], f"what it can use in the order that the site names; it says:\n{said}")
+        site.scancel(jobid)
+        site.wait(jobid)
+
+
+@case(on=["two-nodes"])
+def gpus_of_another_node(site):
+    """Without PrologFlags=Alloc slurmd says of the second node's GPUs what is said of the first node's."""
+    user = site.users[0]
+    gpus = called(openable(site, user), 2, 3)
+    others = [gpus[0].with_name(f"gpu{number}") for number in (0, 1)]
+    for number, other in enumerate(others):
+        # Nobody opens them: numbers that are for local use (admin-guide/devices.txt).
+        os.mknod(other, stat.S_IFCHR | 0o666, os.makedev(60, number))
+    lines = "".join(f"NodeName={node} Name=gpu File={gpus[0].with_name(names)}\n"
+                    for node, names in (("n1", "gpu[0-1]"), ("n2", "gpu[2-3]")))
+    job = f"srun -N1 -n1 -w n2 --mem=100 sh -c '{tries(*gpus)}' 2>&1; echo done"
+    for flags, usable, record in (
+        (None, [], "gpus=\ngpu_devices=\ngpus_unknown=the numbers of GPUs that slurmd says can be another node's"),
+        ("Alloc", [gpus[1]], f"gpus=1\ngpu_devices={gpus[1]}\n"),
+    ):
+        keys = {"topology": f"{site.TOPOLOGY} Gres=gpu:2", "GresTypes": "gpu", "PrologFlags": flags}
+        with gres_conf_of(site, lines), prologs(site, **keys):
+            site.configure(ConstrainDevices="yes", GPUDevice=gpus[0].with_name("gpu%d"))
+            # It has the second node's first GPU.
+            neighbour = site.submit(site.users[1], "sleep 300", "-w", "n2", "-n1", "--mem=100", "--gres=gpu:1")
+            fenced(site, neighbour)
+            jobid = site.submit(user, f"{job}\nsleep 300", "-N2", "-n2", "--mem=200", "--gres=gpu:1")
+            said = until(lambda: "done\n" in site.output(jobid) and site.output(jobid), 20, "the job's output")
+            found = (site.run_directory() / f"jobs/n2,{jobid}").read_text()
+            expect_in(record, found, f"the record on n2 with PrologFlags={flags}")
+            expect_equal([gpu for gpu in gpus if f"{gpu} works\n" in said], usable,
+                         f"what the step on n2 can use with PrologFlags={flags}; it says:\n{said}")
+            site.scancel(jobid, neighbour)
+            for one in (jobid, neighbour):
+                site.wait(one)

@@ -5,11 +5,12 @@ import re
 
 from .. import kernel
 from ..harness import (
-    MIB, case, expect, expect_equal, expect_limits, fenced,
+    MIB, case, expect, expect_equal, expect_in, expect_limits, fenced,
     fenced_in_all, logged, steps_of, uid,
 )
 from ..kernel import Group, Job
 from ..sites import until
+from .sections import prologs
 from .user import FORGED
 
 
@@ -125,6 +126,30 @@ def first_step_elsewhere(site):
     """Without Contain, nothing has been on the second node before srun's step."""
     with site.reconfigured(PrologFlags=None):
         granted_differently(site, {"n1": (2, 200), "n2": (1, 100)})
+
+
+@case(on=["two-nodes"])
+def prolog_of_the_first_step_elsewhere(site):
+    """Without PrologFlags=Alloc slurmd calls the prolog with the step's nodes beside the CPUs of all the job's."""
+    user = site.users[0]
+    elsewhere = f"{ELSEWHERE.replace('-n1', '-n4')} --mem=100 sh -c 'echo cpus=$JOBFENCE_CPUS'; sleep 300"
+    # A list of other places, and one that says the same of each.
+    for flags, neighbours, tasks, noted in ((None, 3, 5, 0), ("Alloc", 3, 5, 4), (None, 0, 8, 4)):
+        with prologs(site, PrologFlags=flags):
+            left = []
+            if neighbours:
+                left.append(site.submit(site.users[1], "sleep 300", "-w", "n1", f"-c{neighbours}", "--mem=100"))
+                fenced(site, left[0])
+            jobid = site.submit(user, elsewhere, "-N2", f"-n{tasks}", "--mem=200")
+            said = until(lambda: "cpus=" in site.output(jobid) and site.output(jobid), 20, "the step's output")
+            what = f"with PrologFlags={flags} and {tasks} tasks"
+            expect_in("cpus=4\n", said, f"what the step on n2 is told {what}")
+            record = (site.run_directory() / f"jobs/n2,{jobid}").read_text()
+            expect_in(f"\ncpus={noted}\n", record, f"the record on n2 {what}")
+            left.append(jobid)
+            site.scancel(*left)
+            for one in left:
+                site.wait(one)
 
 
 @case(on=["two-nodes"])
