@@ -77,7 +77,7 @@ impl Facts {
     #[must_use]
     pub fn of_no_job(self) -> Self {
         let none = || Fact::Known(String::new());
-        Self { partition: none(), qos: none(), account: none(), gpus: Vec::new(), cpus: None, ..self }
+        Self { partition: none(), qos: none(), account: none(), gpus: Gpus::None, cpus: None, ..self }
     }
 }
 

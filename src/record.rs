@@ -21,6 +21,7 @@ use crate::cgroup::dir::Dir;
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 pub use crate::process::Owner;
+use crate::tracking;
 use roll::{Entry, Kind, Roll};
 
 /// First line of a record. With another number it is another release's: its first lines, see [`Header`], mean the same, and
@@ -163,6 +164,9 @@ pub struct Records {
     dir: Dir,
 }
 
+/// In `RunDir`; a lock of its own, since the janitor holds that on `RunDir` for longer.
+const LIMITS: &str = "limits.lock";
+
 impl Records {
     /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can open.
     pub fn open(path: &Path) -> Result<Self> {
@@ -264,6 +268,29 @@ impl Records {
         Ok(names.iter().map(|name| name.split(',').map(str::to_owned).collect()).collect())
     }
 
+    /// Removes `RunDir`, with what is in it when no step is recorded. `Ok(false)`: there is more in it.
+    pub fn remove(path: &Path) -> Result<bool> {
+        let (parent, name) = match (path.parent().map(Dir::open), path.file_name()) {
+            (Some(Ok(parent)), Some(name)) if parent.child(name).is_ok() => (parent, name),
+            _ => return Ok(true),
+        };
+        let dir = Self::checked(parent.child(name)?)?.dir;
+        for records in [job::DIRECTORY, tracking::DIRECTORY, roll::DIRECTORY] {
+            if let Ok(records) = dir.child(records).and_then(checked) {
+                records.list(false)?.iter().try_for_each(|record| unlink(&records, record))?;
+            }
+            dir.remove(records)?;
+        }
+        // The last one is of earlier releases.
+        for name in [LIMITS, tracking::WATCHER, "whole"] {
+            dir.remove(name)?;
+        }
+        match parent.remove(name) {
+            Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOTEMPTY | Errno::EEXIST)) => Ok(false),
+            removed => removed.map(|_| true),
+        }
+    }
+
     /// Asks for the right to be the one janitor. `None`: another one is at work, and will do the same.
     pub fn lock_janitor(&self) -> Result<Option<Lock>> {
         Lock::try_on(&self.dir, ".")
@@ -272,12 +299,10 @@ impl Records {
     /// Waits for the right to change the limits of jobs: a quota is read and then lowered, and between the two nobody else
     /// may write. It is held for less than a millisecond, unless the kernel takes longer for one of the writes.
     pub fn lock_limits(&self, deadline: Instant) -> Result<Lock> {
-        // A directory of its own, since the janitor holds the lock on RunDir for longer.
-        const NAME: &str = "limits.lock";
-        match Lock::on(&self.dir, NAME, deadline) {
+        match Lock::on(&self.dir, LIMITS, deadline) {
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
-                self.dir.ensure(NAME)?;
-                Lock::on(&self.dir, NAME, deadline)
+                self.dir.ensure(LIMITS)?;
+                Lock::on(&self.dir, LIMITS, deadline)
             }
             lock => lock,
         }

@@ -28,7 +28,9 @@ fn matching(pattern: &Path) -> Vec<PathBuf> {
     let entries = pattern.parent().and_then(|parent| std::fs::read_dir(parent).ok());
     let matches = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.len() >= before.len() + after.len() && name.starts_with(before) && name.ends_with(after)
+        // As for glob(3), `*` stands for no name that begins with a dot.
+        let is_hidden = name.starts_with('.') && before.is_empty();
+        name.len() >= before.len() + after.len() && name.starts_with(before) && name.ends_with(after) && !is_hidden
     };
     let mut found: Vec<PathBuf> =
         entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(matches).collect();

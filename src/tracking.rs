@@ -278,7 +278,7 @@ pub struct TrackedRecords {
 }
 
 /// In `RunDir`.
-const DIRECTORY: &str = "tracked";
+pub(crate) const DIRECTORY: &str = "tracked";
 /// A record that has no name yet.
 const NEW: &str = ".new";
 /// How long another one may be about to write.
@@ -417,7 +417,7 @@ impl Tracker {
 }
 
 /// Beside the records; `jobfence hold` has the lock on it.
-const WATCHER: &str = "hold.lock";
+pub(crate) const WATCHER: &str = "hold.lock";
 
 /// For as long as it is kept, others leave to us what they cannot see. `None`: another process has it.
 pub fn watch(run_dir: &Path) -> Result<Option<Lock>> {

@@ -4,10 +4,13 @@
 set -eu
 
 cd "$(dirname "$0")/.."
+umask 077 # of an administrator who is careful
 stage=$(mktemp -d)
-trap 'rm -rf "$stage"' EXIT
-quiet() { make --no-print-directory --silent "$@" DESTDIR="$stage" PREFIX=/usr >/dev/null; }
-files() { (cd "$stage" && find . -type f | sort); }
+calling=
+trap 'touch "$stage/enough"; [ -z "$calling" ] || wait "$calling" || true; rm -rf "$stage"' EXIT
+run() { make --no-print-directory --silent "$@"; }
+quiet() { run "$@" DESTDIR="$stage" PREFIX=/usr >/dev/null; }
+files() { (cd "$stage" && find . ! -type d | sort); }
 fail() {
     echo "install: $*" >&2
     exit 1
@@ -17,17 +20,18 @@ quiet install
 files >"$stage.list"
 diff - "$stage.list" <<END || fail "other files than expected"
 ./etc/slurm/jobfence.conf
-./etc/slurm/plugstack.conf.d/jobfence.conf
+./usr/bin/jobfence
 ./usr/lib/slurm/libjobfence.so
 ./usr/lib/systemd/system/jobfence.service
 ./usr/lib/systemd/system/jobfence.slice
-./usr/lib/systemd/system/slurmd.service.d/jobfence.conf
 ./usr/sbin/jobfence
 ./usr/share/doc/jobfence/README.md
+./usr/share/jobfence/plugstack.conf
 ./usr/share/man/man5/jobfence.conf.5
 ./usr/share/man/man8/jobfence.8
 END
 rm -f "$stage.list"
+[ -z "$(find "$stage" -mindepth 1 ! -type l ! -perm -a=r)" ] || fail "users cannot read all of it"
 case $(uname -m) in
     x86_64 | aarch64)
         # As in tests/shared_object.rs, here for the files that an administrator gets.
@@ -38,31 +42,94 @@ case $(uname -m) in
         done
         ;;
 esac
-grep -qx 'required /usr/lib/slurm/libjobfence.so' "$stage/etc/slurm/plugstack.conf.d/jobfence.conf" || fail "plugstack line"
+line=$stage/usr/share/jobfence/plugstack.conf
+grep -qx 'required /usr/lib/slurm/libjobfence.so' "$line" || fail "plugstack line"
 grep -qx 'ExecStart=/usr/sbin/jobfence hold' "$stage/usr/lib/systemd/system/jobfence.service" || fail "ExecStart"
-grep -rq '@[A-Z]*@' "$stage/etc" "$stage/usr/lib/systemd" && fail "a place was not filled in"
+grep -rq '@[A-Z]*@' "$stage/etc" "$stage/usr/lib/systemd" "$stage/usr/share/jobfence" && fail "a place was not filled in"
 
 quiet install SYSCONFDIR=/opt/slurm/etc
 there=/opt/slurm/etc/slurm
 [ -e "$stage$there/jobfence.conf" ] || fail "no configuration in SYSCONFDIR"
-grep -qx "required /usr/lib/slurm/libjobfence.so config=$there/jobfence.conf" "$stage$there/plugstack.conf.d/jobfence.conf" ||
-    fail "the plugin is not told of SYSCONFDIR"
+grep -qx "required /usr/lib/slurm/libjobfence.so config=$there/jobfence.conf" "$line" || fail "the plugin is not told of SYSCONFDIR"
 grep -qx "ExecStart=/usr/sbin/jobfence hold --config=$there/jobfence.conf" "$stage/usr/lib/systemd/system/jobfence.service" ||
     fail "jobfence.service is not told of SYSCONFDIR"
 quiet uninstall SYSCONFDIR=/opt/slurm/etc
 rm -r "$stage/opt"
 quiet install
 
-# What the administrator wrote stays, through an upgrade and a removal.
+# Where sbin and bin are one directory, the command is no link to itself.
+mkdir "$stage/merged"
+run install DESTDIR="$stage/merged" PREFIX=/usr LINKDIR=/usr/sbin >/dev/null
+[ -f "$stage/merged/usr/sbin/jobfence" ] && [ ! -L "$stage/merged/usr/sbin/jobfence" ] || fail "the command is a link to itself"
+rm -r "$stage/merged"
+
+# What the administrator wrote stays, through an upgrade and a removal; what nobody changed follows the release.
+active=$stage/etc/slurm/plugstack.conf.d/jobfence.conf
+mkdir -p "$(dirname "$active")"
+cp "$line" "$active"
+echo '# of another release' | tee -a "$line" >>"$active"
+quiet install 2>/dev/null
+cmp -s "$line" "$active" || fail "the line that nobody changed is another release's"
+echo 'required /usr/lib/slurm/libjobfence.so Mode=observe' >"$active"
 echo 'Mode=observe' >>"$stage/etc/slurm/jobfence.conf"
-quiet install
+said=$(run install DESTDIR="$stage" PREFIX=/usr 2>&1 >/dev/null)
 tail -n 1 "$stage/etc/slurm/jobfence.conf" | grep -qx 'Mode=observe' || fail "jobfence.conf was written over"
+grep -qx 'required /usr/lib/slurm/libjobfence.so Mode=observe' "$active" || fail "the line was written over"
+[ "$(ls -A "$(dirname "$active")")" = jobfence.conf ] || fail "something else is where Slurm reads all there is"
+case $said in *"plugstack.conf.d/jobfence.conf was changed"*) ;; *) fail "a changed line is not spoken of: $said" ;; esac
 quiet uninstall
-[ "$(files)" = ./etc/slurm/jobfence.conf ] || fail "left behind: $(files)"
+[ "$(files | tr '\n' ' ')" = "./etc/slurm/jobfence.conf ./etc/slurm/plugstack.conf.d/jobfence.conf " ] || fail "left behind: $(files)"
 
 # A file that nobody changed goes too.
-rm "$stage/etc/slurm/jobfence.conf"
+rm "$stage/etc/slurm/jobfence.conf" "$active"
 quiet install
+cp "$line" "$active"
 quiet uninstall
 [ -z "$(files)" ] || fail "left behind: $(files)"
+
+# Upgrades of a node whose jobs go on: at every moment the command can be run, and the line is there as a whole.
+quiet install
+cp "$line" "$active"
+size=$(wc -c <"$active")
+(
+    called=0 failed=0 lines=0
+    while [ ! -e "$stage/enough" ]; do
+        called=$((called + 1))
+        "$stage/usr/sbin/jobfence" --version >/dev/null 2>&1 || failed=$((failed + 1))
+        [ "$(wc -c <"$active")" = "$size" ] || lines=$((lines + 1))
+    done
+    echo "$called $failed $lines" >"$stage/counts"
+) 2>/dev/null &
+calling=$!
+installs=0
+while [ $installs -lt 40 ]; do
+    quiet install
+    installs=$((installs + 1))
+done
+touch "$stage/enough"
+wait $calling
+calling=
+read -r called failed lines <"$stage/counts"
+echo "$called executions during 40 installs: $failed failed, the line was not whole $lines times"
+[ "$called" -gt 40 ] || fail "the command was executed only $called times"
+[ "$failed$lines" = 00 ] || fail "an upgrade gets into the way of jobs"
+rm "$stage/counts" "$stage/enough"
+
+# A disk that is full: no file can be written, and what is there stays.
+before=$(cd "$stage" && find . -type f -exec sha256sum {} + | sort)
+if (trap '' XFSZ && ulimit -f 0 && quiet install 2>/dev/null); then fail "nothing can be written, and that is no error"; fi
+[ "$before" = "$(cd "$stage" && find . -type f -exec sha256sum {} + | sort)" ] || fail "a full disk has changed something"
+quiet uninstall
+
+# Without DESTDIR, the directories that were made are removed, and no others.
+rm -rf "$stage/etc" "$stage/usr"
+mkdir -p "$stage/root/usr/sbin" "$stage/root/etc/slurm"
+printf 'RunDir=%s\nCgroupBase=jobfence-install-%s\n' "$stage/root/run" $$ >"$stage/root/etc/slurm/jobfence.conf"
+before=$(find "$stage/root" | sort)
+for times in once again; do
+    run install PREFIX="$stage/root/usr" SYSCONFDIR="$stage/root/etc" >/dev/null 2>&1
+done
+[ -x "$stage/root/usr/bin/jobfence" ] || fail "no link to the command ($times)"
+run uninstall PREFIX="$stage/root/usr" SYSCONFDIR="$stage/root/etc" >"$stage/said" 2>&1 || fail "uninstall: $(cat "$stage/said")"
+[ "$before" = "$(find "$stage/root" | sort)" ] || fail "left behind: $(find "$stage/root" | sort)"
 echo "1 passed, 0 failed, 0 skipped"

@@ -27,7 +27,7 @@ use crate::job::Name;
 /// Number 1 took numbers of GPUs for those of devices, and a QOS that the prolog was not told for none.
 const VERSION: &str = "jobfence-job 2";
 /// The directory in `RunDir`.
-const DIRECTORY: &str = "jobs";
+pub(super) const DIRECTORY: &str = "jobs";
 /// A record has one line for each fact; a longer file, in bytes, is none.
 const MAX_SIZE: i64 = 64 << 10;
 /// Names in Slurm are shorter, in bytes.

@@ -26,7 +26,7 @@ use crate::lock::Lock;
 use crate::process::Owner;
 
 /// In `RunDir`, as a directory: releases without a roll take every file there for a record.
-const DIRECTORY: &str = "roll";
+pub(super) const DIRECTORY: &str = "roll";
 const LIST: &str = "roll/list";
 const NAME: &str = "list";
 /// A list that has no name yet.

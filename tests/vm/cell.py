@@ -4,7 +4,8 @@
 many short jobs: cell.py CELL --soak N [--seed SEED].
 
 What is installed is what 'make install' installs, and its cases are run by the Slurm that is installed; then those of two
-nodes by a private one, placed as the cell says. --installed, --two-nodes: only one of them. --layout: only the cases in which the cgroup
+nodes by a private one, placed as the cell says. --installed, --two-nodes: only one of them. --traces: before that jobfence is installed, used
+and removed again, and nothing of it may be left. --layout: only the cases in which the cgroup
 layout makes a difference. --no-measured: none that measure for long. --share 1/2: every second of them. --reboot: if they pass, the guest is reset while a job runs, and what comes of that is looked at.
 """
 
@@ -32,9 +33,18 @@ WHAT_IT_IS = """
 echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f 1,2), $(slurmd -V)"
 """
 
-# As an administrator would after 'make install', from the README.
+# As an administrator would, from the README.
+INSTALL = f"""
+installation=/{TESTS}/jobfence/plugstack/installation
+export PREFIX=/usr
+$installation put || exit 1
+"""
+TRACES = f"""
+/opt/guest/start-slurm || exit 1
+python3 -B /{TESTS}/vm/traces.py /{TESTS}/jobfence/plugstack/installation || status=1
+systemctl stop slurmd.service slurmctld.service munge.service
+"""
 INSTALLED = f"""
-systemctl daemon-reload
 if [ -e /sys/fs/cgroup/cgroup.controllers ] && jobfence check; then
     echo "jobfence check must fail where systemd has delegated nothing" >&2
     exit 1
@@ -43,16 +53,15 @@ fi
 if [ -z "$INSTALLED_CASES" ]; then
     python3 -B /{TESTS}/demo.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence --patience 3 || status=1
 fi
-systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /opt/guest/start-slurm || exit 1
+jobfence enable || {{ systemctl status jobfence.service; exit 1; }}
 jobfence check || exit 1
 python3 -B /{TESTS}/slurm/cases.py --site installed $INSTALLED_CASES || status=1
 systemctl stop slurmd.service slurmctld.service
 """
 SOAK = f"""
-systemctl daemon-reload
-systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /opt/guest/start-slurm || exit 1
+jobfence enable || {{ systemctl status jobfence.service; exit 1; }}
 python3 -B /{TESTS}/slurm/soak.py --site installed $SOAK || status=1
 """
 # The guest's command is run again after a reset.
@@ -61,12 +70,11 @@ WAS_REBOOTED = f"""
 """
 REBOOT = f"""
 [ $status = 0 ] || exit $status  # with the logs of this boot
-systemctl daemon-reload
 systemctl stop munge.service
 echo RunDir={reboot.RUN_DIR} >{reboot.CONFIG}
-systemctl enable jobfence.service
-systemctl restart jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /opt/guest/start-slurm || exit 1
+jobfence enable || {{ systemctl status jobfence.service; exit 1; }}
+systemctl restart jobfence.service
 exec python3 -B /{TESTS}/slurm/reboot.py before
 """
 TWO_NODES = f"""
@@ -75,14 +83,21 @@ python3 -B /{TESTS}/slurm/cases.py --site two-nodes --so /usr/lib/slurm/libjobfe
 """
 
 
+# What is installed: for plugstack/installation, as in the source tree.
+FILES = ("target/release/libjobfence.so", "target/release/jobfence", "plugstack", "docs/man", "README.md")
+
+
 def payload(directory):
-    subprocess.run(
-        ["make", "--no-print-directory", "--silent", "install", f"DESTDIR={directory}", "PREFIX=/usr"],
-        cwd=TOP, check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    subprocess.run(["make", "--no-print-directory", "--silent", "built"], cwd=TOP, check=True, stdout=subprocess.DEVNULL)
     tests = Path(directory) / TESTS
     shutil.copytree(TOP / "tests/slurm", tests / "slurm", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(TOP / "tests/demo.py", tests)
+    for name in FILES:
+        place = tests / "jobfence" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (TOP / name).is_dir() else shutil.copy)(TOP / name, place)
+    (tests / "vm").mkdir()
+    shutil.copy(TOP / "tests/vm/traces.py", tests / "vm")
     try:
         saboteur.build(tests / "slurm" / saboteur.BUILT.name)
     except saboteur.CannotBuild as reason:
@@ -92,9 +107,9 @@ def payload(directory):
         print(f"cell: {reason}", file=sys.stderr)
 
 
-def in_guest(sites, chosen_by, reboots, cases):
+def in_guest(sites, chosen_by, reboots, cases, traces):
     """The guest's commands; nothing is said of a site that has none of these cases."""
-    lines = [WAS_REBOOTED, "status=0", WHAT_IT_IS]
+    lines = [WAS_REBOOTED, "status=0", WHAT_IT_IS, *[TRACES] * traces, INSTALL]
     unknown = set(cases)
     for site, name, commands in ("installed", "INSTALLED_CASES", INSTALLED), ("two-nodes", "TWO_NODES_CASES", TWO_NODES):
         if site not in sites:
@@ -112,7 +127,7 @@ def in_guest(sites, chosen_by, reboots, cases):
 
 def soak_in_guest(count, seed):
     options = f"-n {count}" + ("" if seed is None else f" --seed {seed}")
-    return "\n".join(["status=0", WHAT_IT_IS, f"SOAK='{options}'", SOAK, "exit $status"])
+    return "\n".join(["status=0", WHAT_IT_IS, INSTALL, f"SOAK='{options}'", SOAK, "exit $status"])
 
 
 def arguments():
@@ -125,6 +140,7 @@ def arguments():
                       help="only the cases of two nodes")
     only.add_argument("--only-reboot", dest="sites", action="store_const", const=[], help="no cases, but a reboot")
     parser.add_argument("--reboot", action="store_true", help="a reboot after cases that have passed")
+    parser.add_argument("--traces", action="store_true", help="first, what is left when jobfence has been used and removed")
     parser.add_argument("--layout", action="store_true", help="only those in which the cgroup layout makes a difference")
     parser.add_argument("--no-measured", action="store_true", help="none that measure for long what limits do")
     parser.add_argument("--share", metavar="N/M", help="the N-th part of them, where M cells have one each")
@@ -142,7 +158,7 @@ def main():
     reboots = options.reboot or not options.sites
     chosen_by = ["--layout"] * options.layout + ["--no-measured"] * options.no_measured
     chosen_by += ["--share", options.share] if options.share else []
-    commands = in_guest(options.sites, chosen_by, reboots, options.cases)
+    commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces)
     # An emulated guest needs some seconds for a job.
     seconds = 4200 if options.soak is None else 1200 + 8 * options.soak
     if options.soak is not None:

@@ -83,7 +83,7 @@ CHECKED = (
     ("forky-v2-overlay", ("--installed", "--layout", "--no-measured")),
     # Alike but for their releases: each case in one of them.
     ("debian13-v2-own", ("--installed", "--layout", "--share", "2/2", "--reboot")),
-    ("debian12-v2-own", ("--installed", "--layout", "--share", "1/2")),
+    ("debian12-v2-own", ("--installed", "--traces", "--layout", "--share", "1/2")),
     # Both placements in one job. What fails and dies in Slurm's directories of v1 is also in tests/faults.rs.
     ("debian12-hybrid-overlay", ("--installed", "--layout", "--no-measured", "--share", "2/2")),
     ("forky-v2-overlay", ("--two-nodes", "--layout")),

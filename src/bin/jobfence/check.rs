@@ -32,8 +32,8 @@ pub struct Options {
     /// Show every key with its value, in the form of the configuration file
     #[arg(long)]
     pub keys: bool,
-    /// As if plugstack.conf were this file
-    #[arg(long, value_name = "FILE", hide = true)]
+    /// Look at what this plugstack.conf would load, in the place of the one that Slurm reads
+    #[arg(long, value_name = "FILE")]
     pub plugstack: Option<PathBuf>,
     /// Where PAM's services are configured
     #[arg(long, value_name = "DIRECTORY", default_value = pam::DIRECTORY, hide = true)]

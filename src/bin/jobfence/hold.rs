@@ -123,7 +123,7 @@ impl Units {
 }
 
 /// The hierarchy in which systemd keeps its units: cgroup2 where it is mounted, `name=systemd` on a pure v1 host.
-fn systemds_own(layout: &Layout) -> Option<&Hierarchy> {
+pub fn systemds_own(layout: &Layout) -> Option<&Hierarchy> {
     let named = || layout.hierarchies.iter().find(|h| h.name.as_deref() == Some("systemd"));
     layout.unified().or_else(named)
 }

@@ -3,8 +3,11 @@
 
 mod adopt;
 mod check;
+mod disable;
+mod enable;
 mod explain;
 mod hold;
+mod line;
 mod pam;
 mod prolog;
 mod reap;
@@ -12,6 +15,7 @@ mod run;
 mod slurm_job;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
+mod systemd;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -35,6 +39,10 @@ struct Cli {
 enum Command {
     /// Read the configuration and look at this host: would a job be fenced here, and how?
     Check(check::Options),
+    /// Have Slurm load the plugin, once a check has said that jobs would be fenced here.
+    Enable(enable::Options),
+    /// Have Slurm load the plugin no more, and remove what no step needs any more.
+    Disable(disable::Options),
     /// Say which limits a job gets, from which line of which file, and what is written where.
     Explain(explain::Options),
     /// Run a command in a fence, without any scheduler.
@@ -66,6 +74,11 @@ impl Configured {
     /// Whether nothing was said on the command line.
     fn is_default(&self) -> bool {
         self.config.is_none() && self.overrides.is_empty()
+    }
+
+    /// Without the keys.
+    fn file_alone(self) -> Self {
+        Self { overrides: Vec::new(), ..self }
     }
 
     /// The same as arguments in plugstack.conf, each with the option that gives it.
@@ -104,6 +117,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Check(options) => check::check(&options),
+        Command::Enable(options) => enable::enable(&options),
+        Command::Disable(options) => disable::disable(&options),
         Command::Explain(options) => explain::explain(&options),
         Command::Run(options) => run::run(&options),
         Command::Reap(configured) => reap::reap(&configured),

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The line by which Slurm loads the plugin: where 'make install' has put it, where Slurm reads it, and the change from one to the
+//! other. Slurm's commands and step daemons read these files at any moment, so each is there whole or not at all.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use jobfence::config::DEFAULT_FILE;
+use jobfence::plugstack::{self, Found};
+use jobfence::slurm_placement::Slurm;
+
+use crate::{Configured, Failure};
+
+/// Below the prefix of the command.
+const TEMPLATE: &str = "share/jobfence/plugstack.conf";
+/// Above an 'include' that is ours.
+const OURS: &str = "# Written by 'jobfence enable'.";
+
+/// The line, and what 'make install' has said with it.
+pub struct Line {
+    /// As it was installed. Slurm does not read this file.
+    pub template: PathBuf,
+    /// The plugin that it loads; `None` where the line is not there.
+    pub plugin: Option<PathBuf>,
+    /// The configuration that the plugin reads by it.
+    pub config: PathBuf,
+    /// Where Slurm reads it.
+    pub active: PathBuf,
+    /// What an administrator has made of it, after 'jobfence disable'. Slurm's `include plugstack.conf.d/*` must not match that.
+    pub kept: PathBuf,
+}
+
+impl Line {
+    /// That of this command, or of this file.
+    pub fn installed(template: Option<&Path>) -> Self {
+        let program = std::env::current_exe().unwrap_or_default();
+        let beside = || program.ancestors().nth(2).unwrap_or(Path::new("/usr")).join(TEMPLATE);
+        let template = template.map_or_else(beside, |file| std::path::absolute(file).unwrap_or(file.to_owned()));
+        let text = fs::read_to_string(&template).unwrap_or_default();
+        let mut words = words(&text).unwrap_or_default().into_iter();
+        let plugin = words.next().map(PathBuf::from);
+        let config = words.find_map(|word| config(&word)).unwrap_or_else(|| DEFAULT_FILE.into());
+        let active = config.with_file_name("plugstack.conf.d").join("jobfence.conf");
+        let kept = config.with_file_name("jobfence.plugstack.disabled");
+        Self { template, plugin, config, active, kept }
+    }
+
+    /// What 'enable' would activate: what an administrator has made of it, or as it was installed.
+    pub fn candidate(&self) -> &Path {
+        if self.kept.is_file() { &self.kept } else { &self.template }
+    }
+
+    /// Whether nobody has changed the active line.
+    pub fn is_unchanged(&self) -> bool {
+        matches!((fs::read(&self.template), fs::read(&self.active)), (Ok(installed), Ok(active)) if installed == active)
+    }
+
+    /// Has Slurm read it, if a plugstack.conf includes it. Says whether the directory was made for it.
+    pub fn activate(&self) -> Result<bool, Failure> {
+        let candidate = self.candidate();
+        let text = fs::read(candidate).map_err(at("read", candidate))?;
+        let directory = self.directory();
+        let is_new = !directory.exists();
+        if is_new {
+            fs::create_dir(directory).map_err(at("make the directory", directory))?;
+            // For users' commands, too, whatever the umask is.
+            fs::set_permissions(directory, Permissions::from_mode(0o755))
+                .map_err(at("change the mode of", directory))?;
+        }
+        put(&self.active, &text)?;
+        if candidate == self.kept {
+            fs::remove_file(&self.kept).map_err(at("remove", &self.kept))?;
+        }
+        Ok(is_new)
+    }
+
+    /// In which the active line is.
+    pub fn directory(&self) -> &Path {
+        self.active.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Has Slurm read it no more. What an administrator has changed is kept, and where that is returned.
+    pub fn deactivate(&self) -> Result<Option<&Path>, Failure> {
+        if !self.active.exists() {
+            return Ok(None);
+        }
+        if self.is_unchanged() {
+            fs::remove_file(&self.active).map_err(at("remove", &self.active))?;
+            return Ok(None);
+        }
+        fs::rename(&self.active, &self.kept).map_err(at("rename", &self.active))?;
+        Ok(Some(&self.kept))
+    }
+
+    /// By which a plugstack.conf has Slurm read it: with the whole path, which also holds where the controller serves that file.
+    pub fn include(&self) -> String {
+        format!("include {}/*.conf", self.directory().display())
+    }
+
+    /// Adds that to this plugstack.conf.
+    pub fn add_include(&self, plugstack: &Path) -> Result<(), Failure> {
+        let mut text = read_if_there(plugstack)?;
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        put(plugstack, format!("{text}{OURS}\n{}\n", self.include()).as_bytes())
+    }
+
+    /// Takes it out again, unless other plugins are read by it meanwhile; with it what was made for it and is empty then.
+    pub fn remove_include(&self, plugstack: &Path) -> Result<(), Failure> {
+        let text = read_if_there(plugstack)?;
+        let ours = format!("{OURS}\n{}\n", self.include());
+        let directory = self.directory();
+        let used = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
+        if used || !text.contains(&ours) {
+            return Ok(());
+        }
+        match text.replacen(&ours, "", 1) {
+            // Slurm takes one that is missing for an empty one.
+            rest if rest.is_empty() => fs::remove_file(plugstack).map_err(at("remove", plugstack))?,
+            rest => put(plugstack, rest.as_bytes())?,
+        }
+        let _ = fs::remove_dir(directory);
+        Ok(())
+    }
+}
+
+/// What the plugin's line loads and gives it.
+fn words(text: &str) -> Option<Vec<String>> {
+    text.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let is_line = matches!(words.next(), Some("required" | "optional"));
+        let rest: Vec<String> = words.map(str::to_owned).collect();
+        rest.first().is_some_and(|path| is_line && path.ends_with("libjobfence.so")).then_some(rest)
+    })
+}
+
+/// The file that an argument of the line names.
+fn config(argument: &str) -> Option<PathBuf> {
+    let (key, value) = argument.split_once('=')?;
+    key.eq_ignore_ascii_case("config").then(|| value.into())
+}
+
+/// The line by which Slurm loads the plugin now.
+fn found(slurm: &Slurm) -> Option<plugstack::Line> {
+    match plugstack::find(slurm.plugstack()) {
+        Found::Line(line) => Some(line),
+        Found::Nothing(_) | Found::Unseen(_) => None,
+    }
+}
+
+/// The same for people; `None`: there is none.
+pub fn loading(slurm: &Slurm) -> Option<String> {
+    found(slurm).map(|line| line.to_string())
+}
+
+/// Which file the line that loads the plugin now has it read.
+pub fn active(slurm: &Slurm) -> Configured {
+    of_arguments(&found(slurm).map(|line| line.arguments).unwrap_or_default()).file_alone()
+}
+
+/// The configuration as the line of this file gives it to the plugin.
+pub fn configured(file: &Path) -> Configured {
+    let words = words(&fs::read_to_string(file).unwrap_or_default()).unwrap_or_default();
+    of_arguments(words.get(1..).unwrap_or_default())
+}
+
+fn of_arguments(arguments: &[String]) -> Configured {
+    let file = arguments.iter().find_map(|argument| config(argument));
+    let overrides = arguments.iter().filter(|argument| config(argument).is_none());
+    Configured { config: file, overrides: overrides.map(Into::into).collect() }
+}
+
+/// Whether the controller serves the files of this Slurm, and slurmd has fetched them: no place to write to.
+pub fn is_fetched(slurm: &Slurm) -> bool {
+    let directory = slurm.file().parent().unwrap_or(Path::new("/"));
+    let really = fs::canonicalize(directory).unwrap_or_default();
+    directory == Path::new("/run/slurm/conf") || really.file_name().is_some_and(|name| name == "conf-cache")
+}
+
+fn read_if_there(file: &Path) -> Result<String, Failure> {
+    match fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        read => Ok(read.map_err(at("read", file))?),
+    }
+}
+
+/// Puts a file in the place of what is there, when it is whole and on the disk; mode and owner stay.
+fn put(file: &Path, text: &[u8]) -> Result<(), Failure> {
+    // A link is the administrator's, and goes on leading there.
+    let file = &fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    // Of its own name, and of one that `include plugstack.conf.d/*` does not match.
+    let name = format!(".{}.{}.new", file.file_name().unwrap_or_default().display(), std::process::id());
+    let beside = file.with_file_name(name);
+    let write = || {
+        let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        new.write_all(text)?;
+        match fs::metadata(file) {
+            Ok(before) => {
+                fchown(&new, Some(before.uid()), Some(before.gid()))?;
+                new.set_permissions(Permissions::from_mode(before.mode() & 0o7777))?;
+            }
+            Err(_) => new.set_permissions(Permissions::from_mode(0o644))?,
+        }
+        new.sync_all()?;
+        fs::rename(&beside, file)?;
+        File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
+    };
+    Ok(write().map_err(|error| {
+        let _ = fs::remove_file(&beside);
+        at("write", file)(error)
+    })?)
+}
+
+/// A failed operation on a file, in words.
+fn at<'a>(operation: &'a str, file: &'a Path) -> impl Fn(io::Error) -> String + 'a {
+    move |error| format!("{operation} {}: {error}", file.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_whole_at_every_moment() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("jobfence.conf");
+        let texts = ["a".repeat(100), "b".repeat(5000)];
+        put(&file, texts[0].as_bytes()).unwrap();
+        let enough = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !enough.load(Ordering::Relaxed) {
+                    assert!(texts.contains(&fs::read_to_string(&file).unwrap()));
+                }
+            });
+            for round in 0..200 {
+                put(&file, texts[round % 2].as_bytes()).unwrap();
+            }
+            enough.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o644);
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_beside_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("jobfence.conf");
+        fs::create_dir_all(file.join("full")).unwrap();
+        let failed = put(&file, b"x").unwrap_err().to_string();
+        assert!(failed.starts_with(&format!("write {}: ", file.display())), "{failed}");
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_line_among_others_and_what_it_gives() {
+        let text = "# required x/libjobfence.so\noptional other.so\n required\t/x/libjobfence.so Config=/y/j.conf Mode=off # so\n";
+        let found = words(text).unwrap();
+        assert_eq!(found, ["/x/libjobfence.so", "Config=/y/j.conf", "Mode=off"]);
+        let configured = of_arguments(&found[1..]);
+        assert_eq!(configured.config, Some("/y/j.conf".into()));
+        assert_eq!(configured.overrides, ["Mode=off"]);
+        assert_eq!(words("include plugstack.conf.d/*\n"), None);
+    }
+}

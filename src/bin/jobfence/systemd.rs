@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! jobfence.service, as 'jobfence enable' and 'jobfence disable' switch it.
+
+use std::process::Command;
+
+use crate::Failure;
+
+const SERVICE: &str = "jobfence.service";
+
+/// The service as it was found.
+pub struct Service {
+    enabled: bool,
+    active: bool,
+}
+
+impl Service {
+    /// Starts it, now and with every boot.
+    pub fn start() -> Result<Self, Failure> {
+        // Whose files 'make install' or a package may just have put there.
+        systemctl(&["daemon-reload"])?;
+        let asked = |question| systemctl(&[question, "--quiet", SERVICE]).is_ok();
+        let before = Self { enabled: asked("is-enabled"), active: asked("is-active") };
+        systemctl(&["enable", "--now", SERVICE]).map_err(|error| {
+            before.restore();
+            format!("{error} (see 'systemctl status {SERVICE}')")
+        })?;
+        Ok(before)
+    }
+
+    /// As it was, as far as that can be done.
+    pub fn restore(&self) {
+        if !self.enabled {
+            let _ = systemctl(&["disable", SERVICE]);
+        }
+        if !self.active {
+            let _ = systemctl(&["stop", SERVICE]);
+        }
+    }
+
+    /// Lets it run on, but no more from the next boot on.
+    pub fn disable() -> Result<(), Failure> {
+        if exists() { systemctl(&["disable", SERVICE]) } else { Ok(()) }
+    }
+
+    /// Ends it. Jobs are let alone by that.
+    pub fn stop() -> Result<(), Failure> {
+        if exists() { systemctl(&["disable", "--now", SERVICE]) } else { Ok(()) }
+    }
+}
+
+fn exists() -> bool {
+    systemctl(&["cat", SERVICE]).is_ok()
+}
+
+/// Ends a unit in which nothing is any more.
+pub fn stop_empty(unit: &str) {
+    let _ = systemctl(&["stop", unit]);
+}
+
+fn systemctl(arguments: &[&str]) -> Result<(), Failure> {
+    let said = Command::new("systemctl").args(arguments).output().map_err(|error| format!("run systemctl: {error}"))?;
+    if said.status.success() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&said.stderr);
+    Err(format!("'systemctl {}' failed: {}", arguments.join(" "), why.trim()).into())
+}

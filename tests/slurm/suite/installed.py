@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What an administrator does with jobfence as a whole, while users' jobs go on: install, turn on and off, upgrade, remove.
+
+Done here below a directory of its own; with systemd and from the root directory it is done in tests/vm/traces.py.
+"""
+
+import contextlib
+import re
+import subprocess
+import threading
+from pathlib import Path
+
+from ..harness import Skip, case, expect, expect_equal, expect_in, expect_not_drained, fenced
+from ..sites import until, write_atomically
+
+TOP = Path(__file__).resolve().parents[3]
+
+
+class Installation:
+    """With a prefix of its own, and the site's slurm.conf and jobfence.conf; nothing is turned on by it."""
+
+    def __init__(self, site):
+        if not site.so or not site.jobfence:
+            raise Skip("needs --so and --bin")
+        if site.systemd:
+            raise Skip("would switch the jobfence.service of this machine")
+        self.site, self.prefix = site, site.top / "installed"
+        self.command = self.prefix / "sbin/jobfence"
+        etc = self.prefix / "etc/slurm"
+        self.line = etc / "plugstack.conf.d/jobfence.conf"
+        etc.mkdir(parents=True, exist_ok=True)
+        config = etc / "jobfence.conf"
+        config.unlink(missing_ok=True)
+        config.symlink_to(site.config)
+        self.places = {"PREFIX": self.prefix, "SYSCONFDIR": self.prefix / "etc", "SO": site.so.resolve(), "BIN": site.jobfence}
+
+    def make(self, what):
+        done = subprocess.run(
+            [TOP / "plugstack/installation", what], env={**self.site.environment, **{k: str(v) for k, v in self.places.items()}},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    def run(self, *arguments):
+        done = self.site.command(str(self.command), *arguments, timeout=60)
+        return done.returncode, done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def plugstack(site, text):
+    path, before, _ = site._plugin_line()
+    write_atomically(path, text)
+    try:
+        yield path
+    finally:
+        write_atomically(path, before)
+
+
+@contextlib.contextmanager
+def meanwhile(work):
+    """Calls it again and again; what it raises is raised here."""
+    enough, raised, times = threading.Event(), [], []
+
+    def loop():
+        while not enough.is_set() and not raised:
+            try:
+                work()
+                times.append(1)
+            except Exception as error:
+                raised.append(error)
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield times
+    finally:
+        enough.set()
+        thread.join()
+    if raised:
+        raise raised[0]
+
+
+@case(on=("private",), layout=False)
+def installed_beside_jobs(site):
+    """Upgrades in a loop, beside jobs and a prolog and an epilog that are the command itself: not one of them fails."""
+    installation, user = Installation(site), site.users[0]
+    expect_equal(installation.make("put")[0], 0, "exit status of the first installation")
+    called = site.top / "called"
+    scripts = {}
+    for name in "prolog", "epilog":
+        script = site.top / f"{name}.sh"
+        script.write_text(f"#!/bin/sh\necho {name} >>{called}\n"
+                          f"exec {installation.command} {name} --config={site.config}\n")  # fmt: skip
+        script.chmod(0o755)
+        scripts[name.capitalize()] = script
+
+    def upgrade():
+        status, said = installation.make("put")
+        expect_equal(status, 0, f"exit status of an installation ({said})")
+
+    with plugstack(site, "") as conf:
+        conf.unlink()
+        status, said = installation.run("enable")
+        expect_equal(status, 0, f"exit status of jobfence enable ({said})")
+        mark = site.log_mark()
+        with site.reconfigured(**scripts), meanwhile(upgrade) as upgrades:
+            jobs = 0
+            try:
+                while len(upgrades) < 40 or jobs < 20:
+                    done = site.srun(user, "-n1", "--mem=50", "sh", "-c", "cat /proc/self/cgroup; echo cpus=$JOBFENCE_CPUS")
+                    expect_not_drained(site)
+                    expect_equal(done.returncode, 0, f"exit status of srun after {len(upgrades)} installations ({done.stderr})")
+                    expect_in("/step_0", done.stdout, "where the step was")
+                    expect_in("cpus=1\n", done.stdout, "the step's environment")
+                    jobs += 1
+            finally:
+                site.resume()
+        log = site.slurmd_log_since(mark)
+        expect(not re.search("prolog.*(fail|error|status)|Permission denied|No such file", log, re.I), f"slurmd's log:\n{log}")
+        expect_equal(called.read_text().split().count("prolog"), jobs, "calls of the prolog")
+        status, said = installation.run("disable")
+        expect_equal(status, 0, f"exit status of jobfence disable ({said})")
+    return f"{jobs} jobs beside {len(upgrades)} installations"
+
+
+@case(on=("private",), layout=False)
+def turned_on_and_off(site):
+    """By one command each, while jobs run and begin: none fails, none is unfenced that began in between, and nothing is left."""
+    installation, user = Installation(site), site.users[0]
+    expect_equal(installation.make("put")[0], 0, "exit status of the installation")
+
+    def job():
+        done = site.srun(user, "-n1", "--mem=50", "true")
+        expect_equal(done.returncode, 0, f"exit status of srun ({done.stderr})")
+
+    def where():
+        return site.srun(user, "-n1", "--mem=50", "cat", "/proc/self/cgroup").stdout
+
+    with plugstack(site, "# of this site\n") as conf:
+        expect("/step_0" not in where(), "a step is fenced, and nobody has turned that on")
+        with meanwhile(job) as jobs:
+            # What would have jobs refused is found before.
+            site.configure(IOMax='"/nonexistent rbps=1M"')
+            status, said = installation.run("enable", "--write-include")
+            expect_equal(status, 1, f"exit status of jobfence enable ({said})")
+            expect(not installation.line.exists(), "it was activated all the same")
+            site.configure()
+            for _ in range(3):
+                began = len(jobs)
+                status, said = installation.run("enable", "--write-include")
+                expect_equal(status, 0, f"exit status of jobfence enable ({said})")
+                expect_in("/step_0", where(), "where a step is")
+                until(lambda: len(jobs) > began + 2, 20, "jobs")
+                status, said = installation.run("disable")
+                expect(status in (0, 3), f"exit status of jobfence disable: {status} ({said})")
+                expect("/step_0" not in where(), "a step is fenced after that was turned off")
+        installation.run("enable", "--write-include")
+        go = site.directory(user) / "go"
+        go.unlink(missing_ok=True)
+        jobid = site.submit(user, f"until [ -e {go} ]; do sleep 0.1; done; echo done", "-c1", "--mem=50")
+        step = fenced(site, jobid)
+        status, said = installation.run("disable")
+        expect_equal(status, 3, f"exit status of jobfence disable while a job runs ({said})")
+        expect_in(f"step {jobid}.batch (process ", said, "jobfence disable")
+        status, said = installation.make("remove")
+        expect_equal(status, 1, f"exit status of a removal while a job runs ({said})")
+        expect(installation.command.exists(), "the command was removed")
+        expect_equal(step.cpu_limit(), 1.0, "the CPU limit of what runs")
+        expect("/step_0" not in where(), "a step is fenced after that was turned off")
+        go.touch()
+        expect_equal(site.wait(jobid), "COMPLETED", "state of the job")
+        expect_in("done", site.output(jobid), "its output")
+        until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
+        status, said = installation.run("disable")
+        expect_equal(status, 0, f"exit status of jobfence disable ({said})")
+        expect_equal(conf.read_text(), "# of this site\n", "plugstack.conf")
+        expect(not site.run_directory().exists(), "RunDir is left")
+        status, said = installation.make("remove")
+        expect_equal(status, 0, f"exit status of the removal ({said})")
+        left = sorted(str(path.relative_to(installation.prefix)) for path in installation.prefix.rglob("*"))
+        expect_equal(left, ["etc", "etc/slurm", "etc/slurm/jobfence.conf"], "what is left")
+        expect_not_drained(site)
