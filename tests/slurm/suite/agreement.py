@@ -94,7 +94,7 @@ def table(site):
         ("processes", said_in_file(MaxProcesses="100"), True, ""),
         ("processes of a user", said_in_file(MaxProcessesPerUser="100"), not overlay, "all jobs of a user" if overlay else ""),
         ("I/O of a user", said_in_file(IOMaxPerUser="/,rbps=100M"), None if v2 and not overlay else False,
-         "all jobs of a user" if v2 else "IOMaxPerUser"),
+         "all jobs of a user" if overlay else "" if v2 else "IOMaxPerUser"),
         ("I/O on no disk", said_in_file(IOMax="/proc,rbps=100M"), False, "/proc"),
         ("devices", said_in_file(ConstrainDevices="yes"), None, ""),
         ("a device of nobody's", said_in_file(ConstrainDevices="yes", DeviceAllow="/dev/of-nobody"), False, "/dev/of-nobody"),
