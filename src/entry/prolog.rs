@@ -158,19 +158,19 @@ mod tests {
     /// tag from 22.05.0 to 26.05.3 has it in `_build_env`.
     #[test]
     fn nothing_is_taken_for_none_in_any_release() {
-        let sluid = ("SLURM_JOB_SLUID", "s1");
-        let releases = [
-            ("22.05", None, false),
-            ("23.02", None, false),
-            ("23.11", None, false),
-            ("24.05", None, false),
-            ("24.11", None, false),
-            ("25.05", None, false),
-            ("25.11", Some(sluid), false),
-            ("26.05", Some(sluid), true),
-            ("26.11", Some(sluid), true),
-        ];
-        for (release, sluid, has_qos) in releases {
+        // Whether it names the SLUID, and whether the QOS.
+        for (release, has_sluid, has_qos) in [
+            ("22.05", false, false),
+            ("23.02", false, false),
+            ("23.11", false, false),
+            ("24.05", false, false),
+            ("24.11", false, false),
+            ("25.05", false, false),
+            ("25.11", true, false),
+            ("26.05", true, true),
+            ("26.11", true, true),
+        ] {
+            let sluid = has_sluid.then_some(("SLURM_JOB_SLUID", "s1"));
             let usual = [("SLURM_JOB_PARTITION", "gpu"), ("SLURM_JOB_CPUS_PER_NODE", "2(x3)")];
             let usual: Vec<_> = usual.into_iter().chain(sluid).collect();
             let qos = has_qos.then_some(("SLURM_JOB_QOS", "restricted"));
