@@ -672,14 +672,6 @@ impl Fence {
         limiting::set(task, hierarchy, Level::Task, place, &limits, |_| true, errors);
     }
 
-    /// For information only: where it fails, the step is limited as ever.
-    fn show_quota(&self, tree: &Tree, step: &Dir, task: &Dir) {
-        let is_limited = self.plan.as_ref().is_some_and(|plan| plan.step.cpu.is_some() || plan.job.cpu.is_some());
-        if is_limited && let Err(error) = limiting::show_quota(step, task, tree.hierarchy()) {
-            log::debug!("{}: a task does not see its step's quota: {error}", self.key);
-        }
-    }
-
     /// Moves a process into the step: one write to `cgroup.procs` in each hierarchy, and a look whether it is there.
     ///
     /// Where the scheduler itself tracks it by cgroup it is left, since taking it out would break the scheduler's signals and
@@ -710,18 +702,14 @@ impl Fence {
             if let Some(plan) = &self.plan {
                 self.reclaim_again(overlay, plan, &mut errors);
             }
-            let Some(dir) = task.map(|_| overlay.task(place)) else { continue };
-            match (&dir, plan) {
-                (Ok(dir), Some(plan)) => self.limit_task(tree, dir, plan, &mut errors),
-                (_, None) => {}
-                (Err(error), Some(plan)) => errors.extend(limiting::none_of(
+            let Some(plan) = plan else { continue };
+            match overlay.task(place) {
+                Ok(dir) => self.limit_task(tree, &dir, plan, &mut errors),
+                Err(error) => errors.extend(limiting::none_of(
                     &Plan { task: plan.task.clone(), ..Plan::default() },
                     |theirs| overlay.hierarchy.has(theirs),
-                    error,
+                    &error,
                 )),
-            }
-            if let (Ok(dir), Ok(step)) = (dir, overlay.step()) {
-                self.show_quota(tree, &step, &dir);
             }
         }
         self.attach_own(host, pid, plan.zip(task), &mut errors)?;
@@ -754,7 +742,6 @@ impl Fence {
             if let (Some(dir), Some((plan, _))) = (&dir, task) {
                 host::fill(step, dir, tree.hierarchy(), false)?;
                 self.limit_task(tree, dir, plan, errors);
-                self.show_quota(tree, step, dir);
             }
             bound = bound.or_else(|| Affinity::of(pid));
             dir.as_ref().unwrap_or(step).write("cgroup.procs", &pid.to_string()).map_err(|error| {

@@ -410,26 +410,6 @@ pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, place: Place) -
     of_job.and(of_step)
 }
 
-/// Says the step's quota once more in the directory of a task that has none of its own: some run times (see `told`) look there and no
-/// further. On cgroup2; v1 would want it lowered with each directory above.
-///
-/// It holds nobody: what one period leaves may be saved for another, so the step's own quota is always reached first. A kernel without
-/// that (before Linux 5.14) would throttle twice.
-pub fn show_quota(step: &Dir, task: &Dir, hierarchy: &Hierarchy) -> Result<()> {
-    let version = hierarchy.version;
-    // Slurm may have the controller off for its tasks.
-    if version == Version::V1 || !hierarchy.has("cpu") || !task.has(limits::burst_file(version)) {
-        return Ok(());
-    }
-    match (limits::cpu_quota(step, version)?, limits::cpu_quota(task, version)?) {
-        (Some(quota), None) => {
-            limits::set_cpu_quota(task, version, quota)?;
-            limits::set_cpu_burst(task, version, quota.quota_us)
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Limits the CPU time of all of a user's jobs; it may be raised again by the administrator.
 pub fn cpu_of_user(user: &Dir, version: Version, quota: CpuQuota) -> Result<()> {
     match limits::in_its_period(user, version, quota)? {

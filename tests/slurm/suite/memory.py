@@ -147,8 +147,17 @@ def expect_swaps(site, what):
 @case
 def swap_is_slurms_affair(site):
     """Where Slurm limits memory, a job that swaps with Slurm alone swaps with jobfence, too, unless the site says otherwise here."""
+    def limited_to_none(why):
+        site.configure()
+        jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
+        group = fenced(site, jobid)
+        if group.swap_is_accounted():
+            expect_equal((group.swap_limit(), group.memory_limit()), (0, 100 * MIB), f"{why}: limits of {group.path}")
+        site.scancel(jobid)
+        site.wait(jobid)
     if not kernel.slurm_limits_memory:
-        raise Skip("Slurm limits no memory here")
+        limited_to_none("Slurm limits no memory")
+        return "Slurm limits no memory here"
     if kernel.swap_total() < 100 * MIB:
         raise Skip("this host has not enough swap")
     user = site.users[0]
@@ -166,6 +175,8 @@ def swap_is_slurms_affair(site):
         expect_equal(group.swap_limit(), wanted, f"{keys}: swap limit of {group.path}")
         site.scancel(jobid)
         site.wait(jobid)
+    with site.reconfigured(cgroup={"ConstrainRAMSpace": None, "ConstrainSwapSpace": None}):
+        limited_to_none("Slurm limits no memory for now")
     with site.reconfigured(cgroup={"ConstrainSwapSpace": None}):
         site.configure()
         with site.unplugged():
