@@ -136,7 +136,7 @@ fn nothing_is_activated_where_jobs_would_be_refused() {
     site.write("share/plugstack.conf", &format!("{} Mode=enforced\n", line.trim_end()));
     site.says(&["enable"], 1, "expected Mode to be enforce, observe or off");
     site.write("share/plugstack.conf", &line.replace("libjobfence.so", "nowhere/libjobfence.so"));
-    site.says(&["enable"], 1, "there is no such file");
+    site.says(&["enable"], 1, "cannot open shared object file: No such file or directory");
     site.write("share/plugstack.conf", "# none\n");
     site.says(&["enable"], 1, "loads libjobfence.so: install jobfence, or name the file with --line");
     site.write("share/plugstack.conf", &line);
