@@ -276,7 +276,7 @@ def gpus_of_another_node(site):
         (None, [], "gpus=\ngpu_devices=\ngpus_unknown=the numbers of GPUs that slurmd says can be another node's"),
         ("Alloc", [gpus[1]], f"gpus=1\ngpu_devices={gpus[1]}\n"),
     ):
-        keys = {"topology": f"{site.TOPOLOGY} Gres=gpu:2", "GresTypes": "gpu", "PrologFlags": flags}
+        keys = {"topology": f"{site.default_topology()} Gres=gpu:2", "GresTypes": "gpu", "PrologFlags": flags}
         with gres_conf_of(site, lines), prologs(site, **keys):
             site.configure(ConstrainDevices="yes", GPUDevice=gpus[0].with_name("gpu%d"))
             # It has the second node's first GPU.
