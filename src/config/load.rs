@@ -1110,7 +1110,7 @@ mod tests {
         let devices = (
             any::<bool>(),
             prop::collection::vec("(/dev/[a-z]{1,3}|char-[a-z/]{1,5}|block-[0-9]{1,3})( r?wm?)?", 0..3),
-            prop::option::of("/[a-z/]{0,5}%d"),
+            prop::option::of("/[a-z/]{0,5}(%d|\\[1[0-9],[0-9]\\])"),
             (1_u64..=600, prop::option::of(1_u64..=86_400), any::<bool>()),
         );
         (words, numbers, ([rules(), rules(), rules()], prop::option::of(1_u64..=10_000)), devices).prop_map(

@@ -154,6 +154,9 @@ pub fn is_name(text: &str) -> bool {
 
 /// What three lines say together: the numbers of GPUs, the device of each, and why these are not certain.
 fn gpus(positions: Vec<u32>, devices: &str, why: String) -> Option<Gpus> {
+    if one_line(&why) != why {
+        return None;
+    }
     match (positions.is_empty(), devices.is_empty(), why.is_empty()) {
         (true, true, true) => Some(Gpus::None),
         (true, true, false) => Some(Gpus::Unknown(why)),
@@ -393,6 +396,10 @@ mod tests {
             ("gpu_devices=/", "gpu_devices="),
             ("gpus=0,3", "gpus="),
             ("gpus_unknown=", "gpus_unknown=why"),
+            (
+                "gpu_devices=/dev/nvidia2,/dev/nvidia5\ngpus_unknown=",
+                &format!("gpu_devices=\ngpus_unknown={}", "x".repeat(1025)),
+            ),
         ] {
             assert!(text.contains(from) && JobRecord::parse(&text.replace(from, to)).is_err(), "{to}");
         }
