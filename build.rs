@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, panic};
 
-const COMMITTED: &str = "src/entry/spank/bindings.rs";
+const COMMITTED: &str = "src/scheduler/slurm/spank/bindings.rs";
 
 fn main() {
     // The file's own symbols are its own: plugin_version is in every plugin, and ours is written to when it is loaded.
@@ -53,7 +53,7 @@ const MOVED: [(&str, &[&str]); 2] = [
 
 /// Lets the linker find these functions where an old glibc has them: in libraries made here, which have nothing but the names.
 /// New ones load the same file, since their libdl.so.2 and libpthread.so.0 still exist, and the old version of each function
-/// in libc.so.6. The rest is in src/glibc.rs.
+/// in libc.so.6. The rest is in src/sys/glibc.rs.
 fn as_in_old_glibc(out_dir: &Path) {
     let target = |key: &str| env::var(format!("CARGO_CFG_TARGET_{key}")).unwrap_or_default();
     let first = match (target("OS").as_str(), target("ENV").as_str(), target("ARCH").as_str()) {

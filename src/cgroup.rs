@@ -7,7 +7,6 @@
 pub mod affinity;
 pub mod cpuset;
 pub mod devices;
-pub mod dir;
 pub mod disk;
 pub mod events;
 pub mod huge_pages;
@@ -17,7 +16,7 @@ pub mod kill;
 pub mod layout;
 pub mod limits;
 pub mod mark;
-pub mod place;
+pub mod membership;
 pub mod protection;
 pub mod usage;
 pub mod walk;

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::fence::leftovers::{self, Found, Marked};
+use crate::scheduler::slurm::leftovers::{self, Found, Marked};
 use crate::fence::{self, beside};
 use crate::host::Host;
 use crate::job::Name;
-use crate::process;
+use crate::sys::process;
 use crate::record::job::{JobId, JobRecords};
 use crate::record::roll::{Entry, Kind, Roll, State};
 use crate::record::{Header, Record, Records};
-use crate::tracking::{self, TrackedRecords};
+use crate::record::tracked::{self, TrackedRecords};
 
 mod launch;
 pub use launch::{LOOKS, LOOKS_WHERE_WATCHED, Launch};

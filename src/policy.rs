@@ -15,7 +15,7 @@ use crate::facts::{Facts, Gpus};
 use crate::job::{Cpus, Grant};
 use crate::report::mebibytes;
 use crate::requests::{Requests, Word};
-use crate::topology::Topology;
+use crate::scheduler::slurm::cores::Topology;
 
 /// What one directory is limited to. `None`: not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 
 pub mod job;
 pub mod roll;
+pub mod tracked;
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -17,11 +18,11 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use crate::cgroup::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
-use crate::lock::Lock;
-pub use crate::process::Owner;
-use crate::tracking;
+use crate::sys::lock::Lock;
+pub use crate::sys::process::Owner;
+use crate::record::tracked;
 use roll::{Entry, Kind, Roll};
 
 /// First line of a record. With another number it is another release's: its first lines, see [`Header`], mean the same, and

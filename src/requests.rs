@@ -4,7 +4,7 @@
 //! The same table is read in the commands, where a mistake is told at the prompt, and in the step daemon, where everything that
 //! arrives is the user's and may be forged. No I/O, and no scheduler.
 
-use crate::as_user::AsUser;
+use crate::sys::as_user::AsUser;
 use crate::bytes;
 use crate::config::{Limit, Percent};
 use std::fmt;

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use jobfence::cgroup::dir::Dir;
+use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Kind, Version};
 use jobfence::config::Config;
-use jobfence::entry::adopt::{Outcome, Pam, Request, adopt};
+use jobfence::door::adopt::{Outcome, Pam, Request, adopt};
 use jobfence::error::Result;
 use jobfence::fence::{self, Fence};
 use jobfence::host::Host;

@@ -10,9 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::devices::{self, Devices, GpuDevice};
-use jobfence::cgroup::dir::Dir;
+use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Layout, Version};
-use jobfence::cgroup::place::Membership;
+use jobfence::cgroup::membership::Membership;
 use jobfence::config::{Config, Limit, SwapSpace};
 use jobfence::facts::Gpus;
 use jobfence::fence::Fence;

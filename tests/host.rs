@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::cpuset;
-use jobfence::cgroup::dir::Dir;
+use jobfence::sys::dir::Dir;
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::huge_pages::HugePages;
 use jobfence::cgroup::io::{self, IoRates, IoRules};
@@ -21,7 +21,7 @@ use jobfence::cgroup::kernel::LoadedScheduler;
 use jobfence::cgroup::kill::{Members, kill_all};
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{self, CpuQuota};
-use jobfence::cgroup::place::Membership;
+use jobfence::cgroup::membership::Membership;
 use jobfence::config::{Config, CpuPolicy, Limit, Percent, Period, TaskCpus};
 use jobfence::cpu_list::CpuList;
 use jobfence::fence::Fence;
@@ -31,8 +31,8 @@ use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Level, Limits};
-use jobfence::process::{Owner, is_ending};
-use jobfence::topology::Topology;
+use jobfence::sys::process::{Owner, is_ending};
+use jobfence::scheduler::slurm::cores::Topology;
 
 mod common;
 

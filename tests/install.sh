@@ -38,7 +38,7 @@ case $(uname -m) in
         for file in "$stage/usr/lib/slurm/libjobfence.so" "$stage/usr/sbin/jobfence"; do
             symbols=$(readelf -W --dyn-syms "$file") || fail "readelf"
             newer=$(echo "$symbols" | grep -oE '[^ ]+@GLIBC_(2\.(29|[3-9][0-9])|[^0-9])[^ ]*') &&
-                fail "$file needs a glibc newer than 2.28: $newer (see src/glibc.rs)"
+                fail "$file needs a glibc newer than 2.28: $newer (see src/sys/glibc.rs)"
         done
         ;;
 esac

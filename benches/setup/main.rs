@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, ValueEnum};
 use floor::Floor;
 use jobfence::cgroup::layout::Kind;
-use jobfence::cgroup::place::Membership;
+use jobfence::cgroup::membership::Membership;
 use jobfence::fence;
 use jobfence::janitor::{self, Launch, Who};
 use nix::unistd::Pid;

@@ -7,7 +7,7 @@
 
 use nix::errno::Errno;
 
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use super::layout::Version;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};

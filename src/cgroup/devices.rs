@@ -21,7 +21,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, major, minor};
 
 pub use self::gpu::GpuDevice;
 pub use self::rules::{Access, Kind, MOST_RULES, Rule, Target, parse, text};
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use super::layout::Version;
 use crate::error::{Error, Result};
 use crate::facts::Gpus;

@@ -18,7 +18,7 @@ use nix::errno::Errno;
 use nix::fcntl::readlink;
 use nix::sys::stat::{SFlag, lstat, major, minor};
 
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use super::layout::unescape;
 use crate::error::{Error, Result};
 

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::{Whence, lseek, read};
 
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
 
 /// The kernel's log from the moment it was opened; see dev-kmsg in the kernel's ABI documents.

@@ -16,11 +16,11 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use super::disk::{Device, Disks};
 use super::kernel;
 use super::layout::{V1_IO, Version};
-use crate::as_user::AsUser;
+use crate::sys::as_user::AsUser;
 use crate::bytes;
 use crate::error::{Error, Result};
 

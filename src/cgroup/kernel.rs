@@ -8,7 +8,7 @@ use std::fmt;
 
 use nix::errno::Errno;
 
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use super::layout::Version;
 use crate::error::Error;
 

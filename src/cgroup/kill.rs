@@ -17,10 +17,10 @@ use nix::unistd::{Pid, Whence, lseek, read, write};
 use procfs::ProcError;
 use procfs::process::Process;
 
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use super::walk;
 use crate::error::{Error, Result};
-use crate::process::{is_leaderless, pidfd_open, send};
+use crate::sys::process::{is_leaderless, pidfd_open, send};
 
 /// The directories of one step in which its processes can be seen and stopped.
 #[derive(Debug, Clone, Copy)]

@@ -12,7 +12,7 @@ use nix::fcntl::readlinkat;
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, fstatfs};
 
 use super::devices;
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
 
 /// What v1 calls the controller `io`.

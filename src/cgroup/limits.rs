@@ -13,7 +13,7 @@ use cgroups_rs::fs::memory::MemController;
 use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use super::kernel;
 use super::layout::Version;
 use crate::error::{Error, Result};

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
 
 const NAME: &CStr = c"trusted.jobfence";

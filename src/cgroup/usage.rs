@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use super::layout::{Hierarchy, Version};
 
 /// Counters of one step since its directory was made.

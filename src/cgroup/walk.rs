@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
 
 /// So many are looked at or removed whatever the time is: an ordinary step has fewer, and is not left half done.

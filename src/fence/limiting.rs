@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::own::is_inhabited;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::{self, Devices};
-use crate::cgroup::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::cgroup::huge_pages;
 use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};

@@ -9,19 +9,19 @@
 use std::time::Instant;
 
 use super::own::{self, Own};
-use crate::cgroup::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota};
 use crate::cgroup::mark;
-use crate::cgroup::place::{Membership, SlurmsOwn};
+use crate::cgroup::membership::{Membership, SlurmsOwn};
 use crate::cgroup::usage::Usage;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::{self, Host};
 use crate::janitor;
 use crate::job::JobKey;
-use crate::process::{self, Owner};
+use crate::sys::process::{self, Owner};
 use crate::record::Record;
 
 /// One step in one hierarchy that Slurm uses.

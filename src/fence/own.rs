@@ -7,11 +7,11 @@ use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
 use super::{IDLE, in_mount, leftovers};
-use crate::cgroup::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::mark;
-use crate::cgroup::place::Membership;
+use crate::cgroup::membership::Membership;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::{self, Host};

@@ -7,12 +7,12 @@
 use std::path::{Path, PathBuf};
 
 use super::IDLE;
-use super::leftovers::{SLICES, find_units};
+use crate::scheduler::slurm::leftovers::{SLICES, find_units};
 use super::own::{child, children, there};
-use crate::cgroup::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::mark;
-use crate::cgroup::place::is_scope;
+use crate::cgroup::membership::is_scope;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::policy::Level;

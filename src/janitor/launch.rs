@@ -10,17 +10,17 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::{Outcome, PATIENCE_EACH, Reaped, Who, end_schedulers, is_markers_dead, reap_one};
-use crate::cgroup::place::Membership;
+use crate::cgroup::membership::Membership;
 use crate::config::Config;
 use crate::error::Result;
-use crate::fence::leftovers::{self, Found};
+use crate::scheduler::slurm::leftovers::{self, Found};
 use crate::host::Host;
 use crate::job::JobKey;
-use crate::process::Owner;
+use crate::sys::process::Owner;
 use crate::record::Records;
 use crate::record::job::JobRecords;
 use crate::record::roll::{Entry, Kind, Roll, Turn};
-use crate::tracking::{self, TrackedRecords};
+use crate::record::tracked::{self, TrackedRecords};
 
 /// Of so many owners a launch finds out whether they live, if it need not look further.
 pub const LOOKS: usize = 12;

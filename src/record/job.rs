@@ -16,7 +16,7 @@ use nix::sys::stat::{SFlag, fstat};
 
 use super::roll::{self, Entry, Kind};
 use super::{Owner, field, is_ours, link_new, unlink};
-use crate::cgroup::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts, Gpus};
 use crate::host::Host;

@@ -20,10 +20,10 @@ use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::sys::uio::{pread, pwrite};
 
 use super::{link_new, unlink};
-use crate::cgroup::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
-use crate::lock::Lock;
-use crate::process::Owner;
+use crate::sys::lock::Lock;
+use crate::sys::process::Owner;
 
 /// In `RunDir`, as a directory: releases without a roll take every file there for a record.
 pub(super) const DIRECTORY: &str = "roll";

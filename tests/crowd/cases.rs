@@ -10,18 +10,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use jobfence::cgroup::dir::Dir;
+use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::mark;
-use jobfence::cgroup::place::Membership;
+use jobfence::cgroup::membership::Membership;
 use jobfence::config::Config;
 use jobfence::host::Host;
 use jobfence::janitor::{self, LOOKS, LOOKS_WHERE_WATCHED, Launch, Reaped, Who};
 use jobfence::job::{JobKey, Name};
-use jobfence::process::Owner;
+use jobfence::sys::process::Owner;
 use jobfence::record::roll::Kind;
 use jobfence::record::{Record, Records};
-use jobfence::tracking;
+use jobfence::record::tracked;
 use nix::sys::wait::WaitStatus;
 
 use crate::common;

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use jobfence::cgroup::dir::Dir;
+use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Layout, Version};
 use jobfence::cgroup::mark;
-use jobfence::lock::Lock;
-use jobfence::tracking;
+use jobfence::sys::lock::Lock;
+use jobfence::record::tracked;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};

@@ -29,6 +29,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -523,16 +524,24 @@ static int entries(const char *directory)
     return count;
 }
 
+/* How many lines a file has. */
+static int lines(const char *path)
+{
+    int count = 0, c;
+    FILE *file = fopen(path, "re");
+    while (file && (c = fgetc(file)) != EOF)
+        count += c == '\n';
+    if (file)
+        fclose(file);
+    return count;
+}
+
+/* The bytes that are allocated, and not those of the process that are resident: these depend on the order in which others were freed. */
 static void say_use(long done)
 {
-    char line[256];
-    long resident = -1;
-    FILE *status = fopen("/proc/self/status", "re");
-    while (status && fgets(line, sizeof line, status))
-        sscanf(line, "VmRSS: %ld", &resident);
-    if (status)
-        fclose(status);
-    printf("after %ld descriptors %d threads %d kib %ld\n", done, entries("/proc/self/fd"), entries("/proc/self/task"), resident);
+    struct mallinfo2 heap = mallinfo2();
+    printf("after %ld descriptors %d threads %d mappings %d bytes %zu\n", done, entries("/proc/self/fd"), entries("/proc/self/task"),
+        lines("/proc/self/maps"), heap.uordblks + heap.hblkhd);
     fflush(stdout);
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
-use jobfence::entry::adopt::{self, Answer, Pam, Request};
+use jobfence::door::adopt::{self, Answer, Pam, Request};
 use nix::unistd::getppid;
 
 use crate::{Configured, Failure, require_root};

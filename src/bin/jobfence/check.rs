@@ -19,9 +19,9 @@ use jobfence::config::{Candidate, DEFAULT_FILE, Limit, Loaded, Mode, OnError};
 use jobfence::error::Error;
 use jobfence::fence::limiting;
 use jobfence::host::Host;
-use jobfence::slurm_conf;
-use jobfence::slurm_placement::Slurm;
-use jobfence::topology::Topology;
+use jobfence::scheduler::slurm::conf;
+use jobfence::scheduler::slurm::plugins::Slurm;
+use jobfence::scheduler::slurm::cores::Topology;
 
 use crate::{Configured, Failure, pam};
 use line::Given;

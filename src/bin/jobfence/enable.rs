@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jobfence::host::is_systemd;
-use jobfence::slurm_placement::Slurm;
+use jobfence::scheduler::slurm::plugins::Slurm;
 
 use crate::line::{self, Line};
 use crate::systemd::Service;

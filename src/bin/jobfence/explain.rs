@@ -9,11 +9,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jobfence::cgroup::devices::Devices;
-use jobfence::cgroup::dir::Dir;
+use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
-use jobfence::entry::prolog::gpus::{self, Places};
+use jobfence::scheduler::slurm::prolog::gpus::{self, Places};
 use jobfence::facts::{Asked, Fact, Facts};
 use jobfence::fence::explain::{Line, explain as lines_of};
 use jobfence::fence::present::{self, Step, Wanted};
@@ -22,13 +22,13 @@ use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Level};
 use jobfence::report::mebibytes;
 use jobfence::requests::{REQUESTS, Requests, Word};
-use jobfence::topology::Topology;
+use jobfence::scheduler::slurm::cores::Topology;
 use nix::unistd::{Group, User};
 
 use crate::slurm_job::{self, SlurmJob};
 use crate::{Configured, Failure};
-use jobfence::slurm_conf;
-use jobfence::slurm_placement::{Placement, Slurm};
+use jobfence::scheduler::slurm::conf;
+use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
 
 #[derive(Args)]
 pub struct Options {

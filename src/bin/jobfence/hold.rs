@@ -13,12 +13,12 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser as _};
-use jobfence::cgroup::dir::Dir;
+use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::{Config, Mode};
 use jobfence::host::{Host, SYSTEMD_BASE, is_systemd};
 use jobfence::janitor::{self, Who};
-use jobfence::tracking;
+use jobfence::record::tracked;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};

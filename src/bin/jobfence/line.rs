@@ -8,8 +8,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use jobfence::config::DEFAULT_FILE;
-use jobfence::plugstack::{self, Found};
-use jobfence::slurm_placement::Slurm;
+use jobfence::scheduler::slurm::plugstack::{self, Found};
+use jobfence::scheduler::slurm::plugins::Slurm;
 
 use crate::{Configured, Failure};
 

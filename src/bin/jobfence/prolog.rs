@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use jobfence::config::Mode;
-use jobfence::entry::prolog;
+use jobfence::scheduler::slurm::prolog;
 use jobfence::host::Host;
 
 use crate::{Configured, Failure, ignore_sigpipe, require_root};

@@ -8,7 +8,7 @@ use clap::Args;
 use jobfence::cgroup::io::IoRules;
 use jobfence::cgroup::limits::MOST_PROCESSES;
 use jobfence::config::parse_size;
-use jobfence::entry::run::{self, Request};
+use jobfence::door::run::{self, Request};
 use jobfence::job::Cpus;
 use jobfence::report;
 use nix::unistd::User;

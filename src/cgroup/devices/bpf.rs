@@ -13,7 +13,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 use super::{Access, Alone, Kind, Numbers, Set};
-use crate::cgroup::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
 
 /// One instruction (`struct bpf_insn`).

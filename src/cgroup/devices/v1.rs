@@ -9,7 +9,7 @@ use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
 use nix::errno::Errno;
 
 use super::{Access, CONTROLLER, Kind, Numbers, Set, is_everybodys};
-use crate::cgroup::dir::Dir;
+use crate::sys::dir::Dir;
 use crate::cgroup::kernel::missing;
 use crate::cgroup::limits::refused;
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 //! /proc/PID/cgroup: where a process is, and whether that is Slurm's.
 
 use jobfence::cgroup::layout::{Hierarchy, Version};
-use jobfence::cgroup::place::Membership;
+use jobfence::cgroup::membership::Membership;
 
 use super::text;
 

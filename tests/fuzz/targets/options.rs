@@ -6,8 +6,8 @@ use std::ffi::{CString, c_int};
 use std::ptr::{null, null_mut};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use jobfence::entry::spank::api::Spank;
-use jobfence::entry::spank::{slurm_spank_init, slurm_spank_init_post_opt};
+use jobfence::scheduler::slurm::spank::api::Spank;
+use jobfence::scheduler::slurm::spank::{slurm_spank_init, slurm_spank_init_post_opt};
 use jobfence::requests::{REQUESTS, Requests};
 
 use super::slurmstepd::{ALLOCATOR, Answers, Callback, answer, with};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! /proc/PID/stat, in which a process's name is whatever its user wants.
 
-use jobfence::cgroup::dir::Dir;
-use jobfence::process::{Owner, is_ending};
+use jobfence::sys::dir::Dir;
+use jobfence::sys::process::{Owner, is_ending};
 
 use super::files;
 

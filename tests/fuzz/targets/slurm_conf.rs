@@ -2,8 +2,8 @@
 //! slurm.conf, and cgroup.conf, which is read in the same way: what is asked of it, and files that include themselves.
 
 use jobfence::cgroup::layout::{Hierarchy, Version};
-use jobfence::slurm_conf::{Lines, threads_per_core};
-use jobfence::slurm_placement::{Placement, Slurm};
+use jobfence::scheduler::slurm::conf::{Lines, threads_per_core};
+use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
 
 use super::files;
 

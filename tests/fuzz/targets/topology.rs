@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use jobfence::cgroup::dir::Dir;
+use jobfence::sys::dir::Dir;
 use jobfence::cpu_list::CpuList;
-use jobfence::topology::Topology;
+use jobfence::scheduler::slurm::cores::Topology;
 
 use super::{files, is_readable, text};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The record of a step without a fence, as `record`; and the mark that is looked for in the environment of users' processes.
 
-use jobfence::tracking::{Tracked, mark, marked};
+use jobfence::record::tracked::{Tracked, mark, marked};
 
 use super::text;
 

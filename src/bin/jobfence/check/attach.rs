@@ -11,7 +11,7 @@ use jobfence::config::Config;
 use jobfence::error::Result;
 use jobfence::fence;
 use jobfence::host::Host;
-use jobfence::slurm_placement::Slurm;
+use jobfence::scheduler::slurm::plugins::Slurm;
 
 use super::slurms::Places;
 use super::trial::{self, Idle};

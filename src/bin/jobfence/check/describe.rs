@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What is here: cgroup hierarchies, whose directories jobs will be in, what protects their memory, which disks they use.
 
-use jobfence::cgroup::dir::Dir;
+use jobfence::sys::dir::Dir;
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io::{self, IoRules};
 use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
@@ -9,7 +9,7 @@ use jobfence::cgroup::protection;
 use jobfence::config::{Config, Loaded, Percent, SwapSpace};
 use jobfence::fence;
 use jobfence::host::{Host, is_delegated};
-use jobfence::slurm_placement::{Placement, Slurm};
+use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
 
 use super::slurms;
 

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use jobfence::config::{self, Candidate, KEYS, Loaded};
-use jobfence::plugstack::{self, Found, Line};
-use jobfence::slurm_placement::Slurm;
+use jobfence::scheduler::slurm::plugstack::{self, Found, Line};
+use jobfence::scheduler::slurm::plugins::Slurm;
 
 use super::load;
 use crate::Configured;

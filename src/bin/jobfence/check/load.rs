@@ -11,10 +11,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use jobfence::cgroup::dir::Dir;
-use jobfence::entry::spank::version;
-use jobfence::plugstack::Line;
-use jobfence::process;
+use jobfence::sys::dir::Dir;
+use jobfence::scheduler::slurm::spank::version;
+use jobfence::scheduler::slurm::plugstack::Line;
+use jobfence::sys::process;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, Symbol};
 use nix::fcntl::OFlag;
 use nix::sys::wait::{WaitStatus, waitpid};

@@ -8,10 +8,10 @@
 
 use std::time::{Duration, Instant};
 
-use jobfence::cgroup::dir::Dir;
+use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Kind, Version};
 use jobfence::cgroup::limits;
-use jobfence::cgroup::place::{Membership, is_scope};
+use jobfence::cgroup::membership::{Membership, is_scope};
 use jobfence::cgroup::walk;
 use jobfence::config::Candidate;
 use jobfence::error::Result;
@@ -19,7 +19,7 @@ use jobfence::fence::{self, leftovers};
 use jobfence::host::{self, Host, not_given};
 use jobfence::janitor;
 use jobfence::job::JobKey;
-use jobfence::slurm_placement::{Placement, Slurm};
+use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
 
 use super::line;
 

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The doors that belong to no scheduler: each reads what its caller says of a step, and hands it to the fence.
+
+pub mod adopt;
+pub mod guard;
+pub mod pam;
+pub mod run;

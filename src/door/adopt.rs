@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The door for processes that Slurm tells nobody about: those that pam_slurm_adopt lets in.
+//!
+//! Slurm adds such a process to the job's extern step without any callback. Where it tracks processes by cgroup (overlay) that
+//! puts it within the limits; elsewhere nothing holds it. So PAM calls us when the session is opened (`pam.rs`, or `jobfence
+//! adopt` by way of pam_exec), and the process that opens it, from which everything else of the session descends, is moved into
+//! the extern step's directories.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{Pid, Uid, User};
+
+use crate::sys::dir::Dir;
+use crate::cgroup::layout::Hierarchy;
+use crate::cgroup::membership::Membership;
+use crate::config::{Config, LoadError, Loaded, Mode, OnError, OnErrors};
+use crate::error::{Error, Result};
+use crate::fence::{self, Fence};
+use crate::host::Host;
+use crate::job::{JobKey, Name};
+use crate::sys::process;
+use crate::record::{Owner, Record, Records};
+
+/// How long those steps that have just begun have to make their directories.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Which process is to go where.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// The process; `None`, under PAM only: the one that opens the session.
+    pub pid: Option<i32>,
+    /// The job, by Slurm's number; `None`: the user's that began last.
+    pub job: Option<u32>,
+    /// What PAM says, where it has called us.
+    pub pam: Option<Pam>,
+}
+
+/// What PAM says of the session that is being opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pam {
+    /// `PAM_TYPE`: account, auth, password, open_session or close_session.
+    pub kind: String,
+    /// `PAM_USER`: whose session it will be.
+    pub user: String,
+    /// The process that opens it.
+    pub caller: i32,
+}
+
+impl Pam {
+    /// From the variables of pam_exec's command, in their order, and the command's parent; `None` where there is no `PAM_TYPE`.
+    ///
+    /// The last of a name counts. pam_exec puts its own behind those of the session's environment, which may be the
+    /// user's; getenv(3) would give the first.
+    pub fn from_environment(variables: impl Iterator<Item = (OsString, OsString)>, caller: i32) -> Option<Self> {
+        let (mut kind, mut user) = (None, None);
+        for (name, value) in variables {
+            if name == OsStr::new("PAM_TYPE") {
+                kind = Some(value.to_string_lossy().into_owned());
+            } else if name == OsStr::new("PAM_USER") {
+                user = Some(value.to_string_lossy().into_owned());
+            }
+        }
+        kind.map(|kind| Self { kind, user: user.unwrap_or_default(), caller })
+    }
+
+    /// Whose processes the session will have; `None` where there is nothing to do: root's, and at the end of one.
+    fn becomes(&self) -> Result<Option<u32>> {
+        match self.kind.as_str() {
+            "open_session" | "account" => {}
+            "close_session" => return Ok(None),
+            _ => {
+                return Err(Error::new("jobfence can do nothing in this PAM stack:")
+                    .value(&self.kind)
+                    .hint("its line begins with 'session'; see jobfence(8)"));
+            }
+        }
+        match User::from_name(&self.user) {
+            Ok(Some(user)) => Ok(Some(user.uid.as_raw()).filter(|uid| *uid != 0)),
+            Ok(None) => Err(Error::new("PAM names a user whom this node does not know:").value(&self.user)),
+            Err(errno) => Err(Error::new("look for PAM's user").value(&self.user).errno(errno)),
+        }
+    }
+}
+
+/// What was done with the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was moved into this step.
+    Adopted {
+        /// Which process.
+        pid: i32,
+        /// Whose step.
+        key: JobKey,
+        /// Where, as `/proc/PID/cgroup` has it.
+        path: String,
+    },
+    /// It was in a step of ours before; left alone.
+    Inside {
+        /// Which process.
+        pid: i32,
+        /// The step's directories.
+        path: String,
+    },
+    /// Slurm itself has put it into a cgroup of its own; left alone.
+    Slurms {
+        /// Which process.
+        pid: i32,
+        /// Where.
+        path: String,
+    },
+    /// There is nothing to do: a session of root's, or the end of one.
+    Nothing,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Adopted { pid, key, path } => write!(f, "process {pid} is in {key} now: {path}"),
+            Self::Inside { pid, path } => write!(f, "process {pid} is fenced already, in {path}"),
+            Self::Slurms { pid, path } => write!(f, "Slurm itself has put process {pid} into {path}; it stays there"),
+            Self::Nothing => write!(f, "there is nothing to do: root's session, or the end of one"),
+        }
+    }
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Answer {
+    /// `None`: nothing is fenced here.
+    Done(Option<Outcome>),
+    /// The session goes on without a fence, as a step that cannot be fenced does; why, in a sentence.
+    Unfenced(String),
+    /// Why not, in a sentence: the session is denied.
+    Refused(String),
+}
+
+/// Adopts as far as the configuration says so. What cannot be done is softened for PAM's sessions alone.
+pub fn answer(loaded: Result<Loaded, LoadError>, request: &Request) -> Answer {
+    let (mode, on_error, error) = match loaded {
+        Ok(Loaded { config: Config { mode: Mode::Off, .. }, .. }) => return Answer::Done(None),
+        Err(errors) if errors.mode == Mode::Off => return Answer::Done(None),
+        Ok(Loaded { config, .. }) => match Host::read(&config).and_then(|host| adopt(&host, &config, request)) {
+            Ok(outcome) => return Answer::Done(Some(outcome)),
+            Err(error) => (config.mode, config.on_error, error.to_string()),
+        },
+        Err(errors) => (errors.mode, errors.on_error, errors.to_string()),
+    };
+    if request.pam.is_some() && on_error.within(mode).general() == OnError::Warn {
+        return Answer::Unfenced(format!("{error}; this session is not fenced ({})", OnErrors::softened_by(mode)));
+    }
+    Answer::Refused(error)
+}
+
+/// Moves a process into the extern step of its user's job on this node.
+///
+/// An error leaves it where it was, in every hierarchy, or says where that could not be done.
+pub fn adopt(host: &Host, config: &Config, request: &Request) -> Result<Outcome> {
+    let becomes = match &request.pam {
+        None => None,
+        Some(pam) => match pam.becomes()? {
+            None => return Ok(Outcome::Nothing),
+            user => user,
+        },
+    };
+    let caller = request.pam.as_ref().map(|pam| pam.caller);
+    let pid = request.pid.or(caller).ok_or_else(|| Error::new("say which process: --pid PID"))?;
+    let process = Process::open(&host.proc, pid)?;
+    let uid = process.user(becomes, caller)?;
+
+    let before = Membership::read(&host.proc, pid)?;
+    if let Some(outcome) = already(host, config, pid, &before)? {
+        return Ok(outcome);
+    }
+    let mut failure = None;
+    let deadline = Instant::now() + PATIENCE;
+    for candidate in extern_steps(host, config, uid, request)? {
+        match candidate.take(host, config, &process, &before, deadline) {
+            Ok(outcome) => return Ok(outcome),
+            Err(error) if !process.is_alive(&host.proc) => return Err(error),
+            // It may be just ending: its user may have another.
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    Err(failure.unwrap_or_else(|| no_job(uid, request)))
+}
+
+fn no_job(uid: u32, request: &Request) -> Error {
+    let who = match (&request.pam, User::from_uid(Uid::from_raw(uid))) {
+        (Some(_), _) => "you have".to_owned(),
+        (None, Ok(Some(user))) => format!("user {} (uid {uid}) has", user.name),
+        (None, _) => format!("uid {uid} has"),
+    };
+    let what = request.job.map_or_else(|| "job".to_owned(), |job| format!("job {job}"));
+    Error::new(format!("{who} no {what} with an extern step on this node")).hint(
+        "start one here first; where squeue shows one on this node, only the administrator can help (slurm.conf needs \
+               PrologFlags=Contain)",
+    )
+}
+
+/// A process that is not mistaken for another.
+struct Process {
+    /// Its pid and when it started.
+    this: Owner,
+    /// `None` on kernels before 5.3.
+    pidfd: Option<OwnedFd>,
+    /// Its real user.
+    uid: u32,
+}
+
+impl Process {
+    fn open(proc: &Dir, pid: i32) -> Result<Self> {
+        // 1 is who inherits us when our caller has died.
+        if pid <= 1 {
+            return Err(Error::new("not a process that could be adopted:").value(format!("pid {pid}")));
+        }
+        let gone = || Error::new(format!("there is no process {pid}"));
+        let status = |key| match proc.read(&format!("{pid}/status")) {
+            Ok(status) => number_after(&status, key),
+            Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ESRCH)) => Err(gone()),
+            Err(error) => Err(error),
+        };
+        let leader = status("Tgid:")?;
+        if i64::from(leader) != i64::from(pid) {
+            return Err(
+                Error::new(format!("{pid} is a thread of process {leader}")).hint("give the process's own number")
+            );
+        }
+        // The handle before all else that is read, so that it is the handle's process that is read about.
+        let pidfd = process::pidfd_open(Pid::from_raw(pid))?.ok_or_else(gone)?;
+        let this = Owner::of(proc, pid)?.ok_or_else(gone)?;
+        let uid = status("Uid:")?;
+        let process = Self { this, pidfd, uid };
+        if process.is_alive(proc) { Ok(process) } else { Err(gone()) }
+    }
+
+    /// Whether it runs, and its pid is its own.
+    fn is_alive(&self, proc: &Dir) -> bool {
+        let ended = self.pidfd.as_ref().is_some_and(|pidfd| {
+            poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).is_ok_and(|n| n > 0)
+        });
+        !ended && self.this.is_alive(proc).unwrap_or(false)
+    }
+
+    /// Whose it is. A process of root's is nobody's but root's, unless it is PAM's caller (sshd), that becomes the user's.
+    fn user(&self, becomes: Option<u32>, caller: Option<i32>) -> Result<u32> {
+        let pid = self.this.pid;
+        match becomes {
+            None if self.uid == 0 => Err(Error::new(format!("process {pid} is root's, and belongs to no job"))),
+            None => Ok(self.uid),
+            Some(user) if self.uid == user || (self.uid == 0 && caller == Some(pid)) => Ok(user),
+            Some(user) => {
+                Err(Error::new(format!("process {pid} belongs to uid {}, and PAM's session to uid {user}", self.uid)))
+            }
+        }
+    }
+}
+
+fn number_after(status: &str, key: &str) -> Result<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.ok_or_else(|| Error::new(format!("a process's status has no number after {key}")))
+}
+
+/// Whether the process is where it should be, or where it must be left.
+fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Result<Option<Outcome>> {
+    let others = others(host, config, membership)?;
+    if others.is_empty() {
+        return Ok(slurms(host, config, pid, membership));
+    }
+    let step_in = |h: &Hierarchy| membership.path_in(h).and_then(|path| step_of(h, &host.base, path));
+    let Some(path) = others.iter().find_map(|h| step_in(h)) else { return Ok(None) };
+    for hierarchy in others {
+        // A step made with another configuration may have no directory in some hierarchies.
+        let there = in_root(hierarchy, &path);
+        if step_in(hierarchy).as_ref() != Some(&path) && dir_of(hierarchy, &there).is_ok() {
+            return Err(Error::new(format!("process {pid} is in a step in another hierarchy, but not in"))
+                .at(&hierarchy.mount)
+                .value(path)
+                .hint("an earlier attempt failed between the two; end the process"));
+        }
+    }
+    Ok(Some(Outcome::Inside { pid, path }))
+}
+
+/// The hierarchies that are used, but for those in which Slurm itself holds the process.
+fn others<'a>(host: &'a Host, config: &Config, membership: &Membership) -> Result<Vec<&'a Hierarchy>> {
+    let mut used = host.hierarchies(&fence::controllers(config))?;
+    used.retain(|h| membership.slurms_own(h).is_none());
+    Ok(used)
+}
+
+/// Where Slurm itself holds the process, if it does.
+fn slurms(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Option<Outcome> {
+    let used = host.hierarchies(&fence::controllers(config)).ok()?;
+    let path = used.iter().find_map(|h| membership.path_in(h).filter(|_| membership.slurms_own(h).is_some()))?;
+    Some(Outcome::Slurms { pid, path: path.to_owned() })
+}
+
+/// The path of our step that a process with this path is in.
+fn step_of(hierarchy: &Hierarchy, base: &str, path: &str) -> Option<String> {
+    let inside = path.strip_prefix(hierarchy.root.trim_end_matches('/'))?;
+    let names: Vec<&str> = inside.strip_prefix('/')?.strip_prefix(base)?.strip_prefix('/')?.split('/').collect();
+    let depth = names.iter().position(|name| name.starts_with("step_"))?;
+    let step = names.get(..=depth).filter(|levels| (3..=5).contains(&levels.len()))?;
+    Some(format!("/{base}/{}", step.join("/")))
+}
+
+/// A path below the root of a hierarchy as processes see it.
+fn in_root(hierarchy: &Hierarchy, path: &str) -> String {
+    format!("{}{path}", hierarchy.root.trim_end_matches('/'))
+}
+
+/// The directory of a path as `/proc/PID/cgroup` shows it.
+fn dir_of(hierarchy: &Hierarchy, path: &str) -> Result<Dir> {
+    let outside = || Error::new("the cgroup is not below what is mounted at").at(&hierarchy.mount).value(path);
+    let inside = hierarchy.below_mount(path).ok_or_else(outside)?;
+    inside.split('/').filter(|name| !name.is_empty()).try_fold(hierarchy.open()?, |dir, name| dir.child(name))
+}
+
+/// An extern step whose daemon lives.
+struct Candidate {
+    record: Record,
+    key: JobKey,
+    /// The number of its job.
+    job: u32,
+}
+
+/// The user's extern steps on this node, the one that began last first.
+fn extern_steps(host: &Host, config: &Config, uid: u32, request: &Request) -> Result<Vec<Candidate>> {
+    let records = Records::open(&config.run_dir)?;
+    let mut found = Vec::new();
+    let mut failure = None;
+    for levels in records.list()? {
+        let Some((key, job)) = extern_key(&levels) else { continue };
+        if request.job.is_some_and(|wanted| wanted != job) {
+            continue;
+        }
+        let live = || match records.read(&levels)? {
+            Some(record) if is_live(host, &record)? => Ok(Some(record)),
+            _ => Ok(None),
+        };
+        match live() {
+            Ok(Some(record)) if key.uid == uid => found.push(Candidate { record, key, job }),
+            Ok(Some(_)) if request.job.is_some() => {
+                let theirs = format!("job {job} belongs to uid {}, not to uid {uid}", key.uid);
+                failure = failure.or(Some(Error::new(theirs)));
+            }
+            Ok(_) => {}
+            Err(error) if key.uid == uid => failure = Some(error),
+            // What cannot be read of others' is nothing to this one.
+            Err(_) => {}
+        }
+    }
+    found.sort_by_key(|candidate| std::cmp::Reverse((candidate.record.owner.start, candidate.job)));
+    match failure {
+        Some(failure) if found.is_empty() => Err(failure),
+        _ => Ok(found),
+    }
+}
+
+/// Whose extern step has these directories.
+fn extern_key(levels: &[String]) -> Option<(JobKey, u32)> {
+    let (node, rest) = match levels {
+        [node, rest @ ..] if rest.len() == 3 => (Some(Name::new(node.clone()).ok()?), rest),
+        rest => (None, rest),
+    };
+    let [user, job, step] = rest else { return None };
+    // The second of a name, when a job was requeued, is step_extern.2.
+    if step != "step_extern" && !step.starts_with("step_extern.") {
+        return None;
+    }
+    let uid = user.strip_prefix("uid_")?.parse().ok()?;
+    let job = job.strip_prefix("job_")?;
+    let key = JobKey { node, uid, job: Name::new(job).ok()?, step: Name::new("extern").ok()? };
+    Some((key, job.parse().ok()?))
+}
+
+fn is_live(host: &Host, record: &Record) -> Result<bool> {
+    // A pid of another boot or another pid namespace says nothing here.
+    let here = record.boot_id == host.boot_id && record.pid_namespace == host.pid_namespace;
+    Ok(here && record.owner.is_alive(&host.proc)?)
+}
+
+impl Candidate {
+    fn take(
+        &self,
+        host: &Host,
+        config: &Config,
+        process: &Process,
+        before: &Membership,
+        deadline: Instant,
+    ) -> Result<Outcome> {
+        let pid = process.this.pid;
+        let ended = || Error::new(format!("process {pid} has ended"));
+        self.wait_until_made(host, config, before, deadline);
+        let records = Records::open(&config.run_dir)?;
+        let mut fence = match Fence::of_another(host, records, self.key.clone(), &self.record, before) {
+            Ok(fence) => fence,
+            // What was ours has given way to Slurm's.
+            Err(error) => return slurms(host, config, pid, before).ok_or(error),
+        };
+        // The kernel takes nothing but a number: as late as possible, whether that is still this process.
+        if !process.is_alive(&host.proc) {
+            return Err(ended());
+        }
+        if let Err(error) = fence.attach(host, pid, None) {
+            return Err(if process.is_alive(&host.proc) { put_back(host, pid, before, error) } else { ended() });
+        }
+        if !process.is_alive(&host.proc) {
+            return Err(ended());
+        }
+        Ok(Outcome::Adopted { pid, key: self.key.clone(), path: fence.path().unwrap_or_default() })
+    }
+
+    /// The record is there before the directories. There is no event to wait for, and it takes a few milliseconds.
+    fn wait_until_made(&self, host: &Host, config: &Config, membership: &Membership, deadline: Instant) {
+        let path = format!("/{}/{}", self.record.base, self.record.levels.join("/"));
+        let used = others(host, config, membership).unwrap_or_default();
+        // A step that began with another configuration never has them all, and is taken as it is.
+        while !used.iter().all(|h| dir_of(h, &in_root(h, &path)).is_ok()) && Instant::now() < deadline {
+            let _ = poll(&mut [], PollTimeout::from(5u8));
+        }
+    }
+}
+
+/// Moves the process back to where it was, and says where that failed.
+fn put_back(host: &Host, pid: i32, before: &Membership, error: Error) -> Error {
+    let Ok(now) = Membership::read(&host.proc, pid) else { return error };
+    let mut remains = Vec::new();
+    for hierarchy in &host.layout.hierarchies {
+        let (Some(from), Some(to)) = (now.path_in(hierarchy), before.path_in(hierarchy)) else { continue };
+        if from == to {
+            continue;
+        }
+        if let Err(why) = dir_of(hierarchy, to).and_then(|dir| dir.write("cgroup.procs", &pid.to_string())) {
+            remains.push(format!("{}{from} ({why})", hierarchy.mount.display()));
+        }
+    }
+    if remains.is_empty() {
+        return error;
+    }
+    Error::new(format!("{error}; and process {pid} cannot be put back, so it remains in {}", remains.join(", ")))
+        .hint("end it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::layout::Version;
+    use std::path::PathBuf;
+
+    fn pam(variables: &[(&str, &str)]) -> Option<Pam> {
+        Pam::from_environment(variables.iter().map(|(name, value)| (name.into(), value.into())), 7)
+    }
+
+    #[test]
+    fn what_the_user_puts_before_pams_own_variables_does_not_count() {
+        assert_eq!(pam(&[("PAM_USER", "alice")]), None);
+        let forged =
+            [("PAM_TYPE", "close_session"), ("PAM_USER", "root"), ("PAM_USER", "bob"), ("PAM_TYPE", "account")];
+        assert_eq!(pam(&forged), Some(Pam { kind: "account".into(), user: "bob".into(), caller: 7 }));
+    }
+
+    #[test]
+    fn pam_is_heeded_where_a_session_begins() {
+        let becomes = |kind: &str, user: &str| Pam { kind: kind.into(), user: user.into(), caller: 7 }.becomes();
+        let nobody = User::from_name("nobody").unwrap().unwrap().uid.as_raw();
+        assert_eq!(becomes("open_session", "nobody"), Ok(Some(nobody)));
+        assert_eq!(becomes("account", "nobody"), Ok(Some(nobody)));
+        assert_eq!(becomes("close_session", "nobody"), Ok(None));
+        assert_eq!(becomes("open_session", "root"), Ok(None));
+        assert!(becomes("auth", "nobody").is_err());
+        assert!(becomes("open_session", "").is_err());
+        assert!(becomes("open_session", "no-such-user").is_err());
+    }
+
+    #[test]
+    fn an_extern_step_is_known_by_its_directories() {
+        let key = |path: &str| {
+            let levels: Vec<String> = path.split('/').map(str::to_owned).collect();
+            extern_key(&levels).map(|(key, job)| (key.node.map(|node| node.to_string()), key.uid, job))
+        };
+        assert_eq!(key("uid_7/job_5/step_extern"), Some((None, 7, 5)));
+        assert_eq!(key("n1/uid_7/job_5/step_extern.2"), Some((Some("n1".into()), 7, 5)));
+        for other in [
+            "uid_7/job_5/step_batch",
+            "uid_7/job_5/step_external",
+            "uid_7/job_run-5/step_extern",
+            "uid_x/job_5/step_extern",
+            "job_5/step_extern",
+            "limits.lock",
+        ] {
+            assert_eq!(key(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn our_steps_are_known_by_their_paths() {
+        let at = |root: &str, path: &str| {
+            let (mount, controllers, name) = (PathBuf::from("/x"), Default::default(), None);
+            let hierarchy = Hierarchy { version: Version::V2, mount, root: root.into(), controllers, name };
+            step_of(&hierarchy, "a/b", path)
+        };
+        let step = Some("/a/b/uid_1/job_2/step_3".to_owned());
+        assert_eq!(at("/", "/a/b/uid_1/job_2/step_3"), step);
+        assert_eq!(at("/", "/a/b/uid_1/job_2/step_3/below"), step);
+        assert_eq!(at("/c", "/c/a/b/uid_1/job_2/step_3"), step);
+        assert_eq!(at("/", "/a/b/n/uid_1/job_2/step_3"), Some("/a/b/n/uid_1/job_2/step_3".to_owned()));
+        for other in ["/", "/a/b", "/a/b/hold", "/a/bc/uid_1/job_2/step_3", "/uid_1/job_2/step_3", "/a/b/uid_1/step_3"]
+        {
+            assert_eq!(at("/", other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The door of PAM: `session required /usr/lib/slurm/libjobfence.so` puts a session into its user's job as `jobfence adopt` does.
+//!
+//! pam_exec(8) would start a program of root's with PAM's environment, in which a user can have set what its dynamic linker obeys
+//! (pam_env(8) with `user_readenv=1`, whichever its place in the stack). Here nothing is started and no environment is read.
+//! The functions of libpam are those of the library that has loaded us; see pam(3).
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+
+use libloading::os::unix::Library;
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+use crate::door::adopt::{self, Answer, Pam, Request};
+use crate::door::guard::guard;
+use crate::scheduler::slurm::spank::api::arguments;
+use crate::config;
+
+/// What libpam is told; numbers of `security/_pam_types.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+enum Code {
+    Success = 0,
+    SessionErr = 14,
+}
+
+/// The caller wants nothing said.
+const PAM_SILENT: c_int = 0x8000;
+/// The item that is the user's name.
+const PAM_USER: c_int = 2;
+/// The style of a message that is an error's.
+const PAM_ERROR_MSG: c_int = 3;
+
+/// libpam's handle of a session, valid during one call.
+type Handle = *mut c_void;
+type GetItem = unsafe extern "C" fn(Handle, c_int, *mut *const c_void) -> c_int;
+type Prompt = unsafe extern "C" fn(Handle, c_int, *mut *mut c_char, *const c_char, ...) -> c_int;
+
+/// When a session is opened, in the process from which all of it descends. The arguments are those in plugstack.conf.
+///
+/// # Safety
+/// For libpam only: `pam` must be the handle of this call, and `av` have `ac` strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pam_sm_open_session(pam: Handle, flags: c_int, ac: c_int, av: *mut *mut c_char) -> c_int {
+    install_log();
+    let code = guard("pam_sm_open_session", || {
+        // SAFETY: as this function's own contract.
+        let arguments = unsafe { arguments(ac, av) };
+        // SAFETY: as this function's own contract.
+        match unsafe { user(pam) } {
+            Ok(user) => open(&user, &arguments, |sentence| {
+                if flags & PAM_SILENT == 0 {
+                    // SAFETY: as this function's own contract.
+                    unsafe { tell(pam, sentence) };
+                }
+            }),
+            Err(why) => {
+                log::error!("a session is denied: {why}");
+                Code::SessionErr
+            }
+        }
+    });
+    code.unwrap_or(Code::SessionErr) as c_int
+}
+
+/// When a session is closed. Its processes may well go on, and end with the job.
+#[unsafe(no_mangle)]
+pub extern "C" fn pam_sm_close_session(_pam: Handle, _flags: c_int, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+    Code::Success as c_int
+}
+
+fn open(user: &str, arguments: &[&[u8]], tell: impl Fn(&str)) -> Code {
+    let pid = std::process::id().cast_signed();
+    let pam = Pam { kind: "open_session".to_owned(), user: user.to_owned(), caller: pid };
+    let request = Request { pid: Some(pid), job: None, pam: Some(pam) };
+    let loaded = config::load_named(arguments, &|number| format!("PAM argument {number}"));
+    match adopt::answer(loaded, &request) {
+        Answer::Done(_) => Code::Success,
+        Answer::Unfenced(sentence) => {
+            log::warn!("session of {user}: {sentence}");
+            tell(&sentence);
+            Code::Success
+        }
+        Answer::Refused(sentence) => {
+            log::error!("session of {user} is denied: {sentence}");
+            tell(&sentence);
+            Code::SessionErr
+        }
+    }
+}
+
+/// The library that calls us; it need not be among those whose symbols the whole program sees.
+fn libpam() -> Result<Library, String> {
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // SAFETY: it is loaded already, so that none of its code runs now.
+    unsafe { Library::open(Some("libpam.so.0"), flags) }
+        .map_err(|error| format!("this is no program of libpam's: {error}"))
+}
+
+/// Whose session it will be.
+///
+/// # Safety
+/// `pam` must be libpam's handle of this call.
+unsafe fn user(pam: Handle) -> Result<String, String> {
+    let libpam = libpam()?;
+    // SAFETY: the declaration is that of security/_pam_types.h.
+    let get_item = unsafe { libpam.get::<GetItem>(b"pam_get_item\0") }.map_err(|error| error.to_string())?;
+    let mut item = std::ptr::null();
+    // SAFETY: a handle of this call, an item, and a pointer to a pointer.
+    let code = unsafe { get_item(pam, PAM_USER, &raw mut item) };
+    if code != Code::Success as c_int || item.is_null() {
+        return Err(format!("PAM names no user (error {code})"));
+    }
+    // SAFETY: this item is a NUL-terminated string of libpam's, which lives as long as the session.
+    let user = unsafe { CStr::from_ptr(item.cast()) };
+    user.to_str().map(str::to_owned).map_err(|_| "the user's name is not UTF-8".to_owned())
+}
+
+/// Shows the sentence to who opens the session.
+///
+/// # Safety
+/// `pam` must be libpam's handle of this call.
+unsafe fn tell(pam: Handle, sentence: &str) {
+    let (Ok(libpam), Some(text)) = (libpam(), c_string(&format!("jobfence: {sentence}"))) else { return };
+    // SAFETY: the declaration is that of security/pam_ext.h.
+    let Ok(prompt) = (unsafe { libpam.get::<Prompt>(b"pam_prompt\0") }) else { return };
+    // SAFETY: a handle of this call, no room for an answer (a message has none), a format of one %s, and one C string.
+    let _ = unsafe { prompt(pam, PAM_ERROR_MSG, std::ptr::null_mut(), c"%s".as_ptr(), text.as_ptr()) };
+}
+
+/// Where PAM's modules log.
+struct Syslog;
+
+impl Log for Syslog {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= Level::Warn
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let priority = if record.level() == Level::Error { libc::LOG_ERR } else { libc::LOG_WARNING };
+        if let Some(text) = c_string(&format!("jobfence: {}", record.args())) {
+            // SAFETY: a format of one %s and one NUL-terminated string.
+            unsafe { libc::syslog(libc::LOG_AUTHPRIV | priority, c"%s".as_ptr(), text.as_ptr()) };
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// May be called again; a program of Slurm's that opens PAM sessions has its own log already.
+fn install_log() {
+    if log::set_logger(&Syslog).is_ok() {
+        log::set_max_level(LevelFilter::Warn);
+    }
+}
+
+/// One line, for terminals and logs.
+fn c_string(text: &str) -> Option<CString> {
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    CString::new(text).ok()
+}

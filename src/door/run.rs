@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The smallest door: a fence around any command, with no scheduler at all.
+//!
+//! Exit status, signals and terminal are as with sudo(8): the command is in our process group, so the terminal's signals
+//! reach it without us; those that somebody sends to us alone are passed on; when it stops we stop, and when it dies of a
+//! signal so do we. Another user's command has a session of its own, without the terminal as its controlling one, and a
+//! clean environment; the terminal's signals are passed on to all of its process group.
+
+use std::ffi::{CString, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::signal::{
+    SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, kill, killpg, pthread_sigmask, sigaction,
+};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid, setsid, setuid};
+
+use crate::sys::dir::Dir;
+use crate::cgroup::events::KernelLog;
+use crate::cgroup::huge_pages::HugePages;
+use crate::cgroup::io::IoRules;
+use crate::cgroup::usage::Usage;
+use crate::config::{Config, OnError, Percent, SwapSpace, TaskCpus};
+use crate::error::{Error, Result};
+use crate::fence::Fence;
+use crate::host::Host;
+use crate::job::{Cpus, Grant, JobKey, Name};
+use crate::{policy, report};
+
+/// What to run, as whom, within which limits.
+#[derive(Debug)]
+pub struct Request {
+    /// CPUs; `None`: not limited.
+    pub cpus: Option<Cpus>,
+    /// Memory in bytes; `None`: not limited.
+    pub memory: Option<u64>,
+    /// Processes and threads; `None`: not limited.
+    pub processes: Option<u64>,
+    /// How fast it may read and write; empty: not limited.
+    pub io: IoRules,
+    /// Another user than ourselves.
+    pub user: Option<User>,
+    /// The program, looked for in PATH, and its arguments.
+    pub command: Vec<OsString>,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// How the command ended.
+    pub how: How,
+    /// The line of what it used.
+    pub usage: Usage,
+    /// At which limits it was stopped, in sentences.
+    pub told: Vec<String>,
+    /// Why its directories remain, if they do.
+    pub left: Option<Error>,
+    /// Whose.
+    pub key: JobKey,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// With this exit status.
+    Exited(i32),
+    /// By this signal.
+    Signalled(Signal),
+}
+
+/// Runs the command in its fence and waits for its end; whatever it leaves running in the fence is killed then.
+pub fn run(config: &Config, request: &Request) -> Result<Ended> {
+    let command = c_strings(&request.command)?;
+    let uid = request.user.as_ref().map_or_else(nix::unistd::getuid, |user| user.uid);
+    let key = JobKey {
+        node: None,
+        uid: uid.as_raw(),
+        job: Name::new(format!("run-{}", Pid::this()))?,
+        step: Name::new("0")?,
+    };
+    let grant = Grant::whole(request.cpus, request.memory);
+    let config = &exactly(config, request);
+    let host = Host::read(config)?;
+    let (plan, mut errors) = policy::plan(config, &grant);
+    let mut fence = Fence::open(&host, config, &key, None)?;
+    errors.extend(fence.limit(&plan));
+    let kernel_log = KernelLog::open().ok();
+    let (fatal, bearable): (Vec<_>, Vec<_>) =
+        errors.into_iter().partition(|(limit, _)| config.on_error.for_limit(*limit) == OnError::Fail);
+    for (limit, error) in bearable {
+        log::warn!("{key} runs without its {limit} limit (OnError=warn): {error}");
+    }
+    let how = match fatal.into_iter().next() {
+        Some((limit, error)) => Err(Error::new(format!("the {limit} limit cannot be set: {error}"))),
+        None => spawn(&host, &mut fence, request, &command),
+    };
+    let usage = fence.usage();
+    let out_of_memory = (fence.oom_kills() > 0).then(|| {
+        let levels = fence.memory_levels();
+        let kills = kernel_log.map(|log| log.oom_kills()).unwrap_or_default();
+        let ours = |place: &str| levels.iter().any(|level| level.path == place);
+        report::out_of_memory(&key, kills.iter().rfind(|kill| ours(&kill.task_in)), &levels)
+    });
+    let refused = fence.forks_refused();
+    let too_many = fence.processes().filter(|_| refused > 0);
+    let told = out_of_memory
+        .into_iter()
+        .chain(too_many.map(|limit| report::too_many_processes(&key, refused, Some(limit), None, Some("--processes"))));
+    let told = told.collect();
+    let left = fence.close(Instant::now() + config.cleanup_timeout).err();
+    Ok(Ended { how: how?, usage, told, left, key })
+}
+
+/// Somebody who names a number wants that number: no percentages, no least amount, and no limit that was not asked for.
+fn exactly(config: &Config, request: &Request) -> Config {
+    Config {
+        constrain_cpu_quota: request.cpus.is_some(),
+        cpu_quota_percent: Percent::HUNDRED,
+        constrain_ram_space: request.memory.is_some(),
+        allowed_ram_space: Percent::HUNDRED,
+        min_ram_space: 0,
+        constrain_swap_space: match request.memory {
+            Some(_) => config.constrain_swap_space,
+            None => SwapSpace::No,
+        },
+        allowed_swap_space: Percent::ZERO,
+        max_processes: request.processes,
+        max_processes_per_task: None,
+        max_cpus_per_task: TaskCpus::Unlimited,
+        max_ram_per_task: None,
+        max_huge_pages_per_task: HugePages::default(),
+        io_max: request.io.clone(),
+        io_max_per_task: IoRules::default(),
+        ..config.clone()
+    }
+}
+
+/// Ends this process as the command ended.
+pub fn end_as(how: How) -> i32 {
+    match how {
+        How::Exited(status) => status,
+        How::Signalled(signal) => {
+            let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+            // The core that is wanted is the command's.
+            let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: a resource and a valid limit; and the default action is no code of ours.
+            unsafe {
+                libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+                let _ = sigaction(signal, &default);
+            }
+            let _ = pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&SigSet::from(signal)), None);
+            let _ = kill(Pid::this(), signal);
+            128 + signal as i32
+        }
+    }
+}
+
+fn c_strings(words: &[OsString]) -> Result<Vec<CString>> {
+    let c_string = |word: &OsString| {
+        CString::new(word.clone().into_vec()).map_err(|_| Error::new("a NUL in the command").value(word.display()))
+    };
+    let words: Vec<CString> = words.iter().map(c_string).collect::<Result<_>>()?;
+    if words.is_empty() { Err(Error::new("no command is given")) } else { Ok(words) }
+}
+
+/// The signals that are passed on, or that tell about the child.
+const WATCHED: [Signal; 11] = [
+    Signal::SIGCHLD,
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGWINCH,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+];
+
+fn spawn(host: &Host, fence: &mut Fence, request: &Request, command: &[CString]) -> Result<How> {
+    let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
+    let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
+    let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
+    let mut watched = SigSet::empty();
+    WATCHED.iter().for_each(|signal| watched.add(*signal));
+    let mut before = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&watched), Some(&mut before)).map_err(os("block signals"))?;
+    // Inherited as ignored, SIGCHLD would never come, and the kernel would wait for the child in our place.
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action is no code of ours.
+    unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(os("watch for the end of the command"))?;
+    // SAFETY: this process has one thread, so the child may do what it likes until its exec.
+    match unsafe { fork() }.map_err(os("fork"))? {
+        ForkResult::Child => {
+            drop((go, failure));
+            let errno = match become_command(&wait, request.user.as_ref(), command, &before) {
+                Ok(never) => match never {},
+                Err(errno) => errno,
+            };
+            let _ = nix::unistd::write(&fail, &(errno as i32).to_ne_bytes());
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(127) }
+        }
+        ForkResult::Parent { child } => {
+            drop((wait, fail));
+            if let Err(error) = fence.attach(host, child.as_raw(), None) {
+                // It waits for a word that does not come, and ends when the pipe is closed.
+                drop(go);
+                let _ = waitpid(child, None);
+                return Err(error);
+            }
+            let _ = nix::unistd::write(&go, b"!");
+            drop(go);
+            let how = watch(child, &watched, request.user.is_some())?;
+            let mut errno = [0u8; 4];
+            if matches!(nix::unistd::read(&failure, &mut errno), Ok(4)) {
+                let program = request.command.first().map(|word| word.display().to_string()).unwrap_or_default();
+                return Err(Error::os("cannot run", program, Errno::from_raw(i32::from_ne_bytes(errno))));
+            }
+            Ok(how)
+        }
+    }
+}
+
+/// What another user's command keeps of root's environment, as sudo's env_reset does.
+const KEPT: [&str; 8] = ["PATH", "TERM", "COLORTERM", "LANG", "LANGUAGE", "LC_ALL", "TZ", "DISPLAY"];
+
+/// In the child: waits until it is attached, becomes the user and then the command.
+fn become_command(
+    wait: &OwnedFd,
+    user: Option<&User>,
+    command: &[CString],
+    mask: &SigSet,
+) -> std::result::Result<std::convert::Infallible, Errno> {
+    let mut word = [0u8; 1];
+    // Nothing but a word: the parent could not attach us, or is gone.
+    if nix::unistd::read(wait, &mut word)? != 1 {
+        return Err(Errno::ECANCELED);
+    }
+    // What the caller has open is not the command's: a file that only root may read, say.
+    let open = Dir::open("/proc/self/fd").and_then(|dir| dir.list(false)).map_err(|_| Errno::EBADF)?;
+    for fd in open.iter().filter_map(|fd| fd.parse::<i32>().ok()).filter(|fd| *fd > 2) {
+        // SAFETY: fcntl takes a number, whether or not it is a descriptor, and closes nothing now.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    if let Some(user) = user {
+        // Without a controlling terminal, it cannot type into root's (TIOCSTI).
+        setsid()?;
+        let name = CString::new(user.name.as_str()).map_err(|_| Errno::EINVAL)?;
+        initgroups(&name, user.gid)?;
+        setgid(user.gid)?;
+        setuid(user.uid)?;
+        // SAFETY: one thread.
+        unsafe {
+            for (variable, _) in std::env::vars_os() {
+                if !KEPT.iter().any(|kept| variable == *kept) {
+                    std::env::remove_var(variable);
+                }
+            }
+            std::env::set_var("HOME", &user.dir);
+            std::env::set_var("SHELL", &user.shell);
+            std::env::set_var("USER", &user.name);
+            std::env::set_var("LOGNAME", &user.name);
+        }
+    }
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(mask), None)?;
+    let program = command.first().ok_or(Errno::EINVAL)?;
+    execvp(program, command)
+}
+
+/// Waits for the child's end, and passes on the signals that it did not get itself.
+fn watch(child: Pid, watched: &SigSet, own_session: bool) -> Result<How> {
+    loop {
+        let info = wait_signal(watched)?;
+        let Ok(signal) = Signal::try_from(info.si_signo) else { continue };
+        if signal != Signal::SIGCHLD {
+            // From the terminal the whole process group has it, the child too unless it has a session of its own. From the
+            // child itself it is not for the child.
+            let from_person = matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
+            // SAFETY: with these codes the kernel has filled in si_pid (sigaction(2)).
+            let from_child = from_person && unsafe { info.si_pid() } == child.as_raw();
+            if (from_person && !from_child) || own_session || signal == Signal::SIGCONT {
+                // A process group that nobody in its session looks after does not stop for SIGTSTP.
+                let signal = if own_session && signal == Signal::SIGTSTP { Signal::SIGSTOP } else { signal };
+                // Leader of its session, it leads a process group, too. Not waited for yet, it keeps the number.
+                let from_terminal = own_session && !from_person;
+                if !(from_terminal && killpg(child, signal).is_ok()) {
+                    let _ = kill(child, signal);
+                }
+            }
+            continue;
+        }
+        loop {
+            match waitpid(child, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
+                Ok(WaitStatus::Exited(_, status)) => return Ok(How::Exited(status)),
+                Ok(WaitStatus::Signaled(_, signal, _)) => return Ok(How::Signalled(signal)),
+                Ok(WaitStatus::Stopped(..)) => {
+                    // Stopped together, so that the shell sees its job stopped; and continued together by its `fg`.
+                    let _ = kill(Pid::this(), Signal::SIGSTOP);
+                    let _ = kill(child, Signal::SIGCONT);
+                }
+                Ok(_) => break,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Error::new("wait for the command").errno(errno)),
+            }
+        }
+    }
+}
+
+fn wait_signal(set: &SigSet) -> Result<libc::siginfo_t> {
+    loop {
+        // SAFETY: siginfo_t is plain data that the kernel fills in; the set is valid.
+        let (signal, info) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            (libc::sigwaitinfo(set.as_ref(), &raw mut info), info)
+        };
+        match signal {
+            -1 if Errno::last() == Errno::EINTR => {}
+            -1 => return Err(Error::new("wait for a signal").errno(Errno::last())),
+            _ => return Ok(info),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On cgroup2 a step whose tasks have directories of their own can hold no process itself, and this is where it would be put.
+    #[test]
+    fn a_command_is_no_task() {
+        let text = "MaxCPUsPerTask=1 MaxRAMPerTask=1G MaxProcessesPerTask=9 MaxHugePagesPerTask=2M:0\nIOMaxPerTask=/ rbps=1M\n";
+        let config = crate::config::parse("test", text.as_bytes()).unwrap();
+        let of = |config: &Config| policy::plan(config, &Grant::default()).0.task;
+        assert!(!of(&config).is_empty());
+        let request = Request {
+            cpus: None,
+            memory: None,
+            processes: None,
+            io: IoRules::default(),
+            user: None,
+            command: Vec::new(),
+        };
+        assert!(of(&exactly(&config, &request)).is_empty());
+    }
+}

@@ -1,0 +1,632 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The processes of a step that runs without a fence (`OnError=warn`): found through `/proc`, since there is no cgroup to ask.
+//!
+//! A process belongs to the step if its daemon started it, if a process of the step did, if it is in a session or process group that
+//! a process of the step has begun, or if it bears the step's mark in its environment (`JOBFENCE_STEP`). Those that leave their parents
+//! are known only as long as somebody looks: `jobfence hold` does so, and notes down whom it has seen. Nobody is touched whose
+//! real user is not the job's, and nobody is tracked whose user is root.
+//!
+//! The environment is read by our own commands alone, never in a daemon of the scheduler's: the kernel makes the reader wait while
+//! the process is about to map memory, and that can be for ever (a file system that does not answer).
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::renameat;
+
+use crate::sys::dir::Dir;
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::membership::{Membership, SlurmsOwn};
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::job::JobKey;
+use crate::sys::lock::Lock;
+use crate::sys::process::{self, Owner, Process};
+use crate::record::roll::{self, Entry, Kind};
+use crate::record::{self, Header, Records, field};
+
+/// First line of a record; with another number it is another release's.
+const VERSION: &str = "jobfence-record 1 tracked";
+/// More processes than these are not noted down: a job that has more is found by who is still there.
+const MOST: usize = 10_000;
+
+/// The variable in a task's environment that says of which step it is.
+pub const VARIABLE: &str = "JOBFENCE_STEP";
+
+/// What it says: which boot, and which step daemon. A number of a job or a step is used again, these are not.
+pub fn mark(boot_id: &str, owner: Owner) -> String {
+    format!("{boot_id}/{}/{}", owner.pid, owner.start)
+}
+
+/// The step daemon of this boot that a mark names.
+pub fn marked(mark: &str, boot_id: &str) -> Option<Owner> {
+    let (pid, start) = mark.strip_prefix(boot_id)?.strip_prefix('/')?.split_once('/')?;
+    Some(Owner { pid: pid.parse().ok()?, start: start.parse().ok()? })
+}
+
+/// What is noted down of such a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tracked {
+    /// See [`Header`].
+    pub boot_id: String,
+    /// See [`Header`].
+    pub pid_namespace: String,
+    /// The step daemon.
+    pub owner: Owner,
+    /// As the directories of the step would be called, outermost first.
+    pub levels: Vec<String>,
+    /// The job's user.
+    pub uid: u32,
+    /// Processes of the step, as far as somebody has seen them.
+    pub seen: BTreeSet<Owner>,
+}
+
+impl Tracked {
+    /// A step of this process, with no process yet. `None`: it is root's.
+    pub fn new(host: &Host, key: &JobKey) -> Result<Option<Self>> {
+        let mut levels = key.parents();
+        levels.push(key.step_dir(1));
+        let owner = Owner::this(&host.proc)?;
+        let (boot_id, pid_namespace) = (host.boot_id.clone(), host.pid_namespace.clone());
+        Ok((key.uid != 0).then(|| Self { boot_id, pid_namespace, owner, levels, uid: key.uid, seen: BTreeSet::new() }))
+    }
+
+    /// Understands a record. An incomplete one is an error, never a guess.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (Header { version, boot_id, pid_namespace, owner }, mut lines) = Header::split(text)?;
+        let bad = || Error::new("not a complete record of a step without a fence");
+        if version != VERSION {
+            return Err(bad());
+        }
+        let path = field(&mut lines, "path").ok_or_else(bad)?;
+        let levels: Vec<String> = path.split('/').map(str::to_owned).collect();
+        let uid = field(&mut lines, "uid").and_then(|uid| uid.parse().ok()).filter(|uid| *uid != 0).ok_or_else(bad)?;
+        let seen = field(&mut lines, "seen").ok_or_else(bad)?;
+        let process = |text: &str| {
+            let (pid, start) = text.split_once(':')?;
+            Some(Owner { pid: pid.parse().ok().filter(|pid| *pid > 1)?, start: start.parse().ok()? })
+        };
+        let seen = seen.split(',').filter(|text| !text.is_empty());
+        let seen =
+            seen.map(process).collect::<Option<BTreeSet<_>>>().filter(|seen| seen.len() <= MOST).ok_or_else(bad)?;
+        if lines.next().is_some() || !text.ends_with('\n') {
+            return Err(bad());
+        }
+        Ok(Self { boot_id, pid_namespace, owner, levels, uid, seen })
+    }
+
+    /// Its line in the roll.
+    pub fn entry(&self) -> Entry {
+        let (owner, pid_namespace) = (self.owner, self.pid_namespace.clone());
+        Entry { owner, pid_namespace, kind: Kind::Tracked, name: TrackedRecords::file_name(self) }
+    }
+
+    /// The step, for people.
+    pub fn name(&self) -> String {
+        self.levels.join("/")
+    }
+
+    /// Its processes that live now, of which some may never have been seen. `others`: environments are read (see above), but for these,
+    /// which are of living steps whatever is in theirs (`of_living`), and until the deadline. Why there may be more is put into `unseen`.
+    pub fn processes(
+        &self,
+        host: &Host,
+        others: Option<&BTreeSet<Owner>>,
+        unseen: &mut Option<Error>,
+        deadline: Instant,
+    ) -> Result<Vec<Owner>> {
+        let mut all = process::all(&host.proc)?;
+        if others.is_some() {
+            process::in_turn(&mut all, &host.proc);
+        }
+        let mark = mark(&self.boot_id, self.owner);
+        let unread = RefCell::new(None);
+        let is_marked = |process: &Process| {
+            !others.is_some_and(|others| is_of(host, others, process))
+                && !has_daemon(host, process)
+                && !is_fenced(host, process.id.pid)
+                && match process::environment(&host.proc, process.id.pid, VARIABLE, deadline) {
+                    Ok(found) => found.as_deref() == Some(&mark),
+                    Err(error) => {
+                        unread.replace(Some(error));
+                        false
+                    }
+                }
+                && !is_in_a_step(host, process.id.pid)
+        };
+        let is_marked: Option<&dyn Fn(&Process) -> bool> = if others.is_some() { Some(&is_marked) } else { None };
+        let uid = |process: &Process| process::uid(&host.proc, process.id.pid);
+        let owner = (self.owner, process::session_of(&host.proc, self.owner));
+        let found = members(&all, owner, &self.seen, |process| uid(process) == Some(self.uid), is_marked);
+        *unseen = unread.into_inner();
+        Ok(found)
+    }
+
+    /// Ends them, until the deadline; returns how many. An error, too, where there may be one whose environment could not be read: a step is
+    /// not forgotten before.
+    pub fn end(&self, host: &Host, others: Option<&BTreeSet<Owner>>, deadline: Instant) -> Result<usize> {
+        let (mut seen, mut unseen) = (self.clone(), None);
+        // Whoever is found is the parent of others also when he has ended.
+        let ended = process::end_all(&host.proc, || seen.look(host, others, &mut unseen, deadline), deadline)?;
+        unseen.map_or(Ok(ended), Err)
+    }
+
+    /// As `processes`, and takes down who is new.
+    fn look(
+        &mut self,
+        host: &Host,
+        others: Option<&BTreeSet<Owner>>,
+        unseen: &mut Option<Error>,
+        deadline: Instant,
+    ) -> Result<Vec<Owner>> {
+        let found = self.processes(host, others, unseen, deadline)?;
+        self.seen.extend(found.iter().copied());
+        Ok(found)
+    }
+}
+
+impl fmt::Display for Tracked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{VERSION}\nboot_id={}\npid_namespace={}", self.boot_id, self.pid_namespace)?;
+        writeln!(f, "owner_pid={}\nowner_start={}", self.owner.pid, self.owner.start)?;
+        let seen: Vec<String> = self.seen.iter().take(MOST).map(|one| format!("{}:{}", one.pid, one.start)).collect();
+        writeln!(f, "path={}\nuid={}\nseen={}\nend", self.levels.join("/"), self.uid, seen.join(","))
+    }
+}
+
+/// Whether a step daemon that lives is above a process: then it is that one's, whatever is in its environment. A job's environment goes into
+/// the jobs that it submits, and who lets them begin need not have us loaded.
+pub fn has_daemon(host: &Host, process: &Process) -> bool {
+    process::any_above(&host.proc, process, |above| process::is_step_daemon(&host.proc, above).then_some(true))
+}
+
+/// Whether a process is in a fence, or in a step of Slurm's own that has a daemon: the kernel knows better than its environment whose it is,
+/// which a script may have from anywhere. What cannot be seen is so. (A dead step's fence is its janitor's.)
+pub fn is_in_a_step(host: &Host, pid: i32) -> bool {
+    let Ok(member) = Membership::read(&host.proc, pid) else { return true };
+    host.layout
+        .hierarchies
+        .iter()
+        .any(|hierarchy| is_in_ours(host, &member, hierarchy) || is_among_tasks(host, &member, hierarchy))
+}
+
+/// Whether a process is in a fence, which is soon said. What cannot be seen is so.
+pub fn is_fenced(host: &Host, pid: i32) -> bool {
+    Membership::read(&host.proc, pid)
+        .map_or(true, |member| host.layout.hierarchies.iter().any(|hierarchy| is_in_ours(host, &member, hierarchy)))
+}
+
+fn is_in_ours(host: &Host, member: &Membership, hierarchy: &Hierarchy) -> bool {
+    let below = member.path_in(hierarchy).and_then(|path| hierarchy.below_mount(path));
+    let in_ours = below.and_then(|below| below.strip_prefix(&host.base));
+    in_ours.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether it is where Slurm keeps the tasks of a step, and a step daemon lives there, too.
+fn is_among_tasks(host: &Host, member: &Membership, hierarchy: &Hierarchy) -> bool {
+    let Some(found) = member.slurms_own(hierarchy).filter(|_| member.is_task_in(hierarchy)) else { return false };
+    // On v1 the daemon is in the job's.
+    let is_here = |daemon: &SlurmsOwn| match hierarchy.version {
+        Version::V1 => daemon.job == found.job,
+        Version::V2 => daemon.step == found.step,
+    };
+    let Ok(names) = host.proc.list(true) else { return true };
+    names.iter().filter_map(|name| name.parse().ok()).any(|pid| {
+        process::is_step_daemon(&host.proc, pid)
+            && Membership::read(&host.proc, pid)
+                .is_ok_and(|daemon| daemon.slurms_own(hierarchy).is_some_and(|own| is_here(&own)))
+    })
+}
+
+/// Those of all processes that belong to a step: see the beginning of this file.
+fn members(
+    all: &[Process],
+    (owner, session): (Owner, Option<i32>),
+    seen: &BTreeSet<Owner>,
+    is_users: impl Fn(&Process) -> bool,
+    is_marked: Option<&dyn Fn(&Process) -> bool>,
+) -> Vec<Owner> {
+    let by_pid: BTreeMap<i32, &Process> = all.iter().map(|process| (process.id.pid, process)).collect();
+    let is = |id: Owner| by_pid.get(&id.pid).is_some_and(|process| process.id == id);
+    let owner_lives = is(owner);
+    // What its sessions and groups can be called: while somebody is in one, its number is given to no new process.
+    let mut begun: BTreeSet<i32> = seen.iter().map(|one| one.pid).chain([owner.pid]).collect();
+    let mut found: BTreeSet<Owner> = BTreeSet::new();
+    // The daemon has a session of its own.
+    let mut groups: BTreeSet<i32> = session.into_iter().collect();
+    // Whose user was looked at, since it costs a file.
+    let mut strangers: BTreeSet<Owner> = BTreeSet::new();
+    let mut rest: Vec<&Process> = all.iter().filter(|process| process.id != owner && process.id.pid > 1).collect();
+    let mut is_first = true;
+    loop {
+        let before = found.len();
+        rest.retain(|process| {
+            let is_child = by_pid.get(&process.parent).is_some_and(|parent| found.contains(&parent.id))
+                || owner_lives && process.parent == owner.pid;
+            let belongs = is_child
+                || seen.contains(&process.id)
+                || groups.contains(&process.session)
+                || groups.contains(&process.group)
+                || is_first && is_marked.is_some_and(|is_marked| is_users(process) && is_marked(process));
+            if !belongs {
+                return true;
+            }
+            if !is_users(process) {
+                strangers.insert(process.id);
+                return false;
+            }
+            found.insert(process.id);
+            begun.insert(process.id.pid);
+            groups.extend([process.session, process.group].iter().filter(|number| begun.contains(number)));
+            false
+        });
+        is_first = false;
+        if found.len() == before {
+            return found.into_iter().collect();
+        }
+    }
+}
+
+/// The directory of these records.
+#[derive(Debug)]
+pub struct TrackedRecords {
+    run_dir: Dir,
+    dir: Dir,
+}
+
+/// In `RunDir`.
+pub(crate) const DIRECTORY: &str = "tracked";
+/// A record that has no name yet.
+const NEW: &str = ".new";
+/// How long another one may be about to write.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl TrackedRecords {
+    /// Opens it in `RunDir`, making what is missing.
+    pub fn open(run_dir: &Path) -> Result<Self> {
+        let dir = record::make_directory(run_dir, DIRECTORY)?;
+        Ok(Self { run_dir: Dir::open(run_dir)?, dir })
+    }
+
+    /// As `open`, but makes nothing. `None`: no step has been without a fence.
+    pub fn existing(run_dir: &Path) -> Result<Option<Self>> {
+        let Some(dir) = record::directory(run_dir, DIRECTORY)? else { return Ok(None) };
+        Ok(Some(Self { run_dir: Dir::open(run_dir)?, dir }))
+    }
+
+    /// `uid_1001,job_5,step_0,31337.4242`: two runs of a step can overlap.
+    fn file_name(tracked: &Tracked) -> String {
+        format!("{},{}.{}", tracked.levels.join(","), tracked.owner.pid, tracked.owner.start)
+    }
+
+    /// Writes one, and takes over whom others have seen; afterwards it has no more in memory than in the file.
+    pub fn write(&self, tracked: &mut Tracked, deadline: Instant) -> Result<()> {
+        let _lock = Lock::on(&self.dir, ".", deadline)?;
+        let name = Self::file_name(tracked);
+        if let Some(there) = self.read(&name)? {
+            tracked.seen.extend(there.seen);
+        } else {
+            roll::note(&self.run_dir, &[tracked.entry()]);
+        }
+        self.put(&name, tracked)
+    }
+
+    /// Writes one in the place of what it was before, if it is still there.
+    fn replace(&self, before: &Tracked, tracked: &Tracked) -> Result<()> {
+        let _lock = Lock::on(&self.dir, ".", Instant::now() + LOCK_TIMEOUT)?;
+        let name = Self::file_name(tracked);
+        // Whom the daemon has started meanwhile.
+        let Some(there) = self.read(&name)? else { return Ok(()) };
+        let new = there.seen.difference(&before.seen);
+        let seen = tracked.seen.iter().chain(new).copied().collect();
+        self.put(&name, &Tracked { seen, ..tracked.clone() })
+    }
+
+    fn put(&self, name: &str, tracked: &Tracked) -> Result<()> {
+        // Of one who died here.
+        record::unlink(&self.dir, NEW)?;
+        record::link_new(&self.dir, NEW, &tracked.to_string())?;
+        renameat(&self.dir, NEW, &self.dir, name).map_err(|errno| {
+            let _ = record::unlink(&self.dir, NEW);
+            Error::os("write the record", self.dir.path().join(name), errno)
+        })
+    }
+
+    /// Removes what somebody has left who died while he wrote.
+    pub fn tidy(&self) -> Result<()> {
+        match Lock::try_on(&self.dir, ".")? {
+            Some(_lock) if self.dir.has(NEW) => record::unlink(&self.dir, NEW),
+            _ => Ok(()),
+        }
+    }
+
+    /// The one of this name.
+    pub fn read(&self, name: &str) -> Result<Option<Tracked>> {
+        match record::read(&self.dir, name)? {
+            Some(text) => Tracked::parse(&text).map(Some).map_err(|error| error.at(self.dir.path().join(name))),
+            None => Ok(None),
+        }
+    }
+
+    /// Forgets one. No error when it was forgotten before.
+    pub fn forget(&self, tracked: &Tracked) -> Result<()> {
+        record::unlink(&self.dir, &Self::file_name(tracked))
+    }
+
+    /// All that are understood; others are another release's.
+    pub fn list(&self) -> Result<Vec<Tracked>> {
+        let names = self.dir.list(false)?;
+        Ok(names
+            .iter()
+            .filter(|name| !name.starts_with('.'))
+            .filter_map(|name| self.read(name).ok().flatten())
+            .collect())
+    }
+}
+
+/// A step of this process's that runs without a fence. It keeps nothing open: with contain_spank what was opened in one callback is
+/// another file in the next.
+#[derive(Debug)]
+pub struct Tracker {
+    tracked: Tracked,
+    run_dir: PathBuf,
+}
+
+impl Tracker {
+    /// From now on its processes are tracked, as far as that is possible; `None` for root's.
+    pub fn begin(host: &Host, run_dir: &Path, key: &JobKey) -> Option<Self> {
+        let tracked = Tracked::new(host, key)
+            .inspect_err(|error| log::error!("{key}: its processes are not tracked, either: {error}"))
+            .ok()
+            .flatten()?;
+        let mut tracker = Self { tracked, run_dir: run_dir.to_owned() };
+        tracker.note(Instant::now() + LOCK_TIMEOUT);
+        Some(tracker)
+    }
+
+    /// A process that the daemon has started for it.
+    pub fn add(&mut self, process: Owner) {
+        self.tracked.seen.insert(process);
+        self.note(Instant::now() + LOCK_TIMEOUT);
+    }
+
+    fn note(&mut self, deadline: Instant) {
+        let deadline = deadline.min(Instant::now() + LOCK_TIMEOUT);
+        let records = TrackedRecords::open(&self.run_dir);
+        let written = records.and_then(|records| records.write(&mut self.tracked, deadline));
+        if let Err(error) = written {
+            log::error!("{}: who tracks its processes cannot be told of them: {error}", self.tracked.name());
+        }
+    }
+
+    /// Ends all who can be seen, and forgets the step unless somebody will look better.
+    pub fn end(&mut self, host: &Host, deadline: Instant) -> Result<usize> {
+        // Whom others have seen.
+        self.note(deadline);
+        let ended = self.tracked.end(host, None, deadline)?;
+        if !is_watched(&self.run_dir)
+            && let Some(records) = TrackedRecords::existing(&self.run_dir)?
+        {
+            records.forget(&self.tracked)?;
+        }
+        Ok(ended)
+    }
+}
+
+/// Beside the records; `jobfence hold` has the lock on it.
+pub(crate) const WATCHER: &str = "hold.lock";
+
+/// For as long as it is kept, others leave to us what they cannot see. `None`: another process has it.
+pub fn watch(run_dir: &Path) -> Result<Option<Lock>> {
+    let run_dir = Records::open(run_dir)?.into_dir();
+    run_dir.ensure(WATCHER)?;
+    Lock::try_on(&run_dir, WATCHER)
+}
+
+/// Whether `jobfence hold` runs, and so reads the environments of processes before a step is forgotten.
+pub fn is_watched(run_dir: &Path) -> bool {
+    Records::open(run_dir).and_then(|records| Lock::is_held(&records.into_dir(), WATCHER)).unwrap_or(false)
+}
+
+/// What became of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its daemon lives; who is new has been noted down.
+    Alive,
+    /// So many were ended, and `jobfence hold` looks whether that is all.
+    Watched(usize),
+    /// Nobody is left, and it is forgotten; so many were ended.
+    Ended(usize),
+}
+
+/// Who is known to be of a step without a fence whose daemon lives.
+pub fn of_living(host: &Host, run_dir: &Path) -> Result<BTreeSet<Owner>> {
+    let mut found = BTreeSet::new();
+    for tracked in TrackedRecords::existing(run_dir)?.map_or(Ok(Vec::new()), |records| records.list())? {
+        let is_here = tracked.boot_id == host.boot_id && tracked.pid_namespace == host.pid_namespace;
+        if is_here && tracked.owner.is_alive(&host.proc)? {
+            found.extend(tracked.seen);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a process is one of these, or has come from one of them since they were seen: in doubt it is, since it would be ended otherwise.
+pub fn is_of(host: &Host, others: &BTreeSet<Owner>, process: &Process) -> bool {
+    let has = |pid| others.range(Owner { pid, start: 0 }..=Owner { pid, start: u64::MAX }).next().is_some();
+    others.contains(&process.id)
+        || has(process.session)
+        || has(process.group)
+        || process::any_above(&host.proc, process, |above| has(above).then_some(true))
+}
+
+/// Looks at one: ends what a dead daemon has left, and notes down who has come to the step of a living one. `others`: see
+/// [`Tracked::processes`].
+pub fn look_after(
+    host: &Host,
+    run_dir: &Path,
+    records: &TrackedRecords,
+    tracked: &Tracked,
+    others: Option<&BTreeSet<Owner>>,
+    deadline: Instant,
+) -> Result<Outcome> {
+    if tracked.boot_id != host.boot_id {
+        records.forget(tracked)?;
+        return Ok(Outcome::Ended(0));
+    }
+    // Of another pid namespace: it is its own janitor's.
+    if tracked.pid_namespace != host.pid_namespace {
+        return Ok(Outcome::Alive);
+    }
+    if !tracked.owner.is_alive(&host.proc)? {
+        let ended = tracked.end(host, others, deadline)?;
+        if others.is_none() && is_watched(run_dir) {
+            return Ok(Outcome::Watched(ended));
+        }
+        records.forget(tracked)?;
+        return Ok(Outcome::Ended(ended));
+    }
+    // Only those who look again and again: who begins a step has no time for it.
+    if others.is_some() {
+        let mut now = tracked.clone();
+        let living: BTreeSet<Owner> = now.look(host, others, &mut None, deadline)?.into_iter().collect();
+        // The dead are of use while a session or a group bears their number, which shows in the next look, too.
+        let all = process::all(&host.proc)?;
+        let numbers: BTreeSet<i32> = all.iter().flat_map(|process| [process.session, process.group]).collect();
+        now.seen.retain(|one| living.contains(one) || numbers.contains(&one.pid));
+        if now.seen != tracked.seen {
+            records.replace(tracked, &now)?;
+        }
+    }
+    Ok(Outcome::Alive)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(pid: i32) -> Owner {
+        Owner { pid, start: 100 }
+    }
+
+    fn process(pid: i32, parent: i32, group: i32, session: i32) -> Process {
+        Process { id: owner(pid), parent, group, session }
+    }
+
+    /// The daemon is 10, and 20 is a task of it.
+    fn found(all: &[Process], seen: &[Owner], users: &[i32], marked: &[i32]) -> Vec<i32> {
+        let seen = seen.iter().copied().collect();
+        let is_marked = |process: &Process| marked.contains(&process.id.pid);
+        let lives = all.iter().any(|process| process.id == owner(10));
+        let found =
+            members(all, (owner(10), lives.then_some(10)), &seen, |p| users.contains(&p.id.pid), Some(&is_marked));
+        found.iter().map(|one| one.pid).collect()
+    }
+
+    const DAEMON: [i32; 3] = [1, 10, 10];
+
+    #[test]
+    fn parents_sessions_groups_and_marks_lead_to_all_of_a_step() {
+        let daemon = process(10, DAEMON[0], DAEMON[1], DAEMON[2]);
+        let task = process(20, 10, 20, 10);
+        let all = [
+            process(1, 0, 1, 1),
+            daemon,
+            task,
+            process(21, 20, 20, 10),
+            // A session of its own, its child left by it, and one that is in that session.
+            process(22, 21, 22, 22),
+            process(23, 1, 23, 22),
+            // In the task's group, and nobody's child any more.
+            process(24, 1, 20, 10),
+            // Marked only.
+            process(25, 1, 25, 25),
+            process(26, 25, 26, 26),
+            // Left by its parent, in a group of its own, and still in the daemon's session.
+            process(27, 1, 27, 10),
+            // Another's, somebody else's child, and one beside all.
+            process(30, 20, 30, 30),
+            process(31, 30, 31, 31),
+            process(40, 1, 40, 40),
+            process(41, 40, 40, 40),
+        ];
+        let users = [20, 21, 22, 23, 24, 25, 26, 27, 31, 40, 41];
+        assert_eq!(found(&all, &[], &users, &[25]), [20, 21, 22, 23, 24, 25, 26, 27]);
+        // The daemon is dead, and so is the task: only who was seen, or is marked, leads on.
+        let rest: Vec<Process> = all[3..].to_vec();
+        assert_eq!(found(&rest, &[], &users, &[]), Vec::<i32>::new());
+        assert_eq!(found(&rest, &[owner(20), owner(24)], &users, &[]), [21, 22, 23, 24, 27]);
+        assert_eq!(found(&rest[2..], &[owner(20), owner(24)], &users, &[]), [24, 27]);
+        assert_eq!(found(&rest, &[owner(22)], &users, &[]), [22, 23]);
+    }
+
+    #[test]
+    fn a_number_that_was_given_again_leads_to_nobody() {
+        let again = Process { id: Owner { pid: 20, start: 999 }, ..process(20, 1, 20, 20) };
+        let all = [again, process(50, 20, 20, 20)];
+        assert_eq!(found(&all, &[owner(20)], &[20, 50], &[]), Vec::<i32>::new());
+        // As the daemon's.
+        let again = Process { id: Owner { pid: 10, start: 999 }, ..process(10, 1, 10, 10) };
+        assert_eq!(found(&[again, process(50, 10, 10, 10)], &[], &[10, 50], &[]), Vec::<i32>::new());
+    }
+
+    #[test]
+    fn a_mark_is_of_one_boot_and_one_daemon() {
+        let text = mark("b-1", owner(7));
+        assert_eq!(marked(&text, "b-1"), Some(owner(7)));
+        for wrong in ["", "b-1", "b-1/7", "b-1/x/1", "b-2/7/100"] {
+            assert_eq!(marked(wrong, "b-1"), None, "{wrong}");
+        }
+    }
+
+    fn tracked() -> Tracked {
+        Tracked {
+            boot_id: "b".into(),
+            pid_namespace: "p".into(),
+            owner: owner(7),
+            levels: ["uid_5", "job_2", "step_0"].map(str::to_owned).to_vec(),
+            uid: 5,
+            seen: [owner(9), owner(8)].into(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_understood_again_and_nothing_less() {
+        let text = tracked().to_string();
+        assert_eq!(Tracked::parse(&text).unwrap(), tracked());
+        for end in 0..text.len() - 1 {
+            assert!(Tracked::parse(&text[..end]).is_err(), "{end}");
+        }
+        for (from, to) in [
+            ("uid=5", "uid=0"),
+            ("uid=5", "uid=-1"),
+            ("8:100", "1:100"),
+            ("8:", "8"),
+            ("tracked", "x"),
+            ("end", "x\nend"),
+        ] {
+            assert!(Tracked::parse(&text.replace(from, to)).is_err(), "{to}");
+        }
+    }
+
+    #[test]
+    fn what_two_have_seen_is_put_together() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = temp.path().join("run");
+        assert!(TrackedRecords::existing(&run).unwrap().is_none());
+        let records = TrackedRecords::open(&run).unwrap();
+        let mut first = tracked();
+        records.write(&mut first, Instant::now()).unwrap();
+        let mut second = Tracked { seen: [owner(11)].into(), ..tracked() };
+        records.write(&mut second, Instant::now()).unwrap();
+        assert_eq!(second.seen, [owner(8), owner(9), owner(11)].into());
+        assert_eq!(records.list().unwrap(), [second.clone()]);
+        records.forget(&second).unwrap();
+        records.forget(&second).unwrap();
+        records.replace(&second, &second).unwrap();
+        assert!(records.list().unwrap().is_empty(), "forgotten meanwhile");
+    }
+}

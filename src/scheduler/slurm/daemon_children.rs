@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a step daemon starts as the step's user beside its tasks: TaskEpilog= and `srun --task-epilog`, for which no plugin is called.
+//!
+//! They run where the daemon is, in no fence. Slurm ends those that stay in their process group; what has left it is ended here, at
+//! the end of the step. On cgroup2 with Slurm's own directories nobody but the step is in the daemon's; elsewhere all the node's step
+//! daemons share one (`slurmd.service`, or the leaf `system` of Slurm's scope).
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use crate::fence::{leftovers, own};
+use crate::sys::dir::Dir;
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::membership::{Membership, is_scope};
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::sys::process::{self, Owner, Process};
+use crate::record::tracked;
+
+/// A directory in which nobody is but Slurm's daemons and what they have started.
+#[derive(Debug)]
+struct Place {
+    dir: Dir,
+    /// Whether those of other steps are there, too.
+    is_shared: bool,
+}
+
+impl Place {
+    fn of(host: &Host, daemon: &Membership) -> Option<Self> {
+        Self::find(host, daemon, |hierarchy, path| match (daemon.slurms_own(hierarchy), hierarchy.version) {
+            (None, _) => is_of_daemons(path).then_some(true),
+            (Some(_), Version::V1) => Some(true),
+            (Some(found), Version::V2) => found.is_leaf(path).then_some(false),
+        })
+    }
+
+    /// One of Slurm's own, in which none of the step's tasks is: on v2 the daemon's leaf, on v1 where Slurm tracks processes (the
+    /// freezer) its job's.
+    fn without_tasks(host: &Host, daemon: &Membership) -> Option<Self> {
+        Self::find(host, daemon, |hierarchy, path| {
+            let found = daemon.slurms_own(hierarchy)?;
+            match hierarchy.version {
+                Version::V1 => found.step.is_none().then_some(true),
+                Version::V2 => found.is_leaf(path).then_some(false),
+            }
+        })
+    }
+
+    fn find(host: &Host, daemon: &Membership, is_shared: impl Fn(&Hierarchy, &str) -> Option<bool>) -> Option<Self> {
+        host.layout.hierarchies.iter().find_map(|hierarchy| {
+            let path = daemon.path_in(hierarchy)?;
+            let is_shared = is_shared(hierarchy, path)?;
+            let below = hierarchy.below_mount(path)?;
+            let dir = hierarchy.open().and_then(|root| root.child(below)).ok()?;
+            Some(Self { dir, is_shared })
+        })
+    }
+
+    fn pids(&self) -> Result<Vec<i32>> {
+        pids(&self.dir)
+    }
+}
+
+fn pids(dir: &Dir) -> Result<Vec<i32>> {
+    Ok(dir.read("cgroup.procs")?.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+/// Whether a path is that of Slurm's service or scope under systemd, in which nobody else can be.
+pub fn is_of_daemons(path: &str) -> bool {
+    let mut names = path.split('/').skip(1);
+    // A user can make directories below user.slice.
+    names.clone().next() != Some("user.slice") && names.any(is_unit)
+}
+
+fn is_unit(name: &str) -> bool {
+    name == "slurmd.service" || is_scope(name)
+}
+
+/// A step whose daemon this process is.
+#[derive(Clone, Copy)]
+pub struct Step<'a> {
+    /// The host.
+    pub host: &'a Host,
+    /// This process.
+    pub owner: Owner,
+    /// The job's user.
+    pub uid: u32,
+    /// Says the daemons of all recorded steps, with their users.
+    pub known: &'a dyn Fn() -> Result<Vec<(Owner, u32)>>,
+    /// Says the numbers of processes that are step daemons, so that nobody need look whose they are. (If one has been given again to whom a daemon
+    /// has left here, he is missed: `jobfence hold` finds him.)
+    pub daemons: &'a dyn Fn() -> BTreeSet<i32>,
+}
+
+impl Step<'_> {
+    /// At the end of the step: ends what is left of it where the daemon has been. Where other steps' daemons are, too: what is certainly
+    /// this step's, and with the last step of this user whatever of his has begun since. Returns how many processes have been ended; `None` where that is
+    /// no place of Slurm's own.
+    pub fn end(&self, daemon: &Membership, deadline: Instant) -> Result<Option<usize>> {
+        if self.uid == 0 {
+            return Ok(Some(0));
+        }
+        Place::of(self.host, daemon).map(|place| self.end_in(&place, 0, deadline)).transpose()
+    }
+
+    /// When all tasks and their TaskEpilogs have ended. On v1 Slurm removes its directories before the end of the step, and cannot where
+    /// somebody is in them; on v2 its 26.05 waits for whoever is beside the daemon before any other callback, does not kill him, and drains
+    /// the node (`cgroup_p_step_get_pids`, `proctrack_p_wait`). Only those are ended that have begun `since` (clock ticks since boot): what
+    /// another plugin has started for the step is older than its tasks, and has until the step's end.
+    pub fn end_after_tasks(&self, daemon: &Membership, since: u64, deadline: Instant) -> Result<usize> {
+        match Place::without_tasks(self.host, daemon).filter(|_| self.uid != 0) {
+            Some(place) => self.end_in(&place, since, deadline),
+            None => Ok(0),
+        }
+    }
+
+    fn end_in(&self, place: &Place, since: u64, deadline: Instant) -> Result<usize> {
+        let proc = &self.host.proc;
+        let daemons = if place.is_shared { (self.daemons)() } else { BTreeSet::new() };
+        let find = || {
+            let mut of_user = Vec::new();
+            let is_daemon = |pid: &i32| *pid <= 1 || *pid == self.owner.pid || daemons.contains(pid);
+            for pid in place.pids()?.into_iter().filter(|pid| !is_daemon(pid)) {
+                // At the end, in a place of its own: also whoever has become another (newuidmap).
+                let all = !place.is_shared && since == 0;
+                let is_its = |uid: u32| if all { uid != 0 } else { uid == self.uid };
+                if process::uid(proc, pid).is_some_and(is_its) {
+                    of_user.extend(process::of(proc, pid)?.filter(|process| process.id.start >= since));
+                }
+            }
+            if of_user.is_empty() {
+                return Ok(Vec::new());
+            }
+            if place.is_shared {
+                let session = process::session_of(proc, self.owner);
+                // After they were seen: the daemon of any that is not this step's had its record before. Where a record cannot be
+                // read it is not known to be the last, and what is certainly this step's goes all the same.
+                let all = self.is_last(place).unwrap_or(false);
+                of_user.retain(|process| {
+                    process.parent == self.owner.pid
+                        || session == Some(process.session)
+                        // What is older the site's Prolog may have started for the job.
+                        || all && process.id.start >= self.owner.start && !self.has_root_above(place, process)
+                });
+            }
+            // Who has been moved meanwhile, to a step that has just begun, is no longer there.
+            let still = place.pids()?;
+            Ok(of_user.iter().map(|process| process.id).filter(|id| still.contains(&id.pid)).collect())
+        };
+        process::end_all(proc, find, deadline)
+    }
+
+    /// Whether a process of root's in the same place is above one: another step's daemon, slurmd itself (which starts programs as a user
+    /// before his job begins: `--get-user-env`, sbcast), or a script of the site's.
+    fn has_root_above(&self, place: &Place, process: &Process) -> bool {
+        let here = place.pids().unwrap_or_default();
+        process::any_above(&self.host.proc, process, |above| {
+            if above == self.owner.pid || !here.contains(&above) {
+                return Some(false);
+            }
+            (process::uid(&self.host.proc, above) == Some(0)).then_some(true)
+        })
+    }
+
+    /// Whether no other step of this user is on the node: neither recorded, nor of a daemon of which nobody knows whose step it has.
+    fn is_last(&self, place: &Place) -> Result<bool> {
+        let (proc, known) = (&self.host.proc, (self.known)()?);
+        for (other, theirs) in &known {
+            if *theirs == self.uid && *other != self.owner && other.is_alive(proc)? {
+                return Ok(false);
+            }
+        }
+        for pid in place.pids()?.into_iter().filter(|pid| process::is_step_daemon(proc, *pid)) {
+            let Some(daemon) = Owner::of(proc, pid)? else { continue };
+            // `slurmstepd infinity`, which keeps the scope alive, has no step.
+            let has_step = || proc.read(&format!("{pid}/cmdline")).is_ok_and(|line| line.contains('['));
+            if daemon != self.owner && !known.iter().any(|(other, _)| *other == daemon) && has_step() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Ends what dead step daemons have left in Slurm's own places, by the mark in its environment; for our own commands alone, see
+/// `tracking`. Nobody `of_living`, who are known to be another step's. Returns how many processes have been ended. Why not all places could
+/// be looked at is added to `unseen`.
+pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, deadline: Instant) -> Result<usize> {
+    let find = || {
+        let mut found = Vec::new();
+        // As it is the last time.
+        unseen.clear();
+        let mut pids = in_places(host, unseen);
+        process::in_turn(&mut pids, &host.proc);
+        for pid in pids.into_iter().filter(|pid| *pid > 1) {
+            if process::uid(&host.proc, pid).is_none_or(|uid| uid == 0) {
+                continue;
+            }
+            let Some(process) = process::of(&host.proc, pid)? else { continue };
+            // A job's environment goes into those that it submits, too: who has a daemon is that one's.
+            if tracking::is_of(host, of_living, &process)
+                || tracking::has_daemon(host, &process)
+                || tracking::is_fenced(host, pid)
+            {
+                continue;
+            }
+            let mark =
+                own::there(process::environment(&host.proc, pid, tracking::VARIABLE, deadline), unseen).flatten();
+            let owner = mark.and_then(|mark| tracking::marked(&mark, &host.boot_id));
+            if let Some(owner) = owner
+                && !owner.is_alive(&host.proc)?
+                && !tracking::is_in_a_step(host, pid)
+            {
+                found.push(process.id);
+            }
+        }
+        Ok(found)
+    };
+    process::end_all(&host.proc, find, deadline)
+}
+
+/// Whoever is in a directory in which Slurm's daemons are, and not a step's tasks.
+fn in_places(host: &Host, unseen: &mut Vec<Error>) -> Vec<i32> {
+    let mut found = Vec::new();
+    for hierarchy in host.layout.hierarchies.iter().filter(|h| h.version == Version::V2 || h.name.is_some()) {
+        let mut units = Vec::new();
+        if let Some(root) = own::there(hierarchy.open(), unseen) {
+            leftovers::find_units(&root, is_unit, leftovers::SLICES, &mut units, unseen);
+        }
+        for unit in units {
+            add_pids(&unit, DEEPEST, &mut found, unseen);
+        }
+    }
+    found
+}
+
+/// Below Slurm's unit: the job's, the step's, and the daemon's own.
+const DEEPEST: u32 = 3;
+
+fn add_pids(dir: &Dir, deeper: u32, found: &mut Vec<i32>, unseen: &mut Vec<Error>) {
+    found.extend(own::there(pids(dir), unseen).unwrap_or_default());
+    if deeper == 0 {
+        return;
+    }
+    for name in own::children(dir, |name| name != "user" && !name.starts_with("task_"), unseen) {
+        if let Some(dir) = own::child(dir, &name, unseen) {
+            add_pids(&dir, deeper - 1, found, unseen);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_slurms_own_places_are_its_daemons() {
+        for path in [
+            "/system.slice/slurmd.service",
+            "/system.slice/slurmd.service/slurmd",
+            "/system.slice/n1_slurmstepd.scope/system",
+            "/slurm.slice/slurmstepd.scope/job_5/step_0/slurm",
+        ] {
+            assert!(is_of_daemons(path), "{path}");
+        }
+        for path in [
+            "/",
+            "/system.slice/sshd.service",
+            "/user.slice/user-1.slice/user@1.service/slurmd.service",
+            "/jobfence.slice/jobfence.scope/uid_1/job_2/step_0",
+            "/slurm_n1/uid_1",
+            "",
+        ] {
+            assert!(!is_of_daemons(path), "{path}");
+        }
+    }
+}

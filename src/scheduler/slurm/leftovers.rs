@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What is left of a dead step in the scheduler's own directories: Slurm removes them in its step daemon, and nobody does when that
+//! has been killed.
+//!
+//! Each step of Slurm's that has been limited bears our mark (`cgroup::mark`), which is as good as a record: it goes with the
+//! directory, and a directory of the same name that is made later does not have it. Where Slurm goes on in a directory that was
+//! left (a requeued job), the new step daemon is in there, or has its name in the title of its process, or writes its own mark.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use crate::fence::own::{self, child, children, is_in_use, is_inhabited, there};
+use crate::sys::dir::Dir;
+use crate::cgroup::kill::{self, Members};
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::mark;
+use crate::cgroup::membership::{Membership, is_scope};
+use crate::cgroup::walk;
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::sys::lock::Lock;
+use crate::sys::process::{self, Owner};
+use crate::record::Record;
+
+/// A step's directory of Slurm's with our mark.
+#[derive(Debug)]
+pub struct Marked {
+    /// Who has marked it.
+    pub record: Record,
+    hierarchy: Hierarchy,
+    /// Which Slurm locks while it makes or removes directories.
+    root: Dir,
+    /// From the one of all jobs (v2) or users (v1) down to the job's.
+    above: Vec<(Dir, String)>,
+    job: Dir,
+    name: String,
+}
+
+/// A job's directory of Slurm's with nothing in it, whose last step was marked and has gone; or a user's, which `Marked::remove` marks.
+#[derive(Debug)]
+pub struct Shell {
+    record: Record,
+    root: Dir,
+    /// From the outermost to itself.
+    dirs: Vec<(Dir, String)>,
+}
+
+/// What was found, and what could not be looked at.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Those that are not wanted, and where they are.
+    pub others: Vec<(Record, PathBuf)>,
+    /// Those that are wanted.
+    pub marked: Vec<Marked>,
+    /// Those around steps that are gone.
+    pub shells: Vec<Shell>,
+    /// Why there may be more.
+    pub unseen: Vec<Error>,
+}
+
+/// Deeper are no slices in which Slurm has its scope (`CgroupSlice`).
+pub const SLICES: u32 = 4;
+
+/// How long processes have to go before it is looked again whose they are.
+const ROUND: Duration = Duration::from_millis(50);
+const LONGEST_ROUND: Duration = Duration::from_secs(2);
+
+/// Slurm has its lock for moments, but while it waits for the end of a step (`_wait_cgroup_empty`, a second).
+const LOCK_PATIENCE: Duration = Duration::from_millis(20);
+
+/// Finds those marked ones that are wanted: of the same Slurm as a step daemon's (`near`), or all there are. What is not understood is
+/// another release's, and stays.
+pub fn find(host: &Host, near: Option<&Membership>, is_wanted: &dyn Fn(&Record) -> Result<bool>) -> Found {
+    let mut found = Found::default();
+    let is_v1 = |hierarchy: &&Hierarchy| hierarchy.version == Version::V1;
+    let v1 = host.layout.hierarchies.iter().filter(is_v1);
+    // In some hierarchies the daemon is in its job's directory, and in others Slurm makes one only for its tasks.
+    if near.is_none_or(|daemon| v1.clone().any(|hierarchy| daemon.slurms_own(hierarchy).is_some())) {
+        for hierarchy in v1 {
+            if let Some(root) = there(hierarchy.open(), &mut found.unseen) {
+                find_in_v1(hierarchy, &root, None, is_wanted, &mut found);
+            }
+        }
+    }
+    let Some(unified) = host.layout.unified() else { return found };
+    let Some(root) = there(unified.open(), &mut found.unseen) else { return found };
+    let mut scopes = Vec::new();
+    match near {
+        Some(daemon) => {
+            let scope = scope_of(daemon, unified).map(|scope| root.child(scope));
+            scopes.extend(scope.and_then(|scope| there(scope, &mut found.unseen)));
+        }
+        None => find_units(&root, is_scope, SLICES, &mut scopes, &mut found.unseen),
+    }
+    for scope in scopes {
+        find_in_scope(unified, &scope, None, is_wanted, &mut found);
+    }
+    found
+}
+
+/// The scope in which a process is, below the mount point.
+fn scope_of<'a>(member: &'a Membership, unified: &Hierarchy) -> Option<&'a str> {
+    let path = unified.below_mount(member.path_in(unified)?)?;
+    let mut end = 0;
+    for name in path.split('/') {
+        end += name.len();
+        if is_scope(name) {
+            return path.get(..end);
+        }
+        end += 1;
+    }
+    None
+}
+
+/// The same where a step's directory has this path, or had it: itself, and what is around it if it is gone.
+pub fn find_at(host: &Host, path: &Path, is_wanted: &dyn Fn(&Record) -> Result<bool>, found: &mut Found) {
+    let around = host.layout.hierarchies.iter().filter_map(|hierarchy| {
+        let below = path.strip_prefix(&hierarchy.mount).ok()?.to_str()?;
+        Some((hierarchy, below.split('/').collect::<Vec<_>>()))
+    });
+    let Some((hierarchy, names)) = around.min_by_key(|(_, names)| names.len()) else { return };
+    let Some(root) = there(hierarchy.open(), &mut found.unseen) else { return };
+    match (hierarchy.version, names.as_slice()) {
+        (Version::V1, [top, user, job, step]) => {
+            find_in_v1(hierarchy, &root, Some([top, user, job, step]), is_wanted, found);
+        }
+        (Version::V2, [above @ .., job, step]) if above.last().is_some_and(|name| is_scope(name)) => {
+            if let Some(scope) = child(&root, &above.join("/"), &mut found.unseen) {
+                find_in_scope(hierarchy, &scope, Some([job, step]), is_wanted, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The directories in one that have such names, or this one alone, which may not be there.
+fn those(dir: &Dir, only: Option<&str>, is_wanted: impl Fn(&str) -> bool, unseen: &mut Vec<Error>) -> Vec<String> {
+    match only {
+        Some(only) => Some(only).filter(|name| is_wanted(name)).map(str::to_owned).into_iter().collect(),
+        None => children(dir, is_wanted, unseen),
+    }
+}
+
+/// Slurm's scopes in a hierarchy; and its service, in which no job's directories are but whom its daemons have started.
+pub fn find_units(dir: &Dir, is_wanted: fn(&str) -> bool, deeper: u32, units: &mut Vec<Dir>, unseen: &mut Vec<Error>) {
+    // A user can make directories below user.slice.
+    let is_slice = |name: &str| name.ends_with(".slice") && name != "user.slice";
+    for name in children(dir, |name| is_wanted(name) || is_slice(name), unseen) {
+        let Some(child) = child(dir, &name, unseen) else { continue };
+        if is_wanted(&name) {
+            units.push(child);
+        } else if deeper > 0 {
+            find_units(&child, is_wanted, deeper - 1, units, unseen);
+        }
+    }
+}
+
+fn again(dir: &Dir) -> Result<Dir> {
+    Ok(dir.child(".")?.named(dir.path().to_path_buf()))
+}
+
+fn find_in_scope(
+    hierarchy: &Hierarchy,
+    scope: &Dir,
+    only: Option<[&str; 2]>,
+    is_wanted: &dyn Fn(&Record) -> Result<bool>,
+    found: &mut Found,
+) {
+    // The daemons' own, while they have no job.
+    let is_job = |name: &str| name != "system" && name != "slurmd";
+    for job_name in those(scope, only.map(|[job, _]| job), is_job, &mut found.unseen) {
+        let Some(job) = child(scope, &job_name, &mut found.unseen) else { continue };
+        let steps = children(&job, |name| name.starts_with("step_"), &mut found.unseen);
+        if steps.is_empty() {
+            let dirs = || Ok(vec![(again(scope)?, job_name.clone())]);
+            found.add_shell(&job, is_wanted, || Ok((again(scope)?, dirs()?)));
+        }
+        for name in steps.into_iter().filter(|name| only.is_none_or(|[_, step]| name == step)) {
+            let Some(step) = child(&job, &name, &mut found.unseen) else { continue };
+            found.add(&step, is_wanted, |record| {
+                let above = vec![(again(scope)?, job_name.clone())];
+                let (hierarchy, root, job) = (hierarchy.clone(), again(scope)?, again(&job)?);
+                Ok(Marked { record, hierarchy, root, above, job, name })
+            });
+        }
+    }
+}
+
+fn find_in_v1(
+    hierarchy: &Hierarchy,
+    root: &Dir,
+    only: Option<[&str; 4]>,
+    is_wanted: &dyn Fn(&Record) -> Result<bool>,
+    found: &mut Found,
+) {
+    let is_top = |name: &str| name == "slurm" || name.starts_with("slurm_");
+    for name in those(root, only.map(|[top, ..]| top), is_top, &mut found.unseen) {
+        let Some(top) = child(root, &name, &mut found.unseen) else { continue };
+        let only_user = only.map(|[_, user, ..]| user);
+        for user_name in those(&top, only_user, |name| name.starts_with("uid_"), &mut found.unseen) {
+            let Some(user) = child(&top, &user_name, &mut found.unseen) else { continue };
+            let jobs = children(&user, |name| name.starts_with("job_"), &mut found.unseen);
+            if jobs.is_empty() {
+                found.add_shell(&user, is_wanted, || Ok((again(root)?, vec![(again(&top)?, user_name.clone())])));
+            }
+            for job_name in jobs.into_iter().filter(|name| only.is_none_or(|[_, _, job, _]| name == job)) {
+                let Some(job) = child(&user, &job_name, &mut found.unseen) else { continue };
+                let steps = children(&job, |name| name.starts_with("step_"), &mut found.unseen);
+                if steps.is_empty() {
+                    let dirs = || Ok(vec![(again(&top)?, user_name.clone()), (again(&user)?, job_name.clone())]);
+                    found.add_shell(&job, is_wanted, || Ok((again(root)?, dirs()?)));
+                }
+                for name in steps.into_iter().filter(|name| only.is_none_or(|[.., step]| name == step)) {
+                    let Some(step) = child(&job, &name, &mut found.unseen) else { continue };
+                    found.add(&step, is_wanted, |record| {
+                        let above = vec![(again(&top)?, user_name.clone()), (again(&user)?, job_name.clone())];
+                        let (hierarchy, root, job) = (hierarchy.clone(), again(root)?, again(&job)?);
+                        Ok(Marked { record, hierarchy, root, above, job, name })
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Found {
+    /// The mark of a directory, and whether it says that this is wanted.
+    fn marked(&mut self, dir: &Dir, is_wanted: &dyn Fn(&Record) -> Result<bool>) -> Option<(Record, bool)> {
+        let record = mark::get(dir).map(|text| text.and_then(|text| Record::parse(&text).ok()));
+        let record = there(record, &mut self.unseen)??;
+        let is_wanted = there(is_wanted(&record), &mut self.unseen)?;
+        Some((record, is_wanted))
+    }
+
+    fn add(
+        &mut self,
+        step: &Dir,
+        is_wanted: &dyn Fn(&Record) -> Result<bool>,
+        marked: impl FnOnce(Record) -> Result<Marked>,
+    ) {
+        match self.marked(step, is_wanted) {
+            Some((record, true)) => self.marked.extend(there(marked(record), &mut self.unseen)),
+            Some((record, false)) => self.others.push((record, step.path().to_owned())),
+            None => {}
+        }
+    }
+
+    fn add_shell(
+        &mut self,
+        dir: &Dir,
+        is_wanted: &dyn Fn(&Record) -> Result<bool>,
+        dirs: impl FnOnce() -> Result<(Dir, Vec<(Dir, String)>)>,
+    ) {
+        let Some((record, true)) = self.marked(dir, is_wanted) else { return };
+        let shell = dirs().map(|(root, dirs)| Shell { record, root, dirs });
+        self.shells.extend(there(shell, &mut self.unseen));
+    }
+}
+
+/// Whether a step daemon of this very step lives, in a place that may be the step's: its title is there before it makes or enters any
+/// directory (`main` and `_set_job_log_prefix` in Slurm's slurmstepd.c). Of another node's on this host it looks the same.
+pub fn is_served(host: &Host, record: &Record, is_elsewhere: impl Fn(i32) -> bool) -> Result<bool> {
+    Ok(is_among(&process::step_daemons(&host.proc)?, record, is_elsewhere))
+}
+
+fn is_among(daemons: &[(Owner, String)], record: &Record, is_elsewhere: impl Fn(i32) -> bool) -> bool {
+    let (Some(job), Some(step)) = (record.job(), record.step()) else { return true };
+    let title = format!("[{job}.{step}");
+    // Behind it: the end, the number of a component, or " stepmgr".
+    let is_its = |found: &str| found.strip_prefix(&title).is_some_and(|rest| rest.starts_with([']', '+', ' ']));
+    daemons.iter().any(|(daemon, found)| is_its(found) && !is_elsewhere(daemon.pid))
+}
+
+impl Shell {
+    /// For people.
+    pub fn path(&self) -> String {
+        let (above, name) = self.dirs.last().map_or((Path::new(""), ""), |(above, name)| (above.path(), name.as_str()));
+        above.join(name).display().to_string()
+    }
+
+    /// Removes it. `Ok(false)`: somebody is in it again, or it is gone.
+    pub fn remove(&self, deadline: Instant) -> Result<bool> {
+        let Some((above, name)) = self.dirs.last() else { return Ok(false) };
+        let _lock = Lock::on(&self.root, ".", deadline)?;
+        // One of the same name that was made since is not marked.
+        let dir = match above.child(name) {
+            Err(error) if error.is_gone() => return Ok(false),
+            dir => dir?,
+        };
+        if mark::get(&dir)?.and_then(|text| Record::parse(&text).ok()).as_ref() != Some(&self.record) {
+            return Ok(false);
+        }
+        match above.remove(name) {
+            Err(error) if is_in_use(&error) => Ok(false),
+            Ok(true) => remove_around(self.dirs.split_last().map_or(&[], |(_, around)| around)).map(|()| true),
+            done => done,
+        }
+    }
+}
+
+/// Removes directories from the innermost to the outermost; where another step or job lives, it and those around it stay.
+fn remove_around(dirs: &[(Dir, String)]) -> Result<()> {
+    for (above, name) in dirs.iter().rev() {
+        if let Err(error) = above.remove(name) {
+            return if is_in_use(&error) { Ok(()) } else { Err(error) };
+        }
+    }
+    Ok(())
+}
+
+impl Marked {
+    /// For people.
+    pub fn path(&self) -> String {
+        self.job.path().join(&self.name).display().to_string()
+    }
+
+    /// Whether a step daemon may be at work in there. `daemons` are those that there were when the mark had been read.
+    pub fn is_alive(&self, host: &Host, daemons: &[(Owner, String)]) -> bool {
+        is_among(daemons, &self.record, |daemon| self.is_elsewhere(host, daemon))
+    }
+
+    /// Ends what is in there, with one round at least, and says whether there was anybody; an error where somebody stays. `Ok(false)` also
+    /// where it is somebody's that lives.
+    pub fn end(&self, host: &Host, deadline: Instant) -> Result<bool> {
+        let step = match self.job.child(&self.name) {
+            Err(error) if error.is_gone() => return Ok(false),
+            step => step?,
+        };
+        // Who is frozen, or ended, with the others could not finish: an administrator whose login is in the dead step (pam_slurm_adopt).
+        if self.is_within(&Membership::read(&host.proc, nix::unistd::getpid().as_raw())?) {
+            return Err(Error::new("this process is itself in the step that is to be removed:").value(self.path()));
+        }
+        let mut was_inhabited = false;
+        let mut patience = ROUND;
+        // A round at a time: a new run of the step may begin here meanwhile, and is not to be killed.
+        while is_inhabited(&step, deadline) {
+            was_inhabited = true;
+            if !self.signal(host, &step, Instant::now() + patience)? {
+                return Ok(false);
+            }
+            let round = deadline.min(Instant::now() + patience);
+            while is_inhabited(&step, round) && Instant::now() < round {
+                let _ = poll(&mut [], PollTimeout::from(1u8));
+            }
+            if Instant::now() >= deadline && is_inhabited(&step, deadline) {
+                return Err(Error::new("processes do not die in").at(self.path()));
+            }
+            // With very many directories a short look never comes to the last.
+            patience = (patience * 2).min(LONGEST_ROUND);
+        }
+        Ok(was_inhabited)
+    }
+
+    /// Sends the signal. `Ok(false)`: the step has a daemon again.
+    fn signal(&self, host: &Host, step: &Dir, deadline: Instant) -> Result<bool> {
+        // While it is held no step daemon of Slurm's makes a directory, and who has made his has his title already. Slurm waits for it
+        // without end, so it is held for the signals only; and users can hold it, too: then a daemon that begins is seen some
+        // milliseconds before it has a task.
+        let _lock = Lock::on(&self.root, ".", Instant::now() + LOCK_PATIENCE).ok();
+        if !self.is_free(host, step)? {
+            return Ok(false);
+        }
+        self.are_its(host, step)?;
+        if self.hierarchy.version == Version::V1 {
+            let freezer = self.hierarchy.has("freezer").then_some(step);
+            // Who cannot be looked at in time is looked for in the next round.
+            let _ = kill::signal_all(Members { unified: None, freezer, any: step }, deadline);
+            return Ok(true);
+        }
+        if let Some(dir) = is_there(step.child("user"))? {
+            let _ = kill::signal_all(Members { unified: Some(&dir), freezer: None, any: &dir }, deadline);
+        }
+        let Some(dir) = is_there(step.child("slurm"))? else { return Ok(true) };
+        // What TaskEpilog= has left beside the daemon, each by its handle: where another daemon comes is no place for cgroup.kill.
+        let mut beside = Vec::new();
+        for pid in own::pids_below(&dir, deadline)?.into_iter().filter(|pid| *pid > 1) {
+            beside.extend(process::of(&host.proc, pid)?.map(|process| process.id));
+        }
+        if !beside.is_empty() && !self.is_free(host, step)? {
+            return Ok(false);
+        }
+        for id in beside {
+            if !process::is_step_daemon(&host.proc, id.pid)
+                && let Some(handle) = process::Handle::open(&host.proc, id)?
+            {
+                handle.signal(Signal::SIGKILL)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes it. `Ok(false)`: it is somebody's that lives, or is gone.
+    pub fn remove(&self, host: &Host, deadline: Instant) -> Result<bool> {
+        let step = match self.job.child(&self.name) {
+            Err(error) if error.is_gone() => return Ok(false),
+            step => step?,
+        };
+        // As Slurm does while it makes or removes the directories of a job (`common_cgroup_lock` in its cgroup_common.c).
+        let _lock = Lock::on(&self.root, ".", deadline)?;
+        // Once more, now that no step daemon of Slurm's can go in.
+        if !self.is_free(host, &step)? {
+            return Ok(false);
+        }
+        if is_inhabited(&step, deadline) {
+            return Err(Error::new("processes have come into").at(self.path()));
+        }
+        // If this ends in the middle, whose it is can be seen by the next one; that of the job is marked.
+        for (user, _) in self.above.iter().skip(1) {
+            let _ = mark::set(user, &self.record.to_string());
+        }
+        walk::remove(&self.job, &self.name, deadline)?;
+        remove_around(&self.above)?;
+        Ok(true)
+    }
+
+    /// Whether it is still what the dead one has left: nobody has marked it anew, and no daemon of the step lives.
+    fn is_free(&self, host: &Host, step: &Dir) -> Result<bool> {
+        let mark = mark::get(step)?.and_then(|text| Record::parse(&text).ok());
+        Ok(mark.as_ref() == Some(&self.record)
+            && !is_served(host, &self.record, |daemon| self.is_elsewhere(host, daemon))?)
+    }
+
+    /// Whether that is a process in there.
+    fn is_within(&self, member: &Membership) -> bool {
+        let path = member.path_in(&self.hierarchy).and_then(|path| self.hierarchy.below_mount(path));
+        path.is_some_and(|below| self.hierarchy.mount.join(below).starts_with(self.job.path().join(&self.name)))
+    }
+
+    /// Whether a step daemon has directories of its own already, and they are not these: Slurm 26.05 has others for each run of a job.
+    fn is_elsewhere(&self, host: &Host, daemon: i32) -> bool {
+        let member = Membership::read(&host.proc, daemon).ok();
+        let Some(found) = member.and_then(|member| member.slurms_own(&self.hierarchy)) else { return false };
+        let is_ours = |path: &str, ours: &Path| {
+            self.hierarchy.below_mount(path).is_some_and(|below| self.hierarchy.mount.join(below) == ours)
+        };
+        match &found.step {
+            Some(step) => !is_ours(step, &self.job.path().join(&self.name)),
+            None => !is_ours(&found.job, self.job.path()),
+        }
+    }
+
+    /// Refuses where somebody is where Slurm's daemon would be who is not of the step's user, nor what the dead one has started as root
+    /// (the extern step's `sleep`).
+    fn are_its(&self, host: &Host, step: &Dir) -> Result<()> {
+        let v2 = self.hierarchy.version == Version::V2;
+        let dir = if v2 { step.child("slurm") } else { step.child(".") };
+        let pids = match dir.and_then(|dir| dir.read("cgroup.procs")) {
+            Err(error) if error.is_gone() => return Ok(()),
+            pids => pids?,
+        };
+        let mut pids = pids.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
+        let strangers = pids.find(|pid| {
+            let uid = process::uid(&host.proc, *pid);
+            !uid.is_none_or(|uid| Some(uid) == self.record.uid() || uid == 0)
+                || process::is_step_daemon(&host.proc, *pid)
+        });
+        match strangers {
+            None => Ok(()),
+            Some(pid) => Err(Error::new("a process that is neither the job's user's nor root's keeps them:")
+                .value(format!("pid {pid}"))
+                .hint("end it if it is nobody's")),
+        }
+    }
+}
+
+/// `None`: it has gone.
+fn is_there(dir: Result<Dir>) -> Result<Option<Dir>> {
+    match dir {
+        Err(error) if error.is_gone() => Ok(None),
+        dir => dir.map(Some),
+    }
+}

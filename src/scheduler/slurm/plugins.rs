@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which placement a job will get in each hierarchy, as far as Slurm's configuration tells: for `jobfence check`.
+//!
+//! A step's placement is decided where its processes are seen (`cgroup::place`), not here; this says beforehand what that
+//! will be, and why.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::scheduler::slurm::plugstack::{self, Found};
+use crate::scheduler::slurm::conf::{self, Lines};
+
+/// A key of slurm.conf or cgroup.conf.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Setting {
+    key: &'static str,
+    value: String,
+    /// `None`: the key is absent, and this is Slurm's default.
+    at: Option<(PathBuf, usize)>,
+}
+
+impl Setting {
+    fn has(&self, word: &str) -> bool {
+        self.value.split(',').any(|item| item.trim().eq_ignore_ascii_case(word))
+    }
+
+    fn is_yes(&self) -> bool {
+        is_yes(&self.value)
+    }
+}
+
+/// The last one counts, as in Slurm.
+fn setting(lines: &Lines, key: &'static str, default: &str) -> Setting {
+    match lines.last(key) {
+        Some(found) => Setting { key, value: found.value.clone(), at: Some((found.file.clone(), found.line)) },
+        None => Setting { key, value: default.to_owned(), at: None },
+    }
+}
+
+fn is_yes(value: &str) -> bool {
+    ["yes", "true", "up", "1"].iter().any(|yes| value.eq_ignore_ascii_case(yes))
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.at {
+            Some((file, line)) => write!(f, "{}={} ({}:{line})", self.key, self.value, file.display()),
+            None => write!(f, "{}={} (Slurm's default)", self.key, self.value),
+        }
+    }
+}
+
+/// What Slurm's configuration says of cgroups.
+pub struct Slurm {
+    file: PathBuf,
+    proctrack: Setting,
+    task: Setting,
+    accounting: Setting,
+    ram: Setting,
+    swap: Setting,
+    devices: Setting,
+    /// Whether task/cgroup has anything to do.
+    constrains: bool,
+    cgroups: Setting,
+    plugstack: Setting,
+    plugin_dir: Setting,
+    prolog: Setting,
+}
+
+/// A placement and its reason.
+pub enum Placement {
+    /// In directories of ours.
+    Own(String),
+    /// In Slurm's.
+    Overlay(String),
+}
+
+impl Slurm {
+    /// Reads the configuration of this host; `None` where there is none. `ours`: jobfence.conf, beside which it may be.
+    pub fn read(ours: Option<&Path>) -> Option<Self> {
+        slurm_conf::find(ours).map(|file| Self::of(&file))
+    }
+
+    /// Of this slurm.conf, and the cgroup.conf beside it.
+    pub fn of(file: &Path) -> Self {
+        let slurm = Lines::read(file);
+        let cgroup = Lines::read(&file.with_file_name("cgroup.conf"));
+        Self {
+            file: file.to_owned(),
+            proctrack: setting(&slurm, "ProctrackType", "proctrack/cgroup"),
+            task: setting(&slurm, "TaskPlugin", "task/none"),
+            accounting: setting(&slurm, "JobAcctGatherType", "jobacct_gather/none"),
+            ram: setting(&cgroup, "ConstrainRAMSpace", "no"),
+            swap: setting(&cgroup, "ConstrainSwapSpace", "no"),
+            devices: setting(&cgroup, "ConstrainDevices", "no"),
+            constrains: ["Cores", "Devices", "RAMSpace", "SwapSpace"]
+                .iter()
+                .any(|what| cgroup.last(&format!("Constrain{what}")).is_some_and(|found| is_yes(&found.value))),
+            cgroups: setting(&cgroup, "CgroupPlugin", "autodetect"),
+            prolog: setting(&slurm, "Prolog", ""),
+            plugstack: setting(&slurm, "PlugStackConfig", &file.with_file_name("plugstack.conf").to_string_lossy()),
+            plugin_dir: setting(&slurm, "PluginDir", ""),
+        }
+    }
+
+    /// The file that says which plugins Slurm loads.
+    pub fn plugstack(&self) -> &Path {
+        Path::new(&self.plugstack.value)
+    }
+
+    /// Where Slurm looks for a plugin that has no path: directories with colons between them. `None`: where it was built to.
+    pub fn plugin_dir(&self) -> Option<&str> {
+        self.plugin_dir.at.as_ref().map(|_| self.plugin_dir.value.as_str())
+    }
+
+    /// Whether a line is this node's.
+    pub fn has_node(&self, node: &str) -> bool {
+        slurm_conf::threads_per_core(&Lines::read(&self.file), node).is_some()
+    }
+
+    /// Whether Slurm's own directories of a step have one for each task: proctrack/cgroup alone makes one for all of them.
+    pub fn has_task_directories(&self) -> bool {
+        self.has_task_cgroup() && self.constrains || self.accounting.has("jobacct_gather/cgroup")
+    }
+
+    /// The line that gives the plugin these arguments, as FILE:LINE; `None` where that is not certain.
+    pub fn line_with(&self, arguments: &[&[u8]]) -> Option<String> {
+        let Found::Line(line) = plugstack::find(self.plugstack()) else { return None };
+        let is_it = arguments.iter().copied().eq(line.arguments.iter().map(String::as_bytes));
+        is_it.then(|| line.place())
+    }
+
+    /// Whether a program is called before each job; whether that calls us cannot be seen.
+    pub fn has_prolog(&self) -> bool {
+        !self.prolog.value.is_empty()
+    }
+
+    /// The file that was read.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Whether Slurm limits the memory of a job as a whole.
+    pub fn limits_memory(&self) -> bool {
+        self.has_task_cgroup() && self.ram.is_yes()
+    }
+
+    /// In words, by whose setting a job may use swap where Slurm limits memory; `None` where it does not.
+    pub fn swap_in_words(&self) -> Option<String> {
+        let limited = self.has_task_cgroup() && (self.ram.is_yes() || self.swap.is_yes());
+        limited.then(|| format!("{}, beside {}", self.swap, self.ram))
+    }
+
+    /// The line by which Slurm denies devices itself, if there is one: by programs that admit none beside them on cgroup2, by lists of
+    /// its own on v1.
+    pub fn constrains_devices(&self) -> Option<String> {
+        (self.has_task_cgroup() && self.devices.is_yes()).then(|| self.devices.to_string())
+    }
+
+    fn has_task_cgroup(&self) -> bool {
+        // Both spellings are Slurm's.
+        self.task.has("task/cgroup") || self.task.has("cgroup")
+    }
+
+    /// Whether directories of ours are made in the beginning all the same: a step daemon is seen in Slurm's only where that tracks
+    /// processes by cgroup v2.
+    pub fn makes_ours_first(&self, hierarchy: &Hierarchy) -> bool {
+        !(hierarchy.version == Version::V2 && self.proctrack.has("proctrack/cgroup"))
+    }
+
+    /// Where the processes of a job will be in this hierarchy.
+    pub fn placement(&self, hierarchy: &Hierarchy) -> Placement {
+        if self.cgroups.has("disabled") || self.cgroups.has("cgroup/disabled") {
+            return Placement::Own(self.cgroups.to_string());
+        }
+        let proctrack = self.proctrack.has("proctrack/cgroup");
+        let task = self.has_task_cgroup();
+        let accounting = self.accounting.has("jobacct_gather/cgroup");
+        let because = match hierarchy.version {
+            // One hierarchy, so whichever of them is on has all of it.
+            Version::V2 if hierarchy.has("cpu") || hierarchy.has("memory") => [
+                proctrack.then(|| self.proctrack.to_string()),
+                (task && self.constrains).then(|| self.task.to_string()),
+                accounting.then(|| self.accounting.to_string()),
+            ],
+            // Beside v1 Slurm does not use it.
+            Version::V2 => return Placement::Own("Slurm's cgroup plugins use cgroup v1 on such a host".to_owned()),
+            Version::V1 if hierarchy.has("cpuacct") => [accounting.then(|| self.accounting.to_string()), None, None],
+            Version::V1 if hierarchy.has("memory") => {
+                let limited = [&self.ram, &self.swap].into_iter().find(|constrain| constrain.is_yes());
+                [
+                    limited.filter(|_| task).map(|constrain| format!("{} with {constrain}", self.task)),
+                    accounting.then(|| self.accounting.to_string()),
+                    None,
+                ]
+            }
+            Version::V1 if hierarchy.has("devices") => [task.then(|| self.constrains_devices()).flatten(), None, None],
+            Version::V1 if hierarchy.has("freezer") => [proctrack.then(|| self.proctrack.to_string()), None, None],
+            Version::V1 => [None, None, None],
+        };
+        match because.into_iter().flatten().next() {
+            Some(because) => Placement::Overlay(because),
+            None => Placement::Own(match hierarchy.version {
+                Version::V2 => format!("{}, {}, {}", self.proctrack, self.task, self.accounting),
+                Version::V1 => format!("none of {}, {}, {} uses it", self.proctrack, self.task, self.accounting),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn hierarchy(version: Version, controllers: &[&str]) -> Hierarchy {
+        let controllers: BTreeSet<String> = controllers.iter().map(|name| (*name).to_owned()).collect();
+        Hierarchy { version, mount: "/x".into(), root: "/".into(), controllers, name: None }
+    }
+
+    fn placements(slurm: &str, cgroup: &str) -> [Option<String>; 5] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("slurm.conf");
+        std::fs::write(&file, slurm).unwrap();
+        std::fs::write(dir.path().join("cgroup.conf"), cgroup).unwrap();
+        std::fs::write(dir.path().join("more.conf"), "TaskPlugin=task/cgroup,task/affinity\n").unwrap();
+        let slurm = Slurm::of(&file);
+        let shorten = |text: String| text.replace(&format!("{}/", dir.path().display()), "");
+        [
+            hierarchy(Version::V2, &["cpu", "memory"]),
+            hierarchy(Version::V2, &[]),
+            hierarchy(Version::V1, &["cpu", "cpuacct"]),
+            hierarchy(Version::V1, &["memory"]),
+            hierarchy(Version::V1, &["freezer"]),
+        ]
+        .map(|hierarchy| match slurm.placement(&hierarchy) {
+            Placement::Own(_) => None,
+            Placement::Overlay(because) => Some(shorten(because)),
+        })
+    }
+
+    #[test]
+    fn who_denies_devices() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("slurm.conf");
+        let devices = hierarchy(Version::V1, &["devices"]);
+        for (task, constrain, expected) in [
+            ("task/cgroup", "Yes", true),
+            ("affinity,cgroup", "1", true),
+            ("task/cgroup", "no", false),
+            ("task/affinity", "yes", false),
+        ] {
+            std::fs::write(&file, format!("TaskPlugin={task}\n")).unwrap();
+            std::fs::write(dir.path().join("cgroup.conf"), format!("\nConstrainDevices={constrain}\n")).unwrap();
+            let slurm = Slurm::of(&file);
+            let line = format!("ConstrainDevices={constrain} ({}/cgroup.conf:2)", dir.path().display());
+            assert_eq!(slurm.constrains_devices(), expected.then_some(line), "{task}");
+            assert_eq!(matches!(slurm.placement(&devices), Placement::Overlay(_)), expected, "{task}");
+        }
+    }
+
+    #[test]
+    fn each_plugin_has_its_hierarchies() {
+        let own =
+            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/affinity\nJobAcctGatherType=jobacct_gather/linux\n";
+        assert_eq!(placements(own, "ConstrainRAMSpace=yes\n"), [None, None, None, None, None]);
+
+        let default = Some("ProctrackType=proctrack/cgroup (Slurm's default)".to_owned());
+        assert_eq!(placements("# nothing\n", ""), [default.clone(), None, None, None, default]);
+
+        let accounting = "proctracktype=proctrack/linuxproc\njobacctgathertype = jobacct_gather/cgroup # so\n";
+        let because = Some("JobAcctGatherType=jobacct_gather/cgroup (slurm.conf:2)".to_owned());
+        assert_eq!(placements(accounting, ""), [because.clone(), None, because.clone(), because, None]);
+
+        let several =
+            "ProctrackType=proctrack/linuxproc JobAcctGatherType = \"jobacct_gather/cgroup\" TaskPlugin=task/none\n";
+        let because = Some("JobAcctGatherType=jobacct_gather/cgroup (slurm.conf:1)".to_owned());
+        assert_eq!(placements(several, ""), [because.clone(), None, because.clone(), because, None]);
+
+        let going_on = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/affinity,\\\ntask/cgroup\n";
+        let because = Some("TaskPlugin=task/affinity,task/cgroup (slurm.conf:2)".to_owned());
+        assert_eq!(placements(going_on, "ConstrainDevices=yes\n"), [because, None, None, None, None]);
+        // It makes directories only for what it constrains.
+        assert_eq!(placements(going_on, ""), [None, None, None, None, None]);
+
+        let included = "ProctrackType=proctrack/linuxproc\nInclude mo*.conf\n";
+        let because = "TaskPlugin=task/cgroup,task/affinity (more.conf:1)".to_owned();
+        assert_eq!(placements(included, "ConstrainCores=yes\n"), [Some(because.clone()), None, None, None, None]);
+        let memory = format!("{because} with ConstrainSwapSpace=yes (cgroup.conf:2)");
+        assert_eq!(placements(included, "\nConstrainSwapSpace=yes\n"), [Some(because), None, None, Some(memory), None]);
+    }
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The line of plugstack.conf by which Slurm loads the plugin, found as Slurm finds it.
+//!
+//! `required|optional FILE ARGUMENT…` and `include PATTERN`, separated by blanks, tabs and nothing else; `#` begins a comment
+//! wherever it stands; a line with any other first word is ignored; a pattern is glob(3)'s, and a relative one begins where
+//! the including file is. So in every release from 22.05 to 26.11: `_plugin_stack_parse_line`, `_spank_stack_load` and
+//! `_spank_conf_include` in src/common/plugstack.c, since 23.11 in src/common/spank.c.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::fmt;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use crate::error::Error;
+use crate::scheduler::slurm::conf::Files;
+
+/// So many bytes Slurm reads at once (fgets(3) into `PATH_MAX`): what follows of a line is the next one to it.
+const LONGEST: usize = 4095;
+
+/// A line that loads the plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// The file in which it stands.
+    pub file: PathBuf,
+    /// Counted from 1.
+    pub number: usize,
+    /// Whether Slurm gives up where it cannot load the plugin; otherwise it goes on without.
+    pub required: bool,
+    /// The file that it loads, as it is written: without a `/` in front Slurm looks for it.
+    pub plugin: String,
+    /// What it gives the plugin, as Slurm splits it.
+    pub arguments: Vec<String>,
+    /// Whether it is longer than what Slurm reads at once.
+    pub is_cut: bool,
+}
+
+impl Line {
+    /// FILE:NUMBER.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.file.display(), self.number)
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.required { "required" } else { "optional" };
+        write!(f, "{kind} {} ({})", self.plugin.escape_debug(), self.place())
+    }
+}
+
+/// What plugstack.conf says of the plugin.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The first line that loads it: the one that counts.
+    Line(Line),
+    /// No line does. Those that name it and that Slurm ignores, as FILE:NUMBER.
+    Nothing(Vec<String>),
+    /// This process may not read one of the files.
+    Unseen(Error),
+}
+
+/// Looks through a plugstack.conf and what that includes.
+pub fn find(file: &Path) -> Found {
+    let mut search = Search::default();
+    search.read(&mut Files::new(), file);
+    match (search.line, search.unseen) {
+        (Some(line), _) => Found::Line(line),
+        (None, Some(error)) => Found::Unseen(error),
+        (None, None) => Found::Nothing(search.ignored),
+    }
+}
+
+#[derive(Default)]
+struct Search {
+    line: Option<Line>,
+    ignored: Vec<String>,
+    unseen: Option<Error>,
+}
+
+impl Search {
+    fn read(&mut self, files: &mut Files, file: &Path) {
+        if let Err(error) = std::fs::File::open(file)
+            && error.kind() == ErrorKind::PermissionDenied
+        {
+            self.unseen.get_or_insert(Error::os("read", file, Errno::EACCES));
+            return;
+        }
+        files.read(file, |files, text| {
+            for (number, line) in text.split_inclusive('\n').enumerate() {
+                let bytes = line.as_bytes();
+                for piece in bytes.chunks(LONGEST) {
+                    let piece = String::from_utf8_lossy(piece);
+                    self.look(files, file, number + 1, &piece, bytes.len() > LONGEST);
+                    if self.line.is_some() {
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    fn look(&mut self, files: &mut Files, file: &Path, number: usize, line: &str, is_cut: bool) {
+        // As strtok_r(3) has it: a carriage return is a part of the word before it.
+        let line = line.split(['#', '\0']).next().unwrap_or_default();
+        let words: Vec<&str> = line.split([' ', '\t', '\n']).filter(|word| !word.is_empty()).collect();
+        match words[..] {
+            ["include", pattern, ..] => {
+                let pattern = file.parent().unwrap_or(Path::new("/")).join(pattern);
+                let included = if files.may_include() { glob(&pattern) } else { Vec::new() };
+                for included in included {
+                    self.read(files, &included);
+                    if self.line.is_some() {
+                        return;
+                    }
+                }
+            }
+            [kind @ ("required" | "optional"), plugin, ref arguments @ ..] if is_ours(plugin) => {
+                self.line = Some(Line {
+                    file: file.to_owned(),
+                    number,
+                    required: kind == "required",
+                    plugin: plugin.to_owned(),
+                    arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+                    is_cut,
+                });
+            }
+            ["required" | "optional", ..] => {}
+            _ if words.iter().any(|word| is_ours(word)) => self.ignored.push(format!("{}:{number}", file.display())),
+            _ => {}
+        }
+    }
+}
+
+/// Whether a file is the plugin, by its name: `libjobfence.so`, `/opt/jobfence-1.2/libjobfence.so.1`.
+fn is_ours(file: &str) -> bool {
+    let name = file.rsplit('/').next().unwrap_or_default();
+    name.contains("jobfence") && name.contains(".so")
+}
+
+/// The files for which a pattern stands, in the order in which Slurm takes them.
+fn glob(pattern: &Path) -> Vec<PathBuf> {
+    let Ok(pattern) = CString::new(pattern.as_os_str().as_bytes()) else { return Vec::new() };
+    // SAFETY: glob_t is plain data; zeroed it is what glob(3) wants without GLOB_DOOFFS. The pattern is NUL-terminated.
+    let (status, mut found) = unsafe {
+        let mut found: libc::glob_t = std::mem::zeroed();
+        (libc::glob(pattern.as_ptr(), 0, None, &raw mut found), found)
+    };
+    let mut paths = Vec::new();
+    if status == 0 && !found.gl_pathv.is_null() {
+        for index in 0..found.gl_pathc {
+            // SAFETY: glob(3) has filled in so many pointers to NUL-terminated strings, which live until globfree.
+            let path = unsafe { CStr::from_ptr(*found.gl_pathv.add(index)) };
+            paths.push(PathBuf::from(OsStr::from_bytes(path.to_bytes())));
+        }
+    }
+    // SAFETY: what glob(3) has filled in, whatever it answered.
+    unsafe { libc::globfree(&raw mut found) };
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line_of(text: &str) -> Found {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("plugstack.conf");
+        std::fs::write(&file, text).unwrap();
+        find(&file)
+    }
+
+    fn arguments(text: &str) -> Option<(String, Vec<String>)> {
+        match line_of(text) {
+            Found::Line(line) => Some((line.plugin, line.arguments)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn finds_the_line_that_loads_us() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let find = || match find(&path("plugstack.conf")) {
+            Found::Line(line) => line.to_string().replace(&format!("{}/", dir.path().display()), ""),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(find(), "Nothing([])");
+        std::fs::create_dir_all(path("conf.d/more")).unwrap();
+        std::fs::write(path("conf.d/more/50-jobfence.conf"), "# x\nrequired\t/x/libjobfence.so Mode=observe\n")
+            .unwrap();
+        std::fs::write(path("plugstack.conf"), "optional other.so\n#include conf.d/more/*\n").unwrap();
+        assert_eq!(find(), "Nothing([])");
+        // Of what glob(3) knows, more than a star at the end.
+        for pattern in ["conf.d/more/*.conf", "conf.*/m[a-o]re/50-jobfence.conf", "*/*/??-*.conf"] {
+            std::fs::write(path("plugstack.conf"), format!("include {pattern}\n")).unwrap();
+            assert_eq!(find(), "required /x/libjobfence.so (conf.d/more/50-jobfence.conf:2)", "{pattern}");
+        }
+        // Files that include each other come to an end.
+        std::fs::write(path("plugstack.conf"), "include *.conf\ninclude conf.d/more/*.conf\n").unwrap();
+        assert_eq!(find(), "required /x/libjobfence.so (conf.d/more/50-jobfence.conf:2)");
+    }
+
+    #[test]
+    fn a_line_is_split_as_slurm_splits_it() {
+        let split = |text| arguments(text).map(|(plugin, words)| (plugin, words.join("|")));
+        let found = |plugin: &str, words: &str| Some((plugin.to_owned(), words.to_owned()));
+        assert_eq!(split("optional libjobfence.so a=\"b c\"\t d#e f\n"), found("libjobfence.so", "a=\"b|c\"|d"));
+        // It sees no blank in a carriage return, so the file that it looks for ends with one.
+        assert_eq!(split("required /x/libjobfence.so\r\n"), found("/x/libjobfence.so\r", ""));
+        assert_eq!(split("required /x/libjobfence.so a=b\r\n"), found("/x/libjobfence.so", "a=b\r"));
+        assert_eq!(split("required /x/libjobfence.so.1 a=b"), found("/x/libjobfence.so.1", "a=b"));
+        assert_eq!(split("required /jobfence/other.so\n"), None);
+        // What it ignores loads nothing, and is named.
+        let Found::Nothing(ignored) = line_of("\nrequird /x/libjobfence.so\n/x/libjobfence.so\n") else { panic!() };
+        assert_eq!(ignored.iter().filter_map(|place| place.rsplit(':').next()).collect::<Vec<_>>(), ["2", "3"]);
+    }
+
+    #[test]
+    fn a_line_longer_than_slurm_reads_at_once_is_two() {
+        let long = format!("required /x/libjobfence.so {} end=1\n", "x".repeat(LONGEST));
+        let Found::Line(line) = line_of(&long) else { panic!() };
+        assert!(line.is_cut && line.arguments.len() == 1 && line.arguments[0].len() < LONGEST);
+        let comment = format!("# {}\nrequired /x/libjobfence.so a=b\n", "x".repeat(2 * LONGEST));
+        let Found::Line(line) = line_of(&comment) else { panic!() };
+        assert_eq!((line.is_cut, line.number, line.arguments.len()), (false, 2, 1));
+    }
+}

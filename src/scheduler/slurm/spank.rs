@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The door of Slurm: what spank.h asks a plugin to export, and which file answers in which program.
+//!
+//! Return codes are 0 and -1 only: up to 24.11 Slurm takes a positive one for success. slurmstepd's stdout is a pipe to
+//! slurmd, so nothing here prints. See spank(8).
+
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicI32, AtomicU32};
+
+pub mod api;
+mod arguments;
+pub mod facts;
+pub mod grant;
+mod log;
+mod options;
+mod outside;
+mod slurmd;
+mod step;
+mod told;
+pub mod version;
+
+use api::{Spank, bindings};
+
+use crate::door::guard::guard;
+
+/// Shown by Slurm in its messages.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static plugin_name: [u8; 9] = *b"jobfence\0";
+
+/// Slurm loads only plugins that say "spank" here.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static plugin_type: [u8; 6] = *b"spank\0";
+
+/// Must be the release that loads us; set by `version` before Slurm reads it.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static plugin_version: AtomicU32 = AtomicU32::new(bindings::SLURM_VERSION_NUMBER);
+
+/// Version of the plugin interface: `SPANK_PLUGIN` in spank.h.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static spank_plugin_version: u32 = 1;
+
+/// `ESPANK_JOB_FAILURE` of Slurm 25.05 and later: should init fail, the job does and not the node. Ignored before.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static slurm_spank_init_failure_mode: AtomicI32 = AtomicI32::new(3012);
+
+/// When a program has loaded the plugin.
+///
+/// # Safety
+/// For Slurm only: `spank` must be the handle of this call, and `av` have `ac` strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_init(spank: api::Handle, ac: c_int, av: *mut *mut c_char) -> c_int {
+    let _ = callback("slurm_spank_init", || {
+        match api::context() {
+            // SAFETY: as this function's own contract.
+            Context::Slurmd => slurmd::start(&unsafe { api::arguments(ac, av) }),
+            Context::Step | Context::Srun | Context::Allocator => options::register(spank),
+            Context::Other => {}
+        }
+        Verdict::Good
+    });
+    answer(Verdict::Good)
+}
+
+/// When options have been read; in slurmstepd the step is known, and nothing of the user's runs yet.
+///
+/// # Safety
+/// For Slurm only: `spank` must be the handle of this call, and `av` have `ac` strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: api::Handle, ac: c_int, av: *mut *mut c_char) -> c_int {
+    let _ = callback("slurm_spank_init_post_opt", || {
+        match api::context() {
+            Context::Step => {
+                // SAFETY: as this function's own contract.
+                let arguments = unsafe { api::arguments(ac, av) };
+                step::begin(&Spank::new(spank), &arguments);
+            }
+            Context::Allocator => {
+                told::hand_nothing_on();
+                options::tell_job(&Spank::new(spank));
+            }
+            Context::Srun => told::hand_nothing_on(),
+            Context::Slurmd | Context::Other => {}
+        }
+        Verdict::Good
+    });
+    // Never a failure from here: it would drain the node, and up to 24.11 report the job as completed. A begin that did not
+    // finish has left a state in which every task is refused.
+    answer(Verdict::Good)
+}
+
+/// In each task's process, as root, before it becomes the user's. The only place where failing fails just the job.
+///
+/// # Safety
+/// For Slurm only: `spank` must be the handle of this call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_init_privileged(
+    spank: api::Handle,
+    _ac: c_int,
+    _av: *mut *mut c_char,
+) -> c_int {
+    let verdict = callback("slurm_spank_task_init_privileged", || match api::context() {
+        Context::Step => step::admit(&Spank::new(spank)),
+        _ => Verdict::Good,
+    });
+    answer(verdict.unwrap_or(Verdict::Bad))
+}
+
+/// In each task's process, as the user, just before its exec.
+///
+/// # Safety
+/// For Slurm only: `spank` must be the handle of this call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_init(spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+    let _ = callback("slurm_spank_task_init", || {
+        if api::context() == Context::Step {
+            step::tell_task(&Spank::new(spank));
+        }
+        Verdict::Good
+    });
+    answer(Verdict::Good)
+}
+
+/// In the step daemon, with the task waiting before its exec, in its final place as far as Slurm is concerned.
+///
+/// # Safety
+/// For Slurm only: `spank` must be the handle of this call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_post_fork(spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+    let verdict = callback("slurm_spank_task_post_fork", || {
+        if api::context() == Context::Step {
+            step::attach(&Spank::new(spank));
+        }
+        Verdict::Good
+    });
+    if verdict.is_none() {
+        let _ = guard("end the task", || step::attach_did_not_finish(&Spank::new(spank)));
+    }
+    // Never a failure from here: it would drain the node, as from init_post_opt.
+    answer(Verdict::Good)
+}
+
+/// In the step daemon when a task has ended, and the user's stderr is still open.
+///
+/// # Safety
+/// For Slurm only: `spank` must be the handle of this call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_exit(spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+    let _ = callback("slurm_spank_task_exit", || {
+        if api::context() == Context::Step {
+            step::task_ended(&Spank::new(spank));
+        }
+        Verdict::Good
+    });
+    answer(Verdict::Good)
+}
+
+/// In the step daemon when every task has ended.
+///
+/// # Safety
+/// For Slurm only.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_exit(_spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+    let _ = callback("slurm_spank_exit", || {
+        if api::context() == Context::Step {
+            step::end();
+        }
+        Verdict::Good
+    });
+    answer(Verdict::Good)
+}
+
+/// The programs that load SPANK plugins, as far as they differ for us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Context {
+    /// slurmstepd, with a step.
+    Step,
+    /// slurmd itself.
+    Slurmd,
+    /// srun.
+    Srun,
+    /// sbatch, salloc, and what else makes allocations (scrontab, scrun).
+    Allocator,
+    /// The process of a prolog or epilog, or a program that is not Slurm's.
+    Other,
+}
+
+/// What Slurm is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// 0
+    Good,
+    /// -1
+    Bad,
+}
+
+/// `None`: the callback did not finish, which has been logged.
+fn callback(name: &'static str, body: impl FnOnce() -> Verdict) -> Option<Verdict> {
+    log::install();
+    guard(name, body)
+}
+
+fn answer(verdict: Verdict) -> c_int {
+    match verdict {
+        Verdict::Good => 0,
+        Verdict::Bad => -1,
+    }
+}

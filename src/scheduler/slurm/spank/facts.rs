@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What is known of a step's job, and from whom. Nothing here comes from where a user can write.
+//!
+//! - The user and his groups: Slurm's items, from the credential; their names from the node's own database.
+//! - The node: `SLURMD_NODENAME` in the daemon's own environment.
+//! - Partition, QOS, account, CPUs, GPUs: the job's record, see `record::job`.
+//! - Without a record, in a batch step, the partition: `SLURM_JOB_PARTITION` of the job's environment, over which slurmd itself
+//!   writes before plugins are called, whatever the user has put there (`env_array_for_batch_job` in src/common/env.c of 22.05,
+//!   24.11 and 26.05). slurmctld always names one.
+//!
+//!   Not so the account and the QOS: slurmd writes them only where the job has one, so that a job without keeps what its user
+//!   wrote; up to 25.11 it returns before that where it cannot lay out tasks, which the user can have (`SLURM_ARBITRARY_NODELIST`);
+//!   and 22.05 writes the QOS's description.
+//! - The environment of any other step is its user's, and not looked at.
+
+use nix::unistd::{Group, User};
+
+use crate::scheduler::slurm::spank::api::Spank;
+use crate::scheduler::slurm::spank::bindings::spank_item;
+use crate::scheduler::slurm::spank::grant::Kind;
+use crate::error::Result;
+use crate::facts::{Asked, Fact, Facts};
+use crate::record::job::{JobRecord, is_name};
+
+/// Finds out what is asked for.
+pub fn gather(spank: &Spank, kind: Kind, asked: &Asked, record: Option<&JobRecord>) -> Result<Facts> {
+    let uid = spank.u32(spank_item::S_JOB_UID)?;
+    let mut facts = Facts { uid: Fact::Known(uid), ..Facts::default() };
+    if let Some(record) = record {
+        record.add_to(&mut facts);
+    } else if kind == Kind::Batch && asked.job {
+        facts.partition = spank.getenv(c"SLURM_JOB_PARTITION")?.filter(|name| !name.is_empty() && is_name(name)).into();
+    }
+    if asked.node {
+        facts.node = std::env::var("SLURMD_NODENAME").ok().into();
+    }
+    if asked.user {
+        // A node that does not know a user cannot say that he is nobody who is named.
+        let user = User::from_uid(uid.into()).inspect_err(|errno| log::error!("cannot look for user {uid}: {errno}"));
+        facts.user = user.ok().flatten().map(|user| user.name).into();
+    }
+    if asked.gids {
+        facts.gids = spank.gids()?.into();
+    }
+    for name in &asked.groups {
+        let group = Group::from_name(name).inspect_err(|errno| log::error!("cannot look for group {name}: {errno}"));
+        let group = group.ok().flatten();
+        if group.is_none() {
+            log::debug!("this node does not know the group {name:?}, of which jobfence.conf speaks");
+        }
+        if let (Some(group), Some(gids)) = (group, facts.gids.known()) {
+            facts.groups.insert(name.clone(), gids.contains(&group.gid.as_raw()));
+        }
+    }
+    Ok(facts)
+}

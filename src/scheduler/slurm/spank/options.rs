@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The options of srun, sbatch and salloc, in the commands and in slurmstepd. What can be asked for is in [`crate::requests`].
+//!
+//! Facts of Slurm's src/common/spank.c (plugstack.c in 22.05), read in 22.05, 24.11 and 26.05:
+//! - In a command the callback is called for each variable `SLURM_SPANK__SLURM_SPANK_OPTION_jobfence_cpu_limit`, then for each
+//!   option in turn (in sbatch, for `#SBATCH` lines before that): the last one counts. A failure ends the command, and nothing
+//!   is submitted.
+//! - sbatch and salloc put these variables into the job's environment, so that each srun in it is given the same options, if it
+//!   is not given others.
+//! - In slurmstepd the callback is called after `slurm_spank_init` for what came with the launch, and for what is in the step's
+//!   environment as `_SLURM_SPANK_OPTION_jobfence_cpu_limit`, which is taken out of it. Whoever launches the step chooses both. A
+//!   failure is logged and changes nothing, so it is remembered here.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use crate::scheduler::slurm::spank::api::{Handle, Spank, bindings::spank_option};
+use crate::scheduler::slurm::spank::{Verdict, answer, callback};
+use crate::error::{Error, Result};
+use crate::requests::{REQUESTS, Request, Requests, Word};
+
+/// What the options of this process say.
+#[derive(Default)]
+struct Given {
+    requests: Requests,
+    /// What was wrong first.
+    error: Option<Error>,
+}
+
+static GIVEN: LazyLock<Mutex<Given>> = LazyLock::new(Mutex::default);
+
+/// A callback that panicked has left an error.
+fn given() -> MutexGuard<'static, Given> {
+    GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes the options known, in the commands and in slurmstepd. Only from `slurm_spank_init`; once, however often the file is
+/// listed in plugstack.conf, since Slurm complains of two plugins with the same options.
+pub fn register(spank: Handle) {
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    if ONCE.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    for (index, request) in (0..).zip(REQUESTS) {
+        if let Err(error) = register_one(spank, index, request) {
+            log::error!("there is no option --{}: {error}", request.name);
+        }
+    }
+}
+
+fn register_one(spank: Handle, index: c_int, request: &Request) -> Result<()> {
+    let text = |text: &str| CString::new(text).map_err(|_| Error::new("a text with a NUL"));
+    let (name, argument) = (text(request.name)?, text(request.argument)?);
+    // As other plugins say whose option it is.
+    let usage = text(&format!("[jobfence] {}; jobs that the job submits inherit this: jobfence(8)", request.usage))?;
+    // Slurm copies all of it.
+    let mut option = spank_option {
+        name: name.as_ptr().cast_mut(),
+        arginfo: argument.as_ptr().cast_mut(),
+        usage: usage.as_ptr().cast_mut(),
+        has_arg: 1,
+        val: index,
+        cb: Some(option_given),
+    };
+    Spank::new(spank).register(&mut option)
+}
+
+/// Called by Slurm for each option that it is given.
+///
+/// # Safety
+/// For Slurm only: `value` must be null or NUL-terminated.
+unsafe extern "C" fn option_given(index: c_int, value: *const c_char, remote: c_int) -> c_int {
+    let verdict = callback("the callback of an option", || {
+        // SAFETY: as this function's own contract.
+        let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes());
+        take(index, value, remote != 0)
+    });
+    if verdict.is_none() {
+        given().error.get_or_insert(Error::new("jobfence did not finish reading an option"));
+    }
+    answer(verdict.unwrap_or(Verdict::Bad))
+}
+
+fn take(index: c_int, value: Option<&[u8]>, remote: bool) -> Verdict {
+    let request = usize::try_from(index).ok().and_then(|index| REQUESTS.get(index));
+    // Never seen; a launch message could come without a value all the same.
+    let (Some(request), Some(value)) = (request, value) else {
+        let error = Error::new("Slurm has named an option without a value, or one that is not jobfence's");
+        given().error.get_or_insert(error);
+        return Verdict::Bad;
+    };
+    let mut given = given();
+    let result = request.read(&format!("--{}", request.name), value, &mut given.requests);
+    match result {
+        Ok(()) => Verdict::Good,
+        Err(error) => {
+            // At the prompt this is the answer; in slurmstepd the log has it when the step is refused.
+            if !remote {
+                log::error!("{error}");
+            }
+            given.error.get_or_insert(error);
+            Verdict::Bad
+        }
+    }
+}
+
+/// In sbatch and salloc, when every option has been read: tells all steps of the job what was asked for the job as a whole, also
+/// those that are given options of their own. Slurm puts what is set here into the environment of the job, with the prefix
+/// `SLURM_SPANK_`, and into that of Prolog and Epilog with `SPANK_`. What an enclosing job had stays if nothing else is asked
+/// for, as the options themselves do.
+pub fn tell_job(spank: &Spank) {
+    let requests = given().requests.clone();
+    for request in REQUESTS {
+        let Some(value) = request.value(&requests) else { continue };
+        if let Err(error) = spank.set_for_job(&variable(request), &value) {
+            log::error!("only the options of its steps will limit the job: {error}");
+        }
+    }
+}
+
+/// In slurmstepd: what was asked for the job and for the step. The first thing that is wrong in any of it is an error.
+pub fn word(spank: &Spank) -> Result<Word> {
+    let given = given();
+    if let Some(error) = &given.error {
+        return Err(error.clone());
+    }
+    let mut word = Word { job: Requests::default(), step: given.requests.clone() };
+    for request in REQUESTS {
+        let name = format!("SLURM_SPANK_{}", variable(request));
+        let c_name = CString::new(name.as_str()).map_err(|_| Error::new("a variable's name with a NUL"))?;
+        if let Some(value) = spank.getenv(&c_name).map_err(|error| error.hint(request.for_example()))? {
+            request.read(&name, value.as_bytes(), &mut word.job)?;
+        }
+    }
+    Ok(word)
+}
+
+/// `JOBFENCE_CPU_LIMIT`
+fn variable(request: &Request) -> String {
+    format!("JOBFENCE_{}", request.name.replace('-', "_").to_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_is_one_that_slurm_takes() {
+        for request in REQUESTS {
+            // SPANK_OPTION_MAXLEN; the name in the environment has these characters as they are.
+            assert!(request.name.len() <= 75 && request.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'));
+            assert!(!request.usage.is_empty() && !request.argument.is_empty());
+        }
+        let variables: Vec<_> = REQUESTS.iter().map(variable).collect();
+        assert_eq!(
+            variables,
+            ["JOBFENCE_CPU_LIMIT", "JOBFENCE_CPU_BURST", "JOBFENCE_MEM_HIGH", "JOBFENCE_PIDS_MAX", "JOBFENCE_IO_MAX"]
+        );
+    }
+
+    /// One test, since what is given is the process's.
+    #[test]
+    fn the_last_value_counts_and_the_first_error_stays() {
+        let pids = REQUESTS.iter().position(|request| request.name == "pids-max").unwrap();
+        let pids = c_int::try_from(pids).unwrap();
+        assert_eq!(take(pids, Some(b"50"), true), Verdict::Good);
+        assert_eq!(take(pids, Some(b"60"), true), Verdict::Good);
+        assert_eq!(given().requests.pids_max, Some(60));
+        assert_eq!(take(pids, Some(b"many"), true), Verdict::Bad);
+        assert_eq!(take(pids, None, true), Verdict::Bad);
+        assert_eq!(take(-1, Some(b"1"), true), Verdict::Bad);
+        assert_eq!(take(c_int::MAX, Some(b"1"), true), Verdict::Bad);
+        assert_eq!(given().requests.pids_max, Some(60));
+        let error = given().error.take().unwrap().to_string();
+        assert!(error.starts_with("--pids-max: found \"many\""), "{error}");
+    }
+}

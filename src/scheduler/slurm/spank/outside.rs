@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a step has outside of its fence: tasks that could not be put in and run all the same (`OnError=warn`), and what TaskEpilog= has
+//! started beside the step daemon.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use nix::unistd::Pid;
+
+use crate::cgroup::membership::Membership;
+use crate::config::Config;
+use crate::error::Result;
+use crate::scheduler::slurm::daemon_children;
+use crate::host::Host;
+use crate::janitor;
+use crate::job::JobKey;
+use crate::sys::process::{self, Owner};
+use crate::record::Records;
+use crate::record::tracked::{self, TrackedRecords, Tracker};
+
+/// Of one step.
+pub struct Outside {
+    /// The step daemon; with contain_spank some callbacks run in a child of it, which may see other files.
+    daemon: Pid,
+    /// Where it has been: Slurm moves it before the last callback.
+    places: Vec<Membership>,
+    /// Tasks that are not tracked yet.
+    waiting: Vec<Owner>,
+    tracker: Option<Tracker>,
+    /// When the last task was put into the fence, as start times are counted.
+    attached_at: Option<u64>,
+    /// What TaskEpilog has left did not go.
+    failed: bool,
+}
+
+impl Outside {
+    /// In the step daemon, which is there.
+    pub fn new(place: Membership) -> Self {
+        let daemon = Pid::this();
+        Self { daemon, places: vec![place], waiting: Vec::new(), tracker: None, attached_at: None, failed: false }
+    }
+
+    /// The same where all of the step is outside.
+    pub fn of_all(place: Membership, tracker: Option<Tracker>) -> Self {
+        Self { tracker, ..Self::new(place) }
+    }
+
+    /// Where the daemon was in the beginning.
+    pub fn place(&self) -> Option<&Membership> {
+        self.places.first()
+    }
+
+    /// A task that runs without a fence.
+    pub fn add(&mut self, host: &Host, config: &Config, key: &JobKey, pid: i32) {
+        self.waiting.extend(Owner::of(&host.proc, pid).ok().flatten());
+        self.track(host, config, key);
+    }
+
+    fn track(&mut self, host: &Host, config: &Config, key: &JobKey) {
+        if self.waiting.is_empty() || Pid::this() != self.daemon {
+            return;
+        }
+        self.tracker = self.tracker.take().or_else(|| Tracker::begin(host, &config.run_dir, key));
+        if let Some(tracker) = &mut self.tracker {
+            self.waiting.drain(..).for_each(|process| tracker.add(process));
+        }
+    }
+
+    /// A task has been put into the fence.
+    pub fn task_attached(&mut self, host: &Host) {
+        self.attached_at = process::now(&host.proc);
+    }
+
+    /// A task has ended, and its TaskEpilog: takes down where that was started.
+    pub fn task_ended(&mut self, host: &Host) {
+        if let Ok(place) = Membership::read(&host.proc, self.daemon.as_raw())
+            && !self.places.contains(&place)
+        {
+            self.places.push(place);
+        }
+    }
+
+    /// After the last one: ends what they have left where Slurm would stumble over it.
+    pub fn end_after_tasks(&mut self, host: &Host, config: &Config, key: &JobKey) {
+        let are_all_inside = self.tracker.is_none() && self.waiting.is_empty();
+        let Some(since) = self.attached_at.filter(|_| are_all_inside && !self.failed && Pid::this() == self.daemon)
+        else {
+            return;
+        };
+        let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
+        let ended = Owner::this(&host.proc).and_then(|owner| {
+            let step = beside::Step {
+                host,
+                owner,
+                uid: key.uid,
+                known: &|| owners(host, config),
+                daemons: &|| daemons(host, config),
+            };
+            self.places.iter().try_for_each(|place| step.end_after_tasks(place, since, deadline).map(drop))
+        });
+        if let Err(error) = ended {
+            // It is tried again at the end.
+            self.failed = true;
+            log::debug!("{key}: what TaskEpilog has left remains for now: {error}");
+        }
+    }
+
+    /// At the end of the step: ends all of it.
+    pub fn end(&mut self, host: &Host, config: &Config, key: &JobKey, deadline: Instant) {
+        self.track(host, config, key);
+        match self.tracker.as_mut().map_or(Ok(0), |tracker| tracker.end(host, deadline)) {
+            Ok(0) => {}
+            Ok(count) => log::info!("{key}: ended {count} processes that it had left without a fence"),
+            Err(error) => log::error!("{key}: processes that run without a fence remain for now: {error}"),
+        }
+        if Pid::this() != self.daemon {
+            return;
+        }
+        match self.end_beside(host, config, key, deadline) {
+            // The daemon has only been where anybody can be: whom it has started is found by the mark alone.
+            Ok(None) if self.tracker.is_none() && !host.systemd && tracking::is_watched(&config.run_dir) => {
+                let _ = Tracker::begin(host, &config.run_dir, key);
+            }
+            Ok(None | Some(0)) => {}
+            Ok(Some(count)) => {
+                log::info!("{key}: ended {count} processes that were started beside its tasks (TaskEpilog)")
+            }
+            Err(error) => log::error!("{key}: what was started beside its tasks (TaskEpilog) remains for now: {error}"),
+        }
+    }
+
+    /// How many have been ended; `None` where the daemon has been in none of Slurm's own places.
+    fn end_beside(&self, host: &Host, config: &Config, key: &JobKey, deadline: Instant) -> Result<Option<usize>> {
+        let owner = Owner::this(&host.proc)?;
+        let step = beside::Step {
+            host,
+            owner,
+            uid: key.uid,
+            known: &|| owners(host, config),
+            daemons: &|| daemons(host, config),
+        };
+        let mut sum = None;
+        for place in &self.places {
+            let ended = step.end(place, deadline)?;
+            sum = ended.map(|count| sum.unwrap_or(0) + count).or(sum);
+        }
+        Ok(sum)
+    }
+}
+
+/// The daemons of all steps on the node that are recorded, with their users.
+fn owners(host: &Host, config: &Config) -> Result<Vec<(Owner, u32)>> {
+    let mut known = Records::open(&config.run_dir)?.owners(&host.pid_namespace)?;
+    if let Some(records) = TrackedRecords::existing(&config.run_dir)? {
+        known.extend(records.list()?.iter().map(|tracked| (tracked.owner, tracked.uid)));
+    }
+    Ok(known)
+}
+
+/// The numbers of all that have begun a step and may live, soon found out.
+fn daemons(host: &Host, config: &Config) -> BTreeSet<i32> {
+    let roll = Records::open(&config.run_dir).and_then(|records| records.roll(&host.boot_id)).ok().flatten();
+    roll.iter().flat_map(|roll| roll.owners(&host.pid_namespace)).map(|owner| owner.pid).collect()
+}

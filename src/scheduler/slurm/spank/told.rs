@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a job learns of its fence, in variables of its environment. A user may have set any of them, or have inherited them from
+//! the step that called srun or sbatch: what is not limited is taken out, and what was told to another step is told nobody else.
+//!
+//! Where the commands take over their environment (read in the last release of each from 22.05 to 26.05): sbatch in
+//! `_fill_job_desc_from_opts`, srun in `_setup_job_env` and before each launch, salloc when it executes the user's command. All
+//! of that comes after `slurm_spank_init_post_opt`, as does reading the names in `--export=NAME`.
+
+use std::ffi::CStr;
+
+use nix::unistd::Pid;
+
+use crate::scheduler::slurm::spank::api::Spank;
+use crate::cgroup::affinity::Affinity;
+use crate::config::{Config, Mode};
+use crate::error::Result;
+use crate::fence::Fence;
+use crate::job::Cpus;
+use crate::policy::Plan;
+
+/// By which processes of the step can be found that have left everything else: see `tracking`.
+pub const STEP: &CStr = c"JOBFENCE_STEP";
+
+/// Where the step is.
+const CGROUP: &CStr = c"JOBFENCE_CGROUP";
+
+/// A limit and the variable that tells it.
+struct Variable {
+    name: &'static CStr,
+    /// From the kernel's files where they tell it, so that it is what is there and not what was planned. None is read for what
+    /// nobody has limited: this is on the way of each launch.
+    value: fn(&Plan, &Fence) -> Option<String>,
+}
+
+const VARIABLES: &[Variable] = &[
+    Variable { name: c"JOBFENCE_CPUS", value: |plan, fence| cpus(plan, fence).map(|cpus| cpus.to_string()) },
+    Variable {
+        name: c"JOBFENCE_CPU_BURST",
+        value: |plan, fence| {
+            plan.step.burst?;
+            Some(fence.burst()?.to_string().trim_end_matches('%').to_owned())
+        },
+    },
+    Variable {
+        name: c"JOBFENCE_CPU_WEIGHT",
+        value: |plan, fence| if plan.weighs { fence.weight().map(|weight| weight.to_string()) } else { None },
+    },
+    Variable {
+        name: c"JOBFENCE_MEMORY_BYTES",
+        value: |plan, fence| {
+            let ours = [&plan.user, &plan.job, &plan.step, &plan.task];
+            // Slurm's own limits are not ours to tell of.
+            let ours = ours.iter().any(|limits| limits.ram.is_some() || limits.swap.is_some());
+            let levels = if ours { fence.memory_levels() } else { Vec::new() };
+            let bytes = levels.iter().filter_map(|level| level.limit).chain(plan.task.ram).min();
+            bytes.map(|bytes| bytes.to_string())
+        },
+    },
+    Variable {
+        name: c"JOBFENCE_MEMORY_HIGH_BYTES",
+        value: |plan, fence| {
+            let of_step = plan.step.high.and_then(|_| fence.memory_high());
+            of_step.into_iter().chain(plan.task.high).min().map(|bytes| bytes.to_string())
+        },
+    },
+    Variable {
+        name: c"JOBFENCE_MAX_PROCESSES",
+        value: |plan, fence| {
+            let of_step = plan.step.processes.and_then(|_| fence.processes());
+            of_step.into_iter().chain(plan.task.processes).min().map(|count| count.to_string())
+        },
+    },
+    Variable {
+        name: c"JOBFENCE_IO_MAX",
+        value: |plan, fence| {
+            let rules = fence.io().cloned().unwrap_or_default().at_most(&plan.task.io);
+            (!rules.is_empty()).then(|| rules.to_string())
+        },
+    },
+    Variable {
+        name: c"JOBFENCE_CORES",
+        value: |plan, fence| plan.step.cores.as_ref().and_then(|_| fence.cores()).map(|cpus| cpus.to_string()),
+    },
+    Variable {
+        name: c"JOBFENCE_HUGE_PAGES",
+        value: |plan, fence| {
+            let pages = fence.huge_pages(&plan.step.huge_pages).at_most(&plan.task.huge_pages);
+            (!pages.is_empty()).then(|| pages.to_string())
+        },
+    },
+    Variable {
+        name: c"JOBFENCE_DEVICES",
+        value: |_, fence| {
+            let devices = fence.devices()?.to_string();
+            Some(if devices.is_empty() { "none".to_owned() } else { devices })
+        },
+    },
+    Variable { name: c"JOBFENCE_SCAVENGER", value: |plan, _| plan.scavenger.then(|| "1".to_owned()) },
+];
+
+/// The CPU time of the step, or of each of its tasks where that is less.
+fn cpus(plan: &Plan, fence: &Fence) -> Option<Cpus> {
+    let of_step = fence.cpus().filter(|_| plan.step.cpu.is_some() || plan.job.cpu.is_some());
+    of_step.into_iter().chain(plan.task.cpu.map(|quota| quota.cpus())).min()
+}
+
+/// Sets the variables of all the step's tasks, or of this one, where it is called in its process.
+pub fn tell(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Result<()> {
+    match fence.path() {
+        Some(path) => spank.setenv(CGROUP, &path)?,
+        None => spank.unsetenv(CGROUP),
+    }
+    for variable in VARIABLES {
+        match (variable.value)(plan, fence).filter(|_| config.mode == Mode::Enforce) {
+            Some(value) => spank.setenv(variable.name, &value)?,
+            None => spank.unsetenv(variable.name),
+        }
+    }
+    Ok(())
+}
+
+/// What programs ask how many threads to start, that count CPUs otherwise and know of no quota. Not among them are those that
+/// start one thread if nothing is said, since a number would be more (JULIA_NUM_THREADS, BLIS_NUM_THREADS), those that only
+/// repeat another (GOTO_NUM_THREADS), those of other systems (VECLIB_MAXIMUM_THREADS), and those of run times that read the
+/// quota: Rust and libuv (Node.js) in every directory above them, as Java since 24; Java before, .NET, and Go since 1.25 in the
+/// process's own alone (their sources; docs/design.md has a table), which is not the one that is limited where each task has a
+/// directory. Of these Go alone has a variable that it obeys without a word on stderr.
+const THREADS: [&CStr; 5] =
+    [c"OMP_NUM_THREADS", c"OPENBLAS_NUM_THREADS", c"MKL_NUM_THREADS", c"NUMEXPR_NUM_THREADS", c"GOMAXPROCS"];
+
+/// What we have set them to, so that a step within the job is told its own number, and a user's is left.
+const HINT: &CStr = c"JOBFENCE_THREADS";
+
+/// Of an environment, by which `get` finds a variable's value, the variables that we have told another step. Not among them is
+/// what its user has set instead, nor the mark.
+fn told_before(get: impl Fn(&CStr) -> Option<String>) -> Vec<&'static CStr> {
+    let hint = get(HINT);
+    let hints = THREADS.into_iter().filter(|name| hint.is_some() && get(name) == hint);
+    let told = VARIABLES.iter().map(|variable| variable.name).chain([CGROUP, HINT]);
+    hints.chain(told.filter(|name| get(name).is_some())).collect()
+}
+
+/// In slurmstepd, before anything is told: takes out what the step has inherited of what another was told, and whose step that was.
+/// Without a fence nothing is told in its place.
+pub fn forget(spank: &Spank) {
+    // One that is too long is none of ours.
+    told_before(|name| spank.getenv(name).ok().flatten()).into_iter().for_each(|name| spank.unsetenv(name));
+    spank.unsetenv(STEP);
+}
+
+/// In srun, sbatch and salloc, when every option has been read: nothing of it is handed on to steps that may be told nothing else.
+///
+/// The mark goes with what sbatch submits alone. What srun and salloc execute themselves, the job's processes execute.
+pub fn hand_nothing_on() {
+    let get = |name: &CStr| std::env::var(name.to_str().ok()?).ok();
+    let is_sbatch = std::env::current_exe().is_ok_and(|program| program.ends_with("sbatch"));
+    for name in told_before(get).into_iter().chain([STEP].into_iter().filter(|_| is_sbatch)) {
+        let Ok(name) = name.to_str() else { continue };
+        // SAFETY: This is the command's first thread, which has itself just set variables, and will set more (`setenvf`). Only 26.05
+        // has others by now (its connection manager); unsetenv(3) frees and moves no string, so one that looks for a
+        // variable meanwhile reads an environment that is whole.
+        unsafe { std::env::remove_var(name) };
+    }
+}
+
+/// In a task's own process, which Slurm has bound to its CPUs: tells programs to start no more threads than have CPU time, where
+/// the task can see more CPUs than that. If the user has set one of the variables, all of them are left as they are: a library
+/// may take its number from another's.
+pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence, tasks: u32) -> Result<()> {
+    let enforced = config.thread_hints && config.mode == Mode::Enforce;
+    let visible = Affinity::of(Pid::this().as_raw()).map(|cpus| cpus.count());
+    let hint = match (fence_share(plan, fence, tasks), visible) {
+        (Some(share), Some(visible)) if enforced => threads(share, visible),
+        _ => None,
+    };
+    // Ours have been taken out; one that is too long is the user's, too.
+    let is_given = |name: &CStr| spank.getenv(name).map_or(true, |value| value.is_some());
+    let Some(hint) = hint.filter(|_| !THREADS.iter().any(|name| is_given(name))) else { return Ok(()) };
+    THREADS.iter().chain([&HINT]).try_for_each(|name| spank.setenv(name, &hint.to_string()))
+}
+
+/// The CPU time that a task has if the others of the step use theirs.
+fn fence_share(plan: &Plan, fence: &Fence, tasks: u32) -> Option<Cpus> {
+    let of_step = fence.cpus().filter(|_| plan.step.cpu.is_some() || plan.job.cpu.is_some());
+    let share = |cpus: Cpus| Cpus::from_thousandths(cpus.thousandths().div_ceil(u64::from(tasks.max(1))));
+    of_step.map(share).into_iter().chain(plan.task.cpu.map(|quota| quota.cpus())).min()
+}
+
+/// How many threads use so much CPU time; `None` where that is no less than the CPUs that they can run on. Rounded up, so that
+/// the last part of it is not lost: 1.5 CPUs are two threads that pause for a quarter of the time.
+fn threads(share: Cpus, visible: u32) -> Option<u64> {
+    let threads = share.thousandths().div_ceil(1000).max(1);
+    (threads < u64::from(visible)).then_some(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_threads_than_cpu_time_and_no_hint_where_cpus_are_the_limit() {
+        for (thousandths, visible, hint) in [
+            (500, 2, Some(1)),
+            (500, 1, None),
+            (1000, 2, Some(1)),
+            (1001, 4, Some(2)),
+            (1500, 2, None),
+            (2000, 2, None),
+            (64_000, 128, Some(64)),
+            (0, 2, Some(1)),
+        ] {
+            assert_eq!(threads(Cpus::from_thousandths(thousandths), visible), hint, "{thousandths} of {visible}");
+        }
+    }
+
+    #[test]
+    fn only_what_another_step_was_told_is_taken_out() {
+        let taken = |environment: &[(&str, &str)]| {
+            let get = |name: &CStr| {
+                let found = environment.iter().find(|(key, _)| name.to_str() == Ok(key));
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            let mut names: Vec<&str> = told_before(get).into_iter().map(|name| name.to_str().unwrap()).collect();
+            names.sort_unstable();
+            names
+        };
+        let told = [("JOBFENCE_CGROUP", "/x"), ("JOBFENCE_CPUS", "1"), ("JOBFENCE_STEP", "b/1/2")];
+        assert_eq!(taken(&told), ["JOBFENCE_CGROUP", "JOBFENCE_CPUS"]);
+        let theirs = [("OMP_NUM_THREADS", "1"), ("JOBFENCE_MINE", "1"), ("SLURM_SPANK_JOBFENCE_CPU_LIMIT", "1")];
+        assert!(taken(&theirs).is_empty());
+        let changed = [("JOBFENCE_THREADS", "1"), ("OMP_NUM_THREADS", "7"), ("MKL_NUM_THREADS", "1")];
+        assert_eq!(taken(&changed), ["JOBFENCE_THREADS", "MKL_NUM_THREADS"]);
+        let all: Vec<(&str, &str)> = THREADS.iter().chain([&HINT]).map(|name| (name.to_str().unwrap(), "2")).collect();
+        assert_eq!(taken(&all).len(), THREADS.len() + 1);
+    }
+
+    #[test]
+    fn no_variable_is_told_twice() {
+        let mut names: Vec<_> =
+            VARIABLES.iter().map(|variable| variable.name).chain(THREADS).chain([HINT, STEP]).collect();
+        assert_eq!(STEP.to_str(), Ok(crate::record::tracked::VARIABLE));
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

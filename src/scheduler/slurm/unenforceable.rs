@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What no job on this node can be limited to, whatever it is granted, as far as the configuration tells; said when that is
+//! loaded (the start of slurmd, `jobfence check`), before a job is refused for it.
+
+use std::path::Path;
+
+use crate::cgroup::kernel::LoadedScheduler;
+use crate::cgroup::layout::Kind;
+use crate::config::{Config, Limit, Loaded, Mode};
+use crate::error::Error;
+use crate::fence::{LimitError, limiting};
+use crate::host::Host;
+use crate::job::{Cpus, Grant};
+use crate::policy;
+use crate::scheduler::slurm::plugins::{Placement, Slurm};
+use crate::scheduler::slurm::cores::Topology;
+
+/// Everything of that kind, of all jobs and of those of sections; nothing if nothing is enforced.
+pub fn on_node(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>) -> Vec<LimitError> {
+    let mut all = Vec::new();
+    for config in loaded.one_by_one().map(|one| one.config).filter(|config| config.mode == Mode::Enforce) {
+        for found in of_config(host, &config, slurm, loaded.file.as_deref()) {
+            if !all.contains(&found) {
+                all.push(found);
+            }
+        }
+    }
+    all
+}
+
+/// Of the jobs for which this holds; `file` is jobfence.conf, beside which slurm.conf may be.
+pub fn of_config(host: &Host, config: &Config, slurm: Option<&Slurm>, file: Option<&Path>) -> Vec<LimitError> {
+    let (memory, cpus) = (Some(64 << 20), Some(Cpus::whole(1)));
+    let grant = Grant::whole(cpus, memory);
+    let (plan, _) = policy::plan(config, &grant);
+    let mut all = Vec::new();
+    let ignored = host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota);
+    all.extend(ignored.filter(|_| limiting::has_any(&plan, Limit::Cpu)).map(|error| (Limit::Cpu, error)));
+    // On hybrid hosts nothing is limited in cgroup2, and v1 has a directory of each user.
+    let unified = host.layout.unified().filter(|_| host.layout.kind() == Kind::Unified);
+    let is_slurms = |slurm: &Slurm| unified.is_some_and(|h| matches!(slurm.placement(h), Placement::Overlay(_)));
+    if let Some(unified) = unified.filter(|_| slurm.is_some_and(is_slurms)) {
+        all.extend(limiting::none_for_the_user(&plan, unified));
+    }
+    if config.constrain_cores {
+        all.extend(Topology::of_node(file).err().map(|error| (Limit::Cores, error)));
+    }
+    if let Some(line) = slurm.and_then(Slurm::constrains_devices).filter(|_| config.constrain_devices) {
+        let error =
+            Error::new(format!("Slurm denies devices itself, by {line}, and admits no other rules beside its own"));
+        all.push((Limit::Devices, error.hint("set ConstrainDevices=no either in cgroup.conf or in jobfence.conf")));
+    }
+    all
+}

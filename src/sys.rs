@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The operating system as every part of the house uses it: directory handles, processes, locks, a user's rights, drivers.
+//!
+//! Nothing here knows what a cgroup or a job is.
+
+pub mod as_user;
+pub mod dir;
+#[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod glibc;
+pub mod lock;
+pub mod nvidia;
+pub mod process;

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Looking at files with a user's rights: what he names is not looked up with root's, since the answer alone would tell him
+//! what is in directories that he cannot enter.
+//!
+//! Only this thread's, and only what the kernel asks for files: credentials(7), setfsuid(2). Root's capabilities over files go
+//! with the first of these calls and come back with the last (capabilities(7), "Effect of user ID changes on capabilities").
+
+use std::sync::Arc;
+
+use nix::unistd::{Gid, geteuid, getgroups};
+
+use crate::error::{Error, Result};
+
+#[cfg(target_pointer_width = "64")]
+const SETGROUPS: libc::c_long = libc::SYS_setgroups;
+#[cfg(target_pointer_width = "32")]
+const SETGROUPS: libc::c_long = libc::SYS_setgroups32;
+
+/// A user as the kernel knows him when he opens a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AsUser {
+    uid: u32,
+    gid: u32,
+    groups: Arc<[u32]>,
+}
+
+impl AsUser {
+    /// `groups` may be empty: then he has no more than the first.
+    pub fn new(uid: u32, gid: u32, groups: &[u32]) -> Self {
+        Self { uid, gid, groups: groups.into() }
+    }
+
+    /// Does `what` with his rights, if this process has root's, and never with others.
+    pub fn look<T>(&self, what: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !geteuid().is_root() {
+            return what();
+        }
+        let failed = || Error::new("cannot look with the rights of").value(format!("uid {}", self.uid));
+        let before = getgroups().map_err(|errno| failed().errno(errno))?;
+        // Dropped whatever comes, also where the next lines fail halfway.
+        let _back = Back { groups: before.into_iter().map(Gid::as_raw).collect(), gid: set_gid(self.gid) };
+        if !set_groups(&self.groups) || set_gid(self.gid) != self.gid {
+            return Err(failed());
+        }
+        set_uid(self.uid);
+        if set_uid(self.uid) != self.uid {
+            return Err(failed());
+        }
+        what()
+    }
+}
+
+/// Gives root's rights back.
+struct Back {
+    groups: Vec<u32>,
+    gid: u32,
+}
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        set_uid(0);
+        set_gid(self.gid);
+        set_groups(&self.groups);
+    }
+}
+
+/// Returns who it was before.
+fn set_uid(uid: u32) -> u32 {
+    // SAFETY: a number; it changes what this thread may do with files, and nothing of the process's memory.
+    let before = unsafe { libc::setfsuid(uid) };
+    u32::from_ne_bytes(before.to_ne_bytes())
+}
+
+fn set_gid(gid: u32) -> u32 {
+    // SAFETY: as in set_uid.
+    let before = unsafe { libc::setfsgid(gid) };
+    u32::from_ne_bytes(before.to_ne_bytes())
+}
+
+/// The system call itself, since the C library's function changes every thread.
+fn set_groups(groups: &[u32]) -> bool {
+    // SAFETY: the kernel reads as many numbers as are there.
+    unsafe { libc::syscall(SETGROUPS, groups.len(), groups.as_ptr()) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::sys::dir::Dir;
+    use crate::cgroup::disk::Disks;
+
+    #[test]
+    fn what_a_user_cannot_enter_tells_him_nothing() {
+        if !geteuid().is_root() {
+            return crate::skip::skip("only root has rights to give up");
+        }
+        let temp = tempfile::tempdir().unwrap();
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let (closed, shared) = (temp.path().join("closed"), temp.path().join("shared"));
+        for (dir, mode) in [(&closed, 0o700), (&shared, 0o750)] {
+            fs::create_dir(dir).unwrap();
+            fs::write(dir.join("there"), "").unwrap();
+            std::os::unix::fs::symlink("/to/a/secret", dir.join("link")).unwrap();
+            fs::set_permissions(dir, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        std::os::unix::fs::chown(&shared, None, Some(4242)).unwrap();
+        let disks = Disks::read(&Dir::open("/proc").unwrap()).unwrap();
+        let answers = |user: &AsUser, dir: &std::path::Path| {
+            let of = |name: &str| user.look(|| disks.of(&dir.join(name))).unwrap_err().to_string();
+            [of("there"), of("not there"), of("link")]
+        };
+        let (user, member) = (AsUser::new(1001, 1001, &[]), AsUser::new(1001, 1001, &[7, 4242]));
+        for (user, dir) in [(&user, &closed), (&user, &shared), (&member, &closed)] {
+            for answer in answers(user, dir) {
+                assert!(answer.contains("Permission denied") && !answer.contains("secret"), "{answer}");
+            }
+        }
+        // A group of his lets him in; and afterwards this is root again, with root's own groups.
+        assert!(member.look(|| Ok(fs::metadata(shared.join("there")).is_ok())).unwrap());
+        assert!(fs::metadata(closed.join("there")).is_ok());
+        fs::write(closed.join("new"), "").unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(closed.join("new")).unwrap()), 0);
+        // Whatever happens meanwhile.
+        let panicked = std::panic::catch_unwind(|| user.look::<()>(|| panic!("on purpose")));
+        assert!(panicked.is_err() && fs::metadata(closed.join("there")).is_ok());
+    }
+}

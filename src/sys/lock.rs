@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Rights that one process has at a time: locks on directories, flock(2).
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollTimeout, poll};
+
+use crate::sys::dir::Dir;
+use crate::error::{Error, Result};
+
+/// Released when dropped, or when this process dies.
+///
+/// Not nix's own, which panics where unlocking fails; closing the descriptor releases it then.
+#[derive(Debug)]
+#[must_use]
+pub struct Lock(OwnedFd);
+
+impl Lock {
+    /// Asks for it. `None`: another process has it.
+    pub fn try_on(dir: &Dir, name: &str) -> Result<Option<Self>> {
+        Self::try_to(dir, name, libc::LOCK_EX)
+    }
+
+    /// Whether another process has it. Several can ask at once.
+    pub fn is_held(dir: &Dir, name: &str) -> Result<bool> {
+        Ok(Self::try_to(dir, name, libc::LOCK_SH)?.is_none())
+    }
+
+    fn try_to(dir: &Dir, name: &str, operation: libc::c_int) -> Result<Option<Self>> {
+        let fd = dir.open_file(name, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        // SAFETY: flock takes a descriptor that is open and two flags.
+        match Errno::result(unsafe { libc::flock(fd.as_raw_fd(), operation | libc::LOCK_NB) }) {
+            Ok(_) => Ok(Some(Self(fd))),
+            Err(Errno::EWOULDBLOCK) => Ok(None),
+            Err(errno) => Err(Error::os("lock", dir.path().join(name), errno)),
+        }
+    }
+
+    /// Waits for one that is held for moments.
+    pub fn on(dir: &Dir, name: &str, deadline: Instant) -> Result<Self> {
+        loop {
+            if let Some(lock) = Self::try_on(dir, name)? {
+                return Ok(lock);
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::new("another process has been at work for too long; its lock is on")
+                    .at(dir.path().join(name)));
+            }
+            let _ = poll(&mut [], PollTimeout::from(1u8));
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // At once, also where a process that was forked meanwhile has a copy of the descriptor.
+        // SAFETY: as above.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}

@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Processes as `/proc` shows them, and signals that reach the one that was meant: a pid is used again, so before a signal is sent
+//! the process behind its pidfd is looked at once more (proc_pid_stat(5), pidfd_open(2)).
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork, pipe2};
+use procfs::FromRead;
+use procfs::process::{Stat, StatFlags};
+
+use crate::sys::dir::Dir;
+use crate::error::{Error, Result};
+
+/// A process that cannot be mistaken for another: a pid is used again, its start time is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    /// The process.
+    pub pid: i32,
+    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat` (proc_pid_stat(5)).
+    pub start: u64,
+}
+
+impl Owner {
+    /// This process.
+    pub fn this(proc: &Dir) -> Result<Self> {
+        let pid = Pid::this().as_raw();
+        Self::of(proc, pid)?.ok_or_else(|| {
+            Error::new("this process is not in")
+                .at(proc.path())
+                .value(pid)
+                .hint("what is mounted there must be the proc file system of this pid namespace")
+        })
+    }
+
+    /// A process, unless it has ended.
+    pub fn of(proc: &Dir, pid: i32) -> Result<Option<Self>> {
+        Ok(start_of(proc, pid)?.map(|start| Self { pid, start }))
+    }
+
+    /// Whether nobody has its number, which is certain and soon said. Somebody else may have been given it since it died, so that it is not is
+    /// no sign that it lives.
+    pub fn is_gone(self) -> bool {
+        kill(Pid::from_raw(self.pid), None) == Err(Errno::ESRCH)
+    }
+
+    /// Whether it still runs. A zombie does not: nothing of ours will be done by it any more.
+    pub fn is_alive(self, proc: &Dir) -> Result<bool> {
+        Ok(start_of(proc, self.pid)? == Some(self.start))
+    }
+}
+
+/// Whether a process has ended, or is in the kernel and on its way to: then `cgroup.procs` takes its pid and does not move it
+/// (kernel/cgroup/cgroup.c, `cgroup_migrate_add_task`), and it will not run again. Where that cannot be seen it has not.
+pub fn is_ending(proc: &Dir, pid: i32) -> bool {
+    stat(proc, pid).is_ok_and(|stat| {
+        stat.is_none_or(|stat| {
+            has_ended(&stat) || StatFlags::from_bits_truncate(stat.flags).contains(StatFlags::PF_EXITING)
+        })
+    })
+}
+
+fn start_of(proc: &Dir, pid: i32) -> Result<Option<u64>> {
+    Ok(stat(proc, pid)?.filter(|stat| !has_ended(stat)).map(|stat| stat.starttime))
+}
+
+/// Whether it is a zombie; not if only its first thread is, while others run.
+fn has_ended(stat: &Stat) -> bool {
+    (stat.state == 'Z' || stat.state == 'X') && stat.num_threads <= 1
+}
+
+/// `None`: there is no such process.
+fn stat(proc: &Dir, pid: i32) -> Result<Option<Stat>> {
+    // The parser alone: procfs's own handle of a process also looks which kernel this is.
+    let text = match proc.read_value(&format!("{pid}/stat")) {
+        Ok(text) => text,
+        Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ESRCH)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // Not knowing is not the same as dead: the janitor must not act on it.
+    let unknown = |error: &dyn std::fmt::Display| Error::new(format!("read the state of process {pid}: {error}"));
+    if !is_stat(&text) {
+        return Err(unknown(&"not a line of the kernel's"));
+    }
+    Stat::from_read(text.as_bytes()).map(Some).map_err(|error| unknown(&error))
+}
+
+/// `PID (NAME) STATE`: procfs 0.18 panics at some of what begins otherwise.
+fn is_stat(text: &str) -> bool {
+    let name = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let state = text.rsplit_once(')').and_then(|(_, rest)| rest.strip_prefix(' '));
+    name.len() < text.len()
+        && name.starts_with(" (")
+        && state.is_some_and(|state| state.starts_with(|c: char| c.is_ascii_alphabetic()))
+}
+
+/// Whether only its first thread has ended: then `cgroup.kill` does not end it (see `cgroup::kill`).
+pub fn is_leaderless(proc: &Dir, pid: i32) -> bool {
+    matches!(stat(proc, pid), Ok(Some(stat)) if stat.state == 'Z' && stat.num_threads > 1)
+}
+
+/// What a process is to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// Which it is.
+    pub id: Owner,
+    /// Who started it, or has inherited it.
+    pub parent: i32,
+    /// Its process group.
+    pub group: i32,
+    /// Its session.
+    pub session: i32,
+}
+
+impl Process {
+    fn from_stat(stat: &Stat) -> Self {
+        let id = Owner { pid: stat.pid, start: stat.starttime };
+        Self { id, parent: stat.ppid, group: stat.pgrp, session: stat.session }
+    }
+}
+
+/// Every process that has not ended, but kernel threads.
+pub fn all(proc: &Dir) -> Result<Vec<Process>> {
+    let pids = proc.list(true)?.into_iter().filter_map(|name| name.parse::<i32>().ok());
+    let mut found = Vec::new();
+    for pid in pids {
+        let Some(stat) = stat(proc, pid)? else { continue };
+        let is_kernels = StatFlags::from_bits_truncate(stat.flags).contains(StatFlags::PF_KTHREAD);
+        if !has_ended(&stat) && !is_kernels {
+            found.push(Process::from_stat(&stat));
+        }
+    }
+    Ok(found)
+}
+
+/// One process, unless it has ended.
+pub fn of(proc: &Dir, pid: i32) -> Result<Option<Process>> {
+    Ok(stat(proc, pid)?.filter(|stat| !has_ended(stat)).map(|stat| Process::from_stat(&stat)))
+}
+
+/// Whether the test holds for a process above this one: its parent, and on from there until `test` has decided or init is reached. What
+/// cannot be seen, and a chain that is longer than is believed, holds.
+pub fn any_above(proc: &Dir, process: &Process, test: impl Fn(i32) -> Option<bool>) -> bool {
+    const LONGEST: usize = 256;
+    let mut above = process.parent;
+    for _ in 0..LONGEST {
+        if above <= 1 {
+            return false;
+        }
+        if let Some(decided) = test(above) {
+            return decided;
+        }
+        match of(proc, above) {
+            Ok(Some(found)) => above = found.parent,
+            Ok(None) => return false,
+            Err(_) => return true,
+        }
+    }
+    true
+}
+
+/// The session that a living process has to itself and those that it has started: its own, or one that was begun for it by a process
+/// that has ended, as slurmd does for a step daemon. While it lives the number is nobody else's.
+pub fn session_of(proc: &Dir, id: Owner) -> Option<i32> {
+    let found = of(proc, id.pid).ok().flatten().filter(|found| found.id == id)?;
+    let leads = found.session == id.pid || matches!(of(proc, found.session), Ok(None));
+    (leads && found.session > 1).then_some(found.session)
+}
+
+/// How long the host has run, as start times are counted; `None` where that cannot be read.
+pub fn now(proc: &Dir) -> Option<u64> {
+    let uptime = proc.read_value("uptime").ok()?;
+    let (seconds, hundredths) = uptime.split_whitespace().next()?.split_once('.')?;
+    // Clock ticks are hundredths of a second for user space on every machine (USER_HZ).
+    seconds.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths.get(..2)?.parse().ok()?)
+}
+
+/// Puts another first each time: where there is no time for all, whoever takes the most of it does not come before the others for ever.
+pub fn in_turn<T>(all: &mut [T], proc: &Dir) {
+    if all.len() > 1 {
+        let first = usize::try_from(now(proc).unwrap_or(0)).ok().and_then(|now| now.checked_rem(all.len()));
+        all.rotate_left(first.unwrap_or(0));
+    }
+}
+
+/// The command's name in `/proc/PID/comm`; `None` if the process is gone.
+pub fn name(proc: &Dir, pid: i32) -> Option<String> {
+    proc.read_value(&format!("{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
+}
+
+/// Whose process it is: the real user id in `/proc/PID/status`, which a set-user-ID program does not change. `None`: it is gone.
+pub fn uid(proc: &Dir, pid: i32) -> Option<u32> {
+    let status = proc.read(&format!("{pid}/status")).ok()?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_whitespace().next()?.parse().ok()
+}
+
+/// How long a process's environment is waited for.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A variable of the environment with which a process has begun its program, as far as it has left that in place. `None` also where the
+/// process is gone, or may not be looked at by us. An error where that may be otherwise another time, above all what cannot be read soon:
+/// the kernel makes the reader wait while the process maps memory, for ever where a file system does not answer, or where it wants so.
+///
+/// For programs of one thread: it is read in a child, which can be left waiting. After the deadline nobody is looked at.
+pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Result<Option<String>> {
+    if Instant::now() >= deadline {
+        return Err(Error::new("there was no time left to look at every process; the rest is looked at again later"));
+    }
+    let failed = |what| move |errno| Error::os(what, proc.path().join(format!("{pid}/environ")), errno);
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe for"))?;
+    // SAFETY: this process has one thread, so the child can do what any process can; it ends by _exit.
+    let child = match unsafe { fork() }.map_err(failed("start a reader of"))? {
+        ForkResult::Child => {
+            let read = proc.read(&format!("{pid}/environ"));
+            let never = [Errno::ENOENT, Errno::ESRCH, Errno::EACCES, Errno::EPERM];
+            let text = match read {
+                Err(error) if error.kernel_errno().is_some_and(|errno| !never.contains(&errno)) => None,
+                read => Some(read.unwrap_or_default()),
+            };
+            if let Some(text) = text {
+                let value = text.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
+                // A pipe takes so much at once.
+                let value = value.filter(|value| value.len() < 4096).unwrap_or_default();
+                let _ = nix::unistd::write(&writer, format!("{READ}{value}").as_bytes());
+            }
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => child,
+    };
+    drop(writer);
+    let mut said = [0u8; 4096];
+    // What can be read is read at once, so this need not know of the deadline.
+    let waited = poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], timeout(Instant::now() + PATIENCE));
+    let length = if matches!(waited, Ok(1..)) { nix::unistd::read(&reader, &mut said).unwrap_or(0) } else { 0 };
+    // A reader that waits dies of it.
+    let _ = kill(child, Signal::SIGKILL);
+    let _ = waitpid(child, None);
+    let said = String::from_utf8_lossy(said.get(..length).unwrap_or_default()).into_owned();
+    match said.strip_prefix(READ) {
+        Some(value) => Ok(Some(value.to_owned()).filter(|value| !value.is_empty())),
+        None => Err(Error::new("the environment of a process cannot be read:")
+            .value(format!("pid {pid}"))
+            .hint("it waits inside the kernel, usually for a file system; it is looked at again later")),
+    }
+}
+
+/// Before what a reader has found, which may be nothing.
+const READ: char = '=';
+
+/// Slurm's step daemons on this host that live: root's processes of that name, with the titles that they have given themselves, as
+/// `[5.0]`.
+pub fn step_daemons(proc: &Dir) -> Result<Vec<(Owner, String)>> {
+    let mut found = Vec::new();
+    for pid in proc.list(true)?.iter().filter_map(|name| name.parse::<i32>().ok()) {
+        if is_step_daemon(proc, pid)
+            && let Some(id) = Owner::of(proc, pid)?
+            && let Ok(line) = proc.read(&format!("{pid}/cmdline"))
+        {
+            let title = line.split('\0').next().unwrap_or_default();
+            let title = title.strip_prefix("slurmstepd: ").unwrap_or_default();
+            found.push((id, title.to_owned()));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether it is root's and called as Slurm's step daemon is: a user can give his the name.
+pub fn is_step_daemon(proc: &Dir, pid: i32) -> bool {
+    name(proc, pid).as_deref() == Some("slurmstepd") && uid(proc, pid) == Some(nix::unistd::getuid().as_raw())
+}
+
+/// A process that is still the one that was meant.
+#[derive(Debug)]
+pub struct Handle {
+    id: Owner,
+    /// `None` on kernels before 5.3.
+    pidfd: Option<OwnedFd>,
+}
+
+impl Handle {
+    /// `None`: it has ended.
+    pub fn open(proc: &Dir, id: Owner) -> Result<Option<Self>> {
+        if id.pid <= 1 || id.pid == Pid::this().as_raw() {
+            return Err(Error::new("not a process to send a signal to:").value(id.pid));
+        }
+        let Some(pidfd) = pidfd_open(Pid::from_raw(id.pid))? else { return Ok(None) };
+        // After it: what is seen now is what the handle stands for, or has ended before.
+        Ok(id.is_alive(proc)?.then_some(Self { id, pidfd }))
+    }
+
+    /// That it is gone already is no error.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        send(Pid::from_raw(self.id.pid), self.pidfd.as_ref(), signal)
+    }
+
+    /// Whether it has ended by the deadline.
+    pub fn has_ended_by(&self, proc: &Dir, deadline: Instant) -> bool {
+        loop {
+            match self.id.is_alive(proc) {
+                Ok(false) => return true,
+                _ if Instant::now() >= deadline => return false,
+                _ => {}
+            }
+            match &self.pidfd {
+                Some(fd) => {
+                    let _ = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], timeout(deadline));
+                }
+                None => {
+                    let _ = poll(&mut [], PollTimeout::from(1u8));
+                }
+            }
+        }
+    }
+}
+
+/// No more handles are open at once, to leave the host program its descriptors.
+const AT_ONCE: usize = 256;
+/// How long a process that was killed has to go in any case.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// Processes that do nothing until they are killed.
+#[derive(Default)]
+struct Stopped {
+    all: BTreeSet<Owner>,
+    /// Of as many as have room.
+    handles: Vec<Handle>,
+}
+
+/// Ends processes, of which some may be starting others meanwhile: whoever is found is stopped, until nobody new is, and then they are
+/// killed; and again until nobody is found. Returns how many have ended. Whoever was stopped is killed, whatever goes wrong.
+pub fn end_all(proc: &Dir, mut find: impl FnMut() -> Result<Vec<Owner>>, deadline: Instant) -> Result<usize> {
+    let mut ended = BTreeSet::new();
+    loop {
+        let mut stopped = Stopped::default();
+        let mut failed = stopped.stop_all(proc, &mut find, deadline).err();
+        failed = failed.or(stopped.kill_all(proc).err());
+        let until = deadline.max(Instant::now() + MOMENT);
+        let left = stopped.handles.iter().find(|handle| !handle.has_ended_by(proc, until)).map(|handle| handle.id.pid);
+        let found_any = !stopped.all.is_empty();
+        // Those without a handle die meanwhile, and may be found once more.
+        ended.extend(stopped.all);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if let Some(pid) = left {
+            return Err(Error::new("a process does not die:")
+                .value(format!("pid {pid}"))
+                .hint("it waits inside the kernel, usually for a file system; it is looked for again later"));
+        }
+        if !found_any {
+            return Ok(ended.len());
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::new(
+                "there are more processes than can be ended in time; the rest is looked for again later",
+            ));
+        }
+    }
+}
+
+impl Stopped {
+    /// Stops whoever is found, until nobody new is: those who are not could start others as fast as the rest dies.
+    fn stop_all(&mut self, proc: &Dir, find: &mut impl FnMut() -> Result<Vec<Owner>>, deadline: Instant) -> Result<()> {
+        loop {
+            let mut is_more = false;
+            for id in find()? {
+                if self.all.contains(&id) {
+                    continue;
+                }
+                let Some(handle) = Handle::open(proc, id)? else { continue };
+                let done = handle.signal(Signal::SIGSTOP);
+                self.all.insert(id);
+                if self.handles.len() < AT_ONCE {
+                    self.handles.push(handle);
+                }
+                done?;
+                is_more = true;
+            }
+            if !is_more || Instant::now() >= deadline {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One who cannot be killed goes on; the others die all the same.
+    fn kill_all(&self, proc: &Dir) -> Result<()> {
+        let kill =
+            |handle: &Handle| handle.signal(Signal::SIGKILL).inspect_err(|_| drop(handle.signal(Signal::SIGCONT)));
+        let mut done = Ok(());
+        for handle in &self.handles {
+            done = done.and(kill(handle));
+        }
+        let held: BTreeSet<Owner> = self.handles.iter().map(|handle| handle.id).collect();
+        for id in self.all.difference(&held) {
+            done = done.and(Handle::open(proc, *id).and_then(|handle| handle.as_ref().map_or(Ok(()), kill)));
+        }
+        done
+    }
+}
+
+/// The time left as a timeout of poll, rounded up so that the last wait does not spin.
+fn timeout(deadline: Instant) -> PollTimeout {
+    let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(60));
+    PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO)
+}
+
+/// Sends a signal through a pidfd, where there is one. That the process is gone already is no error.
+pub fn send(pid: Pid, pidfd: Option<&OwnedFd>, signal: Signal) -> Result<()> {
+    let by_pidfd = pidfd.map(|fd| {
+        let no_info = std::ptr::null::<libc::siginfo_t>();
+        let (fd, number) = (fd.as_raw_fd(), signal as libc::c_int);
+        // SAFETY: pidfd_send_signal takes a descriptor that is open, a signal number, no siginfo and no flags.
+        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, number, no_info, 0) };
+        Errno::result(sent).map(drop)
+    });
+    let sent = match by_pidfd {
+        // A filter knows one of the two calls and not the other.
+        None | Some(Err(Errno::ENOSYS)) => kill(pid, signal),
+        Some(sent) => sent,
+    };
+    match sent {
+        Ok(()) | Err(Errno::ESRCH) => Ok(()),
+        Err(errno) => Err(Error::new("send a signal to").value(format!("pid {pid}")).errno(errno)),
+    }
+}
+
+/// A handle of a process. `None`: the process is gone. `Some(None)`: there are no pidfds here, by the kernel's age or a filter.
+#[allow(clippy::option_option)]
+pub fn pidfd_open(pid: Pid) -> Result<Option<Option<OwnedFd>>> {
+    // SAFETY: pidfd_open takes a pid and no flags, and returns a new descriptor or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
+    match i32::try_from(fd) {
+        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        Ok(fd) if fd >= 0 => Ok(Some(Some(unsafe { OwnedFd::from_raw_fd(fd) }))),
+        _ => match Errno::last() {
+            Errno::ESRCH => Ok(None),
+            Errno::ENOSYS | Errno::EPERM | Errno::EINVAL => Ok(Some(None)),
+            errno => Err(Error::new(format!("open a handle of process {pid}")).errno(errno)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_proc_without_this_process_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let error = Owner::this(&Dir::open(temp.path()).unwrap()).unwrap_err().to_string();
+        assert!(error.contains(&temp.path().display().to_string()) && error.contains("pid namespace"), "{error}");
+    }
+
+    #[test]
+    fn a_pid_used_again_is_not_the_owner() {
+        let proc = Dir::open("/proc").unwrap();
+        let this = Owner::this(&proc).unwrap();
+        assert!(this.is_alive(&proc).unwrap());
+        assert!(!Owner { start: this.start + 1, ..this }.is_alive(&proc).unwrap());
+        assert!(!Owner { pid: i32::MAX, start: 1 }.is_alive(&proc).unwrap());
+    }
+
+    #[test]
+    fn a_signal_reaches_the_process_that_was_meant_and_no_other() {
+        let proc = Dir::open("/proc").unwrap();
+        let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap();
+        let id = Owner::of(&proc, i32::try_from(child.id()).unwrap()).unwrap().unwrap();
+        // The pid is right, and the process is another.
+        assert!(Handle::open(&proc, Owner { start: id.start + 1, ..id }).unwrap().is_none());
+        let handle = Handle::open(&proc, id).unwrap().unwrap();
+        assert!(!handle.has_ended_by(&proc, Instant::now()));
+        handle.signal(Signal::SIGKILL).unwrap();
+        assert!(handle.has_ended_by(&proc, Instant::now() + Duration::from_secs(5)), "not even a zombie");
+        assert!(Handle::open(&proc, id).unwrap().is_none(), "a zombie has ended");
+        child.wait().unwrap();
+        handle.signal(Signal::SIGKILL).unwrap();
+        for nobody in [0, 1, -1, Pid::this().as_raw()] {
+            assert!(Handle::open(&proc, Owner { pid: nobody, start: 0 }).is_err(), "{nobody}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_not_the_kernels_is_no_process() {
+        let temp = tempfile::tempdir().unwrap();
+        let proc = Dir::open(temp.path()).unwrap();
+        std::fs::create_dir(temp.path().join("7")).unwrap();
+        for text in ["", ") Z 1 (", " ()", "7 (x)", "7 (x) ", "x (x) S 1", "7 (x) 1"] {
+            std::fs::write(temp.path().join("7/stat"), text).unwrap();
+            assert!(of(&proc, 7).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_process_is_to_others() {
+        let proc = Dir::open("/proc").unwrap();
+        let this = of(&proc, Pid::this().as_raw()).unwrap().unwrap();
+        assert_eq!(this.parent, Pid::parent().as_raw());
+        assert_eq!(this.group, nix::unistd::getpgrp().as_raw());
+        assert_eq!(uid(&proc, this.id.pid), Some(nix::unistd::getuid().as_raw()));
+        assert!((this.id.start..this.id.start + 360_000).contains(&now(&proc).unwrap()));
+        let all = all(&proc).unwrap();
+        assert!(all.contains(&this));
+        assert!(!all.iter().any(|process| process.id.pid == 2 && name(&proc, 2).as_deref() == Some("kthreadd")));
+    }
+}
