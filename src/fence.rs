@@ -13,7 +13,6 @@ use nix::errno::Errno;
 use crate::cgroup::affinity::Affinity;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::{self, Devices};
-use crate::sys::dir::Dir;
 use crate::cgroup::disk::Disks;
 use crate::cgroup::huge_pages::{self, HugePages};
 use crate::cgroup::io::{self, DiskLimit, IoRules};
@@ -32,6 +31,7 @@ use crate::job::{Cpus, JobKey};
 use crate::policy::{Level, Limits, Plan};
 use crate::record::roll::Kind;
 use crate::record::{Header, Owner, Record, Records};
+use crate::sys::dir::Dir;
 
 pub mod explain;
 pub mod limiting;

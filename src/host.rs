@@ -6,13 +6,13 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use crate::cgroup::cpuset;
-use crate::sys::dir::Dir;
 use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::{Hierarchy, Kind, Layout, V1_IO, Version};
 use crate::config::Config;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::job::Name;
+use crate::sys::dir::Dir;
 
 /// Our directory where systemd does not rule.
 const PLAIN_BASE: &str = "jobfence";

@@ -2,21 +2,22 @@
 //! Removes what dead owners left. It acts on a complete record of an owner that is certainly dead, and on nothing else.
 //!
 //! A record is a file in `RunDir`; the same text stands on the directories as a mark (`cgroup::mark`), for when the file is lost and
-//! for the scheduler's own directories. The processes of a step without a fence have a record of their own (`tracking`).
+//! for the scheduler's own directories. The processes of a step without a fence have a record of their own (`record::tracked`).
 
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::scheduler::slurm::leftovers::{self, Found, Marked};
-use crate::fence::{self, beside};
+use crate::fence;
 use crate::host::Host;
 use crate::job::Name;
-use crate::sys::process;
 use crate::record::job::{JobId, JobRecords};
 use crate::record::roll::{Entry, Kind, Roll, State};
-use crate::record::{Header, Record, Records};
 use crate::record::tracked::{self, TrackedRecords};
+use crate::record::{Header, Record, Records};
+use crate::scheduler::slurm::daemon_children;
+use crate::scheduler::slurm::leftovers::{self, Found, Marked};
+use crate::sys::process;
 
 mod launch;
 pub use launch::{LOOKS, LOOKS_WHERE_WATCHED, Launch};
@@ -76,11 +77,11 @@ impl Reaped {
         }
     }
 
-    fn count_tracked(&mut self, tracked: &tracking::Tracked, outcome: Result<tracking::Outcome>) {
+    fn count_tracked(&mut self, tracked: &tracked::Tracked, outcome: Result<tracked::Outcome>) {
         match outcome {
-            Ok(tracking::Outcome::Alive) => self.alive += 1,
-            Ok(tracking::Outcome::Watched(0) | tracking::Outcome::Ended(0)) => {}
-            Ok(tracking::Outcome::Watched(count) | tracking::Outcome::Ended(count)) => {
+            Ok(tracked::Outcome::Alive) => self.alive += 1,
+            Ok(tracked::Outcome::Watched(0) | tracked::Outcome::Ended(0)) => {}
+            Ok(tracked::Outcome::Watched(count) | tracked::Outcome::Ended(count)) => {
                 self.removed.push(format!("{} ({count} processes without a fence)", tracked.name()));
             }
             Err(error) => self.failed.push(format!("{}: {error}", tracked.name())),
@@ -164,8 +165,8 @@ pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Re
     if matches!(who, Who::Command) {
         let mut unseen = Vec::new();
         // Without knowing whom others have, nobody is taken for a dead one's.
-        let swept = tracking::of_living(host, &config.run_dir)
-            .and_then(|of_living| beside::sweep(host, &of_living, &mut unseen, to_look()));
+        let swept = tracked::of_living(host, &config.run_dir)
+            .and_then(|of_living| daemon_children::sweep(host, &of_living, &mut unseen, to_look()));
         match swept {
             Ok(0) => {}
             Ok(count) => reaped.removed.push(format!("{count} processes beside Slurm's daemons")),
@@ -314,8 +315,8 @@ fn reap_tracked(
     reaped.failed.extend(records.tidy().err().map(|error| error.to_string()));
     let mut all = records.list()?;
     // Each would be a look at every process, and `jobfence hold` looks better.
-    if matches!(who, Who::Launch(_)) && tracking::is_watched(&config.run_dir) {
-        return Ok(all.iter().map(tracking::Tracked::entry).collect());
+    if matches!(who, Who::Launch(_)) && tracked::is_watched(&config.run_dir) {
+        return Ok(all.iter().map(tracked::Tracked::entry).collect());
     }
     process::in_turn(&mut all, &host.proc);
     // Who belongs to a living one is taken down first, and is nobody else's then.
@@ -325,15 +326,15 @@ fn reap_tracked(
             break;
         }
         let others = match who {
-            Who::Command => Some(tracking::of_living(host, &config.run_dir)?),
+            Who::Command => Some(tracked::of_living(host, &config.run_dir)?),
             Who::Launch(_) | Who::Daemon => None,
         };
         reaped.count_tracked(
             tracked,
-            tracking::look_after(host, &config.run_dir, &records, tracked, others.as_ref(), deadline),
+            tracked::look_after(host, &config.run_dir, &records, tracked, others.as_ref(), deadline),
         );
     }
-    Ok(all.iter().map(tracking::Tracked::entry).collect())
+    Ok(all.iter().map(tracked::Tracked::entry).collect())
 }
 
 /// Removes those steps of a job whose owner is dead, until the deadline.

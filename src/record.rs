@@ -18,11 +18,11 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 pub use crate::sys::process::Owner;
-use crate::record::tracked;
+
 use roll::{Entry, Kind, Roll};
 
 /// First line of a record. With another number it is another release's: its first lines, see [`Header`], mean the same, and
@@ -276,14 +276,14 @@ impl Records {
             _ => return Ok(true),
         };
         let dir = Self::checked(parent.child(name)?)?.dir;
-        for records in [job::DIRECTORY, tracking::DIRECTORY, roll::DIRECTORY] {
+        for records in [job::DIRECTORY, tracked::DIRECTORY, roll::DIRECTORY] {
             if let Ok(records) = dir.child(records).and_then(checked) {
                 records.list(false)?.iter().try_for_each(|record| unlink(&records, record))?;
             }
             dir.remove(records)?;
         }
         // The last one is of earlier releases.
-        for name in [LIMITS, tracking::WATCHER, "whole"] {
+        for name in [LIMITS, tracked::WATCHER, "whole"] {
             dir.remove(name)?;
         }
         match parent.remove(name) {

@@ -4,9 +4,9 @@
 //! The same table is read in the commands, where a mistake is told at the prompt, and in the step daemon, where everything that
 //! arrives is the user's and may be forged. No I/O, and no scheduler.
 
-use crate::sys::as_user::AsUser;
 use crate::bytes;
 use crate::config::{Limit, Percent};
+use crate::sys::as_user::AsUser;
 use std::fmt;
 
 use crate::cgroup::io::{IoRules, Malformed, Rate};

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Kind, Version};
 use jobfence::config::Config;
 use jobfence::door::adopt::{Outcome, Pam, Request, adopt};
@@ -21,6 +20,7 @@ use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy;
 use jobfence::record::{Owner, Records};
+use jobfence::sys::dir::Dir;
 
 mod common;
 

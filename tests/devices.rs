@@ -10,7 +10,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::devices::{self, Devices, GpuDevice};
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Layout, Version};
 use jobfence::cgroup::membership::Membership;
 use jobfence::config::{Config, Limit, SwapSpace};
@@ -19,6 +18,7 @@ use jobfence::fence::Fence;
 use jobfence::host::Host;
 use jobfence::job::{Grant, JobKey, Name};
 use jobfence::policy;
+use jobfence::sys::dir::Dir;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 mod common;

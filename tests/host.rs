@@ -13,7 +13,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::cpuset;
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::huge_pages::HugePages;
 use jobfence::cgroup::io::{self, IoRates, IoRules};
@@ -31,8 +30,9 @@ use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Level, Limits};
-use jobfence::sys::process::{Owner, is_ending};
 use jobfence::scheduler::slurm::cores::Topology;
+use jobfence::sys::dir::Dir;
+use jobfence::sys::process::{Owner, is_ending};
 
 mod common;
 

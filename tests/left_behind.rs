@@ -15,20 +15,21 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::kill::{Members, kill_all, signal_all};
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::membership::Membership;
 use jobfence::cgroup::{mark, walk};
 use jobfence::config::{Config, SwapSpace};
-use jobfence::fence::{Fence, beside, own};
+use jobfence::fence::{Fence, own};
 use jobfence::host::Host;
 use jobfence::janitor::{self, Launch, Reaped, Who};
 use jobfence::job::{JobKey, Name};
-use jobfence::sys::process::{self, Owner};
 use jobfence::record::job::{JobId, JobRecords};
-use jobfence::record::{Record, Records};
 use jobfence::record::tracked::{Tracked, TrackedRecords, Tracker, VARIABLE, mark as mark_of};
+use jobfence::record::{Record, Records};
+use jobfence::scheduler::slurm::daemon_children;
+use jobfence::sys::dir::Dir;
+use jobfence::sys::process::{self, Owner};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
@@ -825,7 +826,7 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
         assert!(Instant::now() < deadline, "it has started nobody");
     }
     let both = [seen, start, Owner::of(&host.proc, unknown.child.id().cast_signed()).unwrap().unwrap()];
-    assert_eq!(beside::sweep(&host, &both.into(), &mut Vec::new(), soon()).unwrap(), 0);
+    assert_eq!(daemon_children::sweep(&host, &both.into(), &mut Vec::new(), soon()).unwrap(), 0);
     assert!(children().split_whitespace().any(is_sleep));
     parent.die();
     let reaped = site.reap(Who::Command);
@@ -935,7 +936,7 @@ fn with_a_record_that_cannot_be_read_goes_what_is_certainly_the_steps() {
     }
     let owner = Owner::this(&host.proc).unwrap();
     let known = || Err(jobfence::error::Error::new("damaged"));
-    let step = beside::Step { host: &host, owner, uid: USER, known: &known, daemons: &BTreeSet::new };
+    let step = daemon_children::Step { host: &host, owner, uid: USER, known: &known, daemons: &BTreeSet::new };
     assert_eq!(step.end(&member, soon()).unwrap(), Some(1));
     assert!(child.child.try_wait().unwrap().is_some());
     assert_eq!(there().lines().filter(|pid| is_his(pid)).count(), 1);
@@ -978,8 +979,13 @@ fn with_his_last_step_goes_what_a_user_has_beside_the_daemons_and_nothing_of_roo
         assert!(Instant::now() < deadline, "slurmd has started no program as the user");
     }
     let end = |known: &[(Owner, u32)]| {
-        let step =
-            beside::Step { host: &host, owner, uid: USER, known: &|| Ok(known.to_vec()), daemons: &BTreeSet::new };
+        let step = daemon_children::Step {
+            host: &host,
+            owner,
+            uid: USER,
+            known: &|| Ok(known.to_vec()),
+            daemons: &BTreeSet::new,
+        };
         step.end(&member, soon()).unwrap()
     };
     // While another step of his lives, whoever is neither the daemon's child nor in its session could be that one's.

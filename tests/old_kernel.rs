@@ -15,8 +15,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
+use jobfence::sys::dir::Dir;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -128,7 +128,7 @@ fn the_committed_bindings_are_fresh() {
         "slurm/spank.h or libclang is missing: install libslurm-dev and libclang-dev"
     );
     let fresh = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
-    let committed = fs::read_to_string("src/entry/spank/bindings.rs").unwrap();
+    let committed = fs::read_to_string("src/scheduler/slurm/spank/bindings.rs").unwrap();
     // The number of the header's release is the only thing that may differ.
     let without_release = |text: &str| -> Vec<String> {
         text.lines().filter(|line| !line.contains("SLURM_VERSION_NUMBER")).map(str::to_owned).collect()

@@ -6,13 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use jobfence::sys::dir::Dir;
 use jobfence::config::Config;
 use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Plan};
+use jobfence::sys::dir::Dir;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use tempfile::TempDir;
 

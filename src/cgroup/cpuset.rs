@@ -7,10 +7,10 @@
 
 use nix::errno::Errno;
 
-use crate::sys::dir::Dir;
 use super::layout::Version;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 /// The file of the CPUs that a directory is limited to.
 pub const CPUS: &str = "cpuset.cpus";

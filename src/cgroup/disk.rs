@@ -18,9 +18,9 @@ use nix::errno::Errno;
 use nix::fcntl::readlink;
 use nix::sys::stat::{SFlag, lstat, major, minor};
 
-use crate::sys::dir::Dir;
 use super::layout::unescape;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 /// As many links as the kernel follows in one path (`MAXSYMLINKS`, include/linux/namei.h).
 const MAX_LINKS: usize = 40;

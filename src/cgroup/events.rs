@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::{Whence, lseek, read};
 
-use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 /// The kernel's log from the moment it was opened; see dev-kmsg in the kernel's ABI documents.
 #[derive(Debug)]

@@ -10,10 +10,10 @@ use std::fmt;
 
 use nix::errno::Errno;
 
-use crate::sys::dir::Dir;
 use super::layout::Version;
 use crate::bytes;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 /// Limits, size by size: `2M:4G,1G:0`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

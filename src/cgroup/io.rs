@@ -16,13 +16,13 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 
-use crate::sys::dir::Dir;
 use super::disk::{Device, Disks};
 use super::kernel;
 use super::layout::{V1_IO, Version};
-use crate::sys::as_user::AsUser;
 use crate::bytes;
 use crate::error::{Error, Result};
+use crate::sys::as_user::AsUser;
+use crate::sys::dir::Dir;
 
 /// One of the four rates, in the words of `io.max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

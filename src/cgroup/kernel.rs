@@ -8,9 +8,9 @@ use std::fmt;
 
 use nix::errno::Errno;
 
-use crate::sys::dir::Dir;
 use super::layout::Version;
 use crate::error::Error;
+use crate::sys::dir::Dir;
 
 /// The number of a kernel's release: `(6, 12)` of `6.12.107+deb13-amd64`.
 pub type Release = (u32, u32);

@@ -17,9 +17,9 @@ use nix::unistd::{Pid, Whence, lseek, read, write};
 use procfs::ProcError;
 use procfs::process::Process;
 
-use crate::sys::dir::Dir;
 use super::walk;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 use crate::sys::process::{is_leaderless, pidfd_open, send};
 
 /// The directories of one step in which its processes can be seen and stopped.

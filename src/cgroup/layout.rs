@@ -12,8 +12,8 @@ use nix::fcntl::readlinkat;
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, fstatfs};
 
 use super::devices;
-use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 /// What v1 calls the controller `io`.
 pub const V1_IO: &str = "blkio";

@@ -13,11 +13,11 @@ use cgroups_rs::fs::memory::MemController;
 use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
-use crate::sys::dir::Dir;
 use super::kernel;
 use super::layout::Version;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
+use crate::sys::dir::Dir;
 
 /// CPU time in each period: `cpu.max` (cgroup-v2.rst), `cpu.cfs_quota_us` and `cpu.cfs_period_us` (sched-bwc.rst).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 const NAME: &CStr = c"trusted.jobfence";
 

@@ -4,9 +4,9 @@
 //! The scheduler's path is never built from ids: Debian puts the node's name into it, and Slurm 26.05 names jobs by SLUID.
 //! The kernel is asked instead.
 
-use crate::sys::dir::Dir;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::error::Result;
+use crate::sys::dir::Dir;
 
 /// The cgroups of one process, one for each hierarchy: `/proc/PID/cgroup` (cgroups(7)).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 //! mm/memcontrol.c, later mm/page_counter.c). One that has none takes that of all below it, unless the hierarchy is mounted with
 //! `memory_recursiveprot` (Linux 5.7; systemd does so since 247), where it gets a share of what its parent has.
 
-use crate::sys::dir::Dir;
 use crate::error::Result;
+use crate::sys::dir::Dir;
 
 /// Looks on the way from the root of cgroup2 to a directory `below` it, both included but for the root, which has no such
 /// limits. Returns the path of the first that is not protected; `None`: the protection (`memory.low`, `memory.min`) of what

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use crate::sys::dir::Dir;
 use super::layout::{Hierarchy, Version};
+use crate::sys::dir::Dir;
 
 /// Counters of one step since its directory was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

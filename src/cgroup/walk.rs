@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 /// So many are looked at or removed whatever the time is: an ordinary step has fewer, and is not left half done.
 const AT_LEAST: u32 = 256;

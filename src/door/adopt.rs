@@ -15,7 +15,6 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, Uid, User};
 
-use crate::sys::dir::Dir;
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, LoadError, Loaded, Mode, OnError, OnErrors};
@@ -23,8 +22,9 @@ use crate::error::{Error, Result};
 use crate::fence::{self, Fence};
 use crate::host::Host;
 use crate::job::{JobKey, Name};
-use crate::sys::process;
 use crate::record::{Owner, Record, Records};
+use crate::sys::dir::Dir;
+use crate::sys::process;
 
 /// How long those steps that have just begun have to make their directories.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -10,10 +10,10 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use libloading::os::unix::Library;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
+use crate::config;
 use crate::door::adopt::{self, Answer, Pam, Request};
 use crate::door::guard::guard;
 use crate::scheduler::slurm::spank::api::arguments;
-use crate::config;
 
 /// What libpam is told; numbers of `security/_pam_types.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

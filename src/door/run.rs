@@ -19,7 +19,6 @@ use nix::sys::signal::{
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid, setsid, setuid};
 
-use crate::sys::dir::Dir;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -29,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::host::Host;
 use crate::job::{Cpus, Grant, JobKey, Name};
+use crate::sys::dir::Dir;
 use crate::{policy, report};
 
 /// What to run, as whom, within which limits.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use super::own::is_inhabited;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::{self, Devices};
-use crate::sys::dir::Dir;
 use crate::cgroup::huge_pages;
 use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
@@ -18,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::job::Cpus;
 use crate::policy::{Level, Limits, Plan};
 use crate::report::mebibytes;
+use crate::sys::dir::Dir;
 
 /// One value for one file.
 #[derive(Debug, Clone, PartialEq, Eq)]

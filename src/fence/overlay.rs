@@ -9,7 +9,6 @@
 use std::time::Instant;
 
 use super::own::{self, Own};
-use crate::sys::dir::Dir;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota};
@@ -21,8 +20,9 @@ use crate::error::{Error, Result};
 use crate::host::{self, Host};
 use crate::janitor;
 use crate::job::JobKey;
-use crate::sys::process::{self, Owner};
 use crate::record::Record;
+use crate::sys::dir::Dir;
+use crate::sys::process::{self, Owner};
 
 /// One step in one hierarchy that Slurm uses.
 ///

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
-use super::{IDLE, in_mount, leftovers};
-use crate::sys::dir::Dir;
+use super::{IDLE, in_mount};
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::mark;
@@ -16,6 +15,8 @@ use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::{self, Host};
 use crate::record::{Owner, Record, Records};
+use crate::scheduler::slurm::leftovers;
+use crate::sys::dir::Dir;
 
 /// One step's directories in one hierarchy.
 #[derive(Debug)]

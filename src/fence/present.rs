@@ -7,9 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::IDLE;
-use crate::scheduler::slurm::leftovers::{SLICES, find_units};
 use super::own::{child, children, there};
-use crate::sys::dir::Dir;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::mark;
 use crate::cgroup::membership::is_scope;
@@ -17,6 +15,8 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::policy::Level;
 use crate::record::{Record, Records};
+use crate::scheduler::slurm::leftovers::{SLICES, find_units};
+use crate::sys::dir::Dir;
 
 /// Which job.
 #[derive(Debug, Clone)]

@@ -13,14 +13,14 @@ use super::{Outcome, PATIENCE_EACH, Reaped, Who, end_schedulers, is_markers_dead
 use crate::cgroup::membership::Membership;
 use crate::config::Config;
 use crate::error::Result;
-use crate::scheduler::slurm::leftovers::{self, Found};
 use crate::host::Host;
 use crate::job::JobKey;
-use crate::sys::process::Owner;
 use crate::record::Records;
 use crate::record::job::JobRecords;
 use crate::record::roll::{Entry, Kind, Roll, Turn};
 use crate::record::tracked::{self, TrackedRecords};
+use crate::scheduler::slurm::leftovers::{self, Found};
+use crate::sys::process::Owner;
 
 /// Of so many owners a launch finds out whether they live, if it need not look further.
 pub const LOOKS: usize = 12;
@@ -59,7 +59,7 @@ impl Launch<'_> {
         mut roll: Roll,
         deadline: Instant,
     ) -> Result<Reaped> {
-        let looks = if tracking::is_watched(&config.run_dir) { LOOKS_WHERE_WATCHED } else { LOOKS };
+        let looks = if tracked::is_watched(&config.run_dir) { LOOKS_WHERE_WATCHED } else { LOOKS };
         let turn = roll.turn(&host.pid_namespace, looks, &self.of_job(host), &self.of_user());
         let (who, reaped) = (Who::Launch(self), Reaped::default());
         let mut work = Work { host, config, records, who, deadline, reaped };
@@ -191,10 +191,10 @@ impl Work<'_> {
             let Some(records) = records else { return Ok(None) };
             let Some(tracked) = records.read(name)? else { return Ok(None) };
             // Each would be a look at every process, and `jobfence hold` looks better.
-            if tracking::is_watched(run_dir) || Instant::now() >= self.deadline {
+            if tracked::is_watched(run_dir) || Instant::now() >= self.deadline {
                 return Ok(Some(None));
             }
-            let outcome = tracking::look_after(self.host, run_dir, &records, &tracked, None, self.deadline);
+            let outcome = tracked::look_after(self.host, run_dir, &records, &tracked, None, self.deadline);
             Ok(Some(Some((tracked, outcome))))
         });
         match looked {
@@ -202,7 +202,7 @@ impl Work<'_> {
             Ok(None) => true,
             Ok(Some(None)) => false,
             Ok(Some(Some((tracked, outcome)))) => {
-                let is_over = matches!(outcome, Ok(tracking::Outcome::Ended(_)));
+                let is_over = matches!(outcome, Ok(tracked::Outcome::Ended(_)));
                 self.reaped.count_tracked(&tracked, outcome);
                 is_over
             }

@@ -16,11 +16,11 @@ use nix::sys::stat::{SFlag, fstat};
 
 use super::roll::{self, Entry, Kind};
 use super::{Owner, field, is_ours, link_new, unlink};
-use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts, Gpus};
 use crate::host::Host;
 use crate::job::Name;
+use crate::sys::dir::Dir;
 
 /// First line of a record; another number is another release's, and not ours to understand.
 ///

@@ -20,8 +20,8 @@ use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::sys::uio::{pread, pwrite};
 
 use super::{link_new, unlink};
-use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::process::Owner;
 

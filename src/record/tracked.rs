@@ -17,16 +17,16 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::renameat;
 
-use crate::sys::dir::Dir;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::{Membership, SlurmsOwn};
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::JobKey;
-use crate::sys::lock::Lock;
-use crate::sys::process::{self, Owner, Process};
 use crate::record::roll::{self, Entry, Kind};
 use crate::record::{self, Header, Records, field};
+use crate::sys::dir::Dir;
+use crate::sys::lock::Lock;
+use crate::sys::process::{self, Owner, Process};
 
 /// First line of a record; with another number it is another release's.
 const VERSION: &str = "jobfence-record 1 tracked";

@@ -89,8 +89,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::sys::dir::Dir;
     use crate::cgroup::disk::Disks;
+    use crate::sys::dir::Dir;
 
     #[test]
     fn what_a_user_cannot_enter_tells_him_nothing() {

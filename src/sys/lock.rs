@@ -8,8 +8,8 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollTimeout, poll};
 
-use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 /// Released when dropped, or when this process dies.
 ///

@@ -3,8 +3,8 @@
 
 use std::num::ParseIntError;
 
-use crate::sys::dir::Dir;
 use crate::error::Result;
+use crate::sys::dir::Dir;
 
 /// No node has more; what is more is not looked at.
 const MOST: usize = 1024;

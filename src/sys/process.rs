@@ -15,8 +15,8 @@ use nix::unistd::{ForkResult, Pid, fork, pipe2};
 use procfs::FromRead;
 use procfs::process::{Stat, StatFlags};
 
-use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 /// A process that cannot be mistaken for another: a pid is used again, its start time is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

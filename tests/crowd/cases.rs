@@ -10,7 +10,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::mark;
 use jobfence::cgroup::membership::Membership;
@@ -18,10 +17,11 @@ use jobfence::config::Config;
 use jobfence::host::Host;
 use jobfence::janitor::{self, LOOKS, LOOKS_WHERE_WATCHED, Launch, Reaped, Who};
 use jobfence::job::{JobKey, Name};
-use jobfence::sys::process::Owner;
 use jobfence::record::roll::Kind;
-use jobfence::record::{Record, Records};
 use jobfence::record::tracked;
+use jobfence::record::{Record, Records};
+use jobfence::sys::dir::Dir;
+use jobfence::sys::process::Owner;
 use nix::sys::wait::WaitStatus;
 
 use crate::common;
@@ -413,7 +413,7 @@ fn the_same_jobs_and_the_same_users_dead_steps_go_at_once() {
     site.launch(None);
     site.crowd(Whose::Others, 0..150);
     // As where 'jobfence hold' runs: there it is looked at fewer.
-    let watched = tracking::watch(&site.config.run_dir).unwrap().expect("nobody has it");
+    let watched = tracked::watch(&site.config.run_dir).unwrap().expect("nobody has it");
     assert!((LOOKS_WHERE_WATCHED..=LOOKS_WHERE_WATCHED + 1).contains(&site.launch(None).alive));
     for (whose, levels) in [(Whose::Jobs, Whose::Jobs.levels(900)), (Whose::Users, Whose::Users.levels(900))] {
         let dead = site.owner();
@@ -432,7 +432,7 @@ fn where_somebody_else_looks_every_minute_a_launch_looks_at_fewer() {
     site.launch(None);
     site.crowd(Whose::Others, 0..100);
     let alone = site.fewest();
-    let watched = tracking::watch(&site.config.run_dir).unwrap().expect("nobody has it");
+    let watched = tracked::watch(&site.config.run_dir).unwrap().expect("nobody has it");
     let beside = site.fewest();
     drop(watched);
     assert!(beside.sum() + 6 <= alone.sum(), "{} and {}", beside.sum(), alone.sum());

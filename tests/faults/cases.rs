@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Layout, Version};
+use jobfence::sys::dir::Dir;
 use libc::c_long;
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Layout, Version};
 use jobfence::cgroup::mark;
-use jobfence::sys::lock::Lock;
 use jobfence::record::tracked;
+use jobfence::sys::dir::Dir;
+use jobfence::sys::lock::Lock;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
@@ -143,7 +143,7 @@ impl<'a> Site<'a> {
         let bystander = Bystander { daemon, straggler: straggler.unwrap(), _said: said };
         // Who escapes without a fence is known by his environment, which 'jobfence hold' reads: as if it ran.
         let warns = settings.on_error == "warn";
-        let watched = warns.then(|| tracking::watch(&temp.path().join("run")).unwrap().unwrap());
+        let watched = warns.then(|| tracked::watch(&temp.path().join("run")).unwrap().unwrap());
         let mut site = Self {
             stand_in,
             _watched: watched,

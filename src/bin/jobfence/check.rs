@@ -20,8 +20,8 @@ use jobfence::error::Error;
 use jobfence::fence::limiting;
 use jobfence::host::Host;
 use jobfence::scheduler::slurm::conf;
-use jobfence::scheduler::slurm::plugins::Slurm;
 use jobfence::scheduler::slurm::cores::Topology;
+use jobfence::scheduler::slurm::plugins::Slurm;
 
 use crate::{Configured, Failure, pam};
 use line::Given;
@@ -58,7 +58,7 @@ pub fn check(options: &Options) -> Result<ExitCode, Failure> {
 pub fn run(options: &Options) -> Result<bool, Failure> {
     let is_root = nix::unistd::geteuid().is_root();
     let ours = options.configured.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
-    let slurm = slurm_conf::find(Some(&ours)).map(|file| Slurm::of(&file));
+    let slurm = conf::find(Some(&ours)).map(|file| Slurm::of(&file));
     let found = line::find(options.plugstack.as_deref(), slurm.as_ref());
     let given = Given::of(found.as_ref(), &options.configured);
     // Already complete sentences with file, line and column.

@@ -10,14 +10,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::Config;
 use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
-use jobfence::sys::process;
 use jobfence::record::Records;
 use jobfence::scheduler::slurm::plugins::Slurm;
+use jobfence::sys::dir::Dir;
+use jobfence::sys::process;
 
 use crate::hold::systemds_own;
 use crate::line::{self, Line};

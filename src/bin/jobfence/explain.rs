@@ -9,11 +9,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jobfence::cgroup::devices::Devices;
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
-use jobfence::scheduler::slurm::prolog::gpus::{self, Places};
 use jobfence::facts::{Asked, Fact, Facts};
 use jobfence::fence::explain::{Line, explain as lines_of};
 use jobfence::fence::present::{self, Step, Wanted};
@@ -23,6 +21,8 @@ use jobfence::policy::{self, Level};
 use jobfence::report::mebibytes;
 use jobfence::requests::{REQUESTS, Requests, Word};
 use jobfence::scheduler::slurm::cores::Topology;
+use jobfence::scheduler::slurm::prolog::gpus::{self, Places};
+use jobfence::sys::dir::Dir;
 use nix::unistd::{Group, User};
 
 use crate::slurm_job::{self, SlurmJob};
@@ -110,7 +110,7 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
     let asked = loaded.asked();
     know_user(&mut job.facts, options, &asked);
     let numbers = options.gpus.as_ref().map(|gpus| gpus.iter().collect()).unwrap_or_default();
-    let slurm_conf = slurm_conf::find(loaded.file.as_deref());
+    let slurm_conf = conf::find(loaded.file.as_deref());
     let places = Places { slurm_conf, proc: &host.proc, root: Path::new("/") };
     job.facts.gpus = gpus::with_numbers(numbers, &node_name(options), &places);
     let resolved = loaded.for_job(&job.facts)?;

@@ -13,12 +13,12 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser as _};
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::{Config, Mode};
 use jobfence::host::{Host, SYSTEMD_BASE, is_systemd};
 use jobfence::janitor::{self, Who};
 use jobfence::record::tracked;
+use jobfence::sys::dir::Dir;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -181,7 +181,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             config = loaded.config;
         }
         if config.reap_interval.is_some() && config.mode != Mode::Off {
-            watching.extend(tracking::watch(&config.run_dir).ok().flatten());
+            watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);
         } else {
             watching.clear();

@@ -8,8 +8,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use jobfence::config::DEFAULT_FILE;
-use jobfence::scheduler::slurm::plugstack::{self, Found};
 use jobfence::scheduler::slurm::plugins::Slurm;
+use jobfence::scheduler::slurm::plugstack::{self, Found};
 
 use crate::{Configured, Failure};
 

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use jobfence::config::Mode;
-use jobfence::scheduler::slurm::prolog;
 use jobfence::host::Host;
+use jobfence::scheduler::slurm::prolog;
 
 use crate::{Configured, Failure, ignore_sigpipe, require_root};
 

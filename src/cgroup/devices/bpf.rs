@@ -13,8 +13,8 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 use super::{Access, Alone, Kind, Numbers, Set};
-use crate::sys::dir::Dir;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 /// One instruction (`struct bpf_insn`).
 #[repr(C)]

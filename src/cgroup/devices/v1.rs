@@ -9,10 +9,10 @@ use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
 use nix::errno::Errno;
 
 use super::{Access, CONTROLLER, Kind, Numbers, Set, is_everybodys};
-use crate::sys::dir::Dir;
 use crate::cgroup::kernel::missing;
 use crate::cgroup::limits::refused;
 use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
 
 const ALLOW: &str = "devices.allow";
 const DENY: &str = "devices.deny";

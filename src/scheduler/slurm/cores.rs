@@ -14,10 +14,10 @@
 
 use std::path::Path;
 
-use crate::sys::dir::Dir;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::scheduler::slurm::conf::{self, Lines};
+use crate::sys::dir::Dir;
 
 /// The cores of this machine, in Slurm's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Topology {
             host.to_string_lossy().split('.').next().unwrap_or_default().to_owned()
         });
         let topology = Self::read(&Dir::open("/sys/devices")?)?;
-        topology.check_node(slurm_conf::find(ours).as_deref(), &node)?;
+        topology.check_node(conf::find(ours).as_deref(), &node)?;
         Ok(topology)
     }
 
@@ -111,7 +111,7 @@ impl Topology {
         };
         let conf =
             conf.ok_or_else(|| unknown().value("there is none").hint("SLURM_CONF in slurmd's environment names it"))?;
-        match slurm_conf::threads_per_core(&Lines::read(conf), node) {
+        match conf::threads_per_core(&Lines::read(conf), node) {
             Some((said, _)) if said == threads => Ok(()),
             Some((said, place)) => Err(Error::new(format!(
                 "each core has {threads} hardware threads, and {said} in Slurm's eyes, so that what it calls a core is uncertain:"

@@ -8,14 +8,15 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::fence::{leftovers, own};
-use crate::sys::dir::Dir;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::{Membership, is_scope};
 use crate::error::{Error, Result};
+use crate::fence::own;
 use crate::host::Host;
-use crate::sys::process::{self, Owner, Process};
 use crate::record::tracked;
+use crate::scheduler::slurm::leftovers;
+use crate::sys::dir::Dir;
+use crate::sys::process::{self, Owner, Process};
 
 /// A directory in which nobody is but Slurm's daemons and what they have started.
 #[derive(Debug)]
@@ -183,7 +184,7 @@ impl Step<'_> {
 }
 
 /// Ends what dead step daemons have left in Slurm's own places, by the mark in its environment; for our own commands alone, see
-/// `tracking`. Nobody `of_living`, who are known to be another step's. Returns how many processes have been ended. Why not all places could
+/// `record::tracked`. Nobody `of_living`, who are known to be another step's. Returns how many processes have been ended. Why not all places could
 /// be looked at is added to `unseen`.
 pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, deadline: Instant) -> Result<usize> {
     let find = || {
@@ -198,18 +199,17 @@ pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, 
             }
             let Some(process) = process::of(&host.proc, pid)? else { continue };
             // A job's environment goes into those that it submits, too: who has a daemon is that one's.
-            if tracking::is_of(host, of_living, &process)
-                || tracking::has_daemon(host, &process)
-                || tracking::is_fenced(host, pid)
+            if tracked::is_of(host, of_living, &process)
+                || tracked::has_daemon(host, &process)
+                || tracked::is_fenced(host, pid)
             {
                 continue;
             }
-            let mark =
-                own::there(process::environment(&host.proc, pid, tracking::VARIABLE, deadline), unseen).flatten();
-            let owner = mark.and_then(|mark| tracking::marked(&mark, &host.boot_id));
+            let mark = own::there(process::environment(&host.proc, pid, tracked::VARIABLE, deadline), unseen).flatten();
+            let owner = mark.and_then(|mark| tracked::marked(&mark, &host.boot_id));
             if let Some(owner) = owner
                 && !owner.is_alive(&host.proc)?
-                && !tracking::is_in_a_step(host, pid)
+                && !tracked::is_in_a_step(host, pid)
             {
                 found.push(process.id);
             }

@@ -12,8 +12,8 @@
 //! Whatever is not surely so is an error that says why, since a wrong guess is another job's GPU.
 
 use crate::hostlist::HostList;
-use crate::sys::nvidia::Gpu;
 use crate::scheduler::slurm::conf::{Assignment, Lines, value};
+use crate::sys::nvidia::Gpu;
 
 /// Slurm's name of what is counted here.
 const GPU: &str = "gpu";

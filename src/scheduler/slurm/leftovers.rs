@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use crate::fence::own::{self, child, children, is_in_use, is_inhabited, there};
-use crate::sys::dir::Dir;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::mark;
 use crate::cgroup::membership::{Membership, is_scope};
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
+use crate::fence::own::{self, child, children, is_in_use, is_inhabited, there};
 use crate::host::Host;
+use crate::record::Record;
+use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::process::{self, Owner};
-use crate::record::Record;
 
 /// A step's directory of Slurm's with our mark.
 #[derive(Debug)]

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Which placement a job will get in each hierarchy, as far as Slurm's configuration tells: for `jobfence check`.
 //!
-//! A step's placement is decided where its processes are seen (`cgroup::place`), not here; this says beforehand what that
+//! A step's placement is decided where its processes are seen (`cgroup::membership`), not here; this says beforehand what that
 //! will be, and why.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::cgroup::layout::{Hierarchy, Version};
-use crate::scheduler::slurm::plugstack::{self, Found};
 use crate::scheduler::slurm::conf::{self, Lines};
+use crate::scheduler::slurm::plugstack::{self, Found};
 
 /// A key of slurm.conf or cgroup.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub enum Placement {
 impl Slurm {
     /// Reads the configuration of this host; `None` where there is none. `ours`: jobfence.conf, beside which it may be.
     pub fn read(ours: Option<&Path>) -> Option<Self> {
-        slurm_conf::find(ours).map(|file| Self::of(&file))
+        conf::find(ours).map(|file| Self::of(&file))
     }
 
     /// Of this slurm.conf, and the cgroup.conf beside it.
@@ -116,7 +116,7 @@ impl Slurm {
 
     /// Whether a line is this node's.
     pub fn has_node(&self, node: &str) -> bool {
-        slurm_conf::threads_per_core(&Lines::read(&self.file), node).is_some()
+        conf::threads_per_core(&Lines::read(&self.file), node).is_some()
     }
 
     /// Whether Slurm's own directories of a step have one for each task: proctrack/cgroup alone makes one for all of them.

@@ -34,7 +34,7 @@ pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>
     records.forget(&id)?;
     let mut record = JobRecord::new(host, None, number(env, "SLURM_JOB_UID")?);
     read(&mut record, env);
-    let slurm_conf = env("SLURM_CONF").map(PathBuf::from).or_else(|| slurm_conf::find(None));
+    let slurm_conf = env("SLURM_CONF").map(PathBuf::from).or_else(|| conf::find(None));
     record.gpus = gpus::find(env, &Places { slurm_conf, proc: &host.proc, root: Path::new("/") });
     records.write(&id, &record)?;
     Ok((id, record))

@@ -12,8 +12,8 @@ use crate::fence::{LimitError, limiting};
 use crate::host::Host;
 use crate::job::{Cpus, Grant};
 use crate::policy;
-use crate::scheduler::slurm::plugins::{Placement, Slurm};
 use crate::scheduler::slurm::cores::Topology;
+use crate::scheduler::slurm::plugins::{Placement, Slurm};
 
 /// Everything of that kind, of all jobs and of those of sections; nothing if nothing is enforced.
 pub fn on_node(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>) -> Vec<LimitError> {

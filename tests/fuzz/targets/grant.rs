@@ -6,12 +6,12 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 
 use jobfence::cpu_list::CpuList;
+use jobfence::facts::{Asked, Fact};
+use jobfence::job::{Cpus, Name};
 use jobfence::scheduler::slurm::spank::api::bindings::spank_item as of;
 use jobfence::scheduler::slurm::spank::api::{Spank, bindings::spank_context::S_CTX_REMOTE};
 use jobfence::scheduler::slurm::spank::facts::gather;
 use jobfence::scheduler::slurm::spank::grant::{Kind, is_unallocated, of_step};
-use jobfence::facts::{Asked, Fact};
-use jobfence::job::{Cpus, Name};
 
 use super::slurmstepd::{Answers, answer};
 use super::{is_readable, text};

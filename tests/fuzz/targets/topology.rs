@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use jobfence::sys::dir::Dir;
 use jobfence::cpu_list::CpuList;
 use jobfence::scheduler::slurm::cores::Topology;
+use jobfence::sys::dir::Dir;
 
 use super::{files, is_readable, text};
 

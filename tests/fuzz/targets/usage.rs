@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The kernel's counters: an input is put into each of the files that are read, at the step and at a task below it.
 
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::cgroup::usage::Usage;
+use jobfence::sys::dir::Dir;
 
 use super::files;
 

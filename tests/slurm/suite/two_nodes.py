@@ -261,7 +261,7 @@ TWO_THREADS = "CPUs=4 Sockets=1 CoresPerSocket=2 ThreadsPerCore=2"
 
 @case(on=["two-nodes"])
 def two_threads_per_core(site):
-    """The same as the table in src/entry/spank/grant.rs: a step has what its job has. (granted.py asks sacct.)
+    """The same as the table in src/scheduler/slurm/spank/grant.rs: a step has what its job has. (granted.py asks sacct.)
 
     Without Contain: the extern step counts threads as the host has them, and these nodes only
     claim theirs.

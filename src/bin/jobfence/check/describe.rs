@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What is here: cgroup hierarchies, whose directories jobs will be in, what protects their memory, which disks they use.
 
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io::{self, IoRules};
 use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
@@ -10,6 +9,7 @@ use jobfence::config::{Config, Loaded, Percent, SwapSpace};
 use jobfence::fence;
 use jobfence::host::{Host, is_delegated};
 use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
+use jobfence::sys::dir::Dir;
 
 use super::slurms;
 

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use jobfence::config::{self, Candidate, KEYS, Loaded};
-use jobfence::scheduler::slurm::plugstack::{self, Found, Line};
 use jobfence::scheduler::slurm::plugins::Slurm;
+use jobfence::scheduler::slurm::plugstack::{self, Found, Line};
 
 use super::load;
 use crate::Configured;

@@ -11,9 +11,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use jobfence::sys::dir::Dir;
-use jobfence::scheduler::slurm::spank::version;
 use jobfence::scheduler::slurm::plugstack::Line;
+use jobfence::scheduler::slurm::spank::version;
+use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, Symbol};
 use nix::fcntl::OFlag;

@@ -8,18 +8,19 @@
 
 use std::time::{Duration, Instant};
 
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::layout::{Hierarchy, Kind, Version};
 use jobfence::cgroup::limits;
 use jobfence::cgroup::membership::{Membership, is_scope};
 use jobfence::cgroup::walk;
 use jobfence::config::Candidate;
 use jobfence::error::Result;
-use jobfence::fence::{self, leftovers};
+use jobfence::fence;
 use jobfence::host::{self, Host, not_given};
 use jobfence::janitor;
 use jobfence::job::JobKey;
+use jobfence::scheduler::slurm::leftovers;
 use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
+use jobfence::sys::dir::Dir;
 
 use super::line;
 

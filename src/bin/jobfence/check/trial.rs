@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use jobfence::cgroup::cpuset;
 use jobfence::cgroup::devices::Devices;
-use jobfence::sys::dir::Dir;
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::membership::Membership;
 use jobfence::config::{Candidate, Config, Limit, Loaded, Mode, OnError, Resolved};
@@ -15,14 +14,15 @@ use jobfence::error::{Error, Result};
 use jobfence::facts::Facts;
 use jobfence::fence::{self, Fence, LimitError};
 use jobfence::host::Host;
-use jobfence::scheduler::slurm::unenforceable;
 use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Plan};
 use jobfence::record::Records;
 use jobfence::requests::Word;
-use jobfence::scheduler::slurm::plugins::Slurm;
 use jobfence::scheduler::slurm::cores::Topology;
+use jobfence::scheduler::slurm::plugins::Slurm;
+use jobfence::scheduler::slurm::unenforceable;
+use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
@@ -71,7 +71,7 @@ impl Planned {
         if planned.config.mode != Mode::Enforce {
             return planned;
         }
-        let known = impossible::of_config(host, &planned.config, slurm, loaded.file.as_deref());
+        let known = unenforceable::of_config(host, &planned.config, slurm, loaded.file.as_deref());
         planned.add(known.into_iter().chain(errors));
         let disks = plan.names_disks().then(|| Disks::read(&host.proc));
         planned.add(match disks {

@@ -10,13 +10,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::sys::dir::Dir;
 use crate::facts::Gpus;
-use crate::scheduler::slurm::gres::GresConf;
 use crate::hostlist::{HostList, Repeated};
-use crate::sys::nvidia;
 use crate::record::job::{is_device, parse_gpus};
 use crate::scheduler::slurm::conf::{Lines, of_node};
+use crate::scheduler::slurm::gres::GresConf;
+use crate::sys::dir::Dir;
+use crate::sys::nvidia;
 
 /// Where GPUs are looked for.
 #[derive(Debug)]

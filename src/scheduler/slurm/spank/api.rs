@@ -7,8 +7,8 @@ use std::ffi::{CStr, CString, c_char, c_int};
 
 use once_cell::sync::OnceCell;
 
-use crate::scheduler::slurm::spank::Context;
 use crate::error::{Error, Result};
+use crate::scheduler::slurm::spank::Context;
 
 /// The generated declarations.
 #[allow(

@@ -15,12 +15,12 @@
 
 use nix::unistd::{Group, User};
 
-use crate::scheduler::slurm::spank::api::Spank;
-use crate::scheduler::slurm::spank::bindings::spank_item;
-use crate::scheduler::slurm::spank::grant::Kind;
 use crate::error::Result;
 use crate::facts::{Asked, Fact, Facts};
 use crate::record::job::{JobRecord, is_name};
+use crate::scheduler::slurm::spank::api::Spank;
+use crate::scheduler::slurm::spank::bindings::spank_item;
+use crate::scheduler::slurm::spank::grant::Kind;
 
 /// Finds out what is asked for.
 pub fn gather(spank: &Spank, kind: Kind, asked: &Asked, record: Option<&JobRecord>) -> Result<Facts> {

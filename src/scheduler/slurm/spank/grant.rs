@@ -17,12 +17,12 @@
 
 use std::ops::RangeInclusive;
 
-use crate::scheduler::slurm::spank::api::Spank;
-use crate::scheduler::slurm::spank::bindings::spank_item;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::host;
 use crate::job::{Cpus, Grant};
+use crate::scheduler::slurm::spank::api::Spank;
+use crate::scheduler::slurm::spank::bindings::spank_item;
 
 /// Kinds of step, by number (`SLURM_BATCH_SCRIPT` and others in slurm.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

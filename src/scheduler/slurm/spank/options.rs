@@ -15,10 +15,10 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use crate::scheduler::slurm::spank::api::{Handle, Spank, bindings::spank_option};
-use crate::scheduler::slurm::spank::{Verdict, answer, callback};
 use crate::error::{Error, Result};
 use crate::requests::{REQUESTS, Request, Requests, Word};
+use crate::scheduler::slurm::spank::api::{Handle, Spank, bindings::spank_option};
+use crate::scheduler::slurm::spank::{Verdict, answer, callback};
 
 /// What the options of this process say.
 #[derive(Default)]

@@ -10,13 +10,13 @@ use nix::unistd::Pid;
 use crate::cgroup::membership::Membership;
 use crate::config::Config;
 use crate::error::Result;
-use crate::scheduler::slurm::daemon_children;
 use crate::host::Host;
 use crate::janitor;
 use crate::job::JobKey;
-use crate::sys::process::{self, Owner};
 use crate::record::Records;
 use crate::record::tracked::{self, TrackedRecords, Tracker};
+use crate::scheduler::slurm::daemon_children;
+use crate::sys::process::{self, Owner};
 
 /// Of one step.
 pub struct Outside {
@@ -89,7 +89,7 @@ impl Outside {
         };
         let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
         let ended = Owner::this(&host.proc).and_then(|owner| {
-            let step = beside::Step {
+            let step = daemon_children::Step {
                 host,
                 owner,
                 uid: key.uid,
@@ -118,7 +118,7 @@ impl Outside {
         }
         match self.end_beside(host, config, key, deadline) {
             // The daemon has only been where anybody can be: whom it has started is found by the mark alone.
-            Ok(None) if self.tracker.is_none() && !host.systemd && tracking::is_watched(&config.run_dir) => {
+            Ok(None) if self.tracker.is_none() && !host.systemd && tracked::is_watched(&config.run_dir) => {
                 let _ = Tracker::begin(host, &config.run_dir, key);
             }
             Ok(None | Some(0)) => {}
@@ -132,7 +132,7 @@ impl Outside {
     /// How many have been ended; `None` where the daemon has been in none of Slurm's own places.
     fn end_beside(&self, host: &Host, config: &Config, key: &JobKey, deadline: Instant) -> Result<Option<usize>> {
         let owner = Owner::this(&host.proc)?;
-        let step = beside::Step {
+        let step = daemon_children::Step {
             host,
             owner,
             uid: key.uid,

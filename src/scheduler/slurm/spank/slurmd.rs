@@ -5,12 +5,12 @@
 
 use std::time::Instant;
 
-use crate::scheduler::slurm::spank::arguments;
 use crate::config;
 use crate::host::Host;
-use crate::scheduler::slurm::unenforceable;
 use crate::janitor;
 use crate::scheduler::slurm::plugins::Slurm;
+use crate::scheduler::slurm::spank::arguments;
+use crate::scheduler::slurm::unenforceable;
 
 /// Once for each start of slurmd and each entry in plugstack.conf: what has been removed is not there a second time.
 pub fn start(arguments: &[&[u8]]) {
@@ -34,7 +34,7 @@ pub fn start(arguments: &[&[u8]]) {
         }
         Err(error) => return log::error!("no job on this node can be fenced: {error}"),
     };
-    for (limit, error) in impossible::on_node(&host, &loaded, Slurm::read(loaded.file.as_deref()).as_ref()) {
+    for (limit, error) in unenforceable::on_node(&host, &loaded, Slurm::read(loaded.file.as_deref()).as_ref()) {
         log::error!("jobs on this node cannot have their {limit} limit as configured: {error}");
     }
     match janitor::reap(&host, config, janitor::Who::Daemon, Instant::now() + janitor::PATIENCE) {

@@ -12,17 +12,7 @@ use nix::poll::{PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::scheduler::slurm::spank::Verdict;
-use crate::scheduler::slurm::spank::api::Spank;
-use crate::scheduler::slurm::spank::bindings::spank_item;
-use crate::scheduler::slurm::spank::facts;
-use crate::scheduler::slurm::spank::grant::{self, Kind};
-use crate::scheduler::slurm::spank::log::tell_user;
-use crate::scheduler::slurm::spank::outside::Outside;
-use crate::scheduler::slurm::spank::{arguments, options, told};
-use crate::sys::as_user::AsUser;
 use crate::cgroup::devices::Devices;
-use crate::sys::dir::Dir;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Loaded, Mode, OnError, OnErrors, Resolved};
@@ -33,12 +23,22 @@ use crate::host::Host;
 use crate::janitor;
 use crate::job::{Grant, JobKey, Name};
 use crate::policy::{self, Plan};
-use crate::sys::process::{Owner, is_ending};
 use crate::record::job::{JobId, JobRecord, JobRecords};
+use crate::record::tracked::{self, Tracker};
 use crate::report;
 use crate::requests::Word;
 use crate::scheduler::slurm::cores::Topology;
-use crate::record::tracked::{self, Tracker};
+use crate::scheduler::slurm::spank::Verdict;
+use crate::scheduler::slurm::spank::api::Spank;
+use crate::scheduler::slurm::spank::bindings::spank_item;
+use crate::scheduler::slurm::spank::facts;
+use crate::scheduler::slurm::spank::grant::{self, Kind};
+use crate::scheduler::slurm::spank::log::tell_user;
+use crate::scheduler::slurm::spank::outside::Outside;
+use crate::scheduler::slurm::spank::{arguments, options, told};
+use crate::sys::as_user::AsUser;
+use crate::sys::dir::Dir;
+use crate::sys::process::{Owner, is_ending};
 
 /// What became of this process's step.
 enum Step {
@@ -170,7 +170,7 @@ impl Unfenced {
             clean_up_behind_others(&host, &config, &daemon, &key);
         }
         let tracker = Tracker::begin(&host, &config.run_dir, &key);
-        spank.setenv(told::STEP, &tracking::mark(&host.boot_id, Owner::this(&host.proc)?))?;
+        spank.setenv(told::STEP, &tracked::mark(&host.boot_id, Owner::this(&host.proc)?))?;
         let place = Membership::read(&host.proc, Pid::this().as_raw())?;
         Ok(Self { outside: Outside::of_all(place, tracker), host, config, key })
     }
@@ -297,7 +297,7 @@ fn build(spank: &Spank, job: Job) -> Result<Fenced, Failure> {
         log::info!("{key}: Mode=observe: would limit {plan}");
     }
     let told = || told::tell(spank, config, &plan, &fence).map_err(Failure::from);
-    let told = || told().and_then(|()| Ok(spank.setenv(told::STEP, &tracking::mark(&host.boot_id, fence.owner()))?));
+    let told = || told().and_then(|()| Ok(spank.setenv(told::STEP, &tracked::mark(&host.boot_id, fence.owner()))?));
     if let Err(failure) = bear(key, config, &word, errors).and_then(|()| told()) {
         let _ = fence.close(Instant::now() + config.cleanup_timeout);
         return Err(failure);

@@ -10,15 +10,15 @@ use std::ffi::CStr;
 
 use nix::unistd::Pid;
 
-use crate::scheduler::slurm::spank::api::Spank;
 use crate::cgroup::affinity::Affinity;
 use crate::config::{Config, Mode};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::job::Cpus;
 use crate::policy::Plan;
+use crate::scheduler::slurm::spank::api::Spank;
 
-/// By which processes of the step can be found that have left everything else: see `tracking`.
+/// By which processes of the step can be found that have left everything else: see `record::tracked`.
 pub const STEP: &CStr = c"JOBFENCE_STEP";
 
 /// Where the step is.
