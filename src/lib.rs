@@ -17,6 +17,7 @@ pub mod host;
 pub mod hostlist;
 pub mod janitor;
 pub mod job;
+pub mod launch;
 pub mod policy;
 pub mod record;
 pub mod report;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A process comes into its fence.
+
+use crate::config::Config;
+use crate::fence::Fence;
+use crate::host::Host;
+use crate::launch::refuse::{NotFenced, bear};
+use crate::requests::Word;
+
+/// A process, before it runs anything of the user's.
+#[derive(Debug, Clone, Copy)]
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
+    /// Its number as a task within the step; `None` for one that the scheduler has not started as a task.
+    pub task: Option<u32>,
+    /// Whether it is the first of its step: where the step is may be known only now, and the log says it once.
+    pub is_first: bool,
+}
+
+/// Puts a process into its fence. Limits that can be set only now and cannot are borne or not, by `OnError`.
+pub fn attach(
+    fence: &mut Fence,
+    host: &Host,
+    config: &Config,
+    requests: &Word,
+    process: Process,
+) -> Result<(), NotFenced> {
+    let errors = fence.attach(host, process.pid, process.task)?;
+    if process.is_first && fence.has_overlay() {
+        log::info!("{}: {}", fence.key(), fence.placement());
+    }
+    bear(fence.key(), config, requests, errors)
+}

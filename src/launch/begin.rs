@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The beginning: what holds for the job, what dead ones have left, the directories and their limits.
+
+use std::time::Instant;
+
+use crate::cgroup::membership::Membership;
+use crate::config::{Config, Loaded, Mode, Resolved};
+use crate::error::Result;
+use crate::facts::Facts;
+use crate::fence::{self, Fence, LimitError};
+use crate::host::Host;
+use crate::janitor;
+use crate::job::JobKey;
+use crate::launch::refuse::{NotFenced, bear};
+use crate::policy::Plan;
+use crate::requests::Word;
+
+/// A step that is to be fenced.
+#[derive(Debug, Clone, Copy)]
+pub struct Begin<'a> {
+    /// This machine.
+    pub host: &'a Host,
+    /// What holds for its job.
+    pub config: &'a Config,
+    /// Whose it is.
+    pub key: &'a JobKey,
+    /// What the job's user asks for.
+    pub requests: &'a Word,
+    /// Where the scheduler's daemon of the step is; `None`: there is no such daemon.
+    pub daemon: Option<&'a Membership>,
+}
+
+/// A step that is fenced.
+#[derive(Debug)]
+pub struct Begun {
+    /// Its fence.
+    pub fence: Fence,
+    /// To what it is limited; with Mode=observe, to what it would be.
+    pub plan: Plan,
+    /// Whether something that a dead step daemon left did not go.
+    pub leftovers: bool,
+}
+
+/// What the administrator says of the job of which this is known.
+pub fn resolve(loaded: &Loaded, facts: &Facts) -> Result<Resolved> {
+    let mut resolved = loaded.for_job(facts)?;
+    resolved.config.on_error = resolved.config.on_error.within(resolved.config.mode);
+    Ok(resolved)
+}
+
+impl Begin<'_> {
+    /// Opens the fence and limits it to what is planned. What cannot be limited is borne or not, by `OnError`. An error leaves nothing.
+    ///
+    /// `plan` is asked after what dead step daemons have left was removed.
+    pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
+        let Self { host, config, key, requests, daemon } = *self;
+        let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, daemon, key));
+        let (plan, mut errors) = plan();
+        if *requests != Word::default() {
+            log::info!("{key}: its user asked for {requests}, which lowers what is higher");
+        }
+        let more = requests.controllers();
+        let mut fence = Fence::open_with(host, config, &more, key, daemon)
+            .map_err(|error| NotFenced::of_open(error, requests, &more, &fence::controllers(config)))?;
+        if config.mode == Mode::Enforce {
+            errors.extend(fence.limit(&plan));
+        } else {
+            log::info!("{key}: Mode=observe: would limit {plan}");
+        }
+        match bear(key, config, requests, errors) {
+            Ok(()) => Ok(Begun { fence, plan, leftovers }),
+            Err(why) => {
+                abandon(&mut fence, config);
+                Err(why)
+            }
+        }
+    }
+}
+
+/// Takes back a fence in which nobody has been, since its step is refused.
+pub fn abandon(fence: &mut Fence, config: &Config) {
+    let _ = fence.close(Instant::now() + config.cleanup_timeout);
+}
+
+/// What dead step daemons left is nobody's but ours to remove, and a launch is a chance to. Whether something stays.
+pub fn clean_up_behind_others(host: &Host, config: &Config, daemon: &Membership, key: &JobKey) -> bool {
+    let who = janitor::Who::Launch(janitor::Launch { daemon, key: Some(key), all: false });
+    match janitor::reap(host, config, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
+        Ok(reaped) => {
+            reaped.log();
+            !reaped.failed.is_empty()
+        }
+        Err(error) => {
+            log::error!("cannot look for what dead step daemons left: {error}");
+            false
+        }
+    }
+}

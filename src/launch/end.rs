@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The end: nothing is left of the step, or a sentence says what is.
+
+use std::time::Instant;
+
+use crate::error::Error;
+use crate::fence::Fence;
+use crate::report;
+
+/// What the step has used, in one line for the log. Before [`close`]: afterwards nobody has counted.
+pub fn used(fence: &Fence) -> String {
+    report::ended(fence.key(), &fence.usage())
+}
+
+/// Ends what is left in the fence, and removes it. Why something remains for the janitor, if so.
+///
+/// `again` is asked after each error whether the door has mended what it comes from.
+pub fn close(fence: &mut Fence, deadline: Instant, mut again: impl FnMut(&Error) -> bool) -> Option<String> {
+    loop {
+        match fence.close(deadline) {
+            Ok(()) => return None,
+            Err(error) if again(&error) => {}
+            Err(error) => return Some(format!("{}: its directories remain for now: {error}", fence.key())),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What happened in the fence and its user should know, each time once.
+
+use crate::cgroup::devices::Devices;
+use crate::cgroup::events::KernelLog;
+use crate::fence::Fence;
+use crate::report;
+
+/// How much the user has been told. What tells next, perhaps in another process, goes on from there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Told {
+    /// How many of the step's processes the kernel had killed for want of memory.
+    pub kills: u64,
+    /// How many forks had failed.
+    pub refusals: u64,
+}
+
+/// How many processes the user has asked for, where the site allows more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AskedProcesses {
+    /// So many.
+    pub most: u64,
+    /// By this option.
+    pub option: &'static str,
+}
+
+/// Sentences for the user on what has happened since `before`, and how much has been told with them.
+///
+/// `kernel_log` names the processes that were killed; without it nobody does.
+pub fn tell(
+    fence: &Fence,
+    kernel_log: Option<&KernelLog>,
+    asked: Option<AskedProcesses>,
+    before: Told,
+) -> (Vec<String>, Told) {
+    let refusals = fence.forks_refused();
+    let refused = of_refusals(fence, refusals.saturating_sub(before.refusals), asked);
+    let kills = fence.oom_kills();
+    let killed = of_kills(fence, kills.saturating_sub(before.kills), kernel_log);
+    // A process in a directory that has gone is not counted any more.
+    (refused.into_iter().chain(killed).collect(), Told { kills: kills.max(before.kills), refusals })
+}
+
+fn of_refusals(fence: &Fence, unsaid: u64, asked: Option<AskedProcesses>) -> Option<String> {
+    let (of_job, of_task) = (fence.processes(), fence.processes_of_task());
+    if unsaid == 0 || (of_job.is_none() && of_task.is_none()) {
+        return None;
+    }
+    let asked = asked.filter(|asked| of_job == Some(asked.most)).map(|asked| asked.option);
+    Some(report::too_many_processes(fence.key(), unsaid, of_job, of_task, asked))
+}
+
+fn of_kills(fence: &Fence, unsaid: u64, kernel_log: Option<&KernelLog>) -> Option<String> {
+    if unsaid == 0 {
+        return None;
+    }
+    let levels = fence.memory_levels();
+    // Processes of the step may be in directories of their own below it.
+    let is_ours = |place: &str| levels.first().is_some_and(|step| step.holds(place));
+    let logged = kernel_log.into_iter().flat_map(KernelLog::oom_kills);
+    // Many processes may have been killed for the same reason: the last one is an example.
+    let named = logged.filter(|kill| is_ours(&kill.task_in)).last();
+    let sentence = report::out_of_memory(fence.key(), named.as_ref(), &levels);
+    let others = match unsaid {
+        1 => String::new(),
+        more => format!(" ({} more of its processes were killed before.)", more - 1),
+    };
+    Some(format!("{sentence}{others}"))
+}
+
+/// Why the step may use none of the GPUs that its job has been given, if so.
+pub fn gpus_not_allowed(fence: &Fence) -> Option<String> {
+    let why = fence.devices().and_then(Devices::gpus_withheld)?;
+    Some(format!(
+        "{}: none of the job's GPUs is allowed, since it is not certain which devices they are: {why}; an administrator finds \
+         under GPUDevice in jobfence.conf(5) how they are named",
+        fence.key()
+    ))
+}
