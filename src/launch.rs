@@ -14,10 +14,10 @@ pub mod end;
 pub mod refuse;
 pub mod tell;
 
-pub use attach::attach;
+pub use attach::{Joining, attach};
 pub use begin::{Begin, Begun};
 pub use refuse::NotFenced;
-pub use tell::{Told, tell};
+pub use tell::{AskedProcesses, Told, tell};
 
 /// What becomes of what a door wants to fence.
 #[derive(Debug)]

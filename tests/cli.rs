@@ -704,6 +704,33 @@ fn run_explains_a_kill_for_want_of_memory() {
     assert!(said.contains("(python3) was killed") && said.contains("memory limit of 40.0 MiB"), "{said}");
 }
 
+/// Makes a cgroup below its own, and has a child of it killed there.
+const NESTED: &str = r"
+import os
+mounts = [line.split() for line in open('/proc/self/mountinfo')]
+places = dict(line.rstrip().split(':', 2)[1:] for line in open('/proc/self/cgroup'))
+v1 = next((names for names in places if 'memory' in names.split(',')), None)
+if v1:
+    mount = next(m for m in mounts if m[-3] == 'cgroup' and 'memory' in m[-1].split(','))
+else:
+    mount = next(m for m in mounts if m[-3] == 'cgroup2')
+nested = mount[4] + '/' + os.path.relpath(places[v1 or ''], mount[3]) + '/nested'
+os.mkdir(nested)
+if os.fork() == 0:
+    open(nested + '/cgroup.procs', 'w').write('0')
+    bytearray(80 << 20)
+print(os.WTERMSIG(os.wait()[1]))
+";
+
+#[test]
+fn run_names_a_process_that_was_killed_in_a_cgroup_of_its_own() {
+    let site = Site::new("nested");
+    let output = site.run(&["--mem", "40M", "--", "/usr/bin/python3", "-S", "-c", NESTED]);
+    let said = err(&output);
+    assert_eq!((out(&output).as_str(), output.status.code()), ("9\n", Some(0)), "{said}");
+    assert!(said.contains("(python3) was killed") && said.contains("memory limit of 40.0 MiB"), "{said}");
+}
+
 #[test]
 fn run_as_another_user_takes_nothing_of_roots_along() {
     let site = Site::new("user");

@@ -22,14 +22,15 @@ use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
-use crate::cgroup::usage::Usage;
-use crate::config::{Config, OnError, Percent, SwapSpace, TaskCpus};
+use crate::config::{Config, Mode, Percent, SwapSpace, TaskCpus};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::host::Host;
 use crate::job::{Cpus, Grant, JobKey, Name};
+use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Told, end};
+use crate::policy;
+use crate::requests::Word;
 use crate::sys::dir::Dir;
-use crate::{policy, report};
 
 /// What to run, as whom, within which limits.
 #[derive(Debug)]
@@ -53,14 +54,12 @@ pub struct Request {
 pub struct Ended {
     /// How the command ended.
     pub how: How,
-    /// The line of what it used.
-    pub usage: Usage,
+    /// What it used, in one line.
+    pub used: String,
     /// At which limits it was stopped, in sentences.
     pub told: Vec<String>,
-    /// Why its directories remain, if they do.
-    pub left: Option<Error>,
-    /// Whose.
-    pub key: JobKey,
+    /// Why its directories remain, in a sentence, if they do.
+    pub remains: Option<String>,
 }
 
 /// How a command ended.
@@ -85,39 +84,36 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
     let grant = Grant::whole(request.cpus, request.memory);
     let config = &exactly(config, request);
     let host = Host::read(config)?;
-    let (plan, mut errors) = policy::plan(config, &grant);
-    let mut fence = Fence::open(&host, config, &key, None)?;
-    errors.extend(fence.limit(&plan));
+    let requests = &Word::default();
+    let begin = Begin { host: &host, config, key: &key, requests, daemon: None };
+    let Begun { mut fence, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
     let kernel_log = KernelLog::open().ok();
-    let (fatal, bearable): (Vec<_>, Vec<_>) =
-        errors.into_iter().partition(|(limit, _)| config.on_error.for_limit(*limit) == OnError::Fail);
-    for (limit, error) in bearable {
-        log::warn!("{key} runs without its {limit} limit (OnError=warn): {error}");
-    }
-    let how = match fatal.into_iter().next() {
-        Some((limit, error)) => Err(Error::new(format!("the {limit} limit cannot be set: {error}"))),
-        None => spawn(&host, &mut fence, request, &command),
+    let attach = |fence: &mut Fence, pid: Pid| {
+        let joining = Joining { pid: pid.as_raw(), task: None, is_first: true };
+        launch::attach(fence, &host, config, requests, joining).map_err(in_words)
     };
-    let usage = fence.usage();
-    let out_of_memory = (fence.oom_kills() > 0).then(|| {
-        let levels = fence.memory_levels();
-        let kills = kernel_log.map(|log| log.oom_kills()).unwrap_or_default();
-        let ours = |place: &str| levels.iter().any(|level| level.path == place);
-        report::out_of_memory(&key, kills.iter().rfind(|kill| ours(&kill.task_in)), &levels)
-    });
-    let refused = fence.forks_refused();
-    let too_many = fence.processes().filter(|_| refused > 0);
-    let told = out_of_memory
-        .into_iter()
-        .chain(too_many.map(|limit| report::too_many_processes(&key, refused, Some(limit), None, Some("--processes"))));
-    let told = told.collect();
-    let left = fence.close(Instant::now() + config.cleanup_timeout).err();
-    Ok(Ended { how: how?, usage, told, left, key })
+    let how = spawn(|pid| attach(&mut fence, pid), request, &command);
+    let used = end::used(&fence);
+    let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
+    let (told, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Told::default());
+    let remains = end::close(&mut fence, Instant::now() + config.cleanup_timeout, |_| false);
+    Ok(Ended { how: how?, used, told, remains })
+}
+
+/// For root, who runs it, and can mend the configuration.
+fn in_words(why: NotFenced) -> Error {
+    match why {
+        NotFenced::Limit { limit: Some(limit), error, .. } => {
+            Error::new(format!("the {limit} limit cannot be set: {error}"))
+        }
+        NotFenced::General(error) | NotFenced::Limit { error, .. } | NotFenced::Asked(error) => error,
+    }
 }
 
 /// Somebody who names a number wants that number: no percentages, no least amount, and no limit that was not asked for.
 fn exactly(config: &Config, request: &Request) -> Config {
     Config {
+        mode: Mode::Enforce,
         constrain_cpu_quota: request.cpus.is_some(),
         cpu_quota_percent: Percent::HUNDRED,
         constrain_ram_space: request.memory.is_some(),
@@ -182,7 +178,7 @@ const WATCHED: [Signal; 11] = [
     Signal::SIGCONT,
 ];
 
-fn spawn(host: &Host, fence: &mut Fence, request: &Request, command: &[CString]) -> Result<How> {
+fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &Request, command: &[CString]) -> Result<How> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
     let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
@@ -208,7 +204,7 @@ fn spawn(host: &Host, fence: &mut Fence, request: &Request, command: &[CString])
         }
         ForkResult::Parent { child } => {
             drop((wait, fail));
-            if let Err(error) = fence.attach(host, child.as_raw(), None) {
+            if let Err(error) = attach(child) {
                 // It waits for a word that does not come, and ends when the pipe is closed.
                 drop(go);
                 let _ = waitpid(child, None);

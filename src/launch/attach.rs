@@ -7,9 +7,9 @@ use crate::host::Host;
 use crate::launch::refuse::{NotFenced, bear};
 use crate::requests::Word;
 
-/// A process, before it runs anything of the user's.
+/// A process that is to be in the fence, before it runs anything of the user's.
 #[derive(Debug, Clone, Copy)]
-pub struct Process {
+pub struct Joining {
     /// Its number.
     pub pid: i32,
     /// Its number as a task within the step; `None` for one that the scheduler has not started as a task.
@@ -24,10 +24,10 @@ pub fn attach(
     host: &Host,
     config: &Config,
     requests: &Word,
-    process: Process,
+    joining: Joining,
 ) -> Result<(), NotFenced> {
-    let errors = fence.attach(host, process.pid, process.task)?;
-    if process.is_first && fence.has_overlay() {
+    let errors = fence.attach(host, joining.pid, joining.task)?;
+    if joining.is_first && fence.has_overlay() {
         log::info!("{}: {}", fence.key(), fence.placement());
     }
     bear(fence.key(), config, requests, errors)

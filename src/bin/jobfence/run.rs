@@ -10,7 +10,6 @@ use jobfence::cgroup::limits::MOST_PROCESSES;
 use jobfence::config::parse_size;
 use jobfence::door::run::{self, Request};
 use jobfence::job::Cpus;
-use jobfence::report;
 use nix::unistd::User;
 
 use crate::{Configured, Failure, require_root};
@@ -59,11 +58,11 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         eprintln!("jobfence: {sentence}");
     }
     // The command's end is what the caller asked about: this does not change the exit status.
-    if let Some(error) = &ended.left {
-        eprintln!("jobfence: {}: its directories remain for now: {error}", ended.key);
+    if let Some(remains) = &ended.remains {
+        eprintln!("jobfence: {remains}");
     }
     if options.verbose {
-        eprintln!("jobfence: {}", report::ended(&ended.key, &ended.usage));
+        eprintln!("jobfence: {}", ended.used);
     }
     let status = run::end_as(ended.how);
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
