@@ -29,7 +29,7 @@ pub enum Answer<T> {
     /// It goes on without a fence, by what the configuration says.
     Unfenced {
         /// What was to be kept to.
-        config: Config,
+        config: Box<Config>,
         /// The assignment that lets it go on.
         by: &'static str,
         /// Why there is no fence.
@@ -65,7 +65,7 @@ pub fn answer<J, T>(
         Ok(fenced) => Answer::Fenced(fenced),
         Err(why) if why.is_bearable(on_errors.general()) => {
             let by = OnErrors::softened_by(config.mode);
-            Answer::Unfenced { config, by, why }
+            Answer::Unfenced { config: Box::new(config), by, why }
         }
         Err(why) => Answer::Refused(why),
     }

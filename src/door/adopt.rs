@@ -17,11 +17,12 @@ use nix::unistd::{Pid, Uid, User};
 
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::membership::Membership;
-use crate::config::{Config, LoadError, Loaded, Mode, OnError, OnErrors};
+use crate::config::{Config, LoadError, Loaded, Resolved};
 use crate::error::{Error, Result};
 use crate::fence::{self, Fence};
 use crate::host::Host;
 use crate::job::{JobKey, Name};
+use crate::launch::{self, Answer, NotFenced};
 use crate::record::{Owner, Record, Records};
 use crate::sys::dir::Dir;
 use crate::sys::process;
@@ -128,32 +129,22 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What becomes of a request.
-#[derive(Debug)]
-pub enum Answer {
-    /// `None`: nothing is fenced here.
-    Done(Option<Outcome>),
-    /// The session goes on without a fence, as a step that cannot be fenced does; why, in a sentence.
-    Unfenced(String),
-    /// Why not, in a sentence: the session is denied.
-    Refused(String),
+/// Adopts as far as the configuration says so. What cannot be done is softened for PAM's sessions alone.
+pub fn answer(loaded: Result<Loaded, LoadError>, request: &Request) -> Answer<Outcome> {
+    let of_every_job = |loaded: &Loaded| Ok((Resolved::plain(loaded.config.clone()), ()));
+    let answer = launch::answer(loaded, of_every_job, |resolved, ()| {
+        let host = Host::read(&resolved.config)?;
+        Ok(adopt(&host, &resolved.config, request)?)
+    });
+    match answer {
+        Answer::Unfenced { why, .. } if request.pam.is_none() => Answer::Refused(why),
+        answer => answer,
+    }
 }
 
-/// Adopts as far as the configuration says so. What cannot be done is softened for PAM's sessions alone.
-pub fn answer(loaded: Result<Loaded, LoadError>, request: &Request) -> Answer {
-    let (mode, on_error, error) = match loaded {
-        Ok(Loaded { config: Config { mode: Mode::Off, .. }, .. }) => return Answer::Done(None),
-        Err(errors) if errors.mode == Mode::Off => return Answer::Done(None),
-        Ok(Loaded { config, .. }) => match Host::read(&config).and_then(|host| adopt(&host, &config, request)) {
-            Ok(outcome) => return Answer::Done(Some(outcome)),
-            Err(error) => (config.mode, config.on_error, error.to_string()),
-        },
-        Err(errors) => (errors.mode, errors.on_error, errors.to_string()),
-    };
-    if request.pam.is_some() && on_error.within(mode).general() == OnError::Warn {
-        return Answer::Unfenced(format!("{error}; this session is not fenced ({})", OnErrors::softened_by(mode)));
-    }
-    Answer::Refused(error)
+/// That a session goes on without a fence, as a step that cannot be fenced does; and why.
+pub fn goes_on_without(why: &NotFenced, by: &str) -> String {
+    format!("{why}; this session is not fenced ({by})")
 }
 
 /// Moves a process into the extern step of its user's job on this node.

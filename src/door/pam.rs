@@ -11,8 +11,9 @@ use libloading::os::unix::Library;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::config;
-use crate::door::adopt::{self, Answer, Pam, Request};
+use crate::door::adopt::{self, Pam, Request};
 use crate::door::guard::guard;
+use crate::launch::Answer;
 use crate::scheduler::slurm::spank::api::arguments;
 
 /// What libpam is told; numbers of `security/_pam_types.h`.
@@ -74,15 +75,16 @@ fn open(user: &str, arguments: &[&[u8]], tell: impl Fn(&str)) -> Code {
     let request = Request { pid: Some(pid), job: None, pam: Some(pam) };
     let loaded = config::load_named(arguments, &|number| format!("PAM argument {number}"));
     match adopt::answer(loaded, &request) {
-        Answer::Done(_) => Code::Success,
-        Answer::Unfenced(sentence) => {
+        Answer::Off | Answer::Fenced(_) => Code::Success,
+        Answer::Unfenced { why, by, .. } => {
+            let sentence = adopt::goes_on_without(&why, by);
             log::warn!("session of {user}: {sentence}");
             tell(&sentence);
             Code::Success
         }
-        Answer::Refused(sentence) => {
-            log::error!("session of {user} is denied: {sentence}");
-            tell(&sentence);
+        Answer::Refused(why) => {
+            log::error!("session of {user} is denied: {why}");
+            tell(&why.to_string());
             Code::SessionErr
         }
     }

@@ -57,9 +57,9 @@ fn of_kills(fence: &Fence, unsaid: u64, kernel_log: Option<&KernelLog>) -> Optio
     let levels = fence.memory_levels();
     // Processes of the step may be in directories of their own below it.
     let is_ours = |place: &str| levels.first().is_some_and(|step| step.holds(place));
-    let logged = kernel_log.into_iter().flat_map(KernelLog::oom_kills);
+    let mut logged = kernel_log.into_iter().flat_map(KernelLog::oom_kills);
     // Many processes may have been killed for the same reason: the last one is an example.
-    let named = logged.filter(|kill| is_ours(&kill.task_in)).last();
+    let named = logged.rfind(|kill| is_ours(&kill.task_in));
     let sentence = report::out_of_memory(fence.key(), named.as_ref(), &levels);
     let others = match unsaid {
         1 => String::new(),

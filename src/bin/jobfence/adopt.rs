@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
-use jobfence::door::adopt::{self, Answer, Pam, Request};
+use jobfence::door::adopt::{self, Pam, Request};
+use jobfence::launch::Answer;
 use nix::unistd::getppid;
 
 use crate::{Configured, Failure, require_root};
@@ -29,11 +30,11 @@ pub fn adopt(options: &Options) -> Result<ExitCode, Failure> {
     let is_session = pam.is_some();
     let request = Request { pid: options.pid, job: options.job, pam };
     match adopt::answer(options.configured.load(), &request) {
-        Answer::Done(_) if is_session => {}
-        Answer::Done(Some(outcome)) => println!("{outcome}"),
-        Answer::Done(None) => println!("Mode=off: nothing is fenced here"),
-        Answer::Unfenced(sentence) => eprintln!("jobfence: {sentence}"),
-        Answer::Refused(sentence) => return Err(sentence.into()),
+        Answer::Off | Answer::Fenced(_) if is_session => {}
+        Answer::Fenced(outcome) => println!("{outcome}"),
+        Answer::Off => println!("Mode=off: nothing is fenced here"),
+        Answer::Unfenced { why, by, .. } => eprintln!("jobfence: {}", adopt::goes_on_without(&why, by)),
+        Answer::Refused(why) => return Err(why.to_string().into()),
     }
     Ok(ExitCode::SUCCESS)
 }

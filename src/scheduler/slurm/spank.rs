@@ -9,15 +9,18 @@ use std::sync::atomic::{AtomicI32, AtomicU32};
 
 pub mod api;
 mod arguments;
+mod environment;
 pub mod facts;
 pub mod grant;
+mod job;
 mod log;
 mod options;
-mod outside;
+mod rights;
 mod slurmd;
 mod step;
-mod told;
+mod unfenced;
 pub mod version;
+mod waiting_tasks;
 
 use api::{Spank, bindings};
 
@@ -80,10 +83,10 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: api::Handle, ac: c_int
                 step::begin(&Spank::new(spank), &arguments);
             }
             Context::Allocator => {
-                told::hand_nothing_on();
+                environment::hand_nothing_on();
                 options::tell_job(&Spank::new(spank));
             }
-            Context::Srun => told::hand_nothing_on(),
+            Context::Srun => environment::hand_nothing_on(),
             Context::Slurmd | Context::Other => {}
         }
         Verdict::Good

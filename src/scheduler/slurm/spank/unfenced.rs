@@ -19,7 +19,7 @@ use crate::scheduler::slurm::daemon_children;
 use crate::sys::process::{self, Owner};
 
 /// Of one step.
-pub struct Outside {
+pub struct UnfencedProcesses {
     /// The step daemon; with contain_spank some callbacks run in a child of it, which may see other files.
     daemon: Pid,
     /// Where it has been: Slurm moves it before the last callback.
@@ -33,7 +33,7 @@ pub struct Outside {
     failed: bool,
 }
 
-impl Outside {
+impl UnfencedProcesses {
     /// In the step daemon, which is there.
     pub fn new(place: Membership) -> Self {
         let daemon = Pid::this();
@@ -88,16 +88,7 @@ impl Outside {
             return;
         };
         let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
-        let ended = Owner::this(&host.proc).and_then(|owner| {
-            let step = daemon_children::Step {
-                host,
-                owner,
-                uid: key.uid,
-                known: &|| owners(host, config),
-                daemons: &|| daemons(host, config),
-            };
-            self.places.iter().try_for_each(|place| step.end_after_tasks(place, since, deadline).map(drop))
-        });
+        let ended = self.in_each_place(host, config, key, |step, place| step.end_after_tasks(place, since, deadline));
         if let Err(error) = ended {
             // It is tried again at the end.
             self.failed = true;
@@ -116,7 +107,8 @@ impl Outside {
         if Pid::this() != self.daemon {
             return;
         }
-        match self.end_beside(host, config, key, deadline) {
+        let ended = self.in_each_place(host, config, key, |step, place| step.end(place, deadline));
+        match ended.map(|counts| counts.into_iter().flatten().reduce(usize::saturating_add)) {
             // The daemon has only been where anybody can be: whom it has started is found by the mark alone.
             Ok(None) if self.tracker.is_none() && !host.systemd && tracked::is_watched(&config.run_dir) => {
                 let _ = Tracker::begin(host, &config.run_dir, key);
@@ -129,22 +121,22 @@ impl Outside {
         }
     }
 
-    /// How many have been ended; `None` where the daemon has been in none of Slurm's own places.
-    fn end_beside(&self, host: &Host, config: &Config, key: &JobKey, deadline: Instant) -> Result<Option<usize>> {
-        let owner = Owner::this(&host.proc)?;
+    /// Asks the same of all the places where the daemon has been.
+    fn in_each_place<T>(
+        &self,
+        host: &Host,
+        config: &Config,
+        key: &JobKey,
+        ask: impl Fn(&daemon_children::Step<'_>, &Membership) -> Result<T>,
+    ) -> Result<Vec<T>> {
         let step = daemon_children::Step {
             host,
-            owner,
+            owner: Owner::this(&host.proc)?,
             uid: key.uid,
             known: &|| owners(host, config),
             daemons: &|| daemons(host, config),
         };
-        let mut sum = None;
-        for place in &self.places {
-            let ended = step.end(place, deadline)?;
-            sum = ended.map(|count| sum.unwrap_or(0) + count).or(sum);
-        }
-        Ok(sum)
+        self.places.iter().map(|place| ask(&step, place)).collect()
     }
 }
 

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Whose step a step daemon runs, what is known of its job, and what is noted down for the job's other steps.
+
+use crate::config::{Config, Loaded, Resolved};
+use crate::error::Result;
+use crate::facts::Facts;
+use crate::host::Host;
+use crate::job::{JobKey, Name};
+use crate::launch::{NotFenced, begin};
+use crate::record::job::{JobId, JobRecord, JobRecords};
+use crate::scheduler::slurm::spank::api::Spank;
+use crate::scheduler::slurm::spank::bindings::spank_item;
+use crate::scheduler::slurm::spank::facts;
+use crate::scheduler::slurm::spank::grant::{self, Kind};
+use crate::sys::process::Owner;
+
+/// Which step it is: what kind of it, and whose.
+pub fn key_of(spank: &Spank, host: &Host) -> Result<(Kind, JobKey)> {
+    let kind = Kind::of(spank.u32(spank_item::S_JOB_STEPID)?);
+    let key = JobKey {
+        node: host.node_level(std::env::var("SLURMD_NODENAME").ok())?,
+        uid: spank.u32(spank_item::S_JOB_UID)?,
+        job: Name::new(spank.u32(spank_item::S_JOB_ID)?.to_string())?,
+        step: Name::new(kind.name())?,
+    };
+    Ok((kind, key))
+}
+
+/// Whose step this is, and what is known of its job.
+pub struct Job {
+    pub kind: Kind,
+    pub host: Host,
+    pub key: JobKey,
+    pub id: JobId,
+    /// What the prolog has noted down, or the batch step.
+    record: Option<JobRecord>,
+    /// Whether nothing is allocated to it.
+    pub unallocated: bool,
+    /// What is known, as far as anybody asks for it.
+    pub facts: Facts,
+    /// Whether sections ask for what only the record says.
+    asked: bool,
+}
+
+impl Job {
+    /// With what the administrator says of it.
+    pub fn of(spank: &Spank, loaded: &Loaded) -> Result<(Resolved, Self), NotFenced> {
+        let host = Host::read(&loaded.config)?;
+        let (kind, key) = key_of(spank, &host)?;
+        let id = JobId { node: key.node.clone(), job: spank.u32(spank_item::S_JOB_ID)? };
+        let record = JobRecords::existing(&loaded.config.run_dir)
+            .and_then(|records| records.map_or(Ok(None), |records| records.read(&id, &host)));
+        let record = record.unwrap_or_else(|error| {
+            log::error!("{key}: what is noted down of the job cannot be used: {error}");
+            None
+        });
+        // Numbers of jobs begin again some day.
+        let record = record.filter(|record| record.uid == key.uid);
+        let asked = loaded.asked();
+        let unallocated = grant::is_unallocated(spank, kind)?;
+        let facts = facts::gather(spank, kind, &asked, record.as_ref().filter(|_| !unallocated))?;
+        let facts = if unallocated { facts.of_no_job() } else { facts };
+        let resolved = begin::resolve(loaded, &facts)?;
+        match resolved.unknown_in_words() {
+            Some(unknown) => log::warn!(
+                "{key}: which sections of jobfence.conf hold is not known ({unknown}), so of {} possibilities the strictest \
+                 limits do; Prolog= of slurm.conf with 'jobfence prolog' would say, see jobfence(8)",
+                resolved.candidates.len()
+            ),
+            None => log::debug!("{key}: sections {:?}", resolved.candidates.first().map(|only| &only.sections)),
+        }
+        Ok((resolved, Self { kind, host, key, id, record, unallocated, facts, asked: asked.job }))
+    }
+
+    /// What those steps must know that begin or end later: the record that goes with this step.
+    pub fn note(&self, config: &Config) -> Option<JobRecord> {
+        match (self.kind, &self.record) {
+            (Kind::Batch | Kind::Extern, Some(record)) => Some(record.clone()),
+            // slurmd calls the prolog of such a job, but no epilog.
+            (_, Some(record)) if self.unallocated => Some(record.clone()),
+            // Nobody has said anything, and the steps after this one are told less.
+            (Kind::Batch, None) if self.asked && self.facts.partition.known().is_some() => self.write_note(config),
+            _ => None,
+        }
+    }
+
+    fn write_note(&self, config: &Config) -> Option<JobRecord> {
+        let written = Owner::this(&self.host.proc).and_then(|owner| {
+            let partition = self.facts.partition.clone();
+            let record = JobRecord { partition, ..JobRecord::new(&self.host, Some(owner), self.key.uid) };
+            JobRecords::open(&config.run_dir)?.write(&self.id, &record)?;
+            Ok(record)
+        });
+        written.inspect_err(|error| log::error!("{}: later steps are not told its partition: {error}", self.key)).ok()
+    }
+}
