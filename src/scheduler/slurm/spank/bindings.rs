@@ -13,7 +13,7 @@ pub struct spank_handle {
 pub type spank_t = *mut spank_handle;
 pub mod spank_item {
     #[allow(unused_imports)]
-    use crate::scheduler::slurm::spank::*;
+    use super::*;
     pub type Type = ::core::ffi::c_uint;
     pub const S_JOB_UID: Type = 0;
     pub const S_JOB_GID: Type = 1;
@@ -52,7 +52,7 @@ pub use self::spank_item::Type as spank_item_t;
 pub use self::slurm_err_t::Type as spank_err_t;
 pub mod spank_context {
     #[allow(unused_imports)]
-    use crate::scheduler::slurm::spank::*;
+    use super::*;
     pub type Type = ::core::ffi::c_uint;
     pub const S_CTX_ERROR: Type = 0;
     pub const S_CTX_LOCAL: Type = 1;
