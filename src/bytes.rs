@@ -42,6 +42,12 @@ pub fn text(bytes: u64) -> String {
     }
 }
 
+/// Bytes as people ask for them, in MiB.
+pub fn mebibytes(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10) / (1 << 20);
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::bytes::mebibytes;
 use crate::cgroup::devices::Devices;
 use crate::cgroup::disk::Disks;
 use crate::cgroup::huge_pages::HugePages;
@@ -13,7 +14,6 @@ use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::facts::{Facts, Gpus};
 use crate::job::{Cpus, Grant};
-use crate::report::mebibytes;
 use crate::requests::{Requests, Word};
 use crate::scheduler::slurm::cores::Topology;
 

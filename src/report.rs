@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use crate::bytes::mebibytes;
 use crate::cgroup::events::OomKill;
 use crate::cgroup::usage::Usage;
 use crate::fence::MemoryLevel;
@@ -99,12 +100,6 @@ pub fn too_many_processes(
         _ => format!("Start fewer; only your administrator can allow more ({})", keys.join(", ")),
     };
     format!("{key}: {times} no further process or thread could be started: {}. {remedy}.", limits.join(", and "))
-}
-
-/// Bytes as people ask for them.
-pub fn mebibytes(bytes: u64) -> String {
-    let tenths = bytes.saturating_mul(10) / (1 << 20);
-    format!("{}.{} MiB", tenths / 10, tenths % 10)
 }
 
 #[cfg(test)]

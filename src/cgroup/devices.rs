@@ -21,13 +21,11 @@ use nix::sys::stat::{Mode, SFlag, fstat, major, minor};
 
 pub use self::gpu::GpuDevice;
 pub use self::rules::{Access, Kind, MOST_RULES, Rule, Target, parse, text};
+pub use super::layout::DEVICES as CONTROLLER;
 use super::layout::Version;
 use crate::error::{Error, Result};
 use crate::facts::Gpus;
 use crate::sys::dir::Dir;
-
-/// The name of the controller in v1. cgroup2 has no such controller: there it is a program.
-pub const CONTROLLER: &str = "devices";
 
 /// What a job may use, as it is configured: what every one of the lists allows.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::readlinkat;
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, fstatfs};
 
-use super::devices;
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
+
+/// What v1 calls the controller of devices. cgroup2 has no such controller: there it is a program (`cgroup::devices`).
+pub const DEVICES: &str = "devices";
 
 /// What v1 calls the controller `io`.
 pub const V1_IO: &str = "blkio";
@@ -62,7 +64,7 @@ impl Hierarchy {
 
     /// Whether it is in this hierarchy that `cgroup.subtree_control` hands the controller down.
     pub fn hands_down(&self, controller: &str) -> bool {
-        self.version == Version::V2 && controller != devices::CONTROLLER && self.has(controller)
+        self.version == Version::V2 && controller != DEVICES && self.has(controller)
     }
 }
 
@@ -110,11 +112,11 @@ impl Layout {
                 .at(mountpoint)
                 .hint("mount one there, or set CgroupMountpoint in jobfence.conf"));
         }
-        let on_v1 = layout.with_controller(devices::CONTROLLER).is_some();
+        let on_v1 = layout.with_controller(DEVICES).is_some();
         for hierarchy in layout.hierarchies.iter_mut().filter(|h| h.version == Version::V2) {
             // By its path: what is mounted there is looked at when the hierarchy is opened for use.
             let controllers = proc.read_value(&hierarchy.mount.join("cgroup.controllers").to_string_lossy())?;
-            let devices = Some(devices::CONTROLLER).filter(|_| !on_v1);
+            let devices = Some(DEVICES).filter(|_| !on_v1);
             hierarchy.controllers = controllers.split_whitespace().chain(devices).map(str::to_owned).collect();
         }
         Ok(layout)
@@ -189,7 +191,7 @@ fn plainly_unified(proc: &Dir, mountpoint: &Path) -> Option<Hierarchy> {
         return None;
     }
     let controllers = dir.read_value("cgroup.controllers").ok()?;
-    let controllers = controllers.split_whitespace().chain([devices::CONTROLLER]);
+    let controllers = controllers.split_whitespace().chain([DEVICES]);
     let controllers: BTreeSet<String> = controllers.map(str::to_owned).collect();
     WANTED.iter().all(|wanted| controllers.contains(*wanted)).then(|| Hierarchy {
         version: Version::V2,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The table of keys: the one place where a key's name, its values and its setting meet.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::units::{
     NONE, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules, or_unlimited, path,
     percent, period, processes, seconds, size, text_or_unlimited, weight, word, word_of,
 };
-use super::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+use super::values::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
 use crate::bytes;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -429,33 +430,29 @@ fn on_errors_text(on_errors: OnErrors) -> String {
     text
 }
 
-/// The name that `wrong` was probably meant to be: no more than a third of it, and at most three characters, mistyped.
-pub(super) fn nearest(wrong: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    let wrong = wrong.to_ascii_lowercase();
-    names
-        .filter(|name| name.len().abs_diff(wrong.len()) <= 3)
-        .map(|name| (distance(&wrong, &name.to_ascii_lowercase()), name))
-        .filter(|(distance, name)| *distance <= 3.min(name.len() / 3))
-        .min()
-        .map(|(_, name)| name)
-}
-
-/// How many bytes must be inserted, removed or replaced to make `a` of `b` (Levenshtein's distance).
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (1..=b.len()).collect();
-    for (index, x) in a.bytes().enumerate() {
-        let (mut diagonal, mut left) = (index, index + 1);
-        for (above, y) in row.iter_mut().zip(b.bytes()) {
-            left = (diagonal + usize::from(x != y)).min(*above + 1).min(left + 1);
-            diagonal = std::mem::replace(above, left);
+/// The whole configuration as a file that `parse` reads back as the same.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for key in KEYS {
+            match (key.get)(self) {
+                Some(value) if value.contains([' ', '#']) => writeln!(f, "{}=\"{value}\"", key.name)?,
+                Some(value) => writeln!(f, "{}={value}", key.name)?,
+                None => {}
+            }
         }
+        Ok(())
     }
-    row.last().copied().unwrap_or(a.len())
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use super::super::load::parse;
+    use super::super::samples::any_config;
+    use super::super::units::{Percent, Period};
     use super::*;
+    use crate::cgroup::devices;
 
     #[test]
     fn every_default_can_be_set_and_is_the_default() {
@@ -494,12 +491,71 @@ mod tests {
     }
 
     #[test]
-    fn only_a_likely_key_is_suggested() {
-        let nearest = |wrong| nearest(wrong, KEYS.iter().map(|key| key.name));
-        assert_eq!(nearest("constrianramspace"), Some("ConstrainRAMSpace"));
-        assert_eq!(nearest("Modes"), Some("Mode"));
-        assert_eq!(nearest("ConstrainNetwork"), None);
-        assert_eq!(nearest("x"), None);
-        assert_eq!([distance("", "ab"), distance("ab", ""), distance("kitten", "sitting")], [2, 2, 3]);
+    fn every_key_reaches_its_setting() {
+        let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
+                    CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no\n\
+                    ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
+                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G # more\n\
+                    ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
+                    CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
+                    MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
+                    OOMKillStep=yes MaxProcessesPerUser=8192 MaxProcessesPerTask=512\n\
+                    IOMax=/a wbps=1M\nIOMaxPerUser=/b riops=5 IOMaxPerTask=/c rbps=2K wiops=6 IOWeight=500\n\
+                    ConstrainCores=yes MaxHugePages=2m:4g,1G:0 MaxHugePagesPerUser=2M:8G MaxHugePagesPerTask=2M:1G\n\
+                    ConstrainDevices=yes DeviceAllow=\"/dev/fuse rw, char-pts\" GPUDevice=/dev/nvidia%d\n";
+        let config = Config {
+            mode: Mode::Observe,
+            on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail),
+            cgroup_mountpoint: "/cg".into(),
+            cgroup_base: Some("a.slice/b".into()),
+            run_dir: "/run/x y".into(),
+            cleanup_timeout: Duration::from_secs(30),
+            reap_interval: None,
+            reap_scheduler_leftovers: false,
+            constrain_cpu_quota: false,
+            cpu_quota_percent: Percent::from_hundredths(15050),
+            cpu_quota_period: Period::from_micros(50_000).unwrap(),
+            cpu_burst: Percent::from_hundredths(1250),
+            cpu_policy: CpuPolicy::Both,
+            scavenger: true,
+            max_cpus_per_user: Some(Cpus::from_thousandths(1500)),
+            max_cpus_per_task: TaskCpus::Granted,
+            headroom_cpus: Cpus::from_thousandths(250),
+            thread_hints: false,
+            constrain_ram_space: false,
+            allowed_ram_space: Percent::from_hundredths(9805),
+            min_ram_space: 1 << 30,
+            constrain_swap_space: SwapSpace::No,
+            allowed_swap_space: Percent::from_hundredths(1000),
+            max_ram_per_user: Some(8 << 30),
+            max_ram_per_task: Some(64 << 20),
+            memory_high: Some(Percent::from_hundredths(9000)),
+            memory_low: Percent::from_hundredths(500),
+            memory_min: Percent::from_hundredths(100),
+            oom_kill_step: true,
+            max_processes: Some(4096),
+            max_processes_per_user: Some(8192),
+            max_processes_per_task: Some(512),
+            io_max: IoRules::parse("/a wbps=1M").unwrap(),
+            io_max_per_user: IoRules::parse("/b riops=5").unwrap(),
+            io_max_per_task: IoRules::parse("/c rbps=2K wiops=6").unwrap(),
+            io_weight: Some(500),
+            constrain_cores: true,
+            max_huge_pages: HugePages::parse("2M:4G,1G:0").unwrap(),
+            max_huge_pages_per_user: HugePages::parse("2M:8G").unwrap(),
+            max_huge_pages_per_task: HugePages::parse("2M:1G").unwrap(),
+            constrain_devices: true,
+            device_allow: devices::parse("/dev/fuse rw,char-pts").unwrap(),
+            gpu_device: devices::GpuDevice::parse("/dev/nvidia%d"),
+        };
+        assert_eq!(parse("f", text.as_bytes()), Ok(config));
+        assert_eq!(parse("f", b""), Ok(Config::default()));
+    }
+
+    proptest! {
+        #[test]
+        fn a_configuration_printed_is_read_as_the_same(config in any_config()) {
+            prop_assert_eq!(parse("f", config.to_string().as_bytes()), Ok(config));
+        }
     }
 }

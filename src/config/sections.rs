@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Sections: what holds for some jobs only, which of them a job has, and what holds where that is not known.
+//! Sections: what holds for some jobs only, which of them a job has, and which it could have where that is not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use super::error::ConfigError;
+use super::keys::Key;
 use super::lexer::Token;
 use super::parser::Assignment;
-use super::{Config, ConfigError, CpuPolicy, Key, Mode, OnError, OnErrors, TaskCpus};
-use super::{keys, load::Setting};
-use crate::cgroup::io::least_weight;
+use super::setting::Setting;
+use super::strictness::is_per_job;
+use super::suggest::nearest;
+use super::units::word_of;
 use crate::error::{Error, Result};
 use crate::facts::{Asked, Fact, Facts};
 use crate::hostlist::HostList;
@@ -45,7 +48,7 @@ const KINDS: &[(&str, Kind)] = &[
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(super::units::word_of(*self, KINDS))
+        f.write_str(word_of(*self, KINDS))
     }
 }
 
@@ -83,7 +86,7 @@ impl Section {
         let Assignment { key: Token { text: kind, at }, value } = *header;
         let Some(&(word, kind)) = KINDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(kind)) else {
             let words = KINDS.iter().map(|(word, _)| *word);
-            let hint = keys::nearest(kind, words).map(|word| format!("; did you mean {word}?")).unwrap_or_default();
+            let hint = nearest(kind, words).map(|word| format!("; did you mean {word}?")).unwrap_or_default();
             let expected = format!("a section about Partition, QOS, Account, User, Group or Node{hint}");
             return Err(ConfigError::text(at, kind, expected));
         };
@@ -237,105 +240,6 @@ fn too_many(unknown: &[Kind]) -> Error {
     .hint("have 'jobfence prolog' called by slurm.conf's Prolog=, which notes down what Slurm says of the job")
 }
 
-/// Makes a value the stricter of its own and the other configuration's.
-type Stricter = fn(&mut Config, &Config);
-
-/// The keys that may stand in sections, and what holds of each where it is not known which section does.
-///
-/// For limits the least of the computed numbers counts (`policy`); these are the values by which else is decided, and they
-/// err on the side of limiting.
-static PER_JOB: &[(&str, Stricter)] = &[
-    ("Mode", |config, other| {
-        if matches!((config.mode, other.mode), (Mode::Off, _) | (Mode::Observe, Mode::Enforce)) {
-            config.mode = other.mode;
-        }
-    }),
-    ("OnError", |config, other| config.on_error = stricter(config.on_error, other.on_error)),
-    ("ConstrainCPUQuota", |config, other| config.constrain_cpu_quota |= other.constrain_cpu_quota),
-    ("CPUQuotaPercent", |config, other| least(&mut config.cpu_quota_percent, other.cpu_quota_percent)),
-    ("CPUQuotaPeriod", |_, _| {}),
-    ("CPUBurst", |config, other| least(&mut config.cpu_burst, other.cpu_burst)),
-    ("CPUPolicy", |config, other| {
-        if config.cpu_policy != other.cpu_policy {
-            config.cpu_policy = CpuPolicy::Both;
-        }
-    }),
-    ("Scavenger", |config, other| config.scavenger |= other.scavenger),
-    ("MaxCPUsPerUser", |config, other| least_limit(&mut config.max_cpus_per_user, other.max_cpus_per_user)),
-    ("MaxCPUsPerTask", |config, other| match (config.max_cpus_per_task, other.max_cpus_per_task) {
-        (TaskCpus::Count(one), TaskCpus::Count(other)) => config.max_cpus_per_task = TaskCpus::Count(one.min(other)),
-        (TaskCpus::Unlimited, other) => config.max_cpus_per_task = other,
-        _ => {}
-    }),
-    ("ConstrainCores", |config, other| config.constrain_cores |= other.constrain_cores),
-    ("HeadroomCPUs", |config, other| least(&mut config.headroom_cpus, other.headroom_cpus)),
-    // No limit: a hint helps where there may be one.
-    ("ThreadHints", |config, other| config.thread_hints |= other.thread_hints),
-    ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),
-    ("AllowedRAMSpace", |config, other| least(&mut config.allowed_ram_space, other.allowed_ram_space)),
-    ("MinRAMSpace", |config, other| least(&mut config.min_ram_space, other.min_ram_space)),
-    ("ConstrainSwapSpace", |config, other| {
-        config.constrain_swap_space = config.constrain_swap_space.max(other.constrain_swap_space);
-    }),
-    ("AllowedSwapSpace", |config, other| least(&mut config.allowed_swap_space, other.allowed_swap_space)),
-    ("MaxRAMPerUser", |config, other| least_limit(&mut config.max_ram_per_user, other.max_ram_per_user)),
-    ("MaxRAMPerTask", |config, other| least_limit(&mut config.max_ram_per_task, other.max_ram_per_task)),
-    ("MemoryHighPercent", |config, other| least_limit(&mut config.memory_high, other.memory_high)),
-    ("MemoryLowPercent", |config, other| least(&mut config.memory_low, other.memory_low)),
-    ("MemoryMinPercent", |config, other| least(&mut config.memory_min, other.memory_min)),
-    ("OOMKillStep", |config, other| config.oom_kill_step |= other.oom_kill_step),
-    ("MaxProcesses", |config, other| least_limit(&mut config.max_processes, other.max_processes)),
-    ("MaxProcessesPerUser", |config, other| {
-        least_limit(&mut config.max_processes_per_user, other.max_processes_per_user);
-    }),
-    ("MaxProcessesPerTask", |config, other| {
-        least_limit(&mut config.max_processes_per_task, other.max_processes_per_task);
-    }),
-    ("MaxHugePages", |config, other| config.max_huge_pages = config.max_huge_pages.at_most(&other.max_huge_pages)),
-    ("MaxHugePagesPerUser", |config, other| {
-        config.max_huge_pages_per_user = config.max_huge_pages_per_user.at_most(&other.max_huge_pages_per_user);
-    }),
-    ("MaxHugePagesPerTask", |config, other| {
-        config.max_huge_pages_per_task = config.max_huge_pages_per_task.at_most(&other.max_huge_pages_per_task);
-    }),
-    ("IOMax", |config, other| config.io_max = config.io_max.clone().at_most(&other.io_max)),
-    ("IOMaxPerUser", |config, other| {
-        config.io_max_per_user = config.io_max_per_user.clone().at_most(&other.io_max_per_user);
-    }),
-    ("IOMaxPerTask", |config, other| {
-        config.io_max_per_task = config.io_max_per_task.clone().at_most(&other.io_max_per_task);
-    }),
-    ("IOWeight", |config, other| config.io_weight = least_weight(config.io_weight, other.io_weight)),
-    ("ConstrainDevices", |config, other| config.constrain_devices |= other.constrain_devices),
-    // What every one of them allows, which is nothing that either key could say.
-    ("DeviceAllow", |_, _| {}),
-    ("GPUDevice", |_, _| {}),
-];
-
-fn stricter(one: OnErrors, other: OnErrors) -> OnErrors {
-    let fail = |one, other| if [one, other].contains(&OnError::Fail) { OnError::Fail } else { OnError::Warn };
-    let general = OnErrors::all(fail(one.general(), other.general()));
-    let add = |all: OnErrors, limit| all.with(limit, fail(one.for_limit(limit), other.for_limit(limit)));
-    keys::LIMITS.iter().fold(general, |all, &(_, limit)| add(all, limit))
-}
-
-fn least<T: Ord>(value: &mut T, other: T) {
-    if other < *value {
-        *value = other;
-    }
-}
-
-/// `None` is no limit.
-fn least_limit<T: Ord>(value: &mut Option<T>, other: Option<T>) {
-    if other.is_some() && (value.is_none() || other < *value) {
-        *value = other;
-    }
-}
-
-fn is_per_job(key: &Key) -> bool {
-    PER_JOB.iter().any(|(name, _)| *name == key.name)
-}
-
 /// Why a key may not stand in a section, to complete "expected ..."; `None` if it may. Nothing more is said of one whose header
 /// nobody understands.
 pub(super) fn refuses(section: Option<&Section>, key: &Key) -> Option<String> {
@@ -353,25 +257,10 @@ pub(super) fn refuses(section: Option<&Section>, key: &Key) -> Option<String> {
     })
 }
 
-/// Takes from `other` what is stricter there; says for which keys.
-pub(super) fn take_stricter(config: &mut Config, other: &Config) -> Vec<&'static str> {
-    let text = |config: &Config, name| keys::KEYS.iter().find(|key| key.name == name).and_then(|key| (key.get)(config));
-    let mut taken = Vec::new();
-    for (name, stricter) in PER_JOB {
-        let before = text(config, *name);
-        stricter(config, other);
-        if text(config, *name) != before {
-            taken.push(*name);
-        }
-    }
-    taken
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::KEYS;
     use super::super::lexer::{Position, Source};
     use super::*;
 
@@ -392,19 +281,6 @@ mod tests {
 
     fn sets(headers: &[(&str, &str)], facts: &Facts) -> Vec<Vec<usize>> {
         candidates(&sections(headers), facts).unwrap().0
-    }
-
-    /// Which keys can differ from job to job is decided for every key, not forgotten.
-    #[test]
-    fn every_key_is_for_jobs_or_for_the_node() {
-        const OF_THE_NODE: [&str; 6] =
-            ["CgroupMountpoint", "CgroupBase", "RunDir", "CleanupTimeout", "ReapInterval", "ReapSchedulerLeftovers"];
-        for key in KEYS {
-            assert_ne!(is_per_job(key), OF_THE_NODE.contains(&key.name), "{}", key.name);
-        }
-        assert!(PER_JOB.iter().all(|(name, _)| KEYS.iter().any(|key| key.name == *name)));
-        let names: BTreeSet<_> = PER_JOB.iter().map(|(name, _)| name).collect();
-        assert_eq!(names.len(), PER_JOB.len(), "one of them is there twice");
     }
 
     #[test]

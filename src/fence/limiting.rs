@@ -5,6 +5,7 @@ use super::LimitError;
 use std::time::{Duration, Instant};
 
 use super::own::is_inhabited;
+use crate::bytes::mebibytes;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::{self, Devices};
 use crate::cgroup::huge_pages;
@@ -16,7 +17,6 @@ use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
 use crate::policy::{Level, Limits, Plan};
-use crate::report::mebibytes;
 use crate::sys::dir::Dir;
 
 /// One value for one file.

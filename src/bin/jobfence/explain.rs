@@ -18,7 +18,7 @@ use jobfence::fence::present::{self, Step, Wanted};
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Level};
-use jobfence::report::mebibytes;
+use jobfence::bytes::mebibytes;
 use jobfence::requests::{REQUESTS, Requests, Word};
 use jobfence::scheduler::slurm::cores::Topology;
 use jobfence::scheduler::slurm::prolog::gpus::{self, Places};

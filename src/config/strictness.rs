@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which keys can differ from job to job, and of two values of such a key the stricter.
+
+use super::keys::{self, Key};
+use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, TaskCpus};
+use crate::cgroup::io::least_weight;
+
+/// Makes a value the stricter of its own and the other configuration's.
+type Stricter = fn(&mut Config, &Config);
+
+/// The keys that may stand in sections, and what holds of each where it is not known which section does.
+///
+/// For limits the least of the computed numbers counts (`policy`); these are the values by which else is decided, and they
+/// err on the side of limiting.
+static PER_JOB: &[(&str, Stricter)] = &[
+    ("Mode", |config, other| {
+        if matches!((config.mode, other.mode), (Mode::Off, _) | (Mode::Observe, Mode::Enforce)) {
+            config.mode = other.mode;
+        }
+    }),
+    ("OnError", |config, other| config.on_error = stricter(config.on_error, other.on_error)),
+    ("ConstrainCPUQuota", |config, other| config.constrain_cpu_quota |= other.constrain_cpu_quota),
+    ("CPUQuotaPercent", |config, other| least(&mut config.cpu_quota_percent, other.cpu_quota_percent)),
+    ("CPUQuotaPeriod", |_, _| {}),
+    ("CPUBurst", |config, other| least(&mut config.cpu_burst, other.cpu_burst)),
+    ("CPUPolicy", |config, other| {
+        if config.cpu_policy != other.cpu_policy {
+            config.cpu_policy = CpuPolicy::Both;
+        }
+    }),
+    ("Scavenger", |config, other| config.scavenger |= other.scavenger),
+    ("MaxCPUsPerUser", |config, other| least_limit(&mut config.max_cpus_per_user, other.max_cpus_per_user)),
+    ("MaxCPUsPerTask", |config, other| match (config.max_cpus_per_task, other.max_cpus_per_task) {
+        (TaskCpus::Count(one), TaskCpus::Count(other)) => config.max_cpus_per_task = TaskCpus::Count(one.min(other)),
+        (TaskCpus::Unlimited, other) => config.max_cpus_per_task = other,
+        _ => {}
+    }),
+    ("ConstrainCores", |config, other| config.constrain_cores |= other.constrain_cores),
+    ("HeadroomCPUs", |config, other| least(&mut config.headroom_cpus, other.headroom_cpus)),
+    // No limit: a hint helps where there may be one.
+    ("ThreadHints", |config, other| config.thread_hints |= other.thread_hints),
+    ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),
+    ("AllowedRAMSpace", |config, other| least(&mut config.allowed_ram_space, other.allowed_ram_space)),
+    ("MinRAMSpace", |config, other| least(&mut config.min_ram_space, other.min_ram_space)),
+    ("ConstrainSwapSpace", |config, other| {
+        config.constrain_swap_space = config.constrain_swap_space.max(other.constrain_swap_space);
+    }),
+    ("AllowedSwapSpace", |config, other| least(&mut config.allowed_swap_space, other.allowed_swap_space)),
+    ("MaxRAMPerUser", |config, other| least_limit(&mut config.max_ram_per_user, other.max_ram_per_user)),
+    ("MaxRAMPerTask", |config, other| least_limit(&mut config.max_ram_per_task, other.max_ram_per_task)),
+    ("MemoryHighPercent", |config, other| least_limit(&mut config.memory_high, other.memory_high)),
+    ("MemoryLowPercent", |config, other| least(&mut config.memory_low, other.memory_low)),
+    ("MemoryMinPercent", |config, other| least(&mut config.memory_min, other.memory_min)),
+    ("OOMKillStep", |config, other| config.oom_kill_step |= other.oom_kill_step),
+    ("MaxProcesses", |config, other| least_limit(&mut config.max_processes, other.max_processes)),
+    ("MaxProcessesPerUser", |config, other| {
+        least_limit(&mut config.max_processes_per_user, other.max_processes_per_user);
+    }),
+    ("MaxProcessesPerTask", |config, other| {
+        least_limit(&mut config.max_processes_per_task, other.max_processes_per_task);
+    }),
+    ("MaxHugePages", |config, other| config.max_huge_pages = config.max_huge_pages.at_most(&other.max_huge_pages)),
+    ("MaxHugePagesPerUser", |config, other| {
+        config.max_huge_pages_per_user = config.max_huge_pages_per_user.at_most(&other.max_huge_pages_per_user);
+    }),
+    ("MaxHugePagesPerTask", |config, other| {
+        config.max_huge_pages_per_task = config.max_huge_pages_per_task.at_most(&other.max_huge_pages_per_task);
+    }),
+    ("IOMax", |config, other| config.io_max = config.io_max.clone().at_most(&other.io_max)),
+    ("IOMaxPerUser", |config, other| {
+        config.io_max_per_user = config.io_max_per_user.clone().at_most(&other.io_max_per_user);
+    }),
+    ("IOMaxPerTask", |config, other| {
+        config.io_max_per_task = config.io_max_per_task.clone().at_most(&other.io_max_per_task);
+    }),
+    ("IOWeight", |config, other| config.io_weight = least_weight(config.io_weight, other.io_weight)),
+    ("ConstrainDevices", |config, other| config.constrain_devices |= other.constrain_devices),
+    // What every one of them allows, which is nothing that either key could say.
+    ("DeviceAllow", |_, _| {}),
+    ("GPUDevice", |_, _| {}),
+];
+
+fn stricter(one: OnErrors, other: OnErrors) -> OnErrors {
+    let fail = |one, other| if [one, other].contains(&OnError::Fail) { OnError::Fail } else { OnError::Warn };
+    let general = OnErrors::all(fail(one.general(), other.general()));
+    let add = |all: OnErrors, limit| all.with(limit, fail(one.for_limit(limit), other.for_limit(limit)));
+    keys::LIMITS.iter().fold(general, |all, &(_, limit)| add(all, limit))
+}
+
+fn least<T: Ord>(value: &mut T, other: T) {
+    if other < *value {
+        *value = other;
+    }
+}
+
+/// `None` is no limit.
+fn least_limit<T: Ord>(value: &mut Option<T>, other: Option<T>) {
+    if other.is_some() && (value.is_none() || other < *value) {
+        *value = other;
+    }
+}
+
+/// Whether a key may stand in a section.
+pub(super) fn is_per_job(key: &Key) -> bool {
+    PER_JOB.iter().any(|(name, _)| *name == key.name)
+}
+
+/// Takes from `other` what is stricter there; says for which keys.
+pub(super) fn take_stricter(config: &mut Config, other: &Config) -> Vec<&'static str> {
+    let text = |config: &Config, name| keys::KEYS.iter().find(|key| key.name == name).and_then(|key| (key.get)(config));
+    let mut taken = Vec::new();
+    for (name, stricter) in PER_JOB {
+        let before = text(config, *name);
+        stricter(config, other);
+        if text(config, *name) != before {
+            taken.push(*name);
+        }
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::super::keys::KEYS;
+    use super::super::load::written;
+    use super::super::resolve::{Candidate, Loaded};
+    use super::super::samples::{any_config, load_file};
+    use super::super::units::Percent;
+    use super::super::values::{Limit, SwapSpace};
+    use super::*;
+    use crate::facts::Facts;
+    use crate::job::Cpus;
+
+    /// Which keys can differ from job to job is decided for every key, not forgotten.
+    #[test]
+    fn every_key_is_for_jobs_or_for_the_node() {
+        const OF_THE_NODE: [&str; 6] =
+            ["CgroupMountpoint", "CgroupBase", "RunDir", "CleanupTimeout", "ReapInterval", "ReapSchedulerLeftovers"];
+        for key in KEYS {
+            assert_ne!(is_per_job(key), OF_THE_NODE.contains(&key.name), "{}", key.name);
+        }
+        assert!(PER_JOB.iter().all(|(name, _)| KEYS.iter().any(|key| key.name == *name)));
+        let names: BTreeSet<_> = PER_JOB.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), PER_JOB.len(), "one of them is there twice");
+    }
+
+    #[test]
+    fn strictness_is_decided_for_every_kind_of_key() {
+        let text = "Mode=observe OnError=warn,ram:fail ConstrainCPUQuota=no CPUQuotaPercent=200 HeadroomCPUs=4\n\
+                    ConstrainRAMSpace=no AllowedRAMSpace=200 MinRAMSpace=1G ConstrainSwapSpace=no AllowedSwapSpace=90\n\
+                    [QOS=x]\nMode=enforce OnError=warn,swap:fail ConstrainCPUQuota=yes CPUQuotaPercent=100 HeadroomCPUs=2\n\
+                    ConstrainRAMSpace=yes AllowedRAMSpace=100 MinRAMSpace=64M ConstrainSwapSpace=yes AllowedSwapSpace=10\n\
+                    MaxProcesses=10\n";
+        // Whichever of the two is the section: the strict one wins.
+        let (general, section) = text.split_once("[QOS=x]\n").unwrap();
+        for text in [text.to_owned(), format!("{section}[QOS=x]\n{general}MaxProcesses=unlimited\n")] {
+            let config = load_file(&[], Some((&text, 0o644))).unwrap().for_job(&Facts::default()).unwrap().config;
+            let expected = Config {
+                mode: Mode::Enforce,
+                on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail).with(Limit::Swap, OnError::Fail),
+                headroom_cpus: Cpus::whole(2),
+                min_ram_space: 64 << 20,
+                constrain_swap_space: SwapSpace::Yes,
+                allowed_swap_space: Percent::from_hundredths(1000),
+                max_processes: Some(10),
+                ..Config::default()
+            };
+            assert_eq!(config, expected, "{text}");
+        }
+    }
+
+    proptest! {
+        /// Whichever of the possibilities is the truth, nothing that holds is more generous.
+        #[test]
+        fn the_strictest_is_no_more_generous_than_any(one in any_config(), other in any_config()) {
+            let of_jobs = |config: &Config| {
+                let node = ["CgroupMountpoint", "CgroupBase", "RunDir", "CleanupTimeout", "ReapInterval", "ReapSchedulerLeftovers"];
+                let node = node.map(str::to_lowercase);
+                // Of a user as a whole, they are not for sections by QOS.
+                let is_users = |key: &str| key.ends_with("peruser");
+                let lines: Vec<String> = config.to_string().lines().map(str::to_owned).collect();
+                let for_jobs = lines.into_iter().filter(|line| {
+                    let key = line.split('=').next().unwrap_or_default().to_lowercase();
+                    !(node.contains(&key) || is_users(&key) || key == "mode" && config.mode == Mode::Off)
+                });
+                for_jobs.map(|line| line + "\n").collect::<String>()
+            };
+            let text = format!("{}[QOS=x]\n{}", of_jobs(&one), of_jobs(&other));
+            let written = written("f", text.as_bytes()).unwrap();
+            let resolved = Loaded::new(None, written, Vec::new()).for_job(&Facts::default()).unwrap();
+            let strict = &resolved.config;
+            prop_assert_eq!(resolved.candidates.len(), 2);
+            for Candidate { config, .. } in &resolved.candidates {
+                prop_assert!(strict.cpu_quota_percent <= config.cpu_quota_percent);
+                prop_assert!(strict.min_ram_space <= config.min_ram_space);
+                prop_assert!(strict.allowed_ram_space <= config.allowed_ram_space);
+                prop_assert!(strict.allowed_swap_space <= config.allowed_swap_space);
+                prop_assert!(strict.headroom_cpus <= config.headroom_cpus);
+                prop_assert!(strict.constrain_ram_space >= config.constrain_ram_space);
+                prop_assert!(strict.constrain_swap_space >= config.constrain_swap_space);
+                prop_assert!(strict.constrain_cpu_quota >= config.constrain_cpu_quota);
+                prop_assert!(strict.max_processes.unwrap_or(u64::MAX) <= config.max_processes.unwrap_or(u64::MAX));
+                prop_assert!(strict.mode == Mode::Enforce || config.mode != Mode::Enforce);
+                for limit in [Limit::Cpu, Limit::Ram, Limit::Swap, Limit::Processes] {
+                    let fails = |config: &Config| config.on_error.for_limit(limit) == OnError::Fail;
+                    prop_assert!(fails(strict) || !fails(config));
+                }
+            }
+        }
+    }
+}

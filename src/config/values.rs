@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What there is to be decided, and what holds where nobody has decided: the defaults fence.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::units::{Percent, Period};
+use crate::cgroup::devices;
+use crate::cgroup::huge_pages::HugePages;
+use crate::cgroup::io::IoRules;
+use crate::job::Cpus;
+
+/// Every setting; an empty file gives [`Config::default`], which fences.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// `Mode`: whether limits are set at all.
+    pub mode: Mode,
+    /// `OnError`: what a limit that cannot be set does to the job.
+    pub on_error: OnErrors,
+    /// `CgroupMountpoint`: where the hierarchies are mounted, as in cgroup.conf(5).
+    pub cgroup_mountpoint: PathBuf,
+    /// `CgroupBase`: our directory below the top of each hierarchy; `None` leaves the choice to what the host offers.
+    pub cgroup_base: Option<String>,
+    /// `RunDir`: where the records of who owns what are kept.
+    pub run_dir: PathBuf,
+    /// `CleanupTimeout`: how long the end of a step waits for its processes before it leaves them to the janitor; 1 to 600 s.
+    pub cleanup_timeout: Duration,
+    /// `ReapInterval`: how often `jobfence hold` looks for what dead step daemons left; 1 to 86400 s, `None` for never.
+    pub reap_interval: Option<Duration>,
+    /// `ReapSchedulerLeftovers`: whether the scheduler's own directories of a dead step are removed, too, when they are empty.
+    pub reap_scheduler_leftovers: bool,
+    /// `ConstrainCPUQuota`: whether a job's CPU time is limited.
+    pub constrain_cpu_quota: bool,
+    /// `CPUQuotaPercent`: CPU time in percent of the granted CPUs, 1 to 1000.
+    pub cpu_quota_percent: Percent,
+    /// `CPUQuotaPeriod`: the period in which the quota is counted.
+    pub cpu_quota_period: Period,
+    /// `CPUPolicy`: whether CPU time is limited, shared by weight, or both.
+    pub cpu_policy: CpuPolicy,
+    /// `CPUBurst`: unused quota that may be saved for later, in percent of the quota, 0 to 100.
+    pub cpu_burst: Percent,
+    /// `Scavenger`: whether jobs run only in CPU time that nobody else wants.
+    pub scavenger: bool,
+    /// `MaxCPUsPerUser`: the CPU time of all of a user's jobs together; `None` for no limit.
+    pub max_cpus_per_user: Option<Cpus>,
+    /// `MaxCPUsPerTask`: the CPU time of each task.
+    pub max_cpus_per_task: TaskCpus,
+    /// `ConstrainCores`: whether a job runs on the cores that were granted to it alone, as in cgroup.conf(5).
+    pub constrain_cores: bool,
+    /// `HeadroomCPUs`: CPUs that a job's directory gets beyond the grant where the scheduler's own daemons live in it.
+    pub headroom_cpus: Cpus,
+    /// `ThreadHints`: whether programs are told how many threads have CPU time, where their quota is below the CPUs that they see.
+    pub thread_hints: bool,
+    /// `ConstrainRAMSpace`: whether memory is limited, as in cgroup.conf(5).
+    pub constrain_ram_space: bool,
+    /// `AllowedRAMSpace`: memory in percent of what was allocated, 1 to 10000, as in cgroup.conf(5).
+    pub allowed_ram_space: Percent,
+    /// `MinRAMSpace`: no memory limit is lower than this; in bytes, at least 1 MiB, whole KiB (cgroup.conf(5), in MiB there).
+    pub min_ram_space: u64,
+    /// `ConstrainSwapSpace`: whether swap is limited where the host has any, as in cgroup.conf(5).
+    pub constrain_swap_space: SwapSpace,
+    /// `AllowedSwapSpace`: swap in percent of the allocated memory, 0 to 10000, as in cgroup.conf(5).
+    pub allowed_swap_space: Percent,
+    /// `MaxRAMPerUser`: the memory of all of a user's jobs together, in bytes; `None` for no limit.
+    pub max_ram_per_user: Option<u64>,
+    /// `MaxRAMPerTask`: the memory of each task, in bytes; `None` for no limit.
+    pub max_ram_per_task: Option<u64>,
+    /// `MemoryHighPercent`: above so much of a memory limit, 1 to 100 %, memory is reclaimed; `None` for no such limit.
+    pub memory_high: Option<Percent>,
+    /// `MemoryLowPercent`: memory that is reclaimed only if there is no other, in percent of what was allocated, 0 to 100.
+    pub memory_low: Percent,
+    /// `MemoryMinPercent`: memory that is never reclaimed, in percent of what was allocated, 0 to 100.
+    pub memory_min: Percent,
+    /// `OOMKillStep`: whether a whole step is killed when it runs out of memory, as in slurm.conf(5).
+    pub oom_kill_step: bool,
+    /// `MaxProcesses`: how many processes and threads a job may have on the node, 1 to 4194304; `None` for no limit.
+    pub max_processes: Option<u64>,
+    /// `MaxProcessesPerUser`: the same for all of a user's jobs together.
+    pub max_processes_per_user: Option<u64>,
+    /// `MaxProcessesPerTask`: the same for each task.
+    pub max_processes_per_task: Option<u64>,
+    /// `IOMax`: how fast a job may read and write on the node, by target; each of its steps, too.
+    pub io_max: IoRules,
+    /// `IOMaxPerUser`: how fast all jobs of a user on the node may, together.
+    pub io_max_per_user: IoRules,
+    /// `IOMaxPerTask`: how fast each task may.
+    pub io_max_per_task: IoRules,
+    /// `IOWeight`: a job's share of a busy disk, 1 to 10000; `None` leaves the kernel's 100.
+    pub io_weight: Option<u64>,
+    /// `MaxHugePages`: the huge pages of a job on the node, size by size.
+    pub max_huge_pages: HugePages,
+    /// `MaxHugePagesPerUser`: the same for all of a user's jobs together.
+    pub max_huge_pages_per_user: HugePages,
+    /// `MaxHugePagesPerTask`: the same for each task.
+    pub max_huge_pages_per_task: HugePages,
+    /// `ConstrainDevices`: whether a step may use only those devices that are allowed, as in cgroup.conf(5).
+    pub constrain_devices: bool,
+    /// `DeviceAllow`: those devices, beside what everybody may use.
+    pub device_allow: Vec<devices::Rule>,
+    /// `GPUDevice`: what the device of a GPU is called; those of the job are allowed, and no others that are called so.
+    pub gpu_device: Option<devices::GpuDevice>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Enforce,
+            on_error: OnErrors::default(),
+            cgroup_mountpoint: PathBuf::from("/sys/fs/cgroup"),
+            cgroup_base: None,
+            run_dir: PathBuf::from("/run/jobfence"),
+            cleanup_timeout: Duration::from_secs(10),
+            reap_interval: Some(Duration::from_secs(60)),
+            reap_scheduler_leftovers: true,
+            constrain_cpu_quota: true,
+            cpu_quota_percent: Percent::HUNDRED,
+            cpu_quota_period: Period::DEFAULT,
+            cpu_policy: CpuPolicy::Quota,
+            cpu_burst: Percent::ZERO,
+            scavenger: false,
+            max_cpus_per_user: None,
+            max_cpus_per_task: TaskCpus::Unlimited,
+            constrain_cores: false,
+            headroom_cpus: Cpus::whole(1),
+            thread_hints: true,
+            constrain_ram_space: true,
+            allowed_ram_space: Percent::HUNDRED,
+            min_ram_space: 30 << 20,
+            constrain_swap_space: SwapSpace::Auto,
+            allowed_swap_space: Percent::ZERO,
+            max_ram_per_user: None,
+            max_ram_per_task: None,
+            memory_high: None,
+            memory_low: Percent::ZERO,
+            memory_min: Percent::ZERO,
+            oom_kill_step: false,
+            max_processes: None,
+            max_processes_per_user: None,
+            max_processes_per_task: None,
+            io_max: IoRules::default(),
+            io_max_per_user: IoRules::default(),
+            io_max_per_task: IoRules::default(),
+            io_weight: None,
+            max_huge_pages: HugePages::default(),
+            max_huge_pages_per_user: HugePages::default(),
+            max_huge_pages_per_task: HugePages::default(),
+            constrain_devices: false,
+            device_allow: Vec::new(),
+            gpu_device: None,
+        }
+    }
+}
+
+/// Whether limits are set at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Jobs are limited.
+    Enforce,
+    /// Jobs are put in cgroups and measured, but not limited.
+    Observe,
+    /// Nothing is touched.
+    Off,
+}
+
+/// What holds a job's CPU time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CpuPolicy {
+    /// No more than was granted, even if nobody else wants it.
+    Quota,
+    /// As much as nobody else wants; under contention in proportion to what was granted.
+    Weight,
+    /// The quota, and below it the weight.
+    Both,
+}
+
+impl CpuPolicy {
+    /// Whether CPU time is limited.
+    pub const fn limits(self) -> bool {
+        !matches!(self, Self::Weight)
+    }
+
+    /// Whether CPU time is shared by weight.
+    pub const fn weighs(self) -> bool {
+        !matches!(self, Self::Quota)
+    }
+}
+
+/// The CPU time of one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskCpus {
+    /// No limit of its own.
+    Unlimited,
+    /// The CPUs per task that the step asked for.
+    Granted,
+    /// So many.
+    Count(Cpus),
+}
+
+/// Whether swap is limited; the later, the stricter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SwapSpace {
+    /// It is not.
+    No,
+    /// It is where nobody else limits memory; where the scheduler does, swap is as it says.
+    Auto,
+    /// It is, wherever the scheduler has no limit of its own.
+    Yes,
+}
+
+impl SwapSpace {
+    /// Whether it is limited at all.
+    pub const fn limits(self) -> bool {
+        !matches!(self, Self::No)
+    }
+}
+
+/// What becomes of a job whose limit could not be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnError {
+    /// The job fails: it may not run without its fence.
+    Fail,
+    /// The log says so, and the job runs.
+    Warn,
+}
+
+/// The limits for which `OnError` can differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// CPU quota.
+    Cpu,
+    /// CPU time saved for later.
+    Burst,
+    /// CPU weight, and the class of scavengers.
+    Weight,
+    /// The CPUs and memory nodes that may be used.
+    Cores,
+    /// Memory.
+    Ram,
+    /// Swap.
+    Swap,
+    /// Reclaim before the limit of memory.
+    MemoryHigh,
+    /// Memory that is not reclaimed.
+    MemoryProtection,
+    /// Whole steps killed for want of memory.
+    OomGroup,
+    /// The number of processes.
+    Processes,
+    /// I/O bandwidth and operations.
+    Io,
+    /// I/O weight.
+    IoWeight,
+    /// Huge pages.
+    HugePages,
+    /// Devices.
+    Devices,
+}
+
+/// The number of variants of [`Limit`].
+const LIMITS: usize = 14;
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cpu => "CPU",
+            Self::Burst => "CPU burst",
+            Self::Weight => "CPU weight",
+            Self::Cores => "cores",
+            Self::Ram => "RAM",
+            Self::Swap => "swap",
+            Self::MemoryHigh => "memory.high",
+            Self::MemoryProtection => "memory protection",
+            Self::OomGroup => "OOM group",
+            Self::Processes => "processes",
+            Self::Io => "I/O",
+            Self::IoWeight => "I/O weight",
+            Self::HugePages => "huge pages",
+            Self::Devices => "devices",
+        })
+    }
+}
+
+/// An [`OnError`] for everything, and for each [`Limit`] one that may differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnErrors {
+    general: OnError,
+    limits: [OnError; LIMITS],
+}
+
+impl OnErrors {
+    /// The same for everything.
+    pub const fn all(general: OnError) -> Self {
+        Self { general, limits: [general; LIMITS] }
+    }
+
+    /// Makes one limit differ.
+    #[must_use]
+    pub fn with(mut self, limit: Limit, on_error: OnError) -> Self {
+        if let Some(theirs) = self.limits.get_mut(limit as usize) {
+            *theirs = on_error;
+        }
+        self
+    }
+
+    /// What holds in this mode: who only observes wants no job to fail for it.
+    #[must_use]
+    pub const fn within(self, mode: Mode) -> Self {
+        match mode {
+            Mode::Observe => Self::all(OnError::Warn),
+            Mode::Enforce | Mode::Off => self,
+        }
+    }
+
+    /// The assignment by which an error is only logged, for the log.
+    pub const fn softened_by(mode: Mode) -> &'static str {
+        match mode {
+            Mode::Observe => "Mode=observe",
+            Mode::Enforce | Mode::Off => "OnError=warn",
+        }
+    }
+
+    /// For errors that belong to no limit, as an unreadable configuration.
+    pub const fn general(self) -> OnError {
+        self.general
+    }
+
+    /// For this limit.
+    pub fn for_limit(self, limit: Limit) -> OnError {
+        self.limits.get(limit as usize).copied().unwrap_or(self.general)
+    }
+}
+
+impl Default for OnErrors {
+    fn default() -> Self {
+        Self::all(OnError::Fail)
+    }
+}
