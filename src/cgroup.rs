@@ -5,10 +5,12 @@
 //! nobody who can rename a path can make root write somewhere else.
 
 pub mod affinity;
+pub mod base;
 pub mod cpuset;
 pub mod devices;
 pub mod disk;
 pub mod events;
+pub mod handing_down;
 pub mod huge_pages;
 pub mod io;
 pub mod kernel;

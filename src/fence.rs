@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::cgroup::affinity::Affinity;
+use crate::cgroup::base;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::{self, Devices};
 use crate::cgroup::disk::Disks;
+use crate::cgroup::handing_down;
 use crate::cgroup::huge_pages::{self, HugePages};
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::kernel::LoadedScheduler;
@@ -25,7 +27,7 @@ use crate::cgroup::usage::{Usage, forks_refused, forks_refused_here, oom_kills};
 use crate::config::{Config, Limit, Percent, TaskCpus};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
-use crate::host::{self, Host};
+use crate::host::Host;
 use crate::janitor;
 use crate::job::{Cpus, JobKey};
 use crate::policy::{Level, Limits, Plan};
@@ -278,7 +280,7 @@ impl Fence {
                     }
                     // What is limited by controllers that are handed down can be limited all the same.
                     Err(error) if withheld.is_none() => {
-                        let theirs = host.withheld(&wanted);
+                        let theirs = host.not_handed_down(&wanted);
                         if theirs.is_empty() {
                             return Err(error);
                         }
@@ -604,7 +606,7 @@ impl Fence {
     fn enable(&self, tree: &Tree, plan: &Plan, step: &Dir) -> Vec<(&'static str, Error)> {
         as_far_as_can_be(&self.wanted, |wanted| match tree {
             Tree::Overlay(overlay) => overlay.enable(wanted, step, !plan.task.is_empty()),
-            Tree::Own(own) if !plan.task.is_empty() => host::enable(step, &own.hierarchy, wanted, false),
+            Tree::Own(own) if !plan.task.is_empty() => handing_down::enable(step, &own.hierarchy, wanted, false),
             Tree::Own(_) => Ok(()),
         })
     }
@@ -738,7 +740,7 @@ impl Fence {
             // Not kept: with contain_spank this is a process that shares our memory and not our descriptors.
             let dir = name.as_ref().map(|name| step.ensure(name)).transpose()?;
             if let (Some(dir), Some((plan, _))) = (&dir, task) {
-                host::fill(step, dir, tree.hierarchy(), false)?;
+                base::fill(step, dir, tree.hierarchy(), false)?;
                 self.limit_task(tree, dir, plan, errors);
             }
             bound = bound.or_else(|| Affinity::of(pid));

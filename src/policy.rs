@@ -15,7 +15,6 @@ use crate::error::Error;
 use crate::facts::{Facts, Gpus};
 use crate::job::{Cpus, Grant};
 use crate::requests::{Requests, Word};
-use crate::scheduler::slurm::cores::Topology;
 
 /// What one directory is limited to. `None`: not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -315,14 +314,20 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     (plan, errors)
 }
 
+/// The scheduler's own numbers of this node's cores.
+pub trait CoreMap {
+    /// The CPUs (hardware threads) of these cores.
+    fn cpus_of(&self, cores: &CpuList) -> Result<CpuList, Error>;
+}
+
 /// Plans on which CPUs the job and the step run, if the site wants that: all hardware threads of the cores that were granted,
 /// also where fewer threads were, since a quota says that.
-pub fn pin(plan: &mut Plan, grant: &Grant, topology: &Topology) -> Result<(), Error> {
+pub fn pin(plan: &mut Plan, grant: &Grant, cores: &impl CoreMap) -> Result<(), Error> {
     if grant.job_cores.is_empty() || grant.step_cores.is_empty() {
         return Err(Error::new("the scheduler does not say which cores it granted"));
     }
-    let job = topology.cpus_of(&grant.job_cores)?;
-    let step = topology.cpus_of(&grant.step_cores)?;
+    let job = cores.cpus_of(&grant.job_cores)?;
+    let step = cores.cpus_of(&grant.step_cores)?;
     if !step.is_within(&job) {
         return Err(Error::new("the scheduler grants the step cores that its job does not have:")
             .value(format!("{} and {}", grant.step_cores, grant.job_cores)));
@@ -375,19 +380,19 @@ fn requested_quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
 }
 
 /// All that a step is limited to, by the site and by its user's word. `has_tasks` is false for the step that only holds what is
-/// adopted. `topology` is asked for only where cores are wanted.
-pub fn of_step(
+/// adopted. `core_map` is asked for only where cores are wanted.
+pub fn of_step<Map: CoreMap>(
     resolved: &Resolved,
     facts: &Facts,
     grant: &Grant,
     word: &Word,
     has_tasks: bool,
-    topology: impl FnOnce() -> Result<Topology, Error>,
+    core_map: impl FnOnce() -> Result<Map, Error>,
 ) -> (Plan, Vec<(Limit, Error)>) {
     let (mut plan, mut errors) = strictest(resolved, grant);
     plan.give_gpus(&facts.gpus);
     if resolved.config.constrain_cores && !grant.unallocated {
-        let pinned = topology().and_then(|topology| pin(&mut plan, grant, &topology));
+        let pinned = core_map().and_then(|cores| pin(&mut plan, grant, &cores));
         errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
     }
     errors.extend(obey(&mut plan, &resolved.config, word));
@@ -598,13 +603,22 @@ mod tests {
 
     #[test]
     fn a_job_is_pinned_to_its_cores_and_a_step_to_those_of_it() {
-        // Four cores of two threads.
-        let topology = Topology::of_cores(["0,4", "1,5", "2,6", "3,7"]);
+        /// Four cores of two threads.
+        struct FourCores;
+        impl CoreMap for FourCores {
+            fn cpus_of(&self, cores: &CpuList) -> Result<CpuList, Error> {
+                if !cores.is_within(&CpuList::parse("0-3").unwrap()) {
+                    return Err(Error::new("it has 4 cores"));
+                }
+                let threads: Vec<String> = cores.iter().map(|core| format!("{core},{}", core + 4)).collect();
+                Ok(CpuList::parse(&threads.join(",")).unwrap())
+            }
+        }
         let list = |text: &str| CpuList::parse(text).unwrap();
         let pinned = |job: &str, step: &str| {
             let mut plan = Plan::default();
             let grant = Grant { job_cores: list(job), step_cores: list(step), ..granted(1, 100) };
-            let pinned = pin(&mut plan, &grant, &topology);
+            let pinned = pin(&mut plan, &grant, &FourCores);
             pinned.map(|()| [plan.job.cores, plan.step.cores].map(|cpus| cpus.unwrap().to_string()))
         };
         assert_eq!(pinned("1-2", "2").unwrap(), ["1-2,5-6", "2,6"]);

@@ -10,3 +10,4 @@ mod glibc;
 pub mod lock;
 pub mod nvidia;
 pub mod process;
+pub mod systemd;

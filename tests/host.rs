@@ -1100,7 +1100,8 @@ fn a_controller_that_is_not_handed_down_is_named_with_the_line_to_add() {
     let base = unified.mount.join(site.base());
     let child = base.join("given/below");
     fs::create_dir_all(&child).unwrap();
-    let error = jobfence::host::enable(&Dir::open(&child).unwrap(), unified, &[controller], false).unwrap_err();
+    let error =
+        jobfence::cgroup::handing_down::enable(&Dir::open(&child).unwrap(), unified, &[controller], false).unwrap_err();
     fs::remove_dir(&child).unwrap();
     fs::remove_dir(child.parent().unwrap()).unwrap();
     let said = error.to_string();

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::base;
 use jobfence::config::Config;
 use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
@@ -74,7 +75,7 @@ impl Place {
         };
         let wanted = fence::controllers(&place.config);
         for hierarchy in place.host.hierarchies(&wanted)? {
-            place.host.open_base(hierarchy, &wanted)?;
+            base::open(&place.host.base, place.host.systemd, hierarchy, &wanted)?;
         }
         Ok(place)
     }

@@ -9,6 +9,7 @@
 use std::time::Instant;
 
 use super::own::{self, Own};
+use crate::cgroup::handing_down::enable;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota};
@@ -17,7 +18,7 @@ use crate::cgroup::membership::{Membership, SlurmsOwn};
 use crate::cgroup::usage::Usage;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
-use crate::host::{self, Host};
+use crate::host::Host;
 use crate::janitor;
 use crate::job::JobKey;
 use crate::record::Record;
@@ -225,10 +226,10 @@ impl Overlay {
         if !has_all(&step.read_value("cgroup.controllers")?) {
             let scope = place.job.rsplit_once('/').map_or("/", |(scope, _)| scope);
             for path in [scope, &place.job, &place.step] {
-                host::enable(&self.open(Some(path))?, &self.hierarchy, wanted, false)?;
+                enable(&self.open(Some(path))?, &self.hierarchy, wanted, false)?;
             }
         }
-        if for_tasks { host::enable(step, &self.hierarchy, wanted, false) } else { Ok(()) }
+        if for_tasks { enable(step, &self.hierarchy, wanted, false) } else { Ok(()) }
     }
 
     /// Keeps what the step has used so far, as far as it can still be read.

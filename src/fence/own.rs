@@ -7,13 +7,15 @@ use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
 use super::{IDLE, in_mount};
+use crate::cgroup::base::{self, fill};
+use crate::cgroup::handing_down::enable;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
-use crate::host::{self, Host};
+use crate::host::Host;
 use crate::record::{Owner, Record, Records};
 use crate::scheduler::slurm::leftovers;
 use crate::sys::dir::Dir;
@@ -90,12 +92,12 @@ fn try_dirs(
     levels: &[String],
     dirs: &mut Vec<Dir>,
 ) -> Result<()> {
-    let base = host.open_base(hierarchy, wanted)?;
+    let base = base::open(&host.base, host.systemd, hierarchy, wanted)?;
     dirs.push(match class {
         Some(class) => {
             let (dir, new) = base.ensure_new(class)?;
-            host::enable(&dir, hierarchy, wanted, new)?;
-            host::fill(&base, &dir, hierarchy, true)?;
+            enable(&dir, hierarchy, wanted, new)?;
+            fill(&base, &dir, hierarchy, true)?;
             dir
         }
         None => base,
@@ -126,12 +128,12 @@ fn try_dirs(
             parent.child(name)?
         };
         // Those that belong to no one job have every CPU.
-        host::fill(parent, &child, hierarchy, depth + 1 < last)?;
+        fill(parent, &child, hierarchy, depth + 1 < last)?;
         dirs.push(child);
     }
     // From the top down, and after the step exists: from now on its parents cannot vanish.
     for (dir, new) in dirs.iter().skip(1).zip(made) {
-        host::enable(dir, hierarchy, wanted, new)?;
+        enable(dir, hierarchy, wanted, new)?;
     }
     Ok(())
 }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use jobfence::host::is_systemd;
 use jobfence::scheduler::slurm::plugins::Slurm;
+use jobfence::sys::systemd::is_systemd;
 
 use crate::line::{self, Line};
 use crate::systemd::Service;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::bytes::mebibytes;
 use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
@@ -18,7 +19,6 @@ use jobfence::fence::present::{self, Step, Wanted};
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Level};
-use jobfence::bytes::mebibytes;
 use jobfence::requests::{REQUESTS, Requests, Word};
 use jobfence::scheduler::slurm::cores::Topology;
 use jobfence::scheduler::slurm::prolog::gpus::{self, Places};

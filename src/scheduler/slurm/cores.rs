@@ -16,6 +16,7 @@ use std::path::Path;
 
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
+use crate::policy::CoreMap;
 use crate::scheduler::slurm::conf::{self, Lines};
 use crate::sys::dir::Dir;
 
@@ -138,20 +139,6 @@ impl Topology {
         self.cores.len()
     }
 
-    /// The CPUs of these cores of Slurm's, with all hardware threads of each.
-    pub fn cpus_of(&self, cores: &CpuList) -> Result<CpuList> {
-        let mut cpus = CpuList::default();
-        for core in cores.iter() {
-            let found = usize::try_from(core).ok().and_then(|index| self.cores.get(index)).ok_or_else(|| {
-                Error::new(format!("Slurm grants core {core}, but this machine has {} cores", self.cores.len()))
-                    .value(cores)
-                    .hint("the node is configured with more cores than it has, or its CPUs= are hardware threads")
-            })?;
-            cpus = cpus.and(found);
-        }
-        Ok(cpus)
-    }
-
     /// All cores have equally many threads, and these are threads: in AMD's family 15h the kernel calls two cores siblings, and
     /// hwloc does not (`threadwithcoreid`, hwloc/topology-linux.c).
     fn check_threads(&self, cpus: &Dir) -> Result<()> {
@@ -214,6 +201,22 @@ impl Topology {
         let each: Vec<CpuList> = nodes.iter().map(|(cpus, _)| cpus.clone()).filter(|cpus| !cpus.is_empty()).collect();
         self.check_order("NUMA node", &each)?;
         self.check_order("group of NUMA nodes", &near(&nodes))
+    }
+}
+
+impl CoreMap for Topology {
+    /// The CPUs of these cores of Slurm's, with all hardware threads of each.
+    fn cpus_of(&self, cores: &CpuList) -> Result<CpuList> {
+        let mut cpus = CpuList::default();
+        for core in cores.iter() {
+            let found = usize::try_from(core).ok().and_then(|index| self.cores.get(index)).ok_or_else(|| {
+                Error::new(format!("Slurm grants core {core}, but this machine has {} cores", self.cores.len()))
+                    .value(cores)
+                    .hint("the node is configured with more cores than it has, or its CPUs= are hardware threads")
+            })?;
+            cpus = cpus.and(found);
+        }
+        Ok(cpus)
     }
 }
 

@@ -7,9 +7,10 @@ use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
 use jobfence::cgroup::protection;
 use jobfence::config::{Config, Loaded, Percent, SwapSpace};
 use jobfence::fence;
-use jobfence::host::{Host, is_delegated};
+use jobfence::host::Host;
 use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
 use jobfence::sys::dir::Dir;
+use jobfence::sys::systemd::is_delegated;
 
 use super::slurms;
 

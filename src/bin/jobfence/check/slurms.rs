@@ -8,6 +8,8 @@
 
 use std::time::{Duration, Instant};
 
+use jobfence::cgroup::base::fill;
+use jobfence::cgroup::handing_down::not_given;
 use jobfence::cgroup::layout::{Hierarchy, Kind, Version};
 use jobfence::cgroup::limits;
 use jobfence::cgroup::membership::{Membership, is_scope};
@@ -15,7 +17,7 @@ use jobfence::cgroup::walk;
 use jobfence::config::Candidate;
 use jobfence::error::Result;
 use jobfence::fence;
-use jobfence::host::{self, Host, not_given};
+use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::JobKey;
 use jobfence::scheduler::slurm::leftovers;
@@ -161,13 +163,13 @@ impl Likeness {
         remove_dead(Dir::open("/proc")?, &root, &prefix);
         let name = format!("{prefix}{}", std::process::id());
         let mut dir = root.ensure(&name)?;
-        host::fill(&root, &dir, hierarchy, true)?;
+        fill(&root, &dir, hierarchy, true)?;
         self.made.push((root, name));
         let task = (!hierarchy.has("freezer")).then(|| "task_0".to_owned());
         let below = [format!("uid_{}", key.uid), format!("job_{}", key.job), key.step_dir(1)];
         for name in below.into_iter().chain(task) {
             let child = dir.ensure(&name)?;
-            host::fill(&dir, &child, hierarchy, false)?;
+            fill(&dir, &child, hierarchy, false)?;
             if name.starts_with("job_") {
                 limit_memory(slurm, hierarchy, &child);
             }

@@ -16,7 +16,7 @@ use jobfence::fence::{self, Fence, LimitError};
 use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
-use jobfence::policy::{self, Plan};
+use jobfence::policy::{self, CoreMap, Plan};
 use jobfence::record::Records;
 use jobfence::requests::Word;
 use jobfence::scheduler::slurm::cores::Topology;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Our directory in each hierarchy, below which every fence stands, and what v1 needs written into a directory before anything
+//! can be in it.
+
+use nix::errno::Errno;
+
+use super::cpuset;
+use super::handing_down::enable;
+use super::layout::{Hierarchy, Version};
+use crate::error::{Error, Result};
+use crate::sys::dir::Dir;
+use crate::sys::systemd::is_delegated;
+
+/// Opens our directory in a hierarchy, which is `base` below its root, making it where that is ours to do, with the controllers enabled for what is below.
+pub fn open(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<Dir> {
+    let mut dir = hierarchy.open()?;
+    // systemd owns cgroup2: only the directory that it delegated to us is ours (CGROUP_DELEGATION.md).
+    let delegated = systemd && hierarchy.version == Version::V2;
+    for name in base.split('/') {
+        if !delegated {
+            enable(&dir, hierarchy, wanted, false)?;
+            let above = dir;
+            dir = match above.child(name) {
+                // Only a first launch after boot finds none. Of two at once each sees to use_hierarchy before it makes
+                // anything below.
+                Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
+                    let dir = above.ensure(name)?;
+                    count_children(&dir, hierarchy)?;
+                    dir
+                }
+                other => other?,
+            };
+            fill(&above, &dir, hierarchy, true)?;
+            continue;
+        }
+        dir = dir.child(name).map_err(|error| match error.kernel_errno() {
+            Some(Errno::ENOENT) => error.hint(
+                "the delegated scope does not exist: 'systemctl enable --now jobfence.service' makes it \
+                 (without an installation, 'jobfence hold')",
+            ),
+            _ => error,
+        })?;
+    }
+    if delegated && is_delegated(&dir) == Some(false) {
+        return Err(Error::new("systemd has not delegated the directory")
+            .at(dir.path())
+            .hint("jobfence.service makes one that is, if this is NAME.slice/NAME.scope: see CgroupBase"));
+    }
+    enable(&dir, hierarchy, wanted, false)?;
+    Ok(dir)
+}
+
+/// Makes a v1 memory directory count what its children use, which kernels before 5.11 do only when told to.
+fn count_children(dir: &Dir, hierarchy: &Hierarchy) -> Result<()> {
+    const FILE: &str = "memory.use_hierarchy";
+    if hierarchy.version == Version::V1
+        && hierarchy.has("memory")
+        && dir.read_if_there(FILE)?.is_some_and(|text| text.trim() == "0")
+    {
+        dir.write(FILE, "1")?;
+    }
+    Ok(())
+}
+
+/// Has a v1 cpuset directory have CPUs and memory nodes, without which no process can be put into it; `all`: no fewer than the one
+/// around it. Nothing to do in other hierarchies.
+pub fn fill(parent: &Dir, dir: &Dir, hierarchy: &Hierarchy, all: bool) -> Result<()> {
+    if hierarchy.version == Version::V1 && hierarchy.has("cpuset") {
+        return cpuset::inherit(parent, dir, all);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn hierarchy(mount: &Path, version: Version) -> Hierarchy {
+        let controllers = ["cpu", "memory"].map(str::to_owned).into();
+        Hierarchy { version, mount: mount.into(), root: "/".into(), controllers, name: None }
+    }
+
+    /// As before Linux 5.11, on a host where nobody has seen to it (without systemd).
+    #[test]
+    fn an_old_memory_directory_is_made_to_count_its_children() {
+        let temp = tempfile::tempdir().unwrap();
+        let (file, dir) = (temp.path().join("memory.use_hierarchy"), Dir::open(temp.path()).unwrap());
+        count_children(&dir, &hierarchy(temp.path(), Version::V1)).unwrap();
+        assert!(!file.exists(), "newer kernels have no such file");
+        for (version, after) in [(Version::V2, "0\n"), (Version::V1, "1")] {
+            fs::write(&file, "0\n").unwrap();
+            count_children(&dir, &hierarchy(temp.path(), version)).unwrap();
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(text.starts_with(after.trim()), "{text}");
+        }
+    }
+}
