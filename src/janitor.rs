@@ -8,15 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::fence;
+use crate::fence::{self, Freed, Opening};
 use crate::host::Host;
-use crate::job::Name;
+use crate::job::{JobKey, Name};
 use crate::record::job::{JobId, JobRecords};
 use crate::record::roll::{Entry, Kind, Roll, State};
-use crate::record::tracked::{self, TrackedRecords};
+use crate::record::tracked::{self, Others, TrackedRecords};
 use crate::record::{Header, Record, Records};
-use crate::scheduler::slurm::daemon_children;
-use crate::scheduler::slurm::leftovers::{self, Found, Marked};
+use crate::scheduler::{Found, LeftStep, Scheduler, Schedulers};
 use crate::sys::process;
 
 mod launch;
@@ -116,12 +115,12 @@ const PATIENCE_TO_LOOK: Duration = Duration::from_secs(1);
 
 /// Removes the steps of dead owners, until the deadline. Whatever the deadline, each of them that is looked at is killed: a process that does not
 /// die must not keep those of other steps alive.
-pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Result<Reaped> {
+pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
     if let Who::Launch(launch) = who {
         match records.roll(&host.boot_id) {
             Ok(Some(roll)) if roll.state() == State::Whole => {
-                return launch.take_turn(host, config, &records, roll, deadline);
+                return launch.take_turn((host, config, schedulers), &records, roll, deadline);
             }
             Ok(_) => {}
             Err(error) => log::debug!("looking at everything: {error}"),
@@ -130,18 +129,20 @@ pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Re
     let mut reaped = Reaped::default();
     // Before anything is looked at: who begins meanwhile adds his line.
     let roll = Roll::begin(records.dir(), &host.boot_id);
-    let all_claimed = restore(host, &records, &mut reaped);
+    let all_claimed = restore(host, schedulers, &records, &mut reaped);
     let mut living = reap_records(host, &records, records.list()?, &mut reaped, deadline);
     let near = match who {
         Who::Launch(launch) => Some(launch.daemon),
         Who::Daemon | Who::Command => None,
     };
-    let found = leftovers::find(host, near, &|record| is_markers_dead(host, record));
-    living.extend(found.others.iter().filter_map(|(record, path)| {
-        let is_ours = record.boot_id == host.boot_id;
-        is_ours.then(|| Some(record.header().entry(Kind::Theirs, path.to_str()?.to_owned())))?
-    }));
-    end_schedulers(host, config, &records, who, found, &mut reaped, deadline);
+    for scheduler in schedulers {
+        let found = scheduler.left(host, near, &|mark| is_wanted(host, mark));
+        living.extend(found.others.iter().filter_map(|(mark, path)| {
+            let header = Header::parse(mark).ok().filter(|header| header.boot_id == host.boot_id)?;
+            Some(header.entry(Kind::Theirs, path.to_str()?.to_owned()))
+        }));
+        end_schedulers(host, config, &records, who, (*scheduler, found), &mut reaped, deadline);
+    }
     let mut note = |done: Result<Vec<Entry>>| match done {
         Ok(entries) => living.extend(entries),
         Err(error) => reaped.failed.push(error.to_string()),
@@ -152,7 +153,7 @@ pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Re
         Who::Command => deadline.max(Instant::now() + PATIENCE_TO_LOOK),
         Who::Launch(_) | Who::Daemon => deadline,
     };
-    match reap_tracked(host, config, who, &mut reaped, to_look()) {
+    match reap_tracked(host, config, schedulers, who, &mut reaped, to_look()) {
         Ok(entries) => living.extend(entries),
         Err(error) => reaped.failed.push(error.to_string()),
     }
@@ -165,12 +166,16 @@ pub fn reap(host: &Host, config: &Config, who: Who<'_>, deadline: Instant) -> Re
     if matches!(who, Who::Command) {
         let mut unseen = Vec::new();
         // Without knowing whom others have, nobody is taken for a dead one's.
-        let swept = tracked::of_living(host, &config.run_dir)
-            .and_then(|of_living| daemon_children::sweep(host, &of_living, &mut unseen, to_look()));
-        match swept {
-            Ok(0) => {}
-            Ok(count) => reaped.removed.push(format!("{count} processes beside Slurm's daemons")),
-            Err(error) => reaped.failed.push(error.to_string()),
+        for scheduler in schedulers {
+            let mut unseen_here = Vec::new();
+            let swept = tracked::of_living(host, &config.run_dir)
+                .and_then(|of_living| scheduler.end_beside_daemons(host, &of_living, &mut unseen_here, to_look()));
+            unseen.append(&mut unseen_here);
+            match swept {
+                Ok(0) => {}
+                Ok(count) => reaped.removed.push(format!("{count} processes beside {}'s daemons", scheduler.name())),
+                Err(error) => reaped.failed.push(error.to_string()),
+            }
         }
         reaped.note_unseen(&unseen);
     }
@@ -210,7 +215,7 @@ fn reap_records(
 
 /// Writes records again that have been lost, from the marks of the directories. What bears none and is empty is removed.
 /// Whether each that has a mark has a record now.
-fn restore(host: &Host, records: &Records, reaped: &mut Reaped) -> bool {
+fn restore(host: &Host, schedulers: Schedulers, records: &Records, reaped: &mut Reaped) -> bool {
     let mut unseen = Vec::new();
     let lost = fence::unrecorded(host, records, &mut unseen);
     let mut all_claimed = unseen.is_empty();
@@ -221,7 +226,7 @@ fn restore(host: &Host, records: &Records, reaped: &mut Reaped) -> bool {
             Some(record) if record.pid_namespace != host.pid_namespace || record.boot_id != host.boot_id => Ok(()),
             // A living owner's, too: others look for it ('jobfence adopt').
             Some(record) => records.claim(record).map(drop),
-            None => fence::remove_if_empty(host, &found),
+            None => fence::remove_if_empty(host, &found, |record| is_served(host, schedulers, record)),
         };
         if let Err(error) = done {
             all_claimed &= found.record.is_none();
@@ -231,13 +236,24 @@ fn restore(host: &Host, records: &Records, reaped: &mut Reaped) -> bool {
     all_claimed
 }
 
-/// Ends what is in Slurm's own directories of dead steps, and removes them.
+/// Whether a step daemon of the step that a record names lives.
+fn is_served(host: &Host, schedulers: Schedulers, record: &Record) -> Result<bool> {
+    let (Some(job), Some(step)) = (record.job(), record.step()) else { return Ok(true) };
+    for scheduler in schedulers {
+        if scheduler.serves(&host.proc, job, step)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Ends what is in the scheduler's own directories of dead steps, and removes them.
 fn end_schedulers(
     host: &Host,
     config: &Config,
     records: &Records,
     who: Who<'_>,
-    found: Found,
+    (scheduler, found): (&dyn Scheduler, Found),
     reaped: &mut Reaped,
     deadline: Instant,
 ) {
@@ -245,12 +261,12 @@ fn end_schedulers(
     let Found { marked: found, shells, unseen, others: _ } = found;
     reaped.note_unseen(&unseen);
     // After the marks were read, and once for all of them.
-    let daemons = if found.is_empty() { Ok(Vec::new()) } else { process::step_daemons(&host.proc) };
+    let daemons = if found.is_empty() { Ok(Vec::new()) } else { scheduler.daemons(&host.proc) };
     let daemons = match daemons {
         Ok(daemons) => daemons,
         Err(error) => return reaped.failed.push(error.to_string()),
     };
-    let found: Vec<Marked> = found.into_iter().filter(|marked| !marked.is_alive(host, &daemons)).collect();
+    let found: Vec<Box<dyn LeftStep>> = found.into_iter().filter(|marked| !marked.is_alive(host, &daemons)).collect();
     if found.is_empty() && shells.is_empty() {
         return;
     }
@@ -307,6 +323,7 @@ fn end_schedulers(
 fn reap_tracked(
     host: &Host,
     config: &Config,
+    schedulers: Schedulers,
     who: Who<'_>,
     reaped: &mut Reaped,
     deadline: Instant,
@@ -325,14 +342,12 @@ fn reap_tracked(
         if matches!(who, Who::Launch(_)) && Instant::now() >= deadline {
             break;
         }
-        let others = match who {
+        let living = match who {
             Who::Command => Some(tracked::of_living(host, &config.run_dir)?),
             Who::Launch(_) | Who::Daemon => None,
         };
-        reaped.count_tracked(
-            tracked,
-            tracked::look_after(host, &config.run_dir, &records, tracked, others.as_ref(), deadline),
-        );
+        let others = living.as_ref().map(|living| Others { living, schedulers });
+        reaped.count_tracked(tracked, tracked::look_after(host, &config.run_dir, &records, tracked, others, deadline));
     }
     Ok(all.iter().map(tracked::Tracked::entry).collect())
 }
@@ -352,18 +367,22 @@ pub fn reap_job(host: &Host, config: &Config, id: &JobId, deadline: Instant) -> 
     Ok(reaped)
 }
 
-/// Whether who made a record is certainly dead.
-fn is_dead(host: &Host, header: &Header) -> Result<bool> {
-    if header.boot_id != host.boot_id {
-        return Ok(true);
-    }
-    // A pid of another namespace (a slurmd in a container) says nothing here: it is its own janitor's.
-    Ok::<_, Error>(header.pid_namespace == host.pid_namespace && !header.owner.is_alive(&host.proc)?)
+/// Whether who left a mark with this text is certainly dead.
+fn is_wanted(host: &Host, mark: &str) -> Result<Option<bool>> {
+    Record::parse(mark).ok().map(|record| record.is_left_behind(host)).transpose()
 }
 
-/// The same of a mark, which no other boot can have left: what names another is a container's.
-pub fn is_markers_dead(host: &Host, record: &Record) -> Result<bool> {
-    Ok(record.boot_id == host.boot_id && is_dead(host, &record.header())?)
+/// What a fence is made of, where this janitor frees its name, and no daemon is known.
+pub fn opening<'a>(host: &'a Host, config: &'a Config, schedulers: Schedulers, key: &'a JobKey) -> Opening<'a> {
+    Opening { host, config, schedulers, key, more: &[], daemon: None, free: free_name }
+}
+
+/// For a launch that wants this name.
+fn free_name(host: &Host, records: &Records, levels: &[String]) -> Result<Freed> {
+    reap_one(host, records, levels, Instant::now() + PATIENCE_AT_LAUNCH).map(|outcome| match outcome {
+        Outcome::Removed | Outcome::Gone => Freed::Free,
+        Outcome::Alive | Outcome::Busy => Freed::Taken,
+    })
 }
 
 /// Looks at one record and removes its step if the owner is dead.
@@ -371,13 +390,13 @@ pub fn reap_one(host: &Host, records: &Records, levels: &[String], deadline: Ins
     // Whatever release made it; only what a dead one left in this boot must be understood.
     match records.header(levels)? {
         None => return Ok(Outcome::Gone),
-        Some(header) if !is_dead(host, &header)? => return Ok(Outcome::Alive),
+        Some(header) if !header.is_dead(host)? => return Ok(Outcome::Alive),
         Some(_) => {}
     }
     let Some(_lock) = records.lock_janitor()? else { return Ok(Outcome::Busy) };
     // Once more under the lock: the record of a dead owner is removed only by a janitor, so this one is still the same.
     let Some(header) = records.header(levels)? else { return Ok(Outcome::Gone) };
-    if !is_dead(host, &header)? {
+    if !header.is_dead(host)? {
         return Ok(Outcome::Alive);
     }
     if header.boot_id == host.boot_id {

@@ -19,6 +19,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use crate::error::{Error, Result};
+use crate::host::Host;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 pub use crate::sys::process::Owner;
@@ -48,6 +49,15 @@ impl Header {
     /// Understands the beginning of a complete record of whatever release.
     pub fn parse(text: &str) -> Result<Self> {
         Self::split(text).map(|(header, _)| header)
+    }
+
+    /// Whether who made it is certainly dead.
+    pub fn is_dead(&self, host: &Host) -> Result<bool> {
+        if self.boot_id != host.boot_id {
+            return Ok(true);
+        }
+        // A pid of another namespace (a slurmd in a container) says nothing here: it is its own janitor's.
+        Ok(self.pid_namespace == host.pid_namespace && !self.owner.is_alive(&host.proc)?)
     }
 
     /// What its owner has, as a line in the roll.
@@ -119,6 +129,11 @@ impl Record {
     pub fn step(&self) -> Option<&str> {
         let step = self.levels.last()?.strip_prefix("step_")?;
         Some(step.split_once('.').map_or(step, |(step, _)| step))
+    }
+
+    /// Whether who left this as a mark is certainly dead. No other boot can have left one: what names another is a container's.
+    pub fn is_left_behind(&self, host: &Host) -> Result<bool> {
+        Ok(self.boot_id == host.boot_id && self.header().is_dead(host)?)
     }
 
     /// Understands a record. An incomplete one is an error, never a guess.

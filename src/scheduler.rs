@@ -1,4 +1,195 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The schedulers: a room for each.
+//! What the rest of the house asks a scheduler: where it keeps the processes of a step, what its dead daemons have left, and its words.
+//!
+//! Nobody below this knows which schedulers there are: whoever needs them is handed a list. `all` has that list, one row for each.
 
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::membership::Membership;
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::job::JobKey;
+use crate::policy::Level;
+use crate::sys::dir::Dir;
+use crate::sys::process::Owner;
+
+pub mod all;
 pub mod slurm;
+
+/// Those that may have directories or daemons on this host.
+pub type Schedulers = &'static [&'static dyn Scheduler];
+
+/// One scheduler.
+pub trait Scheduler: Sync + fmt::Debug {
+    /// As messages call it.
+    fn name(&self) -> &'static str;
+
+    /// Where it keeps a process in this hierarchy. `None`: in no directory that it has made for a job.
+    fn placement(&self, member: &Membership, hierarchy: &Hierarchy) -> Option<Placement>;
+
+    /// Whether such directories are this step's, as far as their names tell.
+    fn is_step_of(&self, placement: &Placement, key: &JobKey, version: Version) -> bool;
+
+    /// The directory that it would make for a step that does not exist, for people: seen from the mount point, with a `*` for what is not
+    /// known. `None` where it has none of this level.
+    fn would_make(&self, version: Version, key: &JobKey, level: Level) -> Option<String>;
+
+    /// The directories of a job that are there now, in a hierarchy with this root. `is_its` is asked about a job's directory that does
+    /// not bear the job's number; `whose` is the user, and that number. Why there may be more is added to `unseen`.
+    fn present(
+        &self,
+        hierarchy: &Hierarchy,
+        root: &Dir,
+        whose: (u32, &str),
+        is_its: &mut dyn FnMut(&str, &Dir) -> bool,
+        unseen: &mut Vec<Error>,
+    ) -> Vec<Present>;
+
+    /// Whether this process is one of its step daemons.
+    fn is_daemon(&self, proc: &Dir, pid: i32) -> bool;
+
+    /// Its step daemons on this host that live, each with the title that it has given itself.
+    fn daemons(&self, proc: &Dir) -> Result<Vec<Titled>>;
+
+    /// Whether a step daemon of this very step lives.
+    fn serves(&self, proc: &Dir, job: &str, step: &str) -> Result<bool>;
+
+    /// Finds its own directories that bear our mark: of the same daemons as the one that is at `near`, or all there are.
+    fn left(&self, host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> Found;
+
+    /// The same where a step's directory has this path, or had it: itself, and what is around it if it is gone.
+    fn left_at(&self, host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut Found);
+
+    /// Ends what dead step daemons have left beside those that live, in no step's directory, and returns how many processes that were.
+    /// Nobody `of_living`, who are known to be another step's. Why not all could be looked at is added to `unseen`.
+    fn end_beside_daemons(
+        &self,
+        host: &Host,
+        of_living: &BTreeSet<Owner>,
+        unseen: &mut Vec<Error>,
+        deadline: Instant,
+    ) -> Result<usize>;
+
+    /// What starts its step daemons on a node.
+    fn node_daemon(&self) -> &'static str;
+
+    /// Which setting, and where, keeps it from denying devices itself.
+    fn without_devices(&self) -> &'static str;
+
+    /// Which setting keeps it from having cgroups itself.
+    fn without_cgroups(&self) -> &'static str;
+
+    /// What its users call a queue.
+    fn queue(&self) -> &'static str;
+
+    /// The option by which its users ask for more memory.
+    fn memory_option(&self) -> &'static str;
+}
+
+/// A process, and its title.
+pub type Titled = (Owner, String);
+
+/// Whether what bears a mark with this text is wanted. `None`: the text is not understood, and what bears it stays.
+pub type IsWanted<'a> = &'a dyn Fn(&str) -> Result<Option<bool>>;
+
+/// Where a scheduler keeps a process in one hierarchy, by paths as `/proc/PID/cgroup` shows them.
+#[derive(Debug, Clone)]
+pub struct Placement {
+    /// Whose directories they are.
+    pub scheduler: &'static dyn Scheduler,
+    /// The job's directory.
+    pub job: String,
+    /// The step's directory, where the process is below one: some schedulers keep a step daemon itself in the job's.
+    pub step: Option<String>,
+    /// The directory of the process's task, if that has one of its own.
+    pub task: Option<String>,
+    /// Whether a step daemon may be there.
+    pub is_daemons: bool,
+    /// Whether a step's tasks are there, and no daemon.
+    pub is_tasks: bool,
+    /// What is in a step's directory.
+    pub dirs: &'static StepDirs,
+}
+
+/// The scheduler's own names of directories below a job's.
+#[derive(Debug, PartialEq, Eq)]
+pub struct StepDirs {
+    /// With which the name of each step begins.
+    pub steps: &'static str,
+    /// Which of a step's holds its processes; `None`: its own.
+    pub processes: Option<&'static str>,
+    /// With which the name of each task's begins.
+    pub tasks: &'static str,
+    /// Which step was told what the whole job has.
+    pub whole: &'static str,
+}
+
+/// A job's directory that is there.
+#[derive(Debug)]
+pub struct Present {
+    /// That of all the user's jobs, if there is one.
+    pub user: Option<PathBuf>,
+    /// The job's.
+    pub job: Dir,
+    /// What is in it.
+    pub dirs: &'static StepDirs,
+}
+
+/// What dead daemons have left in directories of the scheduler's, and what could not be looked at.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Those that are not wanted: their marks, and where they are.
+    pub others: Vec<(String, PathBuf)>,
+    /// Steps' directories that are wanted.
+    pub marked: Vec<Box<dyn LeftStep>>,
+    /// Empty ones around steps that are gone.
+    pub shells: Vec<Box<dyn LeftShell>>,
+    /// Why there may be more.
+    pub unseen: Vec<Error>,
+}
+
+/// A step's directory with our mark.
+pub trait LeftStep: fmt::Debug {
+    /// For people.
+    fn path(&self) -> String;
+
+    /// Whether one of these step daemons, who were there when the mark had been read, may be at work in there.
+    fn is_alive(&self, host: &Host, daemons: &[Titled]) -> bool;
+
+    /// Ends what is in there and says whether there was anybody; an error where somebody stays. `Ok(false)` also where it is somebody's
+    /// that lives.
+    fn end(&self, host: &Host, deadline: Instant) -> Result<bool>;
+
+    /// Removes it. `Ok(false)`: it is somebody's that lives, or is gone.
+    fn remove(&self, host: &Host, deadline: Instant) -> Result<bool>;
+}
+
+/// A job's or a user's directory with nothing in it.
+pub trait LeftShell: fmt::Debug {
+    /// For people.
+    fn path(&self) -> String;
+
+    /// Removes it. `Ok(false)`: somebody is in it again, or it is gone.
+    fn remove(&self, deadline: Instant) -> Result<bool>;
+}
+
+/// Where one of these schedulers keeps a process in a hierarchy.
+pub fn placement(
+    schedulers: &[&'static dyn Scheduler],
+    member: &Membership,
+    hierarchy: &Hierarchy,
+) -> Option<Placement> {
+    schedulers.iter().find_map(|scheduler| scheduler.placement(member, hierarchy))
+}
+
+impl Placement {
+    /// The directory that holds the step's processes, and none of the scheduler's.
+    pub fn processes(&self) -> Option<String> {
+        let step = self.step.as_ref()?;
+        Some(self.dirs.processes.map_or_else(|| step.clone(), |below| format!("{step}/{below}")))
+    }
+}

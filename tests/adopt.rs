@@ -65,7 +65,7 @@ impl Site {
 
     fn step(&self, uid: u32, job: &str, step: &str) -> Step {
         let key = JobKey { node: None, uid, job: Name::new(job).unwrap(), step: Name::new(step).unwrap() };
-        let mut fence = Fence::open(&self.host(), &self.config, &key, None).unwrap();
+        let mut fence = common::open(&self.host(), &self.config, &key, None).unwrap();
         let (cpus, memory) = (Some(Cpus::whole(1)), Some(100 << 20));
         let grant = Grant::whole(cpus, memory);
         assert!(fence.limit(&policy::plan(&self.config, &grant).0).is_empty());

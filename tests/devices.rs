@@ -328,7 +328,7 @@ fn in_slurms_own(site: &Site, mount: &Path, step: &Path) -> (Fence, Host, Child)
     let host = Host::read(&config).unwrap();
     let daemon = Membership::read(&host.proc, std::process::id().cast_signed()).unwrap();
     let key = JobKey { node: None, uid: 65_534, job: Name::new("1").unwrap(), step: Name::new("0").unwrap() };
-    let mut fence = Fence::open(&host, &config, &key, Some(&daemon)).unwrap();
+    let mut fence = common::open(&host, &config, &key, Some(&daemon)).unwrap();
     assert_eq!(fence.limit(&policy::plan(&config, &Grant::default()).0), vec![]);
     fs::create_dir_all(step.join("task_0")).unwrap();
     let script = format!("cd {} && read line && : <kmsg && echo so far && : <loop-control", site.path());

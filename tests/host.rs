@@ -29,7 +29,8 @@ use jobfence::fence::limiting::{self, Place};
 use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
 use jobfence::job::{Cpus, Grant, JobKey, Name};
-use jobfence::policy::{self, Level, Limits};
+use jobfence::policy::{self, CoreMap, Level, Limits};
+use jobfence::scheduler::all::ALL;
 use jobfence::scheduler::slurm::cores::Topology;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process::{Owner, is_ending};
@@ -118,7 +119,7 @@ fn grant(cpus: u32, mib: u64) -> Grant {
 }
 
 fn open(site: &Site, step: &str, grant: &Grant) -> Fence {
-    let mut fence = Fence::open(&site.host(), &site.config, &key(step), None).unwrap();
+    let mut fence = common::open(&site.host(), &site.config, &key(step), None).unwrap();
     let (plan, errors) = policy::plan(&site.config, grant);
     assert!(errors.is_empty(), "{errors:?}");
     let errors = fence.limit(&plan);
@@ -172,7 +173,7 @@ fn what_is_explained_is_what_is_written() {
     };
     let (plan, errors) = policy::plan(&site.config, &grant(2, 200));
     assert!(errors.is_empty(), "{errors:?}");
-    let (lines, errors) = explain(&site.host(), &site.config, &[], &key("0"), &plan, |_| false, false).unwrap();
+    let (lines, errors) = explain(&site.host(), &site.config, &[], &key("0"), &plan, |_| None, false).unwrap();
     assert_eq!(errors, []);
     let mut fence = open(&site, "0", &grant(2, 200));
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
@@ -230,7 +231,7 @@ fn a_step_runs_on_the_cpus_of_its_cores_within_those_of_its_job() {
         plan
     };
     let cpus = |cores: &str| topology.cpus_of(&list(cores)).unwrap();
-    let mut first = Fence::open(&site.host(), &site.config, &key("0"), None).unwrap();
+    let mut first = common::open(&site.host(), &site.config, &key("0"), None).unwrap();
     assert_eq!(first.limit(&planned("0-1", "1")), []);
     let of = |fence: &Fence, job: bool| {
         let (dir, _) = dir_of(&site, fence, "cpuset", job);
@@ -244,7 +245,7 @@ fn a_step_runs_on_the_cpus_of_its_cores_within_those_of_its_job() {
     assert_eq!(allowed(), cpus("1"));
 
     // The job loses a core, and with it the step that has it: v1 would refuse that from the top down.
-    let mut second = Fence::open(&site.host(), &site.config, &key("1"), None).unwrap();
+    let mut second = common::open(&site.host(), &site.config, &key("1"), None).unwrap();
     assert_eq!(second.limit(&planned("0", "0")), []);
     assert_eq!((of(&second, true), of(&second, false)), (cpus("0"), cpus("0")));
     assert_eq!(allowed(), cpus("0"));
@@ -294,7 +295,7 @@ fn huge_pages_are_limited_where_they_are_touched_and_where_they_are_reserved() {
     }
     fence.close(soon()).unwrap();
     site.config.max_huge_pages = HugePages::parse("8K:1M").unwrap();
-    let mut fence = Fence::open(&host, &site.config, &key("0"), None).unwrap();
+    let mut fence = common::open(&host, &site.config, &key("0"), None).unwrap();
     let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
     let said: Vec<String> = errors.iter().map(|(limit, error)| format!("{limit}: {error}")).collect();
     assert!(
@@ -334,7 +335,7 @@ fn cpus_that_slurm_has_set_stay() {
             fs::write(dir.join("cpuset.cpus"), cpus).unwrap();
         }
         let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
-        let mut fence = Fence::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();
+        let mut fence = common::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();
         let mut plan = policy::plan(&site.config, &grant(1, 100)).0;
         (plan.job.cores, plan.step.cores) = (Some(list("1")), Some(list("1")));
         assert_eq!(fence.limit(&plan), []);
@@ -496,7 +497,7 @@ fn a_quota_that_the_loaded_scheduler_ignores_is_not_set() {
     let loaded = |everybody| LoadedScheduler { name: "simple".to_owned(), everybody };
     let errors = |site: &Site, everybody| {
         let host = Host { scheduler: Some(loaded(everybody)), ..site.host() };
-        let mut fence = Fence::open(&host, &site.config, &key("0"), None).unwrap();
+        let mut fence = common::open(&host, &site.config, &key("0"), None).unwrap();
         let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
         fence.close(soon()).unwrap();
         errors
@@ -540,10 +541,13 @@ fn what_a_dead_owner_left_is_removed_and_what_a_living_one_has_is_not() {
     let mut owner = site.child("own a step with a straggler and say so");
     let straggler = read_line(&mut owner);
     assert!(site.left().iter().any(|path| path.ends_with("job_1/step_7")), "{:?}", site.left());
-    assert_eq!(janitor::reap(&site.host(), &site.config, Who::Command, soon()).unwrap().removed, Vec::<String>::new());
+    assert_eq!(
+        janitor::reap(&site.host(), &site.config, ALL, Who::Command, soon()).unwrap().removed,
+        Vec::<String>::new()
+    );
     owner.kill().unwrap();
     owner.wait().unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, Who::Command, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::Command, soon()).unwrap();
     assert_eq!(reaped.removed, ["uid_65534/job_1/step_7"]);
     assert_eq!((reaped.alive, reaped.failed), (1, Vec::new()));
     assert!(!is_running(&straggler), "{straggler} lives");
@@ -578,7 +582,7 @@ fn a_record_of_another_boot_is_forgotten_and_kills_nobody() {
     fs::write(&record, other).unwrap();
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, Who::Command, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::Command, soon()).unwrap();
     assert_eq!(reaped.removed.len(), 1);
     assert!(child.try_wait().unwrap().is_none(), "the child was killed");
     let mut fence = fence;
@@ -593,7 +597,7 @@ fn a_record_that_is_not_understood_is_left_alone() {
     let mut fence = open(&site, "0", &grant(1, 100));
     let record = site.config.run_dir.join("uid_65534,job_1,step_5");
     fs::write(&record, "jobfence-record 9\n").unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, Who::Command, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::Command, soon()).unwrap();
     assert_eq!((reaped.removed.len(), reaped.alive, reaped.failed.len()), (0, 1, 1));
     fs::remove_file(record).unwrap();
     fence.close(soon()).unwrap();
@@ -619,7 +623,7 @@ fn a_step_of_another_release_keeps_its_name_while_it_may_live() {
     }
     // Another boot's directories are gone, whatever they were.
     change("boot_id=", "boot_id=other");
-    let reaped = janitor::reap(&site.host(), &site.config, Who::Command, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::Command, soon()).unwrap();
     assert_eq!((reaped.removed.len(), reaped.failed.len()), (1, 0));
     assert!(!record.exists());
     first.close(soon()).unwrap();
@@ -846,7 +850,7 @@ fn who_reads_and_writes_a_disk_keeps_to_his_rate() {
     }
     let mut fences = ["0", "1"].map(|job| {
         let key = JobKey { job: Name::new(job).unwrap(), ..key("0") };
-        let mut fence = Fence::open(&host, &site.config, &key, None).unwrap();
+        let mut fence = common::open(&host, &site.config, &key, None).unwrap();
         let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
         assert!(errors.is_empty(), "{errors:?}");
         fence
@@ -889,7 +893,7 @@ fn what_is_on_no_disk_is_said_and_the_rest_is_throttled() {
     let device = disk.device.as_str();
     let site = io_site("io-none", &format!("/dev/shm rbps=1M; {device} riops=50; /nowhere/at/all wiops=1"));
     let host = site.host();
-    let mut fence = Fence::open(&host, &site.config, &key("0"), None).unwrap();
+    let mut fence = common::open(&host, &site.config, &key("0"), None).unwrap();
     let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
     let said: Vec<String> = errors.iter().map(|(limit, error)| format!("{limit}: {error}")).collect();
     let (dir, version) = dir_of(&site, &fence, "io", false);
@@ -934,7 +938,7 @@ fn what_v1_cannot_throttle_together_is_said() {
     let Some(disk) = Loop::new(8) else { return common::skip("no loop device can be made") };
     let mut site = Site::new("io-user");
     site.config.io_max_per_user = IoRules::parse(&format!("{} rbps=1M", disk.device)).unwrap();
-    let mut fence = Fence::open(&site.host(), &site.config, &key("0"), None).unwrap();
+    let mut fence = common::open(&site.host(), &site.config, &key("0"), None).unwrap();
     let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
     let (step, version) = dir_of(&site, &fence, "io", false);
     let user = Dir::open(step.path().parent().unwrap().parent().unwrap()).unwrap();
@@ -954,7 +958,7 @@ fn what_v1_cannot_throttle_together_is_said() {
 fn a_job_has_a_weight_of_io_where_the_kernel_has_any() {
     let mut site = Site::new("io-weight");
     site.config.io_weight = Some(50);
-    let mut fence = Fence::open(&site.host(), &site.config, &key("0"), None).unwrap();
+    let mut fence = common::open(&site.host(), &site.config, &key("0"), None).unwrap();
     let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
     let (job, version) = dir_of(&site, &fence, "io", true);
     let user = Dir::open(job.path().parent().unwrap()).unwrap();
@@ -974,7 +978,7 @@ fn when_a_job_ends_its_users_weight_of_io_is_that_of_the_others() {
     let plan = policy::plan(&site.config, &grant(1, 100)).0;
     let begin = |job: &str| {
         let key = JobKey { job: Name::new(job).unwrap(), ..key("0") };
-        let mut fence = Fence::open(&site.host(), &site.config, &key, None).unwrap();
+        let mut fence = common::open(&site.host(), &site.config, &key, None).unwrap();
         fence.limit(&plan);
         fence
     };
@@ -1046,7 +1050,7 @@ fn who_uses_all_that_was_granted_is_not_throttled() {
 fn a_job_is_limited_where_its_user_cannot_be() {
     let mut site = Site::new("user-fails");
     site.config.max_cpus_per_user = Some(Cpus::whole(4));
-    let fence = Fence::open(&site.host(), &site.config, &key("0"), None).unwrap();
+    let fence = common::open(&site.host(), &site.config, &key("0"), None).unwrap();
     let (job, version) = dir_of(&site, &fence, "cpu", true);
     let mut fence = fence;
     // v1 refuses more than what is around has.
@@ -1077,7 +1081,7 @@ fn a_missing_controller_is_named() {
     for hierarchy in &mut host.layout.hierarchies {
         hierarchy.controllers.remove("memory");
     }
-    let mut fence = Fence::open(&host, &site.config, &key("0"), None).unwrap();
+    let mut fence = common::open(&host, &site.config, &key("0"), None).unwrap();
     let (plan, _) = policy::plan(&site.config, &grant(1, 100));
     let errors = fence.limit(&plan);
     let limits: Vec<Limit> = errors.iter().map(|(limit, _)| *limit).collect();
@@ -1119,7 +1123,7 @@ fn nothing_is_left_when_a_step_cannot_be_made() {
     // The last hierarchy is not where it is said to be, when the others have been made already.
     let memory = host.layout.hierarchies.iter_mut().find(|h| h.has("memory")).unwrap();
     memory.mount = PathBuf::from("/proc");
-    let error = Fence::open(&host, &site.config, &key("0"), None).unwrap_err().to_string();
+    let error = common::open(&host, &site.config, &key("0"), None).unwrap_err().to_string();
     assert!(error.contains("not a cgroup file system"), "{error}");
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
@@ -1299,7 +1303,7 @@ fn where_the_scheduler_has_its_own_directories_those_are_limited() {
     let site = Site::new("overlay");
     let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
     // Ours first, as on v1 and with task/cgroup: what Slurm will do cannot be seen from its daemon.
-    let mut fence = Fence::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();
+    let mut fence = common::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();
     let (plan, _) = policy::plan(&site.config, &grant(1, 100));
     assert_eq!(fence.limit(&plan), vec![]);
     let before = site.left().len();
@@ -1343,7 +1347,7 @@ fn limits_that_the_scheduler_has_set_stay() {
     site.config.allowed_swap_space = Percent::from_hundredths(5000);
     let slurms = Slurms::make(&site, &["memory"]);
     let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
-    let mut fence = Fence::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();
+    let mut fence = common::open(&site.host(), &site.config, &key("0"), Some(&daemon)).unwrap();
     let (plan, _) = policy::plan(&site.config, &grant(1, 100));
     assert_eq!(fence.limit(&plan), vec![]);
     let (_, step, version) = slurms.job_and_step("memory");
@@ -1375,7 +1379,7 @@ fn another_steps_directory_is_not_limited_for_this_one() {
     // On v2 a job's directory need not have its number, and nobody but root moves a task there.
     let others = if slurms.tasks[0].1 == Version::V1 { vec![key("1"), other_job] } else { vec![key("1")] };
     for other in others {
-        let mut fence = Fence::open(&site.host(), &site.config, &other, Some(&daemon)).unwrap();
+        let mut fence = common::open(&site.host(), &site.config, &other, Some(&daemon)).unwrap();
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         slurms.take(child.id());
         let error = fence.attach(&site.host(), child.id().cast_signed(), None).unwrap_err().to_string();
@@ -1406,7 +1410,7 @@ fn a_step_daemon_within_another_step_leaves_that_alone() {
         let others =
             if *version == Version::V2 { vec![key("1"), other_job, key("0")] } else { vec![key("1"), other_job] };
         for other in others {
-            let opened = Fence::open(&host, &site.config, &other, Some(&daemon)).map(|mut fence| {
+            let opened = common::open(&host, &site.config, &other, Some(&daemon)).map(|mut fence| {
                 let (plan, _) = policy::plan(&site.config, &grant(1, 100));
                 fence.limit(&plan);
                 fence.close(soon())
@@ -1444,7 +1448,7 @@ fn a_step_daemon_in_its_own_leaf_shows_where_its_step_is() {
     let member = Membership::read(&host.proc, daemon.id().cast_signed()).unwrap();
     let mut task = Command::new("sleep").arg("1000").spawn().unwrap();
     slurms.take(task.id());
-    let mut fence = Fence::open(&host, &site.config, &key("0"), Some(&member)).unwrap();
+    let mut fence = common::open(&host, &site.config, &key("0"), Some(&member)).unwrap();
     assert!(fence.has_overlay(), "{}", fence.placement());
     fence.close(soon()).unwrap();
     assert_eq!(task.wait().unwrap().signal(), Some(libc::SIGKILL));
@@ -1471,7 +1475,7 @@ fn who_has_only_looked_where_a_process_is_ends_nobody_there() {
         let other = Command::new("sleep").arg("1000").spawn().unwrap();
         slurms.take(other.id());
         let member = |child: &Child| Membership::read(&host.proc, child.id().cast_signed()).unwrap();
-        let mut fence = Fence::open(&host, &site.config, &key("1"), Some(&member(&daemon))).unwrap();
+        let mut fence = common::open(&host, &site.config, &key("1"), Some(&member(&daemon))).unwrap();
         fence.look_from(&member(&other));
         assert!(fence.placement().contains("job_1/step_0"), "{}", fence.placement());
         fence.close(soon()).unwrap();
@@ -1506,7 +1510,7 @@ fn giving_way_in_a_process_with_other_descriptors_leaves_none_behind() {
         let daemon = scope.spawn(|| {
             with_descriptors_of_its_own();
             let before = count();
-            let mut fence = Fence::open(&host, &site.config, &key("0"), Some(&ours)).unwrap();
+            let mut fence = common::open(&host, &site.config, &key("0"), Some(&ours)).unwrap();
             std::thread::scope(|scope| {
                 let contained = scope.spawn(|| {
                     with_descriptors_of_its_own();
@@ -1541,7 +1545,7 @@ fn a_name_that_never_becomes_free_is_given_up() {
         fs::write(file, text.replace("step_0\n", &format!("{name}\n"))).unwrap();
     }
     let error =
-        Fence::open(&site.host(), &site.config, &key("0"), None).map(|mut fence| fence.close(soon())).unwrap_err();
+        common::open(&site.host(), &site.config, &key("0"), None).map(|mut fence| fence.close(soon())).unwrap_err();
     assert!(error.to_string().contains("a hundred times"), "{error}");
     (2..=101).for_each(|again| fs::remove_file(record(again).0).unwrap());
     fence.close(soon()).unwrap();

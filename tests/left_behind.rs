@@ -20,13 +20,14 @@ use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::membership::Membership;
 use jobfence::cgroup::{mark, walk};
 use jobfence::config::{Config, SwapSpace};
-use jobfence::fence::{Fence, own};
+use jobfence::fence::own;
 use jobfence::host::Host;
 use jobfence::janitor::{self, Launch, Reaped, Who};
 use jobfence::job::{JobKey, Name};
 use jobfence::record::job::{JobId, JobRecords};
-use jobfence::record::tracked::{Tracked, TrackedRecords, Tracker, VARIABLE, mark as mark_of};
+use jobfence::record::tracked::{Others, Tracked, TrackedRecords, Tracker, VARIABLE, mark as mark_of};
 use jobfence::record::{Record, Records};
+use jobfence::scheduler::all::ALL;
 use jobfence::scheduler::slurm::daemon_children;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process::{self, Owner};
@@ -70,7 +71,7 @@ impl Site {
     }
 
     fn reap(&self, who: Who<'_>) -> Reaped {
-        janitor::reap(&self.host(), &self.config, who, soon()).unwrap()
+        janitor::reap(&self.host(), &self.config, ALL, who, soon()).unwrap()
     }
 
     fn role(&self, role: &str) -> Owning {
@@ -212,7 +213,7 @@ fn role() {
     let host = Host::read(&config).unwrap();
     let pids = match role.as_str() {
         "own" => {
-            let mut fence = Fence::open(&host, &config, &key(), None).unwrap();
+            let mut fence = common::open(&host, &config, &key(), None).unwrap();
             let child = sleep().spawn().unwrap();
             fence.attach(&host, child.id().cast_signed(), None).unwrap();
             std::mem::forget(fence);
@@ -266,7 +267,7 @@ fn overlay(host: &Host, config: &Config, name: &str) -> Vec<i32> {
         constrain_swap_space: SwapSpace::No,
         ..config.clone()
     };
-    let mut fence = Fence::open(host, &off, &key(), Some(&daemon)).unwrap();
+    let mut fence = common::open(host, &off, &key(), Some(&daemon)).unwrap();
     let pid = task.id().cast_signed();
     assert_eq!(fence.attach(host, pid, None).unwrap(), vec![]);
     std::mem::forget(fence);
@@ -323,7 +324,7 @@ fn where_no_cgroups_can_be_seen_their_records_stay_and_processes_are_looked_afte
     let reap = |who| {
         let (host, why) = Host::read_what_there_is(&config).unwrap();
         assert!(why.is_some() && !host.has_cgroups());
-        janitor::reap(&host, &config, who, soon()).unwrap()
+        janitor::reap(&host, &config, ALL, who, soon()).unwrap()
     };
     assert_eq!((reap(Who::Command).alive, tracked.all_live()), (2, true));
     fenced.die();
@@ -401,7 +402,7 @@ fn what_the_scheduler_left_of_a_dead_step_goes_and_a_living_ones_stays() {
     site.config.reap_scheduler_leftovers = true;
     // Somebody else has taken all the time: it is over at once, and an ordinary step is gone all the same.
     let host = site.host();
-    let reaped = janitor::reap(&host, &site.config, Who::Daemon, Instant::now()).unwrap();
+    let reaped = janitor::reap(&host, &site.config, ALL, Who::Daemon, Instant::now()).unwrap();
     assert!(!reaped.removed.is_empty() && reaped.failed.is_empty(), "{reaped:?}");
     assert_eq!(site.left(), Vec::<PathBuf>::new());
     site.remove_tops();
@@ -908,7 +909,8 @@ fn however_many_cannot_be_read_there_is_an_end_to_looking() {
     let (ended, took) = where_unreadable(&site, &children, || {
         let began = Instant::now();
         let deadline = began + Duration::from_millis(300);
-        (step.end(&site.host(), Some(&[].into()), deadline).map_err(|error| error.to_string()), began.elapsed())
+        let others = Others { living: &[].into(), schedulers: ALL };
+        (step.end(&site.host(), Some(others), deadline).map_err(|error| error.to_string()), began.elapsed())
     });
     let why = ended.unwrap_err();
     assert!(why.starts_with("there was no time left to look at every process"), "{why}");

@@ -19,6 +19,7 @@ use jobfence::cgroup::layout::Kind;
 use jobfence::cgroup::membership::Membership;
 use jobfence::fence;
 use jobfence::janitor::{self, Launch, Who};
+use jobfence::scheduler::all::ALL;
 use nix::unistd::Pid;
 use place::{Place, Split, soon};
 use removal::{End, Step};
@@ -220,6 +221,7 @@ fn beside(place: &Place, rounds: u32) -> Result<(), Failure> {
         janitor::reap(
             &place.host,
             &place.config,
+            ALL,
             Who::Launch(Launch { daemon: &here, key: None, all: false }),
             soon(),
         )?;

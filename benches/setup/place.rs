@@ -13,6 +13,7 @@ use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Plan};
+use jobfence::scheduler::all::ALL;
 use jobfence::sys::dir::Dir;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use tempfile::TempDir;
@@ -92,7 +93,7 @@ impl Place {
         let start = Instant::now();
         let host = Host::read(&self.config)?;
         let read = Instant::now();
-        let mut fence = Fence::open(&host, &self.config, &self.key, None)?;
+        let mut fence = Fence::open(&janitor::opening(&host, &self.config, ALL, &self.key))?;
         let open = Instant::now();
         let errors = fence.limit(&self.plan());
         let split = Split { host: read - start, open: open - read, limit: open.elapsed() };

@@ -24,6 +24,7 @@ use crate::host::Host;
 use crate::job::{JobKey, Name};
 use crate::launch::{self, Answer, NotFenced};
 use crate::record::{Owner, Record, Records};
+use crate::scheduler::{self, all::ALL};
 use crate::sys::dir::Dir;
 use crate::sys::process;
 
@@ -281,14 +282,16 @@ fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> R
 /// The hierarchies that are used, but for those in which Slurm itself holds the process.
 fn others<'a>(host: &'a Host, config: &Config, membership: &Membership) -> Result<Vec<&'a Hierarchy>> {
     let mut used = host.hierarchies(&fence::controllers(config))?;
-    used.retain(|h| membership.slurms_own(h).is_none());
+    used.retain(|h| scheduler::placement(ALL, membership, h).is_none());
     Ok(used)
 }
 
 /// Where Slurm itself holds the process, if it does.
 fn slurms(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Option<Outcome> {
     let used = host.hierarchies(&fence::controllers(config)).ok()?;
-    let path = used.iter().find_map(|h| membership.path_in(h).filter(|_| membership.slurms_own(h).is_some()))?;
+    let path = used
+        .iter()
+        .find_map(|h| membership.path_in(h).filter(|_| scheduler::placement(ALL, membership, h).is_some()))?;
     Some(Outcome::Slurms { pid, path: path.to_owned() })
 }
 
@@ -390,7 +393,7 @@ impl Candidate {
         let ended = || Error::new(format!("process {pid} has ended"));
         self.wait_until_made(host, config, before, deadline);
         let records = Records::open(&config.run_dir)?;
-        let mut fence = match Fence::of_another(host, records, self.key.clone(), &self.record, before) {
+        let mut fence = match Fence::of_another(host, ALL, records, self.key.clone(), &self.record, before) {
             Ok(fence) => fence,
             // What was ours has given way to Slurm's.
             Err(error) => return slurms(host, config, pid, before).ok_or(error),

@@ -30,6 +30,7 @@ use crate::job::{Cpus, Grant, JobKey, Name};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Told, end};
 use crate::policy;
 use crate::requests::Word;
+use crate::scheduler::all::ALL;
 use crate::sys::dir::Dir;
 
 /// What to run, as whom, within which limits.
@@ -85,7 +86,7 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
     let config = &exactly(config, request);
     let host = Host::read(config)?;
     let requests = &Word::default();
-    let begin = Begin { host: &host, config, key: &key, requests, daemon: None };
+    let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None };
     let Begun { mut fence, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
     let kernel_log = KernelLog::open().ok();
     let attach = |fence: &mut Fence, pid: Pid| {

@@ -4,15 +4,17 @@
 use std::path::PathBuf;
 
 use super::limiting::{self, Place, Write};
-use super::{IDLE, LimitError, controllers, in_mount, lowers_io};
+use super::open::lowers_io;
+use super::{IDLE, LimitError, controllers, in_mount};
 use crate::cgroup::disk::Disks;
-use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::limits::CPU_IDLE;
 use crate::config::{Config, Limit};
 use crate::error::Result;
 use crate::host::Host;
 use crate::job::JobKey;
 use crate::policy::{Level, Plan};
+use crate::scheduler::Scheduler;
 
 /// One limit of one directory.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub struct Line {
     pub limit: Limit,
     /// Whose directory it is.
     pub level: Level,
-    /// The directory; as far as it is known, where it is Slurm's.
+    /// The directory; as far as it is known, where it is a scheduler's.
     pub dir: PathBuf,
     /// What is written into its files, or why that cannot be.
     pub writes: Result<Vec<Write>>,
@@ -29,18 +31,18 @@ pub struct Line {
     pub keys: &'static [&'static str],
 }
 
-/// Every limit of a step, the outermost directory first, and what cannot be limited. `is_overlay` says in which hierarchies the
-/// directories are Slurm's, `limits_memory` whether it limits memory in them itself, `more` which controllers are needed beside
+/// Every limit of a step, the outermost directory first, and what cannot be limited. `whose` says of which scheduler the
+/// directories of a hierarchy are (`None`: ours), `limits_memory` whether it limits memory in them itself, `more` which controllers are needed beside
 /// those of the configuration.
 ///
-/// What an earlier step has left lower, or Slurm itself has set, is not looked at.
+/// What an earlier step has left lower, or a scheduler itself has set, is not looked at.
 pub fn explain(
     host: &Host,
     config: &Config,
     more: &[&'static str],
     key: &JobKey,
     plan: &Plan,
-    is_overlay: impl Fn(&Hierarchy) -> bool,
+    whose: impl Fn(&Hierarchy) -> Option<&'static dyn Scheduler>,
     limits_memory: bool,
 ) -> Result<(Vec<Line>, Vec<LimitError>)> {
     let mut wanted = controllers(config);
@@ -57,7 +59,8 @@ pub fn explain(
     let plan = &plan;
     let mut lines = Vec::new();
     for hierarchy in host.hierarchies(&wanted)? {
-        let overlay = is_overlay(hierarchy);
+        let scheduler = whose(hierarchy);
+        let overlay = scheduler.is_some();
         let place = if overlay {
             Place::Overlay { headroom: config.headroom_cpus, daemons: 1, batch: None }
         } else {
@@ -77,11 +80,11 @@ pub fn explain(
         for level in levels.into_iter().filter(|level| *level != Level::Task || !plan.task.is_empty()) {
             let mut limits = limiting::limits_at(plan, level, place, hierarchy.version);
             limits.swap = limits.swap.filter(|_| !(overlay && limits_memory && limits.swap_yields));
-            let dir = match dir_of(host, hierarchy, key, plan, overlay, level) {
+            let dir = match dir_of(host, hierarchy, key, plan, scheduler, level) {
                 Some(dir) => dir,
                 None => {
-                    let refused = limiting::none_for_the_user(plan, hierarchy);
-                    lines.extend(refused.into_iter().map(|(limit, error)| Line {
+                    let refused = scheduler.map(|theirs| limiting::none_for_the_user(plan, hierarchy, theirs));
+                    lines.extend(refused.into_iter().flatten().map(|(limit, error)| Line {
                         limit,
                         level,
                         dir: hierarchy.mount.clone(),
@@ -133,40 +136,28 @@ fn dir_of(
     hierarchy: &Hierarchy,
     key: &JobKey,
     plan: &Plan,
-    overlay: bool,
+    scheduler: Option<&dyn Scheduler>,
     level: Level,
 ) -> Option<PathBuf> {
-    let mut path = if !overlay {
-        let base = if plan.scavenger { format!("{}/{IDLE}", host.base) } else { host.base.clone() };
-        let mut levels = key.parents();
-        levels.push(key.step_dir(1));
-        // A node's level is above the user's.
-        let above = levels.len().saturating_sub(3);
-        let depth = above
-            + match level {
-                Level::User => 1,
-                Level::Job => 2,
-                Level::Step | Level::Task => 3,
-            };
-        levels.truncate(depth);
-        format!("/{base}/{}", levels.join("/"))
-    } else {
-        // Slurm's own names have more in them on some hosts: its node's, its job's SLUID.
-        let (top, below) = match hierarchy.version {
-            Version::V1 => (format!("/slurm*/uid_{}", key.uid), ""),
-            Version::V2 if level == Level::User => return None,
-            Version::V2 => ("/system.slice/*slurmstepd.scope".to_owned(), "/user"),
-        };
-        let job = format!("{top}/job_{}", key.job);
-        match level {
-            Level::User => top,
-            Level::Job => job,
-            Level::Step | Level::Task => format!("{job}/{}{below}", key.step_dir(1)),
+    let path = match scheduler {
+        Some(scheduler) => scheduler.would_make(hierarchy.version, key, level)?,
+        None => {
+            let base = if plan.scavenger { format!("{}/{IDLE}", host.base) } else { host.base.clone() };
+            let mut levels = key.parents();
+            levels.push(key.step_dir(1));
+            // A node's level is above the user's.
+            let above = levels.len().saturating_sub(3);
+            let depth = above
+                + match level {
+                    Level::User => 1,
+                    Level::Job => 2,
+                    Level::Step | Level::Task => 3,
+                };
+            levels.truncate(depth);
+            let task = if level == Level::Task { "/task_0" } else { "" };
+            format!("/{base}/{}{task}", levels.join("/"))
         }
     };
-    if level == Level::Task {
-        path.push_str("/task_0");
-    }
     let inside = in_mount(hierarchy, &path);
     let inside = hierarchy.below_mount(&inside).unwrap_or(&inside);
     Some(hierarchy.mount.join(inside.trim_start_matches('/')))

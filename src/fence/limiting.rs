@@ -17,6 +17,7 @@ use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
 use crate::policy::{Level, Limits, Plan};
+use crate::scheduler::Scheduler;
 use crate::sys::dir::Dir;
 
 /// One value for one file.
@@ -515,9 +516,9 @@ pub fn keys_of(limit: Limit) -> &'static [&'static str] {
     RULES.iter().find(|rule| rule.limit == limit).map_or(&[], |rule| rule.keys)
 }
 
-/// How many of the scheduler's daemons may live in a job's directory: one for each step.
-pub fn daemons(job: &Dir) -> u64 {
-    let steps = job.list(true).map_or(1, |names| names.iter().filter(|name| name.starts_with("step_")).count());
+/// How many of the scheduler's daemons may live in a job's directory: one for each step, whose name begins so.
+pub fn daemons(job: &Dir, steps: &str) -> u64 {
+    let steps = job.list(true).map_or(1, |names| names.iter().filter(|name| name.starts_with(steps)).count());
     u64::try_from(steps).unwrap_or(u64::MAX)
 }
 
@@ -528,12 +529,13 @@ fn is_theirs_alone(limit: Limit, hierarchy: &Hierarchy) -> bool {
 }
 
 /// That devices cannot be limited in the scheduler's directories of this hierarchy.
-pub fn no_devices(plan: &Plan, hierarchy: &Hierarchy) -> Option<LimitError> {
+pub fn no_devices(plan: &Plan, hierarchy: &Hierarchy, scheduler: &dyn Scheduler) -> Option<LimitError> {
     let is_wanted = hierarchy.has(devices::CONTROLLER) && plan.step.devices.is_some();
     (is_wanted && is_theirs_alone(Limit::Devices, hierarchy)).then(|| {
-        let error =
-            Error::new("Slurm itself denies devices, by lists that ours would replace, in").at(&hierarchy.mount);
-        (Limit::Devices, error.hint("set ConstrainDevices=no either in cgroup.conf or in jobfence.conf"))
+        let name = scheduler.name();
+        let error = Error::new(format!("{name} itself denies devices, by lists that ours would replace, in"));
+        let hint = format!("set {} or in jobfence.conf", scheduler.without_devices());
+        (Limit::Devices, error.at(&hierarchy.mount).hint(hint))
     })
 }
 
@@ -557,11 +559,15 @@ fn writes_any(rule: &Rule, limits: &Limits) -> bool {
 }
 
 /// That a user's own limits cannot be set in the scheduler's directories, which on cgroup2 has none of a user.
-pub fn none_for_the_user(plan: &Plan, hierarchy: &Hierarchy) -> Vec<LimitError> {
+pub fn none_for_the_user(plan: &Plan, hierarchy: &Hierarchy, scheduler: &dyn Scheduler) -> Vec<LimitError> {
     let error = || {
-        Error::new("Slurm has no directory for all jobs of a user, so they cannot be limited together, in")
+        let name = scheduler.name();
+        Error::new(format!("{name} has no directory for all jobs of a user, so they cannot be limited together, in"))
             .at(&hierarchy.mount)
-            .hint("take the PerUser keys out of jobfence.conf, or leave the cgroups to jobfence (ProctrackType=proctrack/linuxproc)")
+            .hint(format!(
+                "take the PerUser keys out of jobfence.conf, or leave the cgroups to jobfence ({})",
+                scheduler.without_cgroups()
+            ))
     };
     // Which disks they are is not known yet when nothing has been looked for.
     let throttles = |limit| limit == Limit::Io && !plan.user.io.is_empty();

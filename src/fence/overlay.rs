@@ -1,31 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Slurm's own directories of a step, where its cgroup plugins track the processes: nothing is made in them, nobody is moved
-//! out of them, and Slurm removes them.
-//!
-//! v2: `JOB/step_S/user/task_N` holds the processes, and `JOB/step_S/slurm` the step daemon; what is meant for the user's
-//! processes is written to `user`. v1: `JOB/step_S[/task_N]`; in the cpu hierarchy the step daemon is not in it, in the memory
-//! hierarchy Slurm puts it into the step's directory.
+//! The scheduler's own directories of a step, where it tracks the processes by cgroup: nothing is made in them, nobody is moved
+//! out of them, and the scheduler removes them. Where they are it says itself (`scheduler::Placement`).
 
 use std::time::Instant;
 
+use super::limiting;
 use super::own::{self, Own};
 use crate::cgroup::handing_down::enable;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota};
 use crate::cgroup::mark;
-use crate::cgroup::membership::{Membership, SlurmsOwn};
+use crate::cgroup::membership::Membership;
 use crate::cgroup::usage::Usage;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::janitor;
 use crate::job::JobKey;
 use crate::record::Record;
+use crate::scheduler::{Placement, Scheduler, StepDirs};
 use crate::sys::dir::Dir;
 use crate::sys::process::{self, Owner};
 
-/// One step in one hierarchy that Slurm uses.
+/// One step in one hierarchy that the scheduler uses.
 ///
 /// Directories are opened when they are needed and not kept: with `contain_spank` a task is attached in a process that shares
 /// our memory and not our descriptors, so one opened there would be another file's here.
@@ -33,10 +30,12 @@ use crate::sys::process::{self, Owner};
 pub struct Overlay {
     /// The hierarchy.
     pub hierarchy: Hierarchy,
+    /// Whose directories they are.
+    pub scheduler: &'static dyn Scheduler,
     /// A directory that was opened before the first task, and how many levels it is below the mount point.
     anchor: (Dir, usize),
     /// Where the step is; `None` until a process of it has been seen.
-    place: Option<Place>,
+    place: Option<Box<Location>>,
     /// Whether its directory bears our mark.
     is_marked: bool,
     /// The directories of ours that this has replaced, all but the anchor.
@@ -44,30 +43,32 @@ pub struct Overlay {
     /// They stay open to the end, when the step daemon closes them: closed by a process that shares its memory and not its
     /// descriptors, they would be open in the daemon, which no longer knew of them.
     _replaced: Vec<Dir>,
-    /// What was used when it could last be seen: Slurm may remove its directories before the exit callback.
+    /// What was used when it could last be seen: the scheduler may remove its directories before the end is told.
     seen: Usage,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+#[derive(Debug)]
+struct Location {
     job: String,
     step: String,
+    dirs: &'static StepDirs,
     /// Whether it is certain that the directories are this step's.
     is_ours: bool,
 }
 
-impl Place {
+impl Location {
     /// `None`: it leads to no step.
-    fn of(found: &SlurmsOwn, is_ours: bool) -> Option<Self> {
-        found.step.as_ref().map(|step| Self { job: found.job.clone(), step: step.clone(), is_ours })
+    fn of(found: &Placement, is_ours: bool) -> Option<Self> {
+        found.step.as_ref().map(|step| Self { job: found.job.clone(), step: step.clone(), dirs: found.dirs, is_ours })
     }
 }
 
 impl Overlay {
     /// `anchor` is a directory in the hierarchy, so many levels below its mount point.
-    pub fn new(hierarchy: Hierarchy, anchor: Dir, levels: usize) -> Self {
+    pub fn new(hierarchy: Hierarchy, anchor: Dir, levels: usize, scheduler: &'static dyn Scheduler) -> Self {
         Self {
             hierarchy,
+            scheduler,
             anchor: (anchor, levels),
             place: None,
             is_marked: false,
@@ -78,10 +79,10 @@ impl Overlay {
 
     /// In the place of directories of ours; the outermost is so many levels below the mount point. `None` where none could be
     /// made.
-    pub fn instead_of(own: &mut Own, levels: usize) -> Option<Self> {
+    pub fn instead_of(own: &mut Own, levels: usize, scheduler: &'static dyn Scheduler) -> Option<Self> {
         let mut dirs = std::mem::take(&mut own.dirs).into_iter();
         let anchor = dirs.next()?;
-        Some(Self { _replaced: dirs.collect(), ..Self::new(own.hierarchy.clone(), anchor, levels) })
+        Some(Self { _replaced: dirs.collect(), ..Self::new(own.hierarchy.clone(), anchor, levels, scheduler) })
     }
 
     /// Before it is marked: ends what a dead daemon of the same step has left in the same directory (a job that was requeued). Whoever is
@@ -89,7 +90,7 @@ impl Overlay {
     pub fn end_earlier_run(&self, host: &Host, owner: Owner, deadline: Instant) -> Result<()> {
         let Some(place) = self.place.as_ref().filter(|place| place.is_ours && !self.is_marked) else { return Ok(()) };
         let Some(mark) = mark::get(&self.open(Some(&place.step))?)? else { return Ok(()) };
-        if !Record::parse(&mark).is_ok_and(|record| janitor::is_markers_dead(host, &record).unwrap_or(false)) {
+        if !Record::parse(&mark).is_ok_and(|record| record.is_left_behind(host).unwrap_or(false)) {
             return Ok(());
         }
         let step = self.step()?;
@@ -112,12 +113,12 @@ impl Overlay {
     }
 
     /// Marks the step's directory, once it is certainly known: its own, and on v2 not that of the user's processes in it. And its job's,
-    /// which Slurm leaves now and then (22.05's freezer), and if its daemon is killed between the two.
+    /// which a scheduler leaves now and then (Slurm 22.05's freezer), and if its daemon is killed between the two.
     pub fn mark(&mut self, text: &str) {
         let Some(place) = self.place.as_ref().filter(|place| place.is_ours && !self.is_marked) else { return };
         self.is_marked = [&place.step, &place.job]
             .into_iter()
-            .all(|path| self.open(Some(path)).is_ok_and(|dir| super::put_mark(&dir, text)));
+            .all(|path| self.open(Some(path)).is_ok_and(|dir| super::marks::put_mark(&dir, text)));
     }
 
     /// The path of the step's directory, if that is to be marked and has not been.
@@ -133,19 +134,19 @@ impl Overlay {
 
     /// Takes down where a process of the step was seen, unless that is known; an error where that is not certainly the step's
     /// own. `false`: it leads to no step.
-    pub fn locate(&mut self, key: &JobKey, found: &SlurmsOwn) -> Result<bool> {
+    pub fn locate(&mut self, key: &JobKey, found: &Placement) -> Result<bool> {
         if !self.place.as_ref().is_some_and(|place| place.is_ours) {
             check_name(&self.hierarchy, key, found)?;
             check_owner(&self.hierarchy, &self.anchor.0, self.anchor.1, found)?;
-            self.place = Place::of(found, true);
+            self.place = Location::of(found, true).map(Box::new);
         }
         Ok(self.is_located())
     }
 
     /// As `locate`, unchecked: for who only looks.
-    pub fn look_at(&mut self, found: &SlurmsOwn) {
+    pub fn look_at(&mut self, found: &Placement) {
         if self.place.is_none() {
-            self.place = Place::of(found, false);
+            self.place = Location::of(found, false).map(Box::new);
         }
     }
 
@@ -157,11 +158,14 @@ impl Overlay {
 
     /// The quota that the batch step was given: the job's own, without headroom.
     pub fn batch_quota(&self) -> Option<CpuQuota> {
-        let name = match self.hierarchy.version {
-            Version::V2 => "step_batch/user",
-            Version::V1 => "step_batch",
-        };
-        limits::cpu_quota(&self.job().ok()?.child(name).ok()?, self.hierarchy.version).ok().flatten()
+        let dirs = self.place.as_ref()?.dirs;
+        let batch = in_step(dirs.whole, dirs);
+        limits::cpu_quota(&self.job().ok()?.child(&batch).ok()?, self.hierarchy.version).ok().flatten()
+    }
+
+    /// How many of the scheduler's daemons may live in the job's directory.
+    pub fn daemons(&self, job: &Dir) -> u64 {
+        self.place.as_ref().map_or(1, |place| limiting::daemons(job, place.dirs.steps))
     }
 
     /// The job's path, as `/proc/PID/cgroup` shows it.
@@ -169,13 +173,9 @@ impl Overlay {
         self.place.as_ref().map(|place| place.job.as_str())
     }
 
-    /// The path of the directory that holds the user's processes of the step, and none of Slurm's.
+    /// The path of the directory that holds the user's processes of the step, and none of the scheduler's.
     pub fn path(&self) -> Option<String> {
-        let place = self.place.as_ref()?;
-        Some(match self.hierarchy.version {
-            Version::V2 => format!("{}/user", place.step),
-            Version::V1 => place.step.clone(),
-        })
+        self.place.as_ref().map(|place| in_step(&place.step, place.dirs))
     }
 
     /// Opens the job's directory.
@@ -197,14 +197,15 @@ impl Overlay {
     }
 
     /// Opens a task's directory, in which a process of it is.
-    pub fn task(&self, place: &str) -> Result<Dir> {
-        // Slurm's proctrack/cgroup without task/cgroup has one for all of a step's tasks.
-        if self.path().as_deref() == Some(place) || place.ends_with("/task_special") {
-            return Err(Error::new("Slurm makes no directory for each task, so none can be limited alone, in")
+    pub fn task(&self, member: &Membership) -> Result<Dir> {
+        let none = || {
+            let name = self.scheduler.name();
+            Error::new(format!("{name} makes no directory for each task, so none can be limited alone, in"))
                 .at(&self.hierarchy.mount)
-                .value(place));
-        }
-        self.open(Some(place))
+                .value(member.path_in(&self.hierarchy).unwrap_or("nowhere"))
+        };
+        let task = self.scheduler.placement(member, &self.hierarchy).and_then(|found| found.task);
+        self.open(Some(&task.ok_or_else(none)?))
     }
 
     /// Opens the directory that holds the user's processes of the step.
@@ -212,7 +213,7 @@ impl Overlay {
         self.open(self.path().as_deref())
     }
 
-    /// Has the controllers enabled on the way down to the step, and perhaps for its tasks' directories, where Slurm did not.
+    /// Has the controllers enabled on the way down to the step, and perhaps for its tasks' directories, where the scheduler did not.
     /// None of these directories holds a process, and its rmdir does not mind.
     pub fn enable(&self, wanted: &[&'static str], step: &Dir, for_tasks: bool) -> Result<()> {
         let Some(place) = &self.place else { return Ok(()) };
@@ -264,12 +265,12 @@ impl Overlay {
         let Ok(step) = self.step() else { return Ok(()) };
         let unified = (self.hierarchy.version == Version::V2).then_some(&step);
         kill::kill_all(Members { unified, freezer: None, any: &step }, deadline)?;
-        // What users have made in theirs (Slurm 22.05 gives those of tasks to them) Slurm does not remove, and so none of its own. On v1
+        // What users have made in theirs (Slurm 22.05 gives those of tasks to them) the scheduler does not remove, and so none of its own. On v1
         // it has tried before this.
-        if self.hierarchy.version == Version::V2 {
+        if let Some(place) = self.place.as_ref().filter(|_| self.hierarchy.version == Version::V2) {
             let mut unseen = Vec::new();
             for name in own::children(&step, |_| true, &mut unseen) {
-                if name.starts_with("task_") {
+                if name.starts_with(place.dirs.tasks) {
                     if let Some(dir) = own::child(&step, &name, &mut unseen) {
                         walk::clear(&dir, deadline)?;
                     }
@@ -283,61 +284,53 @@ impl Overlay {
     }
 
     fn open(&self, path: Option<&str>) -> Result<Dir> {
-        let unknown = || Error::new("Slurm's directory of the step is not known in").at(&self.hierarchy.mount);
+        let unknown = || {
+            let name = self.scheduler.name();
+            Error::new(format!("{name}'s directory of the step is not known in")).at(&self.hierarchy.mount)
+        };
         open_below(&self.hierarchy, &self.anchor.0, self.anchor.1, path.ok_or_else(unknown)?)
     }
 }
 
-/// Refuses directories that Slurm has made for another step.
-pub fn check_name(hierarchy: &Hierarchy, key: &JobKey, found: &SlurmsOwn) -> Result<()> {
-    if is_named(found, key, hierarchy.version) {
+/// The directory of the processes in a step's.
+fn in_step(step: &str, dirs: &StepDirs) -> String {
+    dirs.processes.map_or_else(|| step.to_owned(), |below| format!("{step}/{below}"))
+}
+
+/// Refuses directories that the scheduler has made for another step.
+pub fn check_name(hierarchy: &Hierarchy, key: &JobKey, found: &Placement) -> Result<()> {
+    if found.scheduler.is_step_of(found, key, hierarchy.version) {
         return Ok(());
     }
     let theirs = found.step.as_ref().unwrap_or(&found.job);
     Err(Error::new("the process is in another step's cgroup in").at(&hierarchy.mount).value(theirs))
 }
 
-/// Refuses to take a step daemon's place for its step's where it has inherited it from another step, within which its slurmd
-/// was started. On v2 its own is beside the tasks, in a leaf; a Slurm in a job has its daemons where the tasks are.
-pub fn check_daemon(hierarchy: &Hierarchy, key: &JobKey, daemon: &Membership, found: &SlurmsOwn) -> Result<()> {
+/// Refuses to take a step daemon's place for its step's where it has inherited it from another step, within which its scheduler
+/// was started.
+pub fn check_daemon(hierarchy: &Hierarchy, key: &JobKey, daemon: &Membership, found: &Placement) -> Result<()> {
     let place = daemon.path_in(hierarchy).unwrap_or_default();
-    let is_leaf = found.step.as_ref().is_none_or(|step| place.strip_prefix(step.as_str()) == Some("/slurm"));
-    if is_named(found, key, hierarchy.version) && (is_leaf || hierarchy.version == Version::V1) {
+    if found.scheduler.is_step_of(found, key, hierarchy.version) && found.is_daemons {
         return Ok(());
     }
+    let started = found.scheduler.node_daemon();
     Err(Error::new("the step daemon is in another step's cgroup in")
         .at(&hierarchy.mount)
         .value(place)
-        .hint("its slurmd was started within a job, which is not to be touched: start it outside of one"))
+        .hint(format!("its {started} was started within a job, which is not to be touched: start it outside of one")))
 }
 
-/// Whether Slurm's directories are this step's; a component of a heterogeneous job adds its number (`step_0+1`).
-///
-/// On v1 they name user and job: there Slurm 22.05 gives directories below a step's to the user, who could have moved the task
-/// into those of another job of his. On v2 nobody but root can move it, and the job may have another name than its number (SLUID).
-fn is_named(found: &SlurmsOwn, key: &JobKey, version: Version) -> bool {
-    let job = match version {
-        Version::V1 => found.job.ends_with(&format!("/uid_{}/job_{}", key.uid, key.job)),
-        Version::V2 => {
-            let number = found.job.rsplit_once('/').and_then(|(_, job)| job.strip_prefix("job_"));
-            number.is_none_or(|number| number == key.job.as_str())
-        }
-    };
-    let step = |path: &String| {
-        let name = path.rsplit_once('/').and_then(|(_, name)| name.strip_prefix(key.step_dir(1).as_str()));
-        name.is_some_and(|rest| rest.is_empty() || rest.starts_with('+'))
-    };
-    job && found.step.as_ref().is_none_or(step)
-}
-
-/// Refuses directories that are not root's: somebody could have made them like Slurm's, where he may make some, and have the
+/// Refuses directories that are not root's: somebody could have made them like the scheduler's, where he may make some, and have the
 /// task moved there. (Slurm 22.05 gives those of steps and tasks to the user on v1, and on v2 those of tasks.)
-pub fn check_owner(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, found: &SlurmsOwn) -> Result<()> {
+pub fn check_owner(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, found: &Placement) -> Result<()> {
     let step = found.step.as_deref().filter(|_| hierarchy.version == Version::V2);
     for path in std::iter::once(found.job.as_str()).chain(step) {
         let dir = open_below(hierarchy, anchor, levels, path)?;
         if dir.stat()?.st_uid != nix::unistd::geteuid().as_raw() {
-            return Err(Error::new("the directory has a name as Slurm gives it, but is not root's:").at(dir.path()));
+            let name = found.scheduler.name();
+            return Err(
+                Error::new(format!("the directory has a name as {name} gives it, but is not root's:")).at(dir.path())
+            );
         }
     }
     Ok(())
@@ -349,32 +342,4 @@ fn open_below(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, path: &str) ->
     let below = hierarchy.below_mount(path).ok_or_else(outside)?;
     let dir = anchor.child(&format!("{}{below}", "../".repeat(levels)))?;
     Ok(dir.named(hierarchy.mount.join(below)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::job::Name;
-
-    #[test]
-    fn slurms_step_is_known_by_its_name() {
-        let key = JobKey { node: None, uid: 1, job: Name::new("5").unwrap(), step: Name::new("1").unwrap() };
-        let is_ours = |version, job: &str, step: &str| {
-            let step = (!step.is_empty()).then(|| format!("{job}/{step}"));
-            is_named(&SlurmsOwn { job: job.to_owned(), step }, &key, version)
-        };
-        for step in ["", "step_1", "step_1+2"] {
-            assert!(is_ours(Version::V1, "/slurm/uid_1/job_5", step), "{step}");
-            assert!(is_ours(Version::V2, "/x.scope/job_5", step), "{step}");
-            assert!(is_ours(Version::V2, "/x.scope/s2YNM7YN3THN00", step), "{step}");
-            assert!(!is_ours(Version::V1, "/slurm/uid_1/job_55", step), "{step}");
-            assert!(!is_ours(Version::V1, "/slurm/uid_11/job_5", step), "{step}");
-            assert!(!is_ours(Version::V2, "/x.scope/job_55", step), "{step}");
-        }
-        for step in ["step_10", "step_batch"] {
-            assert!(!is_ours(Version::V1, "/slurm/uid_1/job_5", step), "{step}");
-            assert!(!is_ours(Version::V2, "/x.scope/job_5", step), "{step}");
-            assert!(!is_ours(Version::V2, "/x.scope/s2YNM7YN3THN00", step), "{step}");
-        }
-    }
 }

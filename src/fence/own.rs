@@ -17,7 +17,6 @@ use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::record::{Owner, Record, Records};
-use crate::scheduler::slurm::leftovers;
 use crate::sys::dir::Dir;
 
 /// One step's directories in one hierarchy.
@@ -309,13 +308,14 @@ pub fn there<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> {
     }
 }
 
-/// Removes directories of which nobody knows whose they are, unless a process is in them: that is an error.
-pub fn remove_if_empty(host: &Host, found: &Unrecorded) -> Result<()> {
+/// Removes directories of which nobody knows whose they are, unless a process is in them: that is an error. `is_served` is asked
+/// whether a step daemon of the step lives.
+pub fn remove_if_empty(host: &Host, found: &Unrecorded, is_served: impl FnOnce(&Record) -> Result<bool>) -> Result<()> {
     if !found.is_certain {
         return Err(Error::new("whose these directories are cannot be seen"));
     }
-    // In a container, where nothing can be marked, another slurmd may keep its records elsewhere.
-    if leftovers::is_served(host, &found.named(host), |_| false)? {
+    // In a container, where nothing can be marked, another daemon may keep its records elsewhere.
+    if is_served(&found.named(host))? {
         return Ok(());
     }
     let trees = open_existing(host, &found.base, &found.levels)?.trees;

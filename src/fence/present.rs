@@ -2,20 +2,19 @@
 //! The directories that a job has on this node now, ours and the scheduler's, for people who ask. Nothing here is written.
 //!
 //! They are found by their names. What these do not say, root knows from the records and from our marks: who has another base, or
-//! a directory that Slurm has named by the job's SLUID (26.05). Anybody else has to name the SLUID.
+//! a directory that the scheduler has named otherwise than by the job's number. Anybody else has to name that name.
 
 use std::path::{Path, PathBuf};
 
 use super::IDLE;
 use super::own::{child, children, there};
-use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::mark;
-use crate::cgroup::membership::is_scope;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::policy::Level;
 use crate::record::{Record, Records};
-use crate::scheduler::slurm::leftovers::{SLICES, find_units};
+use crate::scheduler::{Scheduler, Schedulers, StepDirs};
 use crate::sys::dir::Dir;
 
 /// Which job.
@@ -25,8 +24,8 @@ pub struct Wanted {
     pub uid: u32,
     /// Its number.
     pub job: u32,
-    /// Its other name.
-    pub sluid: Option<String>,
+    /// Its other name, by which a scheduler may call its directory.
+    pub other_name: Option<String>,
 }
 
 /// One step's directories in one hierarchy.
@@ -65,7 +64,7 @@ impl Step {
 }
 
 /// Every step of the job that has directories, and why there may be more.
-pub fn find(host: &Host, run_dir: &Path, wanted: &Wanted) -> (Vec<Step>, Vec<Error>) {
+pub fn find(host: &Host, schedulers: Schedulers, run_dir: &Path, wanted: &Wanted) -> (Vec<Step>, Vec<Error>) {
     let mut found = Found { wanted, steps: Vec::new(), unseen: Vec::new() };
     let mut bases = vec![(host.base.clone(), None)];
     if nix::unistd::geteuid().is_root() {
@@ -77,15 +76,8 @@ pub fn find(host: &Host, run_dir: &Path, wanted: &Wanted) -> (Vec<Step>, Vec<Err
         for (base, record) in &bases {
             found.in_base(hierarchy, &root, base, record.as_ref());
         }
-        match hierarchy.version {
-            Version::V1 => found.in_v1(hierarchy, &root),
-            Version::V2 => {
-                let mut scopes = Vec::new();
-                find_units(&root, is_scope, SLICES, &mut scopes, &mut found.unseen);
-                for scope in scopes {
-                    found.in_scope(hierarchy, &scope);
-                }
-            }
+        for scheduler in schedulers {
+            found.in_theirs(hierarchy, &root, *scheduler);
         }
     }
     found.steps.sort_by(|a, b| (&a.mount, &a.step).cmp(&(&b.mount, &b.step)));
@@ -140,31 +132,20 @@ impl Found<'_> {
             let user = top.join(&user);
             let job = user.join(format!("job_{}", self.wanted.job));
             if let Some(job_dir) = there(Dir::open(&job), &mut self.unseen) {
-                self.steps_of(hierarchy, Some(&user), &job_dir, false);
+                self.steps_of(hierarchy, Some(&user), &job_dir, None);
             }
         }
     }
 
-    /// Slurm's on cgroup2: `SCOPE/JOB/step_S/user/task_N`.
-    fn in_scope(&mut self, hierarchy: &Hierarchy, scope: &Dir) {
-        for name in children(scope, |name| name != "system" && name != "slurmd", &mut self.unseen) {
-            let Some(job) = child(scope, &name, &mut self.unseen) else { continue };
-            let is_its = name == format!("job_{}", self.wanted.job) || self.wanted.sluid.as_ref() == Some(&name);
-            if is_its || self.is_marked(&job) {
-                self.steps_of(hierarchy, None, &job, true);
-            }
-        }
-    }
-
-    /// Slurm's on v1: `slurm[_NODE]/uid_U/job_J/step_S/task_N`.
-    fn in_v1(&mut self, hierarchy: &Hierarchy, root: &Dir) {
-        for name in children(root, |name| name == "slurm" || name.starts_with("slurm_"), &mut self.unseen) {
-            let names = [name, format!("uid_{}", self.wanted.uid)];
-            let Some(user) = down(root, names.iter().map(String::as_str), &mut self.unseen) else { continue };
-            let job = format!("job_{}", self.wanted.job);
-            if let Some(job) = down(&user, [job.as_str()].into_iter(), &mut self.unseen) {
-                self.steps_of(hierarchy, Some(user.path()), &job, true);
-            }
+    /// A scheduler's.
+    fn in_theirs(&mut self, hierarchy: &Hierarchy, root: &Dir, scheduler: &dyn Scheduler) {
+        let mut unseen = Vec::new();
+        let Wanted { uid, job, other_name } = self.wanted;
+        let is_its = &mut |name: &str, dir: &Dir| other_name.as_deref() == Some(name) || self.is_marked(dir);
+        let jobs = scheduler.present(hierarchy, root, (*uid, &job.to_string()), is_its, &mut unseen);
+        self.unseen.append(&mut unseen);
+        for theirs in jobs {
+            self.steps_of(hierarchy, theirs.user.as_deref(), &theirs.job, Some(theirs.dirs));
         }
     }
 
@@ -179,25 +160,26 @@ impl Found<'_> {
         })
     }
 
-    fn steps_of(&mut self, hierarchy: &Hierarchy, user: Option<&Path>, job: &Dir, is_overlay: bool) {
-        for name in children(job, |name| name.starts_with("step_"), &mut self.unseen) {
+    fn steps_of(&mut self, hierarchy: &Hierarchy, user: Option<&Path>, job: &Dir, theirs: Option<&StepDirs>) {
+        let (steps, tasks) = theirs.map_or(("step_", "task_"), |dirs| (dirs.steps, dirs.tasks));
+        for name in children(job, |name| name.starts_with(steps), &mut self.unseen) {
             let Some(mut step) = child(job, &name, &mut self.unseen) else { continue };
-            if is_overlay && hierarchy.version == Version::V2 {
+            if let Some(below) = theirs.and_then(|dirs| dirs.processes) {
                 // Where the daemon alone is, the step's processes are elsewhere.
-                let Some(users) = down(&step, ["user"].into_iter(), &mut self.unseen) else { continue };
-                step = users;
+                let Some(processes) = child(&step, below, &mut self.unseen) else { continue };
+                step = processes;
             }
-            let mut tasks = children(&step, |name| name.starts_with("task_"), &mut self.unseen);
-            tasks.sort_by_key(|name| name.strip_prefix("task_").and_then(|number| number.parse::<u32>().ok()));
-            let plain = name.strip_prefix("step_").unwrap_or(&name);
+            let mut numbered = children(&step, |name| name.starts_with(tasks), &mut self.unseen);
+            numbered.sort_by_key(|name| name.strip_prefix(tasks).and_then(|number| number.parse::<u32>().ok()));
+            let plain = name.strip_prefix(steps).unwrap_or(&name);
             self.steps.push(Step {
                 mount: hierarchy.mount.clone(),
-                is_overlay,
+                is_overlay: theirs.is_some(),
                 // Ours has a number behind it where another had the name, and Slurm's one of a heterogeneous job.
                 name: plain.split(['.', '+']).next().unwrap_or(plain).to_owned(),
                 user: user.map(Path::to_path_buf),
                 job: job.path().to_path_buf(),
-                tasks: tasks.iter().map(|name| step.path().join(name)).collect(),
+                tasks: numbered.iter().map(|name| step.path().join(name)).collect(),
                 step: Some(step.path().to_path_buf()),
             });
         }
@@ -216,6 +198,8 @@ fn down<'a>(dir: &Dir, names: impl Iterator<Item = &'a str>, unseen: &mut Vec<Er
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::layout::Version;
+    use crate::scheduler::all::ALL;
 
     fn found_in(version: Version, dirs: &[&str], wanted: &Wanted) -> Vec<Step> {
         let temp = tempfile::tempdir().unwrap();
@@ -232,12 +216,8 @@ mod tests {
         };
         let mut found = Found { wanted, steps: Vec::new(), unseen: Vec::new() };
         found.in_base(&hierarchy, &root, "jobfence.slice/jobfence.scope", None);
-        match version {
-            Version::V1 => found.in_v1(&hierarchy, &root),
-            Version::V2 => {
-                let scope = root.child("system.slice").and_then(|slice| slice.child("n1_slurmstepd.scope"));
-                scope.iter().for_each(|scope| found.in_scope(&hierarchy, scope));
-            }
+        for scheduler in ALL {
+            found.in_theirs(&hierarchy, &root, *scheduler);
         }
         assert!(found.unseen.is_empty(), "{:?}", found.unseen);
         let relative = |path: PathBuf| path.strip_prefix(temp.path()).unwrap().to_path_buf();
@@ -255,7 +235,7 @@ mod tests {
     #[test]
     fn ours_are_found_in_every_branch() {
         let base = "jobfence.slice/jobfence.scope";
-        let wanted = Wanted { uid: 6, job: 5, sluid: None };
+        let wanted = Wanted { uid: 6, job: 5, other_name: None };
         for branch in [base.to_owned(), format!("{base}/idle"), format!("{base}/n1"), format!("{base}/idle/n1")] {
             let job = format!("{branch}/uid_6/job_5");
             let dirs = [
@@ -287,7 +267,7 @@ mod tests {
         ];
         let dirs = dirs.each_ref().map(String::as_str);
         let names = |sluid: Option<&str>| {
-            let wanted = Wanted { uid: 6, job: 5, sluid: sluid.map(str::to_owned) };
+            let wanted = Wanted { uid: 6, job: 5, other_name: sluid.map(str::to_owned) };
             let mut steps: Vec<String> = found_in(Version::V2, &dirs, &wanted)
                 .iter()
                 .map(|step| step.dir(Level::Step).unwrap().display().to_string().replace(&format!("{scope}/"), ""))
@@ -298,7 +278,7 @@ mod tests {
         assert_eq!(names(None), ["job_5/step_0/user"]);
         assert_eq!(names(Some("s2YNM7YN3THN00")), ["job_5/step_0/user", "s2YNM7YN3THN00/step_extern/user"]);
         let v1 = ["slurm_n1/uid_6/job_5/step_batch/task_0", "slurm/uid_7/job_5/step_0", "slurmy/uid_6/job_5/step_3"];
-        let steps = found_in(Version::V1, &v1, &Wanted { uid: 6, job: 5, sluid: None });
+        let steps = found_in(Version::V1, &v1, &Wanted { uid: 6, job: 5, other_name: None });
         let [step] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(step.dir(Level::User), Some(Path::new("slurm_n1/uid_6")));
         assert_eq!(step.dir(Level::Task), Some(Path::new("slurm_n1/uid_6/job_5/step_batch/task_0")));

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
-use super::{Outcome, PATIENCE_EACH, Reaped, Who, end_schedulers, is_markers_dead, reap_one};
+use super::{Outcome, PATIENCE_EACH, Reaped, Who, end_schedulers, is_wanted, reap_one};
 use crate::cgroup::membership::Membership;
 use crate::config::Config;
 use crate::error::Result;
@@ -19,7 +19,7 @@ use crate::record::Records;
 use crate::record::job::JobRecords;
 use crate::record::roll::{Entry, Kind, Roll, Turn};
 use crate::record::tracked::{self, TrackedRecords};
-use crate::scheduler::slurm::leftovers::{self, Found};
+use crate::scheduler::{self, Found, Schedulers};
 use crate::sys::process::Owner;
 
 /// Of so many owners a launch finds out whether they live, if it need not look further.
@@ -43,6 +43,7 @@ pub struct Launch<'a> {
 struct Work<'a> {
     host: &'a Host,
     config: &'a Config,
+    schedulers: Schedulers,
     records: &'a Records,
     who: Who<'a>,
     deadline: Instant,
@@ -53,16 +54,15 @@ impl Launch<'_> {
     /// Looks at those whose turn it is, and removes what is left of the dead ones.
     pub(super) fn take_turn(
         self,
-        host: &Host,
-        config: &Config,
+        (host, config, schedulers): (&Host, &Config, Schedulers),
         records: &Records,
         mut roll: Roll,
         deadline: Instant,
     ) -> Result<Reaped> {
         let looks = if tracked::is_watched(&config.run_dir) { LOOKS_WHERE_WATCHED } else { LOOKS };
-        let turn = roll.turn(&host.pid_namespace, looks, &self.of_job(host), &self.of_user());
+        let turn = roll.turn(&host.pid_namespace, looks, &self.of_job(host, schedulers), &self.of_user());
         let (who, reaped) = (Who::Launch(self), Reaped::default());
-        let mut work = Work { host, config, records, who, deadline, reaped };
+        let mut work = Work { host, config, schedulers, records, who, deadline, reaped };
         work.look_at(&mut roll, turn);
         if self.all || !work.reaped.removed.is_empty() || !work.reaped.failed.is_empty() {
             let entries = roll.all().into_iter().filter(|(_, entry)| entry.pid_namespace == host.pid_namespace);
@@ -73,11 +73,11 @@ impl Launch<'_> {
     }
 
     /// What is in the lines of other steps of the job.
-    fn of_job(&self, host: &Host) -> Vec<String> {
+    fn of_job(&self, host: &Host, schedulers: Schedulers) -> Vec<String> {
         let Some(key) = self.key else { return Vec::new() };
         let mut words = vec![format!(" {},", key.parents().join(","))];
         for hierarchy in &host.layout.hierarchies {
-            let found = self.daemon.slurms_own(hierarchy);
+            let found = scheduler::placement(schedulers, self.daemon, hierarchy);
             let below = found.as_ref().and_then(|found| hierarchy.below_mount(&found.job));
             words.extend(below.map(|below| format!(" {}/", hierarchy.mount.join(below).display())));
         }
@@ -116,7 +116,7 @@ impl Work<'_> {
         }
         self.reaped.alive += living.len();
         let mut again = Vec::new();
-        let mut theirs = Found::default();
+        let mut theirs: Vec<Found> = self.schedulers.iter().map(|_| Found::default()).collect();
         for (at, entry) in entries.into_iter().filter(|(_, entry)| dead.contains(&entry.owner)) {
             let done = match entry.kind {
                 Kind::Step => {
@@ -145,8 +145,10 @@ impl Work<'_> {
                 roll.strike(at);
             }
         }
-        let Work { host, config, records, who, deadline, reaped } = self;
-        end_schedulers(host, config, records, *who, theirs, reaped, *deadline);
+        let Work { host, config, schedulers, records, who, deadline, reaped } = self;
+        for theirs in schedulers.iter().copied().zip(theirs) {
+            end_schedulers(host, config, records, *who, theirs, reaped, *deadline);
+        }
     }
 
     /// Whether nothing is left of what a line names.
@@ -167,14 +169,17 @@ impl Work<'_> {
     }
 
     /// Looks for what is left in a directory of the scheduler's. What is found is looked for again next time, until nothing is.
-    fn find(&mut self, entry: &Entry, theirs: &mut Found) -> bool {
+    fn find(&mut self, entry: &Entry, theirs: &mut [Found]) -> bool {
         if !self.host.has_cgroups() {
             return false;
         }
-        let count = |found: &Found| found.marked.len() + found.shells.len() + found.unseen.len();
+        let count = |found: &[Found]| -> usize {
+            found.iter().map(|found| found.marked.len() + found.shells.len() + found.unseen.len()).sum()
+        };
         let before = count(theirs);
-        let is_wanted = |record: &crate::record::Record| is_markers_dead(self.host, record);
-        leftovers::find_at(self.host, Path::new(&entry.name), &is_wanted, theirs);
+        for (scheduler, found) in self.schedulers.iter().zip(theirs.iter_mut()) {
+            scheduler.left_at(self.host, Path::new(&entry.name), &|mark| is_wanted(self.host, mark), found);
+        }
         count(theirs) == before
     }
 

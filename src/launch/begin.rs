@@ -7,13 +7,14 @@ use crate::cgroup::membership::Membership;
 use crate::config::{Config, Loaded, Mode, Resolved};
 use crate::error::Result;
 use crate::facts::Facts;
-use crate::fence::{self, Fence, LimitError};
+use crate::fence::{self, Fence, LimitError, Opening};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::JobKey;
 use crate::launch::refuse::{NotFenced, bear};
 use crate::policy::Plan;
 use crate::requests::Word;
+use crate::scheduler::Schedulers;
 
 /// A step that is to be fenced.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +23,8 @@ pub struct Begin<'a> {
     pub host: &'a Host,
     /// What holds for its job.
     pub config: &'a Config,
+    /// Those that may have directories or daemons here.
+    pub schedulers: Schedulers,
     /// Whose it is.
     pub key: &'a JobKey,
     /// What the job's user asks for.
@@ -53,14 +56,15 @@ impl Begin<'_> {
     ///
     /// `plan` is asked after what dead step daemons have left was removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, key, requests, daemon } = *self;
-        let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, daemon, key));
+        let Self { host, config, schedulers, key, requests, daemon } = *self;
+        let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
         let (plan, mut errors) = plan();
         if *requests != Word::default() {
             log::info!("{key}: its user asked for {requests}, which lowers what is higher");
         }
         let more = requests.controllers();
-        let mut fence = Fence::open_with(host, config, &more, key, daemon)
+        let opening = Opening { more: &more, daemon, ..janitor::opening(host, config, schedulers, key) };
+        let mut fence = Fence::open(&opening)
             .map_err(|error| NotFenced::of_open(error, requests, &more, &fence::controllers(config)))?;
         if config.mode == Mode::Enforce {
             errors.extend(fence.limit(&plan));
@@ -83,9 +87,15 @@ pub fn abandon(fence: &mut Fence, config: &Config) {
 }
 
 /// What dead step daemons left is nobody's but ours to remove, and a launch is a chance to. Whether something stays.
-pub fn clean_up_behind_others(host: &Host, config: &Config, daemon: &Membership, key: &JobKey) -> bool {
+pub fn clean_up_behind_others(
+    host: &Host,
+    config: &Config,
+    schedulers: Schedulers,
+    daemon: &Membership,
+    key: &JobKey,
+) -> bool {
     let who = janitor::Who::Launch(janitor::Launch { daemon, key: Some(key), all: false });
-    match janitor::reap(host, config, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
+    match janitor::reap(host, config, schedulers, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH) {
         Ok(reaped) => {
             reaped.log();
             !reaped.failed.is_empty()

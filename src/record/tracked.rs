@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 use nix::fcntl::renameat;
 
 use crate::cgroup::layout::{Hierarchy, Version};
-use crate::cgroup::membership::{Membership, SlurmsOwn};
+use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::JobKey;
 use crate::record::roll::{self, Entry, Kind};
 use crate::record::{self, Header, Records, field};
+use crate::scheduler::{Placement, Scheduler, placement};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::process::{self, Owner, Process};
@@ -114,7 +115,7 @@ impl Tracked {
     pub fn processes(
         &self,
         host: &Host,
-        others: Option<&BTreeSet<Owner>>,
+        others: Option<Others<'_>>,
         unseen: &mut Option<Error>,
         deadline: Instant,
     ) -> Result<Vec<Owner>> {
@@ -125,8 +126,7 @@ impl Tracked {
         let mark = mark(&self.boot_id, self.owner);
         let unread = RefCell::new(None);
         let is_marked = |process: &Process| {
-            !others.is_some_and(|others| is_of(host, others, process))
-                && !has_daemon(host, process)
+            !others.is_some_and(|others| is_another_steps(host, others, process))
                 && !is_fenced(host, process.id.pid)
                 && match process::environment(&host.proc, process.id.pid, VARIABLE, deadline) {
                     Ok(found) => found.as_deref() == Some(&mark),
@@ -135,7 +135,7 @@ impl Tracked {
                         false
                     }
                 }
-                && !is_in_a_step(host, process.id.pid)
+                && !others.is_some_and(|others| is_in_a_step(host, others.schedulers, process.id.pid))
         };
         let is_marked: Option<&dyn Fn(&Process) -> bool> = if others.is_some() { Some(&is_marked) } else { None };
         let uid = |process: &Process| process::uid(&host.proc, process.id.pid);
@@ -147,7 +147,7 @@ impl Tracked {
 
     /// Ends them, until the deadline; returns how many. An error, too, where there may be one whose environment could not be read: a step is
     /// not forgotten before.
-    pub fn end(&self, host: &Host, others: Option<&BTreeSet<Owner>>, deadline: Instant) -> Result<usize> {
+    pub fn end(&self, host: &Host, others: Option<Others<'_>>, deadline: Instant) -> Result<usize> {
         let (mut seen, mut unseen) = (self.clone(), None);
         // Whoever is found is the parent of others also when he has ended.
         let ended = process::end_all(&host.proc, || seen.look(host, others, &mut unseen, deadline), deadline)?;
@@ -158,7 +158,7 @@ impl Tracked {
     fn look(
         &mut self,
         host: &Host,
-        others: Option<&BTreeSet<Owner>>,
+        others: Option<Others<'_>>,
         unseen: &mut Option<Error>,
         deadline: Instant,
     ) -> Result<Vec<Owner>> {
@@ -179,18 +179,23 @@ impl fmt::Display for Tracked {
 
 /// Whether a step daemon that lives is above a process: then it is that one's, whatever is in its environment. A job's environment goes into
 /// the jobs that it submits, and who lets them begin need not have us loaded.
-pub fn has_daemon(host: &Host, process: &Process) -> bool {
-    process::any_above(&host.proc, process, |above| process::is_step_daemon(&host.proc, above).then_some(true))
+pub fn has_daemon(host: &Host, schedulers: &[&dyn Scheduler], process: &Process) -> bool {
+    let is_daemon = |pid| schedulers.iter().any(|scheduler| scheduler.is_daemon(&host.proc, pid));
+    process::any_above(&host.proc, process, |above| is_daemon(above).then_some(true))
 }
 
-/// Whether a process is in a fence, or in a step of Slurm's own that has a daemon: the kernel knows better than its environment whose it is,
+fn is_another_steps(host: &Host, others: Others<'_>, process: &Process) -> bool {
+    is_of(host, others.living, process) || has_daemon(host, others.schedulers, process)
+}
+
+/// Whether a process is in a fence, or in a step of a scheduler's own that has a daemon: the kernel knows better than its environment whose it is,
 /// which a script may have from anywhere. What cannot be seen is so. (A dead step's fence is its janitor's.)
-pub fn is_in_a_step(host: &Host, pid: i32) -> bool {
+pub fn is_in_a_step(host: &Host, schedulers: &[&'static dyn Scheduler], pid: i32) -> bool {
     let Ok(member) = Membership::read(&host.proc, pid) else { return true };
     host.layout
         .hierarchies
         .iter()
-        .any(|hierarchy| is_in_ours(host, &member, hierarchy) || is_among_tasks(host, &member, hierarchy))
+        .any(|hierarchy| is_in_ours(host, &member, hierarchy) || is_among_tasks(host, schedulers, &member, hierarchy))
 }
 
 /// Whether a process is in a fence, which is soon said. What cannot be seen is so.
@@ -205,19 +210,25 @@ fn is_in_ours(host: &Host, member: &Membership, hierarchy: &Hierarchy) -> bool {
     in_ours.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether it is where Slurm keeps the tasks of a step, and a step daemon lives there, too.
-fn is_among_tasks(host: &Host, member: &Membership, hierarchy: &Hierarchy) -> bool {
-    let Some(found) = member.slurms_own(hierarchy).filter(|_| member.is_task_in(hierarchy)) else { return false };
+/// Whether it is where a scheduler keeps the tasks of a step, and a step daemon lives there, too.
+fn is_among_tasks(
+    host: &Host,
+    schedulers: &[&'static dyn Scheduler],
+    member: &Membership,
+    hierarchy: &Hierarchy,
+) -> bool {
+    let Some(found) = placement(schedulers, member, hierarchy).filter(|found| found.is_tasks) else { return false };
+    let scheduler = found.scheduler;
     // On v1 the daemon is in the job's.
-    let is_here = |daemon: &SlurmsOwn| match hierarchy.version {
+    let is_here = |daemon: &Placement| match hierarchy.version {
         Version::V1 => daemon.job == found.job,
         Version::V2 => daemon.step == found.step,
     };
     let Ok(names) = host.proc.list(true) else { return true };
     names.iter().filter_map(|name| name.parse().ok()).any(|pid| {
-        process::is_step_daemon(&host.proc, pid)
+        scheduler.is_daemon(&host.proc, pid)
             && Membership::read(&host.proc, pid)
-                .is_ok_and(|daemon| daemon.slurms_own(hierarchy).is_some_and(|own| is_here(&own)))
+                .is_ok_and(|daemon| scheduler.placement(&daemon, hierarchy).is_some_and(|own| is_here(&own)))
     })
 }
 
@@ -442,6 +453,15 @@ pub enum Outcome {
     Ended(usize),
 }
 
+/// Who is another step's, whatever is in the environment.
+#[derive(Debug, Clone, Copy)]
+pub struct Others<'a> {
+    /// Those of `of_living`.
+    pub living: &'a BTreeSet<Owner>,
+    /// Whoever is below a step daemon of one of these, or where it keeps its tasks.
+    pub schedulers: &'a [&'static dyn Scheduler],
+}
+
 /// Who is known to be of a step without a fence whose daemon lives.
 pub fn of_living(host: &Host, run_dir: &Path) -> Result<BTreeSet<Owner>> {
     let mut found = BTreeSet::new();
@@ -470,7 +490,7 @@ pub fn look_after(
     run_dir: &Path,
     records: &TrackedRecords,
     tracked: &Tracked,
-    others: Option<&BTreeSet<Owner>>,
+    others: Option<Others<'_>>,
     deadline: Instant,
 ) -> Result<Outcome> {
     if tracked.boot_id != host.boot_id {

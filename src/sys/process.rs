@@ -255,28 +255,6 @@ pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Resul
 /// Before what a reader has found, which may be nothing.
 const READ: char = '=';
 
-/// Slurm's step daemons on this host that live: root's processes of that name, with the titles that they have given themselves, as
-/// `[5.0]`.
-pub fn step_daemons(proc: &Dir) -> Result<Vec<(Owner, String)>> {
-    let mut found = Vec::new();
-    for pid in proc.list(true)?.iter().filter_map(|name| name.parse::<i32>().ok()) {
-        if is_step_daemon(proc, pid)
-            && let Some(id) = Owner::of(proc, pid)?
-            && let Ok(line) = proc.read(&format!("{pid}/cmdline"))
-        {
-            let title = line.split('\0').next().unwrap_or_default();
-            let title = title.strip_prefix("slurmstepd: ").unwrap_or_default();
-            found.push((id, title.to_owned()));
-        }
-    }
-    Ok(found)
-}
-
-/// Whether it is root's and called as Slurm's step daemon is: a user can give his the name.
-pub fn is_step_daemon(proc: &Dir, pid: i32) -> bool {
-    name(proc, pid).as_deref() == Some("slurmstepd") && uid(proc, pid) == Some(nix::unistd::getuid().as_raw())
-}
-
 /// A process that is still the one that was meant.
 #[derive(Debug)]
 pub struct Handle {

@@ -9,9 +9,13 @@ use std::time::{Duration, Instant};
 
 // Not every file of tests has such a test.
 #[allow(dead_code)]
+mod opened;
+#[allow(dead_code)]
 mod plugin;
 #[allow(dead_code)]
 mod skip;
+#[allow(unused_imports)]
+pub use opened::open;
 #[allow(unused_imports)]
 pub use plugin::shared_object;
 #[allow(unused_imports)]

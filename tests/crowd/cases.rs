@@ -20,6 +20,7 @@ use jobfence::job::{JobKey, Name};
 use jobfence::record::roll::Kind;
 use jobfence::record::tracked;
 use jobfence::record::{Record, Records};
+use jobfence::scheduler::all::ALL;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process::Owner;
 use nix::sys::wait::WaitStatus;
@@ -174,7 +175,7 @@ impl Site {
     fn launch(&self, whose: Option<&JobKey>) -> Reaped {
         let here = Membership::read(&self.host.proc, std::process::id().cast_signed()).unwrap();
         let who = Who::Launch(Launch { daemon: &here, key: whose, all: false });
-        janitor::reap(&self.host, &self.config, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH).unwrap()
+        janitor::reap(&self.host, &self.config, ALL, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH).unwrap()
     }
 
     fn record(&self, owner: Owner, levels: Vec<String>) -> Record {

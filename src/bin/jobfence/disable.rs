@@ -15,9 +15,10 @@ use jobfence::config::Config;
 use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
 use jobfence::record::Records;
+use jobfence::scheduler::all::ALL;
+use jobfence::scheduler::slurm::daemons;
 use jobfence::scheduler::slurm::plugins::Slurm;
 use jobfence::sys::dir::Dir;
-use jobfence::sys::process;
 
 use crate::hold::systemds_own;
 use crate::line::{self, Line};
@@ -113,7 +114,7 @@ fn turn_off(line: &Line) -> Result<(), Failure> {
 /// The step daemons that have one of these files loaded, also where a newer one is in its place.
 fn still_loaded(proc: &Dir, files: &[String]) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
-    for (daemon, title) in process::step_daemons(proc)? {
+    for (daemon, title) in daemons::all(proc)? {
         // It may end meanwhile.
         let maps = proc.read(&format!("{}/maps", daemon.pid)).unwrap_or_default();
         let is_loaded = |file: &String| {
@@ -131,7 +132,7 @@ fn still_recorded(host: &Host, config: &Config) -> Result<Vec<String>, Failure> 
     if !config.run_dir.exists() {
         return Ok(Vec::new());
     }
-    let reaped = janitor::reap(host, config, Who::Command, Instant::now() + janitor::PATIENCE)?;
+    let reaped = janitor::reap(host, config, ALL, Who::Command, Instant::now() + janitor::PATIENCE)?;
     let alive = reaped.alive + reaped.busy;
     let alive = (alive > 0).then(|| format!("{alive} in {}", config.run_dir.display()));
     Ok(reaped.failed.into_iter().chain(alive).collect())

@@ -20,6 +20,9 @@ use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, Level};
 use jobfence::requests::{REQUESTS, Requests, Word};
+use jobfence::scheduler::Scheduler;
+use jobfence::scheduler::all::ALL;
+use jobfence::scheduler::slurm::SLURM;
 use jobfence::scheduler::slurm::cores::Topology;
 use jobfence::scheduler::slurm::prolog::gpus::{self, Places};
 use jobfence::sys::dir::Dir;
@@ -142,7 +145,8 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
         None => false,
     };
     let theirs = slurm.as_ref().and_then(Slurm::swap_in_words);
-    let (lines, more) = lines_of(&host, config, &word.controllers(), &key, &plan, is_overlay, theirs.is_some())?;
+    let whose = |hierarchy: &Hierarchy| is_overlay(hierarchy).then_some(&SLURM as &'static dyn Scheduler);
+    let (lines, more) = lines_of(&host, config, &word.controllers(), &key, &plan, whose, theirs.is_some())?;
     errors.extend(more);
     for note in &present.notes {
         println!("{note}");
@@ -186,7 +190,7 @@ struct Present {
 impl Present {
     fn find(host: &Host, config: &Config, job: &Job, step: &str) -> Self {
         let Some(wanted) = &job.running else { return Self::default() };
-        let (mut steps, unseen) = present::find(host, &config.run_dir, wanted);
+        let (mut steps, unseen) = present::find(host, ALL, &config.run_dir, wanted);
         let names: BTreeSet<&str> = steps.iter().map(|step| step.name.as_str()).collect();
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
         let mut notes = Vec::new();
@@ -381,7 +385,7 @@ fn of_slurm(options: &Options, id: u32) -> Result<Job, Failure> {
     let cores = options.cores.clone().unwrap_or_else(|| cores_of(&granted.threads));
     let memory = granted.mib.map(|mib| mib.saturating_mul(1 << 20));
     let grant = grant(options, count.map(Cpus::whole), memory, cores);
-    Ok(Job { id, grant, facts, running: Some(Wanted { uid, job: id, sluid }) })
+    Ok(Job { id, grant, facts, running: Some(Wanted { uid, job: id, other_name: sluid }) })
 }
 
 /// The cores of hardware threads, by Slurm's numbers, in which those of a core follow each other.

@@ -18,6 +18,7 @@ use jobfence::config::{Config, Mode};
 use jobfence::host::{Host, SYSTEMD_BASE};
 use jobfence::janitor::{self, Who};
 use jobfence::record::tracked;
+use jobfence::scheduler::all::ALL;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -198,7 +199,7 @@ const WHEN_NEVER: Duration = Duration::from_secs(600);
 
 fn look(config: &Config, said: &mut Vec<String>) {
     let reaped = Host::read_what_there_is(config)
-        .and_then(|(host, _)| janitor::reap(&host, config, Who::Command, Instant::now() + config.cleanup_timeout));
+        .and_then(|(host, _)| janitor::reap(&host, config, ALL, Who::Command, Instant::now() + config.cleanup_timeout));
     match reaped {
         Ok(mut reaped) => {
             // What stays is said once.

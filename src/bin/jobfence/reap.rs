@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
+use jobfence::scheduler::all::ALL;
 
 use crate::{Configured, Failure, require_root};
 
@@ -18,7 +19,7 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     if let Some(error) = &no_cgroups {
         let _ = writeln!(io::stderr(), "jobfence: only processes of steps without a fence are looked for: {error}");
     }
-    let reaped = janitor::reap(&host, &config, Who::Command, Instant::now() + janitor::PATIENCE)?;
+    let reaped = janitor::reap(&host, &config, ALL, Who::Command, Instant::now() + janitor::PATIENCE)?;
     // What is done is done, whether anybody can read it or not.
     let mut stdout = io::stdout().lock();
     for step in &reaped.removed {

@@ -9,14 +9,18 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::cgroup::layout::{Hierarchy, Version};
-use crate::cgroup::membership::{Membership, is_scope};
+use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::fence::own;
 use crate::host::Host;
 use crate::record::tracked;
-use crate::scheduler::slurm::leftovers;
 use crate::sys::dir::Dir;
 use crate::sys::process::{self, Owner, Process};
+
+use super::SLURM;
+use super::daemons::is_step_daemon;
+use super::leftovers;
+use super::placement::{self, is_scope};
 
 /// A directory in which nobody is but Slurm's daemons and what they have started.
 #[derive(Debug)]
@@ -28,21 +32,21 @@ struct Place {
 
 impl Place {
     fn of(host: &Host, daemon: &Membership) -> Option<Self> {
-        Self::find(host, daemon, |hierarchy, path| match (daemon.slurms_own(hierarchy), hierarchy.version) {
+        Self::find(host, daemon, |hierarchy, path| match (placement::of(daemon, hierarchy), hierarchy.version) {
             (None, _) => is_of_daemons(path).then_some(true),
             (Some(_), Version::V1) => Some(true),
-            (Some(found), Version::V2) => found.is_leaf(path).then_some(false),
+            (Some(found), Version::V2) => placement::is_daemons_alone(&found, Version::V2).then_some(false),
         })
     }
 
     /// One of Slurm's own, in which none of the step's tasks is: on v2 the daemon's leaf, on v1 where Slurm tracks processes (the
     /// freezer) its job's.
     fn without_tasks(host: &Host, daemon: &Membership) -> Option<Self> {
-        Self::find(host, daemon, |hierarchy, path| {
-            let found = daemon.slurms_own(hierarchy)?;
+        Self::find(host, daemon, |hierarchy, _| {
+            let found = placement::of(daemon, hierarchy)?;
             match hierarchy.version {
                 Version::V1 => found.step.is_none().then_some(true),
-                Version::V2 => found.is_leaf(path).then_some(false),
+                Version::V2 => placement::is_daemons_alone(&found, Version::V2).then_some(false),
             }
         })
     }
@@ -171,7 +175,7 @@ impl Step<'_> {
                 return Ok(false);
             }
         }
-        for pid in place.pids()?.into_iter().filter(|pid| process::is_step_daemon(proc, *pid)) {
+        for pid in place.pids()?.into_iter().filter(|pid| is_step_daemon(proc, *pid)) {
             let Some(daemon) = Owner::of(proc, pid)? else { continue };
             // `slurmstepd infinity`, which keeps the scope alive, has no step.
             let has_step = || proc.read(&format!("{pid}/cmdline")).is_ok_and(|line| line.contains('['));
@@ -200,7 +204,7 @@ pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, 
             let Some(process) = process::of(&host.proc, pid)? else { continue };
             // A job's environment goes into those that it submits, too: who has a daemon is that one's.
             if tracked::is_of(host, of_living, &process)
-                || tracked::has_daemon(host, &process)
+                || tracked::has_daemon(host, &[&SLURM], &process)
                 || tracked::is_fenced(host, pid)
             {
                 continue;
@@ -209,7 +213,7 @@ pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, 
             let owner = mark.and_then(|mark| tracked::marked(&mark, &host.boot_id));
             if let Some(owner) = owner
                 && !owner.is_alive(&host.proc)?
-                && !tracked::is_in_a_step(host, pid)
+                && !tracked::is_in_a_step(host, &[&SLURM], pid)
             {
                 found.push(process.id);
             }

@@ -6,7 +6,7 @@
 //! directory, and a directory of the same name that is made later does not have it. Where Slurm goes on in a directory that was
 //! left (a requeued job), the new step daemon is in there, or has its name in the title of its process, or writes its own mark.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollTimeout, poll};
@@ -15,15 +15,19 @@ use nix::sys::signal::Signal;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::mark;
-use crate::cgroup::membership::{Membership, is_scope};
+use crate::cgroup::membership::Membership;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::fence::own::{self, child, children, is_in_use, is_inhabited, there};
 use crate::host::Host;
 use crate::record::Record;
+use crate::scheduler::{Found, IsWanted, LeftShell, LeftStep, Titled};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
-use crate::sys::process::{self, Owner};
+use crate::sys::process;
+
+use super::daemons::{self, is_step_daemon};
+use super::placement::{self, is_scope, is_top};
 
 /// A step's directory of Slurm's with our mark.
 #[derive(Debug)]
@@ -48,19 +52,6 @@ pub struct Shell {
     dirs: Vec<(Dir, String)>,
 }
 
-/// What was found, and what could not be looked at.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// Those that are not wanted, and where they are.
-    pub others: Vec<(Record, PathBuf)>,
-    /// Those that are wanted.
-    pub marked: Vec<Marked>,
-    /// Those around steps that are gone.
-    pub shells: Vec<Shell>,
-    /// Why there may be more.
-    pub unseen: Vec<Error>,
-}
-
 /// Deeper are no slices in which Slurm has its scope (`CgroupSlice`).
 pub const SLICES: u32 = 4;
 
@@ -73,12 +64,12 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Finds those marked ones that are wanted: of the same Slurm as a step daemon's (`near`), or all there are. What is not understood is
 /// another release's, and stays.
-pub fn find(host: &Host, near: Option<&Membership>, is_wanted: &dyn Fn(&Record) -> Result<bool>) -> Found {
+pub fn find(host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> Found {
     let mut found = Found::default();
     let is_v1 = |hierarchy: &&Hierarchy| hierarchy.version == Version::V1;
     let v1 = host.layout.hierarchies.iter().filter(is_v1);
     // In some hierarchies the daemon is in its job's directory, and in others Slurm makes one only for its tasks.
-    if near.is_none_or(|daemon| v1.clone().any(|hierarchy| daemon.slurms_own(hierarchy).is_some())) {
+    if near.is_none_or(|daemon| v1.clone().any(|hierarchy| placement::of(daemon, hierarchy).is_some())) {
         for hierarchy in v1 {
             if let Some(root) = there(hierarchy.open(), &mut found.unseen) {
                 find_in_v1(hierarchy, &root, None, is_wanted, &mut found);
@@ -116,7 +107,7 @@ fn scope_of<'a>(member: &'a Membership, unified: &Hierarchy) -> Option<&'a str> 
 }
 
 /// The same where a step's directory has this path, or had it: itself, and what is around it if it is gone.
-pub fn find_at(host: &Host, path: &Path, is_wanted: &dyn Fn(&Record) -> Result<bool>, found: &mut Found) {
+pub fn find_at(host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut Found) {
     let around = host.layout.hierarchies.iter().filter_map(|hierarchy| {
         let below = path.strip_prefix(&hierarchy.mount).ok()?.to_str()?;
         Some((hierarchy, below.split('/').collect::<Vec<_>>()))
@@ -166,7 +157,7 @@ fn find_in_scope(
     hierarchy: &Hierarchy,
     scope: &Dir,
     only: Option<[&str; 2]>,
-    is_wanted: &dyn Fn(&Record) -> Result<bool>,
+    is_wanted: IsWanted<'_>,
     found: &mut Found,
 ) {
     // The daemons' own, while they have no job.
@@ -176,11 +167,11 @@ fn find_in_scope(
         let steps = children(&job, |name| name.starts_with("step_"), &mut found.unseen);
         if steps.is_empty() {
             let dirs = || Ok(vec![(again(scope)?, job_name.clone())]);
-            found.add_shell(&job, is_wanted, || Ok((again(scope)?, dirs()?)));
+            add_shell(found, &job, is_wanted, || Ok((again(scope)?, dirs()?)));
         }
         for name in steps.into_iter().filter(|name| only.is_none_or(|[_, step]| name == step)) {
             let Some(step) = child(&job, &name, &mut found.unseen) else { continue };
-            found.add(&step, is_wanted, |record| {
+            add(found, &step, is_wanted, |record| {
                 let above = vec![(again(scope)?, job_name.clone())];
                 let (hierarchy, root, job) = (hierarchy.clone(), again(scope)?, again(&job)?);
                 Ok(Marked { record, hierarchy, root, above, job, name })
@@ -189,14 +180,7 @@ fn find_in_scope(
     }
 }
 
-fn find_in_v1(
-    hierarchy: &Hierarchy,
-    root: &Dir,
-    only: Option<[&str; 4]>,
-    is_wanted: &dyn Fn(&Record) -> Result<bool>,
-    found: &mut Found,
-) {
-    let is_top = |name: &str| name == "slurm" || name.starts_with("slurm_");
+fn find_in_v1(hierarchy: &Hierarchy, root: &Dir, only: Option<[&str; 4]>, is_wanted: IsWanted<'_>, found: &mut Found) {
     for name in those(root, only.map(|[top, ..]| top), is_top, &mut found.unseen) {
         let Some(top) = child(root, &name, &mut found.unseen) else { continue };
         let only_user = only.map(|[_, user, ..]| user);
@@ -204,18 +188,18 @@ fn find_in_v1(
             let Some(user) = child(&top, &user_name, &mut found.unseen) else { continue };
             let jobs = children(&user, |name| name.starts_with("job_"), &mut found.unseen);
             if jobs.is_empty() {
-                found.add_shell(&user, is_wanted, || Ok((again(root)?, vec![(again(&top)?, user_name.clone())])));
+                add_shell(found, &user, is_wanted, || Ok((again(root)?, vec![(again(&top)?, user_name.clone())])));
             }
             for job_name in jobs.into_iter().filter(|name| only.is_none_or(|[_, _, job, _]| name == job)) {
                 let Some(job) = child(&user, &job_name, &mut found.unseen) else { continue };
                 let steps = children(&job, |name| name.starts_with("step_"), &mut found.unseen);
                 if steps.is_empty() {
                     let dirs = || Ok(vec![(again(&top)?, user_name.clone()), (again(&user)?, job_name.clone())]);
-                    found.add_shell(&job, is_wanted, || Ok((again(root)?, dirs()?)));
+                    add_shell(found, &job, is_wanted, || Ok((again(root)?, dirs()?)));
                 }
                 for name in steps.into_iter().filter(|name| only.is_none_or(|[.., step]| name == step)) {
                     let Some(step) = child(&job, &name, &mut found.unseen) else { continue };
-                    found.add(&step, is_wanted, |record| {
+                    add(found, &step, is_wanted, |record| {
                         let above = vec![(again(&top)?, user_name.clone()), (again(&user)?, job_name.clone())];
                         let (hierarchy, root, job) = (hierarchy.clone(), again(root)?, again(&job)?);
                         Ok(Marked { record, hierarchy, root, above, job, name })
@@ -226,63 +210,50 @@ fn find_in_v1(
     }
 }
 
-impl Found {
-    /// The mark of a directory, and whether it says that this is wanted.
-    fn marked(&mut self, dir: &Dir, is_wanted: &dyn Fn(&Record) -> Result<bool>) -> Option<(Record, bool)> {
-        let record = mark::get(dir).map(|text| text.and_then(|text| Record::parse(&text).ok()));
-        let record = there(record, &mut self.unseen)??;
-        let is_wanted = there(is_wanted(&record), &mut self.unseen)?;
-        Some((record, is_wanted))
-    }
+/// The mark of a directory, and whether it says that this is wanted.
+fn marked(dir: &Dir, is_wanted: IsWanted<'_>, unseen: &mut Vec<Error>) -> Option<(String, bool)> {
+    let text = there(mark::get(dir), unseen)??;
+    let is_wanted = there(is_wanted(&text), unseen)??;
+    Some((text, is_wanted))
+}
 
-    fn add(
-        &mut self,
-        step: &Dir,
-        is_wanted: &dyn Fn(&Record) -> Result<bool>,
-        marked: impl FnOnce(Record) -> Result<Marked>,
-    ) {
-        match self.marked(step, is_wanted) {
-            Some((record, true)) => self.marked.extend(there(marked(record), &mut self.unseen)),
-            Some((record, false)) => self.others.push((record, step.path().to_owned())),
-            None => {}
+fn add(found: &mut Found, step: &Dir, is_wanted: IsWanted<'_>, marked_as: impl FnOnce(Record) -> Result<Marked>) {
+    match marked(step, is_wanted, &mut found.unseen) {
+        Some((text, true)) => {
+            let step = Record::parse(&text).and_then(marked_as);
+            let step = there(step, &mut found.unseen);
+            found.marked.extend(step.map(|step| Box::new(step) as Box<dyn LeftStep>));
         }
-    }
-
-    fn add_shell(
-        &mut self,
-        dir: &Dir,
-        is_wanted: &dyn Fn(&Record) -> Result<bool>,
-        dirs: impl FnOnce() -> Result<(Dir, Vec<(Dir, String)>)>,
-    ) {
-        let Some((record, true)) = self.marked(dir, is_wanted) else { return };
-        let shell = dirs().map(|(root, dirs)| Shell { record, root, dirs });
-        self.shells.extend(there(shell, &mut self.unseen));
+        Some((text, false)) => found.others.push((text, step.path().to_owned())),
+        None => {}
     }
 }
 
-/// Whether a step daemon of this very step lives, in a place that may be the step's: its title is there before it makes or enters any
-/// directory (`main` and `_set_job_log_prefix` in Slurm's slurmstepd.c). Of another node's on this host it looks the same.
-pub fn is_served(host: &Host, record: &Record, is_elsewhere: impl Fn(i32) -> bool) -> Result<bool> {
-    Ok(is_among(&process::step_daemons(&host.proc)?, record, is_elsewhere))
+fn add_shell(
+    found: &mut Found,
+    dir: &Dir,
+    is_wanted: IsWanted<'_>,
+    dirs: impl FnOnce() -> Result<(Dir, Vec<(Dir, String)>)>,
+) {
+    let Some((text, true)) = marked(dir, is_wanted, &mut found.unseen) else { return };
+    let shell = Record::parse(&text).and_then(|record| dirs().map(|(root, dirs)| Shell { record, root, dirs }));
+    let shell = there(shell, &mut found.unseen);
+    found.shells.extend(shell.map(|shell| Box::new(shell) as Box<dyn LeftShell>));
 }
 
-fn is_among(daemons: &[(Owner, String)], record: &Record, is_elsewhere: impl Fn(i32) -> bool) -> bool {
+/// Whether one of these step daemons is of the step that a record names, in a place that may be the step's.
+fn is_among(daemons: &[Titled], record: &Record, is_elsewhere: impl Fn(i32) -> bool) -> bool {
     let (Some(job), Some(step)) = (record.job(), record.step()) else { return true };
-    let title = format!("[{job}.{step}");
-    // Behind it: the end, the number of a component, or " stepmgr".
-    let is_its = |found: &str| found.strip_prefix(&title).is_some_and(|rest| rest.starts_with([']', '+', ' ']));
-    daemons.iter().any(|(daemon, found)| is_its(found) && !is_elsewhere(daemon.pid))
+    daemons::is_among(daemons, job, step, is_elsewhere)
 }
 
-impl Shell {
-    /// For people.
-    pub fn path(&self) -> String {
+impl LeftShell for Shell {
+    fn path(&self) -> String {
         let (above, name) = self.dirs.last().map_or((Path::new(""), ""), |(above, name)| (above.path(), name.as_str()));
         above.join(name).display().to_string()
     }
 
-    /// Removes it. `Ok(false)`: somebody is in it again, or it is gone.
-    pub fn remove(&self, deadline: Instant) -> Result<bool> {
+    fn remove(&self, deadline: Instant) -> Result<bool> {
         let Some((above, name)) = self.dirs.last() else { return Ok(false) };
         let _lock = Lock::on(&self.root, ".", deadline)?;
         // One of the same name that was made since is not marked.
@@ -311,20 +282,17 @@ fn remove_around(dirs: &[(Dir, String)]) -> Result<()> {
     Ok(())
 }
 
-impl Marked {
-    /// For people.
-    pub fn path(&self) -> String {
+impl LeftStep for Marked {
+    fn path(&self) -> String {
         self.job.path().join(&self.name).display().to_string()
     }
 
-    /// Whether a step daemon may be at work in there. `daemons` are those that there were when the mark had been read.
-    pub fn is_alive(&self, host: &Host, daemons: &[(Owner, String)]) -> bool {
+    fn is_alive(&self, host: &Host, daemons: &[Titled]) -> bool {
         is_among(daemons, &self.record, |daemon| self.is_elsewhere(host, daemon))
     }
 
-    /// Ends what is in there, with one round at least, and says whether there was anybody; an error where somebody stays. `Ok(false)` also
-    /// where it is somebody's that lives.
-    pub fn end(&self, host: &Host, deadline: Instant) -> Result<bool> {
+    /// With one round at least.
+    fn end(&self, host: &Host, deadline: Instant) -> Result<bool> {
         let step = match self.job.child(&self.name) {
             Err(error) if error.is_gone() => return Ok(false),
             step => step?,
@@ -354,6 +322,31 @@ impl Marked {
         Ok(was_inhabited)
     }
 
+    fn remove(&self, host: &Host, deadline: Instant) -> Result<bool> {
+        let step = match self.job.child(&self.name) {
+            Err(error) if error.is_gone() => return Ok(false),
+            step => step?,
+        };
+        // As Slurm does while it makes or removes the directories of a job (`common_cgroup_lock` in its cgroup_common.c).
+        let _lock = Lock::on(&self.root, ".", deadline)?;
+        // Once more, now that no step daemon of Slurm's can go in.
+        if !self.is_free(host, &step)? {
+            return Ok(false);
+        }
+        if is_inhabited(&step, deadline) {
+            return Err(Error::new("processes have come into").at(self.path()));
+        }
+        // If this ends in the middle, whose it is can be seen by the next one; that of the job is marked.
+        for (user, _) in self.above.iter().skip(1) {
+            let _ = mark::set(user, &self.record.to_string());
+        }
+        walk::remove(&self.job, &self.name, deadline)?;
+        remove_around(&self.above)?;
+        Ok(true)
+    }
+}
+
+impl Marked {
     /// Sends the signal. `Ok(false)`: the step has a daemon again.
     fn signal(&self, host: &Host, step: &Dir, deadline: Instant) -> Result<bool> {
         // While it is held no step daemon of Slurm's makes a directory, and who has made his has his title already. Slurm waits for it
@@ -383,7 +376,7 @@ impl Marked {
             return Ok(false);
         }
         for id in beside {
-            if !process::is_step_daemon(&host.proc, id.pid)
+            if !is_step_daemon(&host.proc, id.pid)
                 && let Some(handle) = process::Handle::open(&host.proc, id)?
             {
                 handle.signal(Signal::SIGKILL)?;
@@ -392,35 +385,10 @@ impl Marked {
         Ok(true)
     }
 
-    /// Removes it. `Ok(false)`: it is somebody's that lives, or is gone.
-    pub fn remove(&self, host: &Host, deadline: Instant) -> Result<bool> {
-        let step = match self.job.child(&self.name) {
-            Err(error) if error.is_gone() => return Ok(false),
-            step => step?,
-        };
-        // As Slurm does while it makes or removes the directories of a job (`common_cgroup_lock` in its cgroup_common.c).
-        let _lock = Lock::on(&self.root, ".", deadline)?;
-        // Once more, now that no step daemon of Slurm's can go in.
-        if !self.is_free(host, &step)? {
-            return Ok(false);
-        }
-        if is_inhabited(&step, deadline) {
-            return Err(Error::new("processes have come into").at(self.path()));
-        }
-        // If this ends in the middle, whose it is can be seen by the next one; that of the job is marked.
-        for (user, _) in self.above.iter().skip(1) {
-            let _ = mark::set(user, &self.record.to_string());
-        }
-        walk::remove(&self.job, &self.name, deadline)?;
-        remove_around(&self.above)?;
-        Ok(true)
-    }
-
     /// Whether it is still what the dead one has left: nobody has marked it anew, and no daemon of the step lives.
     fn is_free(&self, host: &Host, step: &Dir) -> Result<bool> {
         let mark = mark::get(step)?.and_then(|text| Record::parse(&text).ok());
-        Ok(mark.as_ref() == Some(&self.record)
-            && !is_served(host, &self.record, |daemon| self.is_elsewhere(host, daemon))?)
+        Ok(mark.as_ref() == Some(&self.record) && !self.is_alive(host, &daemons::all(&host.proc)?))
     }
 
     /// Whether that is a process in there.
@@ -432,7 +400,7 @@ impl Marked {
     /// Whether a step daemon has directories of its own already, and they are not these: Slurm 26.05 has others for each run of a job.
     fn is_elsewhere(&self, host: &Host, daemon: i32) -> bool {
         let member = Membership::read(&host.proc, daemon).ok();
-        let Some(found) = member.and_then(|member| member.slurms_own(&self.hierarchy)) else { return false };
+        let Some(found) = member.and_then(|member| placement::of(&member, &self.hierarchy)) else { return false };
         let is_ours = |path: &str, ours: &Path| {
             self.hierarchy.below_mount(path).is_some_and(|below| self.hierarchy.mount.join(below) == ours)
         };
@@ -454,8 +422,7 @@ impl Marked {
         let mut pids = pids.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
         let strangers = pids.find(|pid| {
             let uid = process::uid(&host.proc, *pid);
-            !uid.is_none_or(|uid| Some(uid) == self.record.uid() || uid == 0)
-                || process::is_step_daemon(&host.proc, *pid)
+            !uid.is_none_or(|uid| Some(uid) == self.record.uid() || uid == 0) || is_step_daemon(&host.proc, *pid)
         });
         match strangers {
             None => Ok(()),

@@ -12,6 +12,7 @@ use crate::fence::{LimitError, limiting};
 use crate::host::Host;
 use crate::job::{Cpus, Grant};
 use crate::policy;
+use crate::scheduler::slurm::SLURM;
 use crate::scheduler::slurm::cores::Topology;
 use crate::scheduler::slurm::plugins::{Placement, Slurm};
 
@@ -40,7 +41,7 @@ pub fn of_config(host: &Host, config: &Config, slurm: Option<&Slurm>, file: Opti
     let unified = host.layout.unified().filter(|_| host.layout.kind() == Kind::Unified);
     let is_slurms = |slurm: &Slurm| unified.is_some_and(|h| matches!(slurm.placement(h), Placement::Overlay(_)));
     if let Some(unified) = unified.filter(|_| slurm.is_some_and(is_slurms)) {
-        all.extend(limiting::none_for_the_user(&plan, unified));
+        all.extend(limiting::none_for_the_user(&plan, unified, &SLURM));
     }
     if config.constrain_cores {
         all.extend(Topology::of_node(file).err().map(|error| (Limit::Cores, error)));

@@ -3,6 +3,8 @@
 
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::cgroup::membership::Membership;
+use jobfence::scheduler::all::ALL;
+use jobfence::scheduler::placement;
 
 use super::text;
 
@@ -27,11 +29,11 @@ pub fn run(data: &[u8]) {
     let membership = Membership::parse(&text);
     for hierarchy in hierarchies() {
         let Some(path) = membership.path_in(&hierarchy) else {
-            assert_eq!(membership.slurms_own(&hierarchy), None);
+            assert!(placement(ALL, &membership, &hierarchy).is_none());
             continue;
         };
         assert!(text.lines().any(|line| line.ends_with(&format!(":{path}"))), "{path:?}");
-        let Some(own) = membership.slurms_own(&hierarchy) else { continue };
+        let Some(own) = placement(ALL, &membership, &hierarchy) else { continue };
         // Directories above the process, whole names of them, and nothing that users make.
         for directory in [Some(&own.job), own.step.as_ref()].into_iter().flatten() {
             let rest = path.strip_prefix(directory.as_str()).expect("above");

@@ -12,7 +12,7 @@ use jobfence::cgroup::base::fill;
 use jobfence::cgroup::handing_down::not_given;
 use jobfence::cgroup::layout::{Hierarchy, Kind, Version};
 use jobfence::cgroup::limits;
-use jobfence::cgroup::membership::{Membership, is_scope};
+use jobfence::cgroup::membership::Membership;
 use jobfence::cgroup::walk;
 use jobfence::config::Candidate;
 use jobfence::error::Result;
@@ -21,6 +21,7 @@ use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::JobKey;
 use jobfence::scheduler::slurm::leftovers;
+use jobfence::scheduler::slurm::placement::is_scope;
 use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
 use jobfence::sys::dir::Dir;
 

@@ -12,13 +12,15 @@ use jobfence::config::{Candidate, Config, Limit, Loaded, Mode, OnError, Resolved
 use jobfence::cpu_list::CpuList;
 use jobfence::error::{Error, Result};
 use jobfence::facts::Facts;
-use jobfence::fence::{self, Fence, LimitError};
+use jobfence::fence::{self, Fence, LimitError, Opening};
 use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, JobKey, Name};
 use jobfence::policy::{self, CoreMap, Plan};
 use jobfence::record::Records;
 use jobfence::requests::Word;
+use jobfence::scheduler;
+use jobfence::scheduler::all::ALL;
 use jobfence::scheduler::slurm::cores::Topology;
 use jobfence::scheduler::slurm::plugins::Slurm;
 use jobfence::scheduler::slurm::unenforceable;
@@ -138,7 +140,9 @@ impl Planned {
     }
 
     fn fence(&self, host: &Host, key: &JobKey, likeness: &Likeness) -> Result<Vec<LimitError>> {
-        let mut fence = Fence::open(host, &self.config, key, Some(&likeness.daemon()))?;
+        let daemon = likeness.daemon();
+        let opening = janitor::opening(host, &self.config, ALL, key);
+        let mut fence = Fence::open(&Opening { daemon: Some(&daemon), ..opening })?;
         let mut errors = if self.config.mode == Mode::Enforce { fence.limit(&self.plan) } else { Vec::new() };
         // A job that is refused has no process.
         let is_refused = errors.iter().any(|(limit, _)| self.config.on_error.for_limit(*limit) == OnError::Fail);
@@ -183,7 +187,7 @@ fn key() -> Result<JobKey> {
 /// Slurm's directory of another step is no place to try in.
 fn refuse_within_a_job(host: &Host) -> Result<()> {
     let us = Membership::read(&host.proc, Pid::this().as_raw())?;
-    let within = |hierarchy| us.slurms_own(hierarchy).and(us.path_in(hierarchy));
+    let within = |hierarchy| scheduler::placement(ALL, &us, hierarchy).and(us.path_in(hierarchy));
     match host.layout.hierarchies.iter().find_map(within) {
         None => Ok(()),
         Some(path) => Err(Error::new("this process is in a job of Slurm's:")
@@ -267,7 +271,7 @@ pub fn measured<T>(
     refuse_within_a_job(host)?;
     let key = key()?;
     let Some(scope) = scope else {
-        let mut fence = Fence::open(host, config, &key, None)?;
+        let mut fence = Fence::open(&janitor::opening(host, config, ALL, &key))?;
         let result = measure(&mut |pid| fence.attach(host, pid, None).map(drop));
         let closed = fence.close(Instant::now() + janitor::PATIENCE);
         return result.and_then(|result| closed.map(|()| result));

@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::config;
 use crate::host::Host;
 use crate::janitor;
+use crate::scheduler::all::ALL;
 use crate::scheduler::slurm::plugins::Slurm;
 use crate::scheduler::slurm::spank::arguments;
 use crate::scheduler::slurm::unenforceable;
@@ -37,7 +38,7 @@ pub fn start(arguments: &[&[u8]]) {
     for (limit, error) in unenforceable::on_node(&host, &loaded, Slurm::read(loaded.file.as_deref()).as_ref()) {
         log::error!("jobs on this node cannot have their {limit} limit as configured: {error}");
     }
-    match janitor::reap(&host, config, janitor::Who::Daemon, Instant::now() + janitor::PATIENCE) {
+    match janitor::reap(&host, config, ALL, janitor::Who::Daemon, Instant::now() + janitor::PATIENCE) {
         Ok(reaped) => reaped.log(),
         Err(error) => log::error!("cannot look for what dead step daemons left: {error}"),
     }

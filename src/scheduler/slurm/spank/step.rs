@@ -22,6 +22,7 @@ use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::record::tracked::{self, Tracker};
 use crate::requests::Word;
+use crate::scheduler::all::ALL;
 use crate::scheduler::slurm::cores::Topology;
 use crate::scheduler::slurm::spank::Verdict;
 use crate::scheduler::slurm::spank::api::Spank;
@@ -141,7 +142,7 @@ impl Unfenced {
         if no_cgroups.is_some() {
             // Nobody has cleaned up yet.
             let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
-            launch::begin::clean_up_behind_others(&host, &config, &daemon, &key);
+            launch::begin::clean_up_behind_others(&host, &config, ALL, &daemon, &key);
         }
         let tracker = Tracker::begin(&host, &config.run_dir, &key);
         spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, Owner::this(&host.proc)?))?;
@@ -174,7 +175,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
     };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
-    let begin = Begin { host, config, key, requests: &requests, daemon: Some(&daemon) };
+    let begin = Begin { host, config, schedulers: ALL, key, requests: &requests, daemon: Some(&daemon) };
     let has_tasks = *kind != Kind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, || Topology::of_node(None));
     let Begun { mut fence, plan, leftovers } = begin.open(plan)?;
@@ -435,7 +436,7 @@ pub fn end() {
         && let Some(place) = fenced.outside.place()
         && let who = janitor::Who::Launch(janitor::Launch { daemon: place, key: Some(fenced.fence.key()), all: true })
         && let Ok(reaped) =
-            janitor::reap(&fenced.host, &fenced.config, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH)
+            janitor::reap(&fenced.host, &fenced.config, ALL, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH)
     {
         janitor::Reaped { failed: Vec::new(), ..reaped }.log();
     }

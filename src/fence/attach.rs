@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A process is put into the step, and looked for there.
+
+use nix::errno::Errno;
+
+use super::own::Own;
+use super::{Fence, LimitError, Tree, in_mount, limiting};
+use crate::cgroup::affinity::Affinity;
+use crate::cgroup::base;
+use crate::cgroup::devices;
+use crate::cgroup::layout::Version;
+use crate::cgroup::membership::Membership;
+use crate::config::Limit;
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::policy::Plan;
+use crate::scheduler;
+
+impl Fence {
+    /// Moves a process into the step: one write to `cgroup.procs` in each hierarchy, and a look whether it is there.
+    ///
+    /// Where the scheduler itself tracks it by cgroup it is left, since taking it out would break the scheduler's signals and
+    /// accounting: the step is limited there in its place. Returns the limits that could not be set then.
+    /// `task` is its number within the step; `None` for one that the scheduler has not started as a task.
+    pub fn attach(&mut self, host: &Host, pid: i32, task: Option<u32>) -> Result<Vec<LimitError>> {
+        let before = Membership::read(&host.proc, pid)?;
+        if !self.around.has_daemon {
+            self.refuse_a_schedulers(&before)?;
+        }
+        let mut errors = self.settle(&before)?;
+        self.end_earlier_run(host);
+        self.mark_located();
+        self.mark_others(host, &before);
+        // Its tasks are all in the same.
+        self.are_others_marked = true;
+        let plan = self.limits.plan.as_ref().filter(|plan| task.is_some() && !plan.task.is_empty());
+        for tree in &self.trees {
+            let Tree::Overlay(overlay) = tree else { continue };
+            let place = before.path_in(&overlay.hierarchy).unwrap_or("nowhere");
+            if !overlay.holds(place) {
+                let name = overlay.scheduler.name();
+                return Err(Error::new(format!("process {pid} is not where {name} tracks its step in"))
+                    .at(&overlay.hierarchy.mount)
+                    .value(place)
+                    .hint(format!(
+                        "expected below {}",
+                        overlay.path().unwrap_or_else(|| format!("a step of {name}'s"))
+                    )));
+            }
+            errors.extend(self.lost_devices(tree).map(|error| (Limit::Devices, error)));
+            if let Some(plan) = &self.limits.plan {
+                self.reclaim_again(overlay, plan, &mut errors);
+            }
+            let Some(plan) = plan else { continue };
+            match overlay.task(&before) {
+                Ok(dir) => self.limit_task(tree, &dir, plan, &mut errors),
+                Err(error) => errors.extend(limiting::none_of(
+                    &Plan { task: plan.task.clone(), ..Plan::default() },
+                    |theirs| overlay.hierarchy.has(theirs),
+                    &error,
+                )),
+            }
+        }
+        self.attach_own(host, pid, plan.zip(task), &mut errors)?;
+        self.check_cores();
+        self.note_devices(&errors);
+        Ok(errors)
+    }
+
+    /// Whether the scheduler has meanwhile attached to directories of its own what does not go together with our devices.
+    fn lost_devices(&self, tree: &Tree) -> Option<Error> {
+        let hierarchy = tree.hierarchy();
+        let is_ours = hierarchy.version == Version::V2 && hierarchy.has(devices::CONTROLLER);
+        self.limits.plan.as_ref().filter(|plan| is_ours && plan.step.devices.is_some())?;
+        tree.step().and_then(|step| devices::still_counts(&step)).err()
+    }
+
+    fn attach_own(
+        &self,
+        host: &Host,
+        pid: i32,
+        task: Option<(&Plan, u32)>,
+        errors: &mut Vec<LimitError>,
+    ) -> Result<()> {
+        let name = task.map(|(_, number)| format!("task_{number}"));
+        let mut bound = None;
+        for tree in &self.trees {
+            let Some(step) = tree.own().and_then(Own::step) else { continue };
+            // Not kept: with contain_spank this is a process that shares our memory and not our descriptors.
+            let dir = name.as_ref().map(|name| step.ensure(name)).transpose()?;
+            if let (Some(dir), Some((plan, _))) = (&dir, task) {
+                base::fill(step, dir, tree.hierarchy(), false)?;
+                self.limit_task(tree, dir, plan, errors);
+            }
+            bound = bound.or_else(|| Affinity::of(pid));
+            dir.as_ref().unwrap_or(step).write("cgroup.procs", &pid.to_string()).map_err(|error| {
+                match error.kernel_errno() {
+                    Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
+                    _ => error,
+                }
+            })?;
+        }
+        let Some(bound) = bound else { return Ok(()) };
+        if Affinity::of(pid).is_some_and(|now| now != bound)
+            && let Err(errno) = bound.set(pid)
+        {
+            // As where none of those CPUs is in our cgroup's cpuset. It is fenced all the same.
+            let error = Error::new(format!("cannot bind process {pid} again to the CPUs that it was bound to"));
+            log::warn!("{}", error.errno(errno));
+        }
+        let after = Membership::read(&host.proc, pid)?;
+        for own in self.trees.iter().filter_map(Tree::own) {
+            let mut expected = in_mount(&own.hierarchy, &self.ours.path);
+            if let Some(name) = &name {
+                expected = format!("{expected}/{name}");
+            }
+            if after.path_in(&own.hierarchy) != Some(expected.as_str()) {
+                return Err(Error::new(format!("process {pid} was attached, but the kernel shows it elsewhere in"))
+                    .at(&own.hierarchy.mount)
+                    .value(after.path_in(&own.hierarchy).unwrap_or("nowhere")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which hierarchy belongs to a scheduler for a process with this membership.
+    fn refuse_a_schedulers(&self, membership: &Membership) -> Result<()> {
+        for hierarchy in self.trees.iter().map(Tree::hierarchy) {
+            if let Some(found) = scheduler::placement(self.around.schedulers, membership, hierarchy) {
+                let name = found.scheduler.name();
+                return Err(Error::new(format!("{name}'s own cgroup plugin tracks this process in"))
+                    .at(&hierarchy.mount)
+                    .value(membership.path_in(hierarchy).unwrap_or("nowhere"))
+                    .hint("it is not taken out of there: run this outside of a job"));
+            }
+        }
+        Ok(())
+    }
+}

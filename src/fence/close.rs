@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The end of a step: who is left is killed, and what was ours is removed.
+
+use std::time::Instant;
+
+use super::own::{self, Own};
+use super::{Fence, LOCK_TIMEOUT, Tree, limiting};
+use crate::cgroup::layout::Version;
+use crate::error::Result;
+use crate::host::Host;
+use crate::sys::dir::Dir;
+
+impl Fence {
+    /// When the step's last task has ended, and the scheduler is about to kill whom they have left: ends whom it would not.
+    pub fn end_leaderless(&self, host: &Host, deadline: Instant) -> Result<()> {
+        self.trees.iter().try_for_each(|tree| match tree {
+            Tree::Overlay(overlay) => overlay.end_leaderless(host, deadline),
+            Tree::Own(_) => Ok(()),
+        })
+    }
+
+    /// When the job's directory may have gone: what the user's other jobs weigh.
+    fn weigh_user(&self, deadline: Instant) {
+        let Some(plan) = &self.limits.plan else { return };
+        if plan.weighs {
+            self.weigh_again("cpu", limiting::weigh_user, deadline);
+        }
+        if plan.job.io_weight.is_some() {
+            self.weigh_again("io", limiting::weigh_io_of_user, deadline);
+        }
+    }
+
+    fn weigh_again(&self, controller: &str, weigh: fn(&Dir, Version) -> Result<()>, deadline: Instant) {
+        let own = self.trees.iter().filter_map(Tree::own).find(|own| own.hierarchy.has(controller));
+        let Some((own, user)) = own.and_then(|own| Some((own, own.user()?))) else { return };
+        // The directory goes with his last job.
+        if !user.has("cgroup.procs") {
+            return;
+        }
+        let lock = self.claim.records.lock_limits(deadline.min(Instant::now() + LOCK_TIMEOUT));
+        if let Err(error) = lock.and_then(|_lock| weigh(user, own.hierarchy.version))
+            && user.has("cgroup.procs")
+        {
+            log::warn!("{}: the {controller} weight of its user's other jobs is not right: {error}", self.key);
+        }
+    }
+
+    /// Kills what is left of the step and removes its directories and its record. May be repeated.
+    pub fn close(&mut self, deadline: Instant) -> Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        let own: Vec<&Own> = self.trees.iter().filter_map(Tree::own).collect();
+        let mut done = own::remove(&own, &self.ours.levels, deadline);
+        if done.is_ok() {
+            self.weigh_user(deadline);
+            if self.claim.is_recorded {
+                done = self.claim.records.forget(&self.ours.levels);
+            }
+        }
+        // Whoever stays in ours does not save those in the scheduler's.
+        for tree in &self.trees {
+            if let Tree::Overlay(overlay) = tree {
+                done = done.and(overlay.end(deadline));
+            }
+        }
+        done?;
+        self.closed = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What was planned is written to the directories of the user, the job, the step and its tasks, and read back.
+
+use std::time::Instant;
+
+use super::limiting::{self, Cores, LEAST_WEIGHT, Place};
+use super::overlay::Overlay;
+use super::{Fence, LOCK_TIMEOUT, LimitError, OpenDir, Tree, not_made};
+use crate::cgroup::disk::Disks;
+use crate::cgroup::handing_down;
+use crate::cgroup::io;
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::limits;
+use crate::config::Limit;
+use crate::error::{Error, Result};
+use crate::job::Cpus;
+use crate::policy::{Level, Limits, Plan};
+use crate::sys::dir::Dir;
+
+/// Those that several steps write to the same directories.
+const UNDER_LOCK: [Limit; 5] = [Limit::Cpu, Limit::Burst, Limit::Weight, Limit::Processes, Limit::IoWeight];
+
+/// Lower than what is in use, they take it from who is there: not from other steps that run.
+const AMOUNTS: [Limit; 3] = [Limit::Ram, Limit::Swap, Limit::MemoryHigh];
+
+/// What a step is to be limited in, and what of it is done.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) controllers: Vec<&'static str>,
+    /// Controllers that limits were to be written to, and that are nowhere.
+    pub(super) missing: Vec<(&'static str, Error)>,
+    /// Why a CPU quota would not hold, whatever the kernel shows.
+    pub(super) quota_ignored: Option<Error>,
+    /// Whether it gets the least I/O weight, as a scavenger does where weights have an effect.
+    pub(super) lowest_io: bool,
+    /// For the scheduler's daemons, in its own directories.
+    pub(super) headroom: Cpus,
+    /// What was to be limited; for directories that are known only when a task is in them.
+    pub(super) plan: Option<Plan>,
+    /// Whether the CPUs that the scheduler gave were looked at.
+    pub(super) are_cores_checked: bool,
+    /// Whether it was looked whose affair swap is in the scheduler's directories.
+    pub(super) is_swap_decided: bool,
+    /// Whether the devices that the step may use were to be limited, and could not be.
+    pub(super) without_devices: bool,
+}
+
+impl Wanted {
+    /// Nothing that needs a plan; for a fence of which only the directories are known.
+    pub(super) fn nothing() -> Self {
+        Self {
+            controllers: Vec::new(),
+            missing: Vec::new(),
+            quota_ignored: None,
+            lowest_io: false,
+            headroom: Cpus::whole(0),
+            plan: None,
+            are_cores_checked: false,
+            is_swap_decided: false,
+            without_devices: false,
+        }
+    }
+}
+
+impl Fence {
+    /// Writes the job's limits and then the step's, and reads them back. Returns those that could not be set. Directories of
+    /// the scheduler's that are not known yet get theirs when they are.
+    pub fn limit(&mut self, plan: &Plan) -> Vec<LimitError> {
+        let mut plan = plan.clone();
+        // Here, and not when a task is attached, which may be where other file systems are seen.
+        let mut errors = match plan.names_disks().then(|| Dir::open("/proc").and_then(|proc| Disks::read(&proc))) {
+            None => Vec::new(),
+            Some(Ok(disks)) => plan.find_disks(&disks),
+            Some(Err(error)) => vec![(Limit::Io, error)],
+        };
+        if self.limits.lowest_io {
+            plan.job.io_weight = Some(LEAST_WEIGHT);
+        }
+        let plan = &plan;
+        for (controller, error) in &self.limits.missing {
+            errors.extend(limiting::none_of(plan, |theirs| theirs == *controller, error));
+        }
+        if let Some(error) = &self.limits.quota_ignored
+            && limiting::has_any(plan, Limit::Cpu)
+        {
+            errors.push((Limit::Cpu, error.clone()));
+        }
+        self.limits.plan = Some(plan.clone());
+        for tree in &self.trees {
+            self.limit_tree(tree, plan, &mut errors);
+        }
+        self.note_devices(&errors);
+        errors
+    }
+
+    /// Writes the limits of one hierarchy, if the step's directory is known there.
+    pub(super) fn limit_tree(&self, tree: &Tree, plan: &Plan, errors: &mut Vec<LimitError>) {
+        if matches!(tree, Tree::Overlay(overlay) if !overlay.is_located()) {
+            return;
+        }
+        let Some(mut levels) = self.open_levels(tree, plan, errors) else { return };
+        errors.extend(limiting::not_together(plan, &levels.hierarchy));
+        if let Tree::Overlay(overlay) = tree {
+            errors.extend(limiting::no_devices(plan, &levels.hierarchy, overlay.scheduler));
+            // On v1 none of the scheduler's daemons is in the job's directory of the cpu hierarchy.
+            let batch = if levels.hierarchy.version == Version::V2 { overlay.batch_quota() } else { None };
+            levels.place = Place::Overlay { headroom: self.limits.headroom, daemons: 0, batch };
+        }
+        self.limit_under_lock(tree, &mut levels, errors);
+        self.limit_class(tree, plan, &levels.hierarchy, errors);
+        levels.limit_amounts(errors);
+        let is_cores_ours = || self.are_ours(tree, plan);
+        for level in [Level::User, Level::Job, Level::Step] {
+            let is_done = |limit| UNDER_LOCK.contains(&limit) || AMOUNTS.contains(&limit);
+            levels.set(level, |limit| !is_done(limit) && (limit != Limit::Cores || is_cores_ours()), errors);
+        }
+    }
+
+    /// The directories that are limited, and which controllers they have.
+    fn open_levels<'a>(&'a self, tree: &'a Tree, plan: &'a Plan, errors: &mut Vec<LimitError>) -> Option<Levels<'a>> {
+        let mut hierarchy = tree.hierarchy().clone();
+        let none = |hierarchy: &Hierarchy, error| limiting::none_of(plan, |theirs| hierarchy.has(theirs), &error);
+        let (job, step) = match tree.job().and_then(|job| Ok((job, tree.step()?))) {
+            Ok(dirs) => dirs,
+            Err(error) => {
+                errors.extend(none(&hierarchy, error));
+                return None;
+            }
+        };
+        for (controller, error) in self.enable(tree, plan, &step) {
+            errors.extend(limiting::none_of(plan, |theirs| theirs == controller && hierarchy.has(theirs), &error));
+            hierarchy.controllers.remove(controller);
+        }
+        let user = match tree.user().transpose() {
+            Ok(user) => user,
+            Err(error) => {
+                errors.extend(none(&hierarchy, error));
+                return None;
+            }
+        };
+        if let (None, Tree::Overlay(overlay)) = (&user, tree) {
+            errors.extend(limiting::none_for_the_user(plan, &hierarchy, overlay.scheduler));
+        }
+        Some(Levels { hierarchy, plan, user, job, step, place: Place::Own })
+    }
+
+    /// Those limits that another step could be writing now. Only these: the kernel may take long to lower a memory limit, and nobody
+    /// must wait for that.
+    fn limit_under_lock(&self, tree: &Tree, levels: &mut Levels<'_>, errors: &mut Vec<LimitError>) {
+        let is_planned = |limit: &Limit| limiting::is_planned(levels.plan, *limit, &levels.hierarchy);
+        if !UNDER_LOCK.iter().any(is_planned) {
+            return;
+        }
+        let _lock = match self.claim.records.lock_limits(Instant::now() + LOCK_TIMEOUT) {
+            Ok(lock) => lock,
+            Err(error) => {
+                let planned = UNDER_LOCK.into_iter().filter(is_planned);
+                return errors.extend(planned.map(|limit| (limit, error.clone())));
+            }
+        };
+        if let (Place::Overlay { daemons, .. }, Tree::Overlay(overlay), true) =
+            (&mut levels.place, tree, levels.hierarchy.has("pids"))
+        {
+            *daemons = overlay.daemons(&levels.job);
+        }
+        if levels.hierarchy.has("cpu") {
+            levels.limit_cpu(errors);
+        }
+        for level in [Level::User, Level::Job, Level::Step] {
+            levels.set(level, |limit| limit != Limit::Cpu && UNDER_LOCK.contains(&limit), errors);
+        }
+        levels.weigh_user(errors);
+    }
+
+    /// The branch of scavengers.
+    fn limit_class(&self, tree: &Tree, plan: &Plan, hierarchy: &Hierarchy, errors: &mut Vec<LimitError>) {
+        let Tree::Own(own) = tree else { return };
+        let top = || own.dirs.first().ok_or_else(|| not_made("class", hierarchy));
+        if plan.scavenger && hierarchy.has("cpu") {
+            errors.extend(top().and_then(limiting::make_idle).err().map(|error| (Limit::Weight, error)));
+        }
+        if self.limits.lowest_io && hierarchy.has("io") {
+            let set = top().and_then(|top| io::set_weight(top, hierarchy.version, LEAST_WEIGHT));
+            errors.extend(set.err().map(|error| (Limit::IoWeight, error)));
+        }
+    }
+
+    /// Whether the step's CPUs are for us to limit: not where the scheduler does so itself.
+    fn are_ours(&self, tree: &Tree, plan: &Plan) -> bool {
+        let (Tree::Overlay(overlay), Some(ours)) = (tree, &plan.step.cores) else { return true };
+        let version = overlay.hierarchy.version;
+        let dirs = overlay.step().and_then(|step| Ok((step, overlay.above_jobs()?)));
+        match dirs.and_then(|(step, all)| limiting::cores_beside(&step, &all, version, ours)) {
+            Ok(Cores::Same) => false,
+            Ok(Cores::Other(theirs)) => {
+                log::warn!(
+                    "{}: {} limits it to the CPUs {theirs}, which stay; by jobfence's own map of cores they would be {ours}: \
+                     please report that, with the output of lscpu -e",
+                    self.key,
+                    overlay.scheduler.name()
+                );
+                false
+            }
+            // Where it cannot be read, writing says why.
+            Ok(Cores::Unlimited) | Err(_) => true,
+        }
+    }
+
+    /// Looks again at the CPUs, once, when the scheduler has written its own: for Slurm that is after the beginning on cgroup2, while
+    /// on v1 it makes the directory no sooner.
+    pub(super) fn check_cores(&mut self) {
+        if std::mem::replace(&mut self.limits.are_cores_checked, true) {
+            return;
+        }
+        let Some(plan) = &self.limits.plan else { return };
+        for tree in self.trees.iter().filter(|tree| tree.hierarchy().version == Version::V2) {
+            if limiting::is_planned(plan, Limit::Cores, tree.hierarchy()) {
+                self.are_ours(tree, plan);
+            }
+        }
+    }
+
+    /// Has the controllers enabled for the step, and for directories of tasks in it. Returns those that cannot be.
+    fn enable(&self, tree: &Tree, plan: &Plan, step: &Dir) -> Vec<(&'static str, Error)> {
+        as_far_as_can_be(&self.limits.controllers, |wanted| match tree {
+            Tree::Overlay(overlay) => overlay.enable(wanted, step, !plan.task.is_empty()),
+            Tree::Own(own) if !plan.task.is_empty() => handing_down::enable(step, &own.hierarchy, wanted, false),
+            Tree::Own(_) => Ok(()),
+        })
+    }
+
+    /// Lowers `memory.high` of the step once more. On cgroup2 Slurm's step is there before its task/cgroup writes limits of memory
+    /// into it, `memory.high` among them (`task_g_pre_setuid`, after `slurm_spank_init_post_opt`); nothing of a later step's is
+    /// written there, but what a running job's memory is changed to (Slurm 26.05), without telling us.
+    pub(super) fn reclaim_again(&self, overlay: &Overlay, plan: &Plan, errors: &mut Vec<LimitError>) {
+        let hierarchy = &overlay.hierarchy;
+        let Some(high) = plan.step.high.filter(|_| hierarchy.has("memory")) else { return };
+        let step = match overlay.step() {
+            Ok(step) => step,
+            Err(error) => return errors.push((Limit::MemoryHigh, error)),
+        };
+        let limits = Limits { high: Some(high), ..Limits::default() };
+        let limits = limiting::beside_theirs(&step, hierarchy.version, &limits);
+        let place = Place::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
+        limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::MemoryHigh, errors);
+    }
+
+    /// Limits swap in the scheduler's directories where the configuration leaves it to a scheduler that limits memory, and this one
+    /// does not. Once, when a task is there or the extern step is complete: not before then has Slurm's task/cgroup written limits of
+    /// memory (`task_g_pre_setuid`, on v1 it makes the directories no sooner), the job's and the step's alike.
+    pub(super) fn limit_swap(&mut self, errors: &mut Vec<LimitError>) {
+        let Some(plan) = self.limits.plan.as_ref().filter(|plan| !self.limits.is_swap_decided && plan.step.swap_yields)
+        else {
+            return;
+        };
+        let limits = Limits { swap: plan.step.swap, ..Limits::default() };
+        for tree in &self.trees {
+            let Tree::Overlay(overlay) = tree else { continue };
+            let hierarchy = &overlay.hierarchy;
+            if !hierarchy.has("memory") || !overlay.is_located() {
+                continue;
+            }
+            self.limits.is_swap_decided = true;
+            let theirs = overlay.job().and_then(|job| limiting::limits_memory_itself(&job, hierarchy.version));
+            let step = match theirs {
+                Ok(true) => continue,
+                Ok(false) => overlay.step(),
+                Err(error) => Err(error),
+            };
+            match step {
+                Ok(step) => {
+                    let limits = limiting::beside_theirs(&step, hierarchy.version, &limits);
+                    let place = Place::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
+                    limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::Swap, errors);
+                }
+                Err(error) => errors.push((Limit::Swap, error)),
+            }
+        }
+    }
+
+    /// Limits one task, which may have no more than its step.
+    pub(super) fn limit_task(&self, tree: &Tree, task: &Dir, plan: &Plan, errors: &mut Vec<LimitError>) {
+        let hierarchy = tree.hierarchy();
+        let place = match tree {
+            Tree::Own(_) => Place::Own,
+            Tree::Overlay(_) => Place::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None },
+        };
+        let mut limits = limiting::limits_at(plan, Level::Task, place, hierarchy.version);
+        if let Some(quota) = limits.cpu.filter(|_| hierarchy.has("cpu")) {
+            let of_step = tree.step().and_then(|step| limits::cpu_quota(&step, hierarchy.version)).ok().flatten();
+            limits.cpu = Some(of_step.map_or(quota, |of_step| quota.at_most(of_step)));
+        }
+        limiting::set(task, hierarchy, Level::Task, place, &limits, |_| true, errors);
+    }
+
+    pub(super) fn note_devices(&mut self, errors: &[LimitError]) {
+        self.limits.without_devices |= errors.iter().any(|(limit, _)| *limit == Limit::Devices);
+    }
+}
+
+/// The directories of one hierarchy that are limited, and to what.
+struct Levels<'a> {
+    hierarchy: Hierarchy,
+    plan: &'a Plan,
+    /// `None` where the scheduler has none.
+    user: Option<OpenDir<'a>>,
+    job: OpenDir<'a>,
+    step: OpenDir<'a>,
+    place: Place,
+}
+
+impl Levels<'_> {
+    fn dir(&self, level: Level) -> Option<&Dir> {
+        match level {
+            Level::User => self.user.as_deref(),
+            Level::Job => Some(&*self.job),
+            Level::Step => Some(&*self.step),
+            Level::Task => None,
+        }
+    }
+
+    fn set(&self, level: Level, which: impl Fn(Limit) -> bool, errors: &mut Vec<LimitError>) {
+        let Some(dir) = self.dir(level) else { return };
+        let limits = limiting::limits_at(self.plan, level, self.place, self.hierarchy.version);
+        limiting::set(dir, &self.hierarchy, level, self.place, &limits, which, errors);
+    }
+
+    fn limit_cpu(&self, errors: &mut Vec<LimitError>) {
+        let version = self.hierarchy.version;
+        let of_user = self.user.as_ref().zip(self.plan.user.cpu);
+        let limited = of_user.map_or(Ok(()), |(user, quota)| limiting::cpu_of_user(user, version, quota));
+        // Where OnError lets a job run all the same, the user's limit alone is missing.
+        let all = [limited, limiting::cpu(&self.job, &self.step, version, self.plan, self.place)];
+        errors.extend(all.into_iter().filter_map(Result::err).map(|error| (Limit::Cpu, error)));
+    }
+
+    fn weigh_user(&self, errors: &mut Vec<LimitError>) {
+        let Some(user) = &self.user else { return };
+        if self.plan.weighs && self.hierarchy.has("cpu") {
+            let weighed = limiting::weigh_user(user, self.hierarchy.version);
+            errors.extend(weighed.err().map(|error| (Limit::Weight, error)));
+        }
+        if self.plan.job.io_weight.is_some() && self.hierarchy.has("io") {
+            let weighed = limiting::weigh_io_of_user(user, self.hierarchy.version);
+            // What the job's own directory has said already is not said again.
+            let known = errors.iter().any(|(limit, _)| *limit == Limit::IoWeight);
+            errors.extend(weighed.err().filter(|_| !known).map(|error| (Limit::IoWeight, error)));
+        }
+    }
+
+    fn limit_amounts(&self, errors: &mut Vec<LimitError>) {
+        let (plan, version) = (self.plan, self.hierarchy.version);
+        for level in [Level::User, Level::Job, Level::Step] {
+            let (Some(dir), true) = (self.dir(level), self.hierarchy.has("memory")) else { continue };
+            let limits = plan.of(level);
+            if level != Level::Step && limiting::stays_in_memory(dir, version, limits)
+                || level == Level::User && limiting::is_exceeded(dir, version, limits)
+            {
+                continue;
+            }
+            let mut limits = limiting::limits_at(plan, level, self.place, version);
+            // Nobody else limits users.
+            if self.place != Place::Own && level != Level::User {
+                limits = limiting::beside_theirs(dir, version, &limits);
+                // Decided when the scheduler has had its turn: see `limit_swap`.
+                limits.swap = limits.swap.filter(|_| !limits.swap_yields);
+            }
+            limiting::set(dir, &self.hierarchy, level, self.place, &limits, |limit| AMOUNTS.contains(&limit), errors);
+        }
+    }
+}
+
+/// Enables all controllers, or where that fails each by itself: one that is not to be had must not take the limits of others with
+/// it. Returns those that are not to be had.
+fn as_far_as_can_be(
+    wanted: &[&'static str],
+    enable: impl Fn(&[&'static str]) -> Result<()>,
+) -> Vec<(&'static str, Error)> {
+    if enable(wanted).is_ok() {
+        return Vec::new();
+    }
+    wanted.iter().filter_map(|controller| Some((*controller, enable(&[*controller]).err()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_that_is_not_to_be_had_takes_no_other_limits_with_it() {
+        let enable = |wanted: &[&'static str]| match wanted.contains(&"io") {
+            true => Err(Error::new("the cgroup does not have the io controller")),
+            false => Ok(()),
+        };
+        let lacking = |wanted: &[&'static str]| {
+            as_far_as_can_be(wanted, enable).into_iter().map(|(controller, _)| controller).collect::<Vec<_>>()
+        };
+        assert_eq!(lacking(&["cpu", "io", "memory"]), ["io"]);
+        assert_eq!(lacking(&["cpu", "memory"]), Vec::<&str>::new());
+    }
+}

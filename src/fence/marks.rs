@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The marks by which it is known whose a directory is, where no record says so; and what an earlier run of the step has left.
+
+use std::time::Instant;
+
+use super::overlay::Overlay;
+use super::{Claim, Fence, PATIENCE_WITH_OTHERS, Tree};
+use crate::cgroup::mark;
+use crate::cgroup::membership::Membership;
+use crate::host::Host;
+use crate::record::Header;
+use crate::record::roll::Kind;
+use crate::scheduler;
+use crate::sys::dir::Dir;
+
+impl Fence {
+    pub(super) fn end_earlier_run(&self, host: &Host) {
+        for tree in &self.trees {
+            let Tree::Overlay(overlay) = tree else { continue };
+            let soon = Instant::now() + PATIENCE_WITH_OTHERS;
+            if let Err(error) = overlay.end_earlier_run(host, self.claim.owner, soon) {
+                log::warn!("{}: what an earlier run has left stays: {error}", self.key);
+            }
+        }
+    }
+
+    /// Marks the scheduler's directories of the step that are known and have no mark yet.
+    pub fn mark_located(&mut self) {
+        let Self { trees, claim, .. } = self;
+        let overlays = trees.iter_mut().filter_map(|tree| match tree {
+            Tree::Overlay(overlay) => Some(overlay),
+            Tree::Own(_) => None,
+        });
+        mark_all(claim, overlays.collect());
+    }
+
+    /// Marks those of hierarchies in which nothing is limited: on v1 a scheduler may leave them behind all the same.
+    pub fn mark_others(&mut self, host: &Host, member: &Membership) {
+        if !self.around.has_daemon || self.are_others_marked {
+            return;
+        }
+        let mut others = Vec::new();
+        for hierarchy in &host.layout.hierarchies {
+            let is_ours = self.trees.iter().any(|tree| tree.hierarchy() == hierarchy);
+            let found = scheduler::placement(self.around.schedulers, member, hierarchy).filter(|_| !is_ours);
+            let Some(found) = found else { continue };
+            let Ok(root) = hierarchy.open() else { continue };
+            let mut overlay = Overlay::new(hierarchy.clone(), root, 0, found.scheduler);
+            if matches!(overlay.locate(&self.key, &found), Ok(true)) {
+                let soon = Instant::now() + PATIENCE_WITH_OTHERS;
+                if let Err(error) = overlay.end_earlier_run(host, self.claim.owner, soon) {
+                    log::warn!("{}: what an earlier run has left stays: {error}", self.key);
+                }
+                others.push(overlay);
+            }
+        }
+        mark_all(&self.claim, others.iter_mut().collect());
+    }
+}
+
+/// Marks those that have no mark yet, which the roll says before.
+fn mark_all(claim: &Claim, overlays: Vec<&mut Overlay>) {
+    let unmarked = overlays.iter().filter_map(|overlay| overlay.unmarked());
+    let header = Header::parse(&claim.mark).ok();
+    let entry = |path| header.as_ref().map(|header| header.entry(Kind::Theirs, path));
+    claim.records.note(&unmarked.filter_map(entry).collect::<Vec<_>>());
+    for overlay in overlays {
+        overlay.mark(&claim.mark);
+    }
+}
+
+/// It is of use only if the record is lost, or the scheduler leaves its own directories: no reason to refuse a job.
+pub(super) fn put_mark(dir: &Dir, text: &str) -> bool {
+    let done = mark::set(dir, text);
+    if let Err(error) = &done {
+        log::debug!("what a dead step daemon leaves could not be found without its record: {error}");
+    }
+    done.is_ok()
+}

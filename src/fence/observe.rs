@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the step has used, and its limits as the kernel has them.
+
+use super::{Fence, Tree, in_mount};
+use crate::cgroup::cpuset;
+use crate::cgroup::devices::Devices;
+use crate::cgroup::huge_pages::{self, HugePages};
+use crate::cgroup::io::{self, DiskLimit, IoRules};
+use crate::cgroup::layout::Version;
+use crate::cgroup::limits;
+use crate::cgroup::usage::{Usage, forks_refused, forks_refused_here, oom_kills};
+use crate::config::Percent;
+use crate::cpu_list::CpuList;
+use crate::error::Result;
+use crate::job::Cpus;
+use crate::policy::Level;
+use crate::sys::dir::Dir;
+
+impl Fence {
+    /// What the step has used so far.
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for tree in &self.trees {
+            match (tree, tree.step()) {
+                (_, Ok(step)) => usage.add(tree.hierarchy(), &step),
+                (Tree::Overlay(overlay), Err(_)) => usage.or(overlay.usage()),
+                (Tree::Own(_), Err(_)) => {}
+            }
+        }
+        usage
+    }
+
+    /// Keeps what was used where the scheduler will soon remove its directories: with proctrack/cgroup on v2 it does so after
+    /// the last callback, otherwise before.
+    pub fn take_usage(&mut self) {
+        for tree in &mut self.trees {
+            if let Tree::Overlay(overlay) = tree {
+                overlay.take_usage();
+            }
+        }
+    }
+
+    /// The CPUs that the step's quota allows, as the kernel has it; `None` when unlimited.
+    pub fn cpus(&self) -> Option<Cpus> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("cpu"))?;
+        let quota = limits::cpu_quota(&*tree.step().ok()?, tree.hierarchy().version).ok().flatten();
+        quota.map(limits::CpuQuota::cpus)
+    }
+
+    /// How much of its quota the step may save for later, as the kernel has it; `None` when nothing.
+    pub fn burst(&self) -> Option<Percent> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("cpu"))?;
+        let (step, version) = (tree.step().ok()?, tree.hierarchy().version);
+        let quota_us = limits::cpu_quota(&step, version).ok().flatten()?.quota_us;
+        let burst_us: u64 = step.read(limits::burst_file(version)).ok()?.trim().parse().ok()?;
+        let hundredths = burst_us.checked_mul(10_000)?.checked_div(quota_us)?;
+        u32::try_from(hundredths).ok().filter(|hundredths| *hundredths > 0).map(Percent::from_hundredths)
+    }
+
+    /// The job's share of CPU time, as `cpu.weight` has it.
+    pub fn weight(&self) -> Option<u64> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("cpu"))?;
+        limits::cpu_weight(&*tree.job().ok()?, tree.hierarchy().version).ok()
+    }
+
+    /// Above so many bytes the step's memory is reclaimed, as the kernel has it; `None` when that is nowhere.
+    pub fn memory_high(&self) -> Option<u64> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
+        let file = limits::high_file(tree.hierarchy().version);
+        limits::memory_limit(&*tree.step().ok()?, file).ok().flatten()
+    }
+
+    /// How many processes and threads the step may have, as the kernel has it; `None` when unlimited.
+    pub fn processes(&self) -> Option<u64> {
+        limits::processes(&*self.with_pids()?.step().ok()?).ok().flatten()
+    }
+
+    /// The same of each of its tasks, as planned.
+    pub fn processes_of_task(&self) -> Option<u64> {
+        self.limits.plan.as_ref()?.task.processes
+    }
+
+    /// How fast the step may read and write, if the kernel has it so; `None` when unlimited.
+    pub fn io(&self) -> Option<&IoRules> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("io"))?;
+        let plan = self.limits.plan.as_ref().filter(|plan| !plan.step.disks.is_empty())?;
+        let step = tree.step().ok()?;
+        let is_set = |limit: &DiskLimit| {
+            let found = io::max(&step, tree.hierarchy().version, limit.disk);
+            found.is_ok_and(|found| found.at_most(limit.rates) == found)
+        };
+        plan.step.disks.iter().all(is_set).then_some(&plan.step.io)
+    }
+
+    /// The CPUs on which the step can run, where the kernel has a cpuset of it.
+    pub fn cores(&self) -> Option<CpuList> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("cpuset"))?;
+        cpuset::effective(&*tree.step().ok()?, tree.hierarchy().version).ok()
+    }
+
+    /// The devices that the step may use besides those of everybody, if they are limited. As planned: a user, as whom a task asks,
+    /// may not ask the kernel for a program.
+    pub fn devices(&self) -> Option<&Devices> {
+        self.limits.plan.as_ref()?.step.devices.as_ref().filter(|_| !self.limits.without_devices)
+    }
+
+    /// The huge pages that the step may have, of these sizes, as the kernel has it.
+    pub fn huge_pages(&self, sizes: &HugePages) -> HugePages {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("hugetlb"));
+        let found =
+            tree.and_then(|tree| Some(huge_pages::limits(&*tree.step().ok()?, tree.hierarchy().version, sizes)));
+        found.unwrap_or_default()
+    }
+
+    /// How often a process of the step could not start another one for the limit of their number; where the kernel counts at
+    /// the limit that was reached (Linux 6.11) and that is the job's, a process of the job.
+    pub fn forks_refused(&self) -> u64 {
+        let Some(tree) = self.with_pids() else { return 0 };
+        let of_step = tree.step().ok().and_then(|step| forks_refused(tree.hierarchy(), &step));
+        let of_job = || forks_refused_here(tree.hierarchy(), &*tree.job().ok()?);
+        of_step.filter(|count| *count > 0).or_else(of_job).unwrap_or(0)
+    }
+
+    fn with_pids(&self) -> Option<&Tree> {
+        self.trees
+            .iter()
+            .find(|tree| tree.hierarchy().has("pids"))
+            .filter(|_| self.limits.controllers.contains(&"pids"))
+    }
+
+    /// How many of the step's processes were killed for want of memory.
+    pub fn oom_kills(&self) -> u64 {
+        let count = |tree: &Tree| oom_kills(tree.hierarchy(), &*tree.step().ok()?);
+        self.trees.iter().filter(|tree| tree.hierarchy().has("memory")).find_map(count).unwrap_or(0)
+    }
+
+    /// The cgroups at which this step's memory may be limited, innermost first but for those of tasks: path as the kernel's log
+    /// has it, whose it is, its limit and the most it held, in bytes.
+    pub fn memory_levels(&self) -> Vec<MemoryLevel> {
+        let Some(tree) = self.trees.iter().find(|tree| tree.hierarchy().has("memory")) else { return Vec::new() };
+        let version = tree.hierarchy().version;
+        let (limit_file, _) = limits::memory_files(version);
+        let peak_file = if version == Version::V2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
+        let (step, job) = match tree {
+            Tree::Own(own) => {
+                let step = in_mount(&own.hierarchy, &self.ours.path);
+                let job = step.rsplit_once('/').map(|(job, _)| job.to_owned());
+                (Some(step), job)
+            }
+            Tree::Overlay(overlay) => (overlay.path(), overlay.job_path().map(str::to_owned)),
+        };
+        let level = |whose: Level, path: Option<String>, dir: Option<&Dir>| MemoryLevel {
+            path: path.unwrap_or_default(),
+            whose,
+            limit: dir.and_then(|dir| limits::memory_limit(dir, limit_file).ok()).flatten(),
+            peak: dir.and_then(|dir| dir.read(peak_file).ok()).and_then(|text| text.trim().parse().ok()),
+        };
+        let user = tree.user().and_then(Result::ok);
+        let of_user = job.as_ref().and_then(|job| job.rsplit_once('/')).map(|(user, _)| user.to_owned());
+        let mut levels = vec![
+            level(Level::Step, step, tree.step().ok().as_deref()),
+            level(Level::Job, job, tree.job().ok().as_deref()),
+        ];
+        // Few sites limit users.
+        let user = user.filter(|user| limits::memory_limit(user, limit_file).is_ok_and(|limit| limit.is_some()));
+        levels.extend(user.map(|user| level(Level::User, of_user, Some(&user))));
+        levels
+    }
+}
+
+/// Where memory is limited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryLevel {
+    /// As `/proc/PID/cgroup` and the kernel's log write it.
+    pub path: String,
+    /// Whose directory it is.
+    pub whose: Level,
+    /// In bytes; `None` when unlimited.
+    pub limit: Option<u64>,
+    /// In bytes; `None` on kernels that do not keep it.
+    pub peak: Option<u64>,
+}
+
+impl MemoryLevel {
+    /// Whether a process in this cgroup is in the level, or below it.
+    pub fn holds(&self, place: &str) -> bool {
+        place.strip_prefix(self.path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Whether the most that was held is as much as was allowed.
+    pub fn is_reached(&self) -> bool {
+        matches!((self.peak, self.limit), (Some(peak), Some(limit)) if peak >= limit)
+    }
+}

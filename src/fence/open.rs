@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A step gets a name that nobody else has, and directories of that name.
+
+use std::time::Instant;
+
+use nix::errno::Errno;
+
+use super::limit::Wanted;
+use super::overlay::{self, Overlay};
+use super::own::{self, Own, open_existing};
+use super::{Around, Claim, Fence, IDLE, Ours, Tree, marks};
+use crate::cgroup::devices;
+use crate::cgroup::io;
+use crate::cgroup::kernel::LoadedScheduler;
+use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::membership::Membership;
+use crate::config::{Config, Percent, TaskCpus};
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::job::JobKey;
+use crate::record::{Owner, Record, Records};
+use crate::scheduler::{self, Schedulers};
+use crate::sys::dir::Dir;
+
+/// What a fence is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Opening<'a> {
+    /// The host.
+    pub host: &'a Host,
+    /// What the administrator decides.
+    pub config: &'a Config,
+    /// Those that may have directories of their own here.
+    pub schedulers: Schedulers,
+    /// Whose step it is.
+    pub key: &'a JobKey,
+    /// Controllers that are needed beside those of the configuration.
+    pub more: &'a [&'static str],
+    /// Where the step's daemon is. Without one (`None`) no process is taken out of a scheduler's directory, and that is an error.
+    pub daemon: Option<&'a Membership>,
+    /// Removes what a dead owner has left under a name.
+    pub free: fn(&Host, &Records, &[String]) -> Result<Freed>,
+}
+
+/// What became of a name that somebody had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Freed {
+    /// It is nobody's now.
+    Free,
+    /// It is somebody's that lives, or is being freed.
+    Taken,
+}
+
+/// The hierarchies by whose directories the step is to be in.
+struct Sides<'a> {
+    own: Vec<&'a Hierarchy>,
+    overlays: Vec<Tree>,
+}
+
+impl<'a> Opening<'a> {
+    /// Every controller that is needed, and whether the least I/O weight is to be set.
+    fn controllers(&self) -> (Vec<&'static str>, bool) {
+        let mut wanted = controllers(self.config);
+        let lowest_io = lowers_io(self.host, self.config);
+        for controller in lowest_io.then_some("io").iter().chain(self.more) {
+            if !wanted.contains(controller) {
+                wanted.push(controller);
+            }
+        }
+        (wanted, lowest_io)
+    }
+
+    /// Whose the directories are to be in each hierarchy, as far as can be seen from where the daemon is.
+    fn sides(&self, wanted: &[&'static str]) -> Result<Sides<'a>> {
+        let (mut own, mut overlays) = (Vec::new(), Vec::new());
+        for hierarchy in self.host.hierarchies(wanted)? {
+            let found = self.daemon.and_then(|at| Some((at, scheduler::placement(self.schedulers, at, hierarchy)?)));
+            let Some((daemon, found)) = found else {
+                own.push(hierarchy);
+                continue;
+            };
+            let mut overlay = Overlay::new(hierarchy.clone(), hierarchy.open()?, 0, found.scheduler);
+            overlay::check_daemon(hierarchy, self.key, daemon, &found)?;
+            // v1's freezer, in which nothing is limited, shows no step of the daemon.
+            if overlay.locate(self.key, &found)? || wanted.iter().any(|controller| hierarchy.has(controller)) {
+                overlays.push(Tree::Overlay(overlay));
+            }
+        }
+        Ok(Sides { own, overlays })
+    }
+
+    /// The branch below our own directory, if it is not that itself.
+    fn class(&self) -> Option<&'static str> {
+        self.config.scavenger.then_some(IDLE)
+    }
+
+    fn record(&self, owner: Owner, again: u32) -> Record {
+        let base = &self.host.base;
+        let mut levels = self.key.parents();
+        levels.push(self.key.step_dir(again));
+        Record {
+            boot_id: self.host.boot_id.clone(),
+            pid_namespace: self.host.pid_namespace.clone(),
+            owner,
+            base: self.class().map_or_else(|| base.clone(), |class| format!("{base}/{class}")),
+            levels,
+        }
+    }
+
+    /// The name is somebody's: a dead owner's is taken away, a living one's (a requeued job overlaps its own end) stays.
+    fn free(&self, records: &Records, levels: &[String], tries: &mut Tries) {
+        match (self.free)(self.host, records, levels) {
+            // The name should be free now; who takes it again and again must not keep us here.
+            Ok(Freed::Free) => tries.removed += 1,
+            Ok(Freed::Taken) => tries.again += 1,
+            // A process of it that does not die, or a record that is not understood, is no reason to refuse this job.
+            Err(error) => {
+                log::warn!("cannot remove {}: {error}", levels.join("/"));
+                tries.again += 1;
+            }
+        }
+    }
+}
+
+/// How often a name was somebody else's.
+struct Tries {
+    /// The number behind the step's name.
+    again: u32,
+    removed: u32,
+}
+
+impl Tries {
+    fn check(&self, key: &JobKey) -> Result<()> {
+        if self.again + self.removed <= 100 {
+            return Ok(());
+        }
+        Err(Error::new("a hundred times another step had the name of this one").value(key).hint("see 'jobfence reap'"))
+    }
+}
+
+impl Fence {
+    /// Makes the step's directories in every hierarchy that is used, under a name that nobody else has.
+    ///
+    /// Where the scheduler itself tracks the step by cgroup nothing is made; a daemon in the directories of another step is an error.
+    pub fn open(opening: &Opening<'_>) -> Result<Self> {
+        let Opening { host, config, .. } = *opening;
+        let (mut wanted, lowest_io) = opening.controllers();
+        let Sides { own, mut overlays } = opening.sides(&wanted)?;
+        let owner = Owner::this(&host.proc)?;
+        let mut tries = Tries { again: 1, removed: 0 };
+        let mut withheld: Option<Vec<(&'static str, Error)>> = None;
+        loop {
+            let records = Records::open(&config.run_dir)?;
+            let record = opening.record(owner, tries.again);
+            // Where nothing is ours there is nothing to record, and a name for nobody to have.
+            let is_recorded = !own.is_empty();
+            if is_recorded && !records.claim(&record)? {
+                opening.free(&records, &record.levels, &mut tries);
+                tries.check(opening.key)?;
+                continue;
+            }
+            let missing = wanted.iter().filter_map(|c| Some((*c, host.missing(c)?)));
+            let limits = Wanted {
+                controllers: wanted.clone(),
+                missing: missing.chain(withheld.iter().flatten().cloned()).collect(),
+                quota_ignored: host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota),
+                lowest_io,
+                headroom: config.headroom_cpus,
+                ..Wanted::nothing()
+            };
+            let claim = Claim { mark: record.to_string(), records, is_recorded, owner };
+            match Self::new(opening, record, claim, limits).make(opening, &own) {
+                Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
+                    log::warn!("{error}");
+                    tries.again += 1;
+                }
+                // What is limited by controllers that are handed down can be limited all the same.
+                Err(error) if withheld.is_none() => {
+                    let theirs = host.not_handed_down(&wanted);
+                    if theirs.is_empty() {
+                        return Err(error);
+                    }
+                    wanted.retain(|controller| !theirs.iter().any(|(withheld, _)| withheld == controller));
+                    withheld = Some(theirs);
+                }
+                Err(error) => return Err(error),
+                Ok(mut fence) => {
+                    fence.trees.append(&mut overlays);
+                    fence.end_earlier_run(host);
+                    fence.mark_located();
+                    return Ok(fence);
+                }
+            }
+            tries.check(opening.key)?;
+        }
+    }
+
+    /// Without directories.
+    fn new(opening: &Opening<'_>, record: Record, claim: Claim, limits: Wanted) -> Self {
+        Self {
+            key: opening.key.clone(),
+            trees: Vec::new(),
+            ours: Ours::of(&record.base, record.levels),
+            claim,
+            limits,
+            around: Around { schedulers: opening.schedulers, has_daemon: opening.daemon.is_some() },
+            are_others_marked: false,
+            closed: false,
+        }
+    }
+
+    /// Makes those of ours.
+    fn make(mut self, opening: &Opening<'_>, hierarchies: &[&Hierarchy]) -> Result<Self> {
+        let class = opening.class();
+        for hierarchy in hierarchies {
+            let mut dirs = Vec::new();
+            let mut hierarchy = (*hierarchy).clone();
+            hierarchy.controllers.retain(|has| !self.limits.missing.iter().any(|(missing, _)| missing == has));
+            let (wanted, levels) = (&self.limits.controllers, &self.ours.levels);
+            let made = own::make_dirs(opening.host, &hierarchy, wanted, class, levels, &mut dirs);
+            // EEXIST: somebody else lives there, and nothing of it is ours to remove.
+            if made.as_ref().err().and_then(Error::kernel_errno) != Some(Errno::EEXIST) {
+                self.trees.push(Tree::Own(Own { hierarchy, dirs, class }));
+            }
+            if let Err(error) = made {
+                // What was made goes away again, here too, where it may be a part of the way down.
+                let _ = self.close(Instant::now() + opening.config.cleanup_timeout);
+                return Err(error);
+            }
+        }
+        // One of them is enough: it leads to the others.
+        if let Some(step) = self.trees.iter().find_map(|tree| tree.own()?.step()) {
+            marks::put_mark(step, &self.claim.mark);
+        }
+        Ok(self)
+    }
+
+    /// The fence of a step that another process owns, as far as it exists now, for putting a process in that is at `member`:
+    /// without the hierarchies in which that is in directories of a scheduler's. Closing it does nothing.
+    pub fn of_another(
+        host: &Host,
+        schedulers: Schedulers,
+        records: Records,
+        key: JobKey,
+        record: &Record,
+        member: &Membership,
+    ) -> Result<Self> {
+        let mut trees = open_existing(host, &record.base, &record.levels)?.trees;
+        trees.retain(|own| {
+            let stays = scheduler::placement(schedulers, member, &own.hierarchy).is_some();
+            own.dirs.len() == record.levels.len() + 1 && !stays
+        });
+        // In the order in which they were made: where a process can be killed comes first.
+        trees.sort_by_key(|own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));
+        let ours = Ours::of(&record.base, record.levels.clone());
+        if trees.is_empty() {
+            return Err(
+                Error::new("the step has no directory in any hierarchy; it has just begun or ended:").at(ours.path)
+            );
+        }
+        Ok(Self {
+            key,
+            trees: trees.into_iter().map(Tree::Own).collect(),
+            ours,
+            claim: Claim { records, is_recorded: false, mark: String::new(), owner: record.owner },
+            limits: Wanted::nothing(),
+            around: Around { schedulers, has_daemon: false },
+            are_others_marked: true,
+            closed: true,
+        })
+    }
+}
+
+impl Ours {
+    fn of(base: &str, levels: Vec<String>) -> Self {
+        let path = format!("/{base}/{}", levels.join("/"));
+        Self { path, levels, base_levels: base.split('/').count() }
+    }
+}
+
+/// Whether a scavenger's I/O is to have the least weight: where disks share their time by weight at all.
+pub(crate) fn lowers_io(host: &Host, config: &Config) -> bool {
+    let Some(hierarchy) = host.layout.with_controller("io").filter(|_| config.scavenger) else { return false };
+    let root = hierarchy.open().ok().filter(|_| hierarchy.version == Version::V2);
+    Dir::open("/sys").is_ok_and(|sys| io::weights_work(&sys, root.as_ref()))
+}
+
+/// The controllers whose files the configured limits are written to.
+pub fn controllers(config: &Config) -> Vec<&'static str> {
+    let unlimited = |cpus| cpus == TaskCpus::Unlimited;
+    let cpu = config.constrain_cpu_quota && config.cpu_policy.limits()
+        || config.cpu_policy.weighs()
+        || config.scavenger
+        || config.max_cpus_per_user.is_some()
+        || !unlimited(config.max_cpus_per_task);
+    let memory = config.constrain_ram_space
+        || config.constrain_swap_space.limits()
+        || config.max_ram_per_user.is_some()
+        || config.max_ram_per_task.is_some()
+        || config.memory_high.is_some()
+        || config.memory_low > Percent::ZERO
+        || config.memory_min > Percent::ZERO
+        || config.oom_kill_step;
+    let pids = config.max_processes.is_some()
+        || config.max_processes_per_user.is_some()
+        || config.max_processes_per_task.is_some();
+    let rules = [&config.io_max, &config.io_max_per_user, &config.io_max_per_task];
+    let io = config.io_weight.is_some() || rules.iter().any(|rules| !rules.is_empty());
+    // cgroup2 throttles what the page cache writes only where memory is counted, too (cgroup-v2.rst, "Writeback").
+    let memory = memory || rules.iter().any(|rules| rules.limits_writes());
+    let huge_pages = [&config.max_huge_pages, &config.max_huge_pages_per_user, &config.max_huge_pages_per_task];
+    let hugetlb = huge_pages.iter().any(|pages| !pages.is_empty());
+    let used = [
+        ("cpu", cpu),
+        ("memory", memory),
+        ("pids", pids),
+        ("io", io),
+        ("cpuset", config.constrain_cores),
+        ("hugetlb", hugetlb),
+        (devices::CONTROLLER, config.constrain_devices),
+    ];
+    used.into_iter().filter(|(_, used)| *used).map(|(controller, _)| controller).collect()
+}
