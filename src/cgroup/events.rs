@@ -13,11 +13,19 @@ use nix::unistd::{Whence, lseek, read};
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
-/// The kernel's log from the moment it was opened; see dev-kmsg in the kernel's ABI documents.
+/// The kernel's log from some record on; see dev-kmsg in the kernel's ABI documents.
 #[derive(Debug)]
 pub struct KernelLog {
     fd: OwnedFd,
+    /// Records before this one are not looked at.
+    from: Sequence,
 }
+
+/// The number of a record. The kernel counts them from its boot on, and gives none twice.
+pub type Sequence = u64;
+
+/// The ring holds fewer records than this bound.
+const MOST_RECORDS: usize = 100_000;
 
 /// One kill.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,31 +43,57 @@ pub struct OomKill {
 impl KernelLog {
     /// Opens the log at its end.
     pub fn open() -> Result<Self> {
-        let dev = Dir::open("/dev")?;
-        let fd = dev.open_file("kmsg", OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
+        let fd = open()?;
         lseek(&fd, 0, Whence::SeekEnd).map_err(|errno| Error::os("seek", "/dev/kmsg", errno))?;
-        Ok(Self { fd })
+        Ok(Self { fd, from: 0 })
+    }
+
+    /// Opens the log at a record, or where it begins if the ring has gone over that one: for what happened while no process of
+    /// ours had it open.
+    pub fn open_at(from: Sequence) -> Result<Self> {
+        Ok(Self { fd: open()?, from })
+    }
+
+    /// Which record will be the next. The kernel says so only at the end of all those that it has, so each is read.
+    pub fn next_record() -> Result<Sequence> {
+        let mut next = 0;
+        Self::open_at(0)?.read(|record| next = sequence(record).map_or(next, |last| last + 1));
+        Ok(next)
     }
 
     /// The kills logged since the last call, oldest first.
     pub fn oom_kills(&self) -> Vec<OomKill> {
-        // A record is at most 8 KiB (CONSOLE_EXT_LOG_MAX); the ring holds fewer records than this bound.
-        let mut record = [0u8; 8192];
         let mut kills = Vec::new();
-        for _ in 0..100_000 {
+        self.read(|record| {
+            if self.from == 0 || sequence(record).is_some_and(|number| number >= self.from) {
+                kills.extend(OomKill::parse(record));
+            }
+        });
+        kills
+    }
+
+    fn read(&self, mut each: impl FnMut(&str)) {
+        // A record is at most 8 KiB (CONSOLE_EXT_LOG_MAX).
+        let mut record = [0u8; 8192];
+        for _ in 0..MOST_RECORDS {
             match read(&self.fd, &mut record) {
                 Ok(0) => break,
-                Ok(n) => {
-                    let text = String::from_utf8_lossy(record.get(..n).unwrap_or_default());
-                    kills.extend(OomKill::parse(&text));
-                }
+                Ok(n) => each(&String::from_utf8_lossy(record.get(..n).unwrap_or_default())),
                 // EPIPE: the ring went over the record that would have been next.
                 Err(Errno::EINTR | Errno::EPIPE) => {}
                 Err(_) => break,
             }
         }
-        kills
     }
+}
+
+fn open() -> Result<OwnedFd> {
+    Dir::open("/dev")?.open_file("kmsg", OFlag::O_RDONLY | OFlag::O_NONBLOCK)
+}
+
+/// The number in a record's header; see [`OomKill::parse`].
+fn sequence(record: &str) -> Option<Sequence> {
+    record.split(',').nth(1)?.parse().ok()
 }
 
 impl OomKill {
@@ -111,6 +145,28 @@ oom_memcg=/jobfence/uid_1/job_2,task_memcg=/jobfence/uid_1/job_2/step_0,task=pyt
         assert_eq!(kill.limit_at.as_deref(), Some("/jobfence/uid_1/job_2"));
         assert_eq!(kill.task_in, "/jobfence/uid_1/job_2/step_0");
         assert_eq!((kill.name.as_str(), kill.pid), ("python3", 77));
+    }
+
+    #[test]
+    fn a_record_has_a_number() {
+        assert_eq!(sequence(LINE), Some(1134));
+        assert_eq!(sequence("6,x,1,-;oom-kill:"), None);
+        assert_eq!(sequence(""), None);
+    }
+
+    #[test]
+    fn another_process_finds_where_the_log_was() {
+        if !nix::unistd::geteuid().is_root() || !std::path::Path::new("/dev/kmsg").exists() {
+            return crate::skip::skip("the kernel's log is root's");
+        }
+        let before = KernelLog::next_record().unwrap();
+        std::fs::write("/dev/kmsg", "jobfence looks where its log is\n").unwrap();
+        let mut found = Vec::new();
+        KernelLog::open_at(before).unwrap().read(|record| {
+            found.extend(sequence(record).filter(|number| *number >= before).map(|_| record.to_owned()));
+        });
+        assert!(found.iter().any(|record| record.contains("jobfence looks where its log is")), "{found:?}");
+        assert!(KernelLog::next_record().unwrap() > before);
     }
 
     #[test]
