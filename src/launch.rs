@@ -70,3 +70,59 @@ pub fn answer<J, T>(
         Err(why) => Answer::Refused(why),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    /// What becomes of a job whose fence, or whose place in the configuration, is this.
+    fn became(text: &str, job: Result<(), NotFenced>, fence: Result<(), NotFenced>) -> String {
+        became_with(&[], text, job, fence)
+    }
+
+    fn became_with(
+        arguments: &[&[u8]],
+        text: &str,
+        job: Result<(), NotFenced>,
+        fence: Result<(), NotFenced>,
+    ) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let named = format!("config={}", file.path().display());
+        let loaded = config::load(&[&[named.as_bytes()], arguments].concat());
+        let job = |loaded: &Loaded| job.map(|()| (Resolved::plain(loaded.config.clone()), ()));
+        match answer(loaded, job, |_, ()| fence) {
+            Answer::Off => "off".to_owned(),
+            Answer::Fenced(()) => "fenced".to_owned(),
+            Answer::Unfenced { by, why, .. } => format!("{by}: {why}"),
+            Answer::Refused(why) => format!("refused: {why}"),
+        }
+    }
+
+    #[test]
+    fn only_what_onerror_says_in_general_lets_a_job_go_on_without_a_fence() {
+        let general = || Err(NotFenced::General(Error::new("x")));
+        let limit = || Err(NotFenced::Limit { limit: None, error: Error::new("x"), asked: None });
+        assert_eq!(became("", Ok(()), Ok(())), "fenced");
+        assert_eq!(became("Mode=off\n", general(), general()), "off");
+        for (text, without) in
+            [("", "refused: x"), ("OnError=warn\n", "OnError=warn: x"), ("Mode=observe\n", "Mode=observe: x")]
+        {
+            assert_eq!(became(text, general(), Ok(())), without, "{text}");
+            assert_eq!(became(text, Ok(()), general()), without, "{text}");
+            assert_eq!(became(text, Ok(()), limit()), "refused: x", "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_the_file_is_borne_by_what_the_arguments_say() {
+        let became = |arguments: &[&[u8]], text: &str| became_with(arguments, text, Ok(()), Ok(()));
+        for said in ["OnError=warn", "Mode=observe"] {
+            assert!(became(&[], &format!("{said}\nNoSuchKey=1\n")).starts_with("refused: "), "{said}");
+            assert!(became(&[said.as_bytes()], "NoSuchKey=1\n").starts_with(&format!("{said}: ")), "{said}");
+        }
+        assert!(became(&[], "Mode=off\nNoSuchKey=1\n").starts_with("refused: "));
+        assert_eq!(became(&[b"Mode=off"], "NoSuchKey=1\n"), "off");
+    }
+}
