@@ -3,8 +3,10 @@
 
 use nix::errno::Errno;
 
+use super::fenced::{Fence, Tree};
+use super::limiting::{self, LimitError};
+use super::names::in_mount;
 use super::own::Own;
-use super::{Fence, LimitError, Tree, in_mount, limiting};
 use crate::cgroup::affinity::Affinity;
 use crate::cgroup::base;
 use crate::cgroup::devices;

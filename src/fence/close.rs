@@ -3,8 +3,9 @@
 
 use std::time::Instant;
 
+use super::fenced::{Fence, LOCK_TIMEOUT, Tree};
+use super::limiting;
 use super::own::{self, Own};
-use super::{Fence, LOCK_TIMEOUT, Tree, limiting};
 use crate::cgroup::layout::Version;
 use crate::error::Result;
 use crate::host::Host;

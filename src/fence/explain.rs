@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use super::limiting::{self, Place, Write};
-use super::open::lowers_io;
-use super::{IDLE, LimitError, controllers, in_mount};
+use super::limiting::{self, LimitError, Place, Write};
+use super::names::{IDLE, in_mount};
+use super::open::{controllers, lowers_io};
 use crate::cgroup::disk::Disks;
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::limits::CPU_IDLE;

@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use super::limiting::{self, Cores, LEAST_WEIGHT, Place};
+use super::fenced::{Fence, LOCK_TIMEOUT, OpenDir, Tree, not_made};
+use super::limiting::{self, Cores, LEAST_WEIGHT, LimitError, Place};
 use super::overlay::Overlay;
-use super::{Fence, LOCK_TIMEOUT, LimitError, OpenDir, Tree, not_made};
 use crate::cgroup::disk::Disks;
 use crate::cgroup::handing_down;
 use crate::cgroup::io;
@@ -13,7 +13,6 @@ use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
 use crate::config::Limit;
 use crate::error::{Error, Result};
-use crate::job::Cpus;
 use crate::policy::{Level, Limits, Plan};
 use crate::sys::dir::Dir;
 
@@ -22,45 +21,6 @@ const UNDER_LOCK: [Limit; 5] = [Limit::Cpu, Limit::Burst, Limit::Weight, Limit::
 
 /// Lower than what is in use, they take it from who is there: not from other steps that run.
 const AMOUNTS: [Limit; 3] = [Limit::Ram, Limit::Swap, Limit::MemoryHigh];
-
-/// What a step is to be limited in, and what of it is done.
-#[derive(Debug)]
-pub(super) struct Wanted {
-    pub(super) controllers: Vec<&'static str>,
-    /// Controllers that limits were to be written to, and that are nowhere.
-    pub(super) missing: Vec<(&'static str, Error)>,
-    /// Why a CPU quota would not hold, whatever the kernel shows.
-    pub(super) quota_ignored: Option<Error>,
-    /// Whether it gets the least I/O weight, as a scavenger does where weights have an effect.
-    pub(super) lowest_io: bool,
-    /// For the scheduler's daemons, in its own directories.
-    pub(super) headroom: Cpus,
-    /// What was to be limited; for directories that are known only when a task is in them.
-    pub(super) plan: Option<Plan>,
-    /// Whether the CPUs that the scheduler gave were looked at.
-    pub(super) are_cores_checked: bool,
-    /// Whether it was looked whose affair swap is in the scheduler's directories.
-    pub(super) is_swap_decided: bool,
-    /// Whether the devices that the step may use were to be limited, and could not be.
-    pub(super) without_devices: bool,
-}
-
-impl Wanted {
-    /// Nothing that needs a plan; for a fence of which only the directories are known.
-    pub(super) fn nothing() -> Self {
-        Self {
-            controllers: Vec::new(),
-            missing: Vec::new(),
-            quota_ignored: None,
-            lowest_io: false,
-            headroom: Cpus::whole(0),
-            plan: None,
-            are_cores_checked: false,
-            is_swap_decided: false,
-            without_devices: false,
-        }
-    }
-}
 
 impl Fence {
     /// Writes the job's limits and then the step's, and reads them back. Returns those that could not be set. Directories of

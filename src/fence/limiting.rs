@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Which limit is written into which file of which directory: one table, by which limits are set, and shown before they are.
 
-use super::LimitError;
 use std::time::{Duration, Instant};
 
 use super::own::is_inhabited;
@@ -19,6 +18,9 @@ use crate::job::Cpus;
 use crate::policy::{Level, Limits, Plan};
 use crate::scheduler::Scheduler;
 use crate::sys::dir::Dir;
+
+/// A limit that could not be set, and why.
+pub type LimitError = (Limit, Error);
 
 /// One value for one file.
 #[derive(Debug, Clone, PartialEq, Eq)]

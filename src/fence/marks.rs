@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The marks by which it is known whose a directory is, where no record says so; and what an earlier run of the step has left.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::fenced::{Claim, Fence, Tree};
 use super::overlay::Overlay;
-use super::{Claim, Fence, PATIENCE_WITH_OTHERS, Tree};
-use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
 use crate::host::Host;
 use crate::record::Header;
 use crate::record::roll::Kind;
 use crate::scheduler;
-use crate::sys::dir::Dir;
+
+/// How long a launch may be held up by what an earlier run has left.
+const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(200);
 
 impl Fence {
     pub(super) fn end_earlier_run(&self, host: &Host) {
@@ -67,13 +68,4 @@ fn mark_all(claim: &Claim, overlays: Vec<&mut Overlay>) {
     for overlay in overlays {
         overlay.mark(&claim.mark);
     }
-}
-
-/// It is of use only if the record is lost, or the scheduler leaves its own directories: no reason to refuse a job.
-pub(super) fn put_mark(dir: &Dir, text: &str) -> bool {
-    let done = mark::set(dir, text);
-    if let Err(error) = &done {
-        log::debug!("what a dead step daemon leaves could not be found without its record: {error}");
-    }
-    done.is_ok()
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the step has used, and its limits as the kernel has them.
 
-use super::{Fence, Tree, in_mount};
+use super::fenced::{Fence, Tree};
+use super::names::in_mount;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::{self, HugePages};

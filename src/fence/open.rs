@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::limit::Wanted;
+use super::fenced::{Around, Claim, Fence, Ours, Tree, Wanted};
+use super::names::IDLE;
 use super::overlay::{self, Overlay};
 use super::own::{self, Own, open_existing};
-use super::{Around, Claim, Fence, IDLE, Ours, Tree, marks};
 use crate::cgroup::devices;
 use crate::cgroup::io;
 use crate::cgroup::kernel::LoadedScheduler;
@@ -229,7 +229,7 @@ impl Fence {
         }
         // One of them is enough: it leads to the others.
         if let Some(step) = self.trees.iter().find_map(|tree| tree.own()?.step()) {
-            marks::put_mark(step, &self.claim.mark);
+            own::put_mark(step, &self.claim.mark);
         }
         Ok(self)
     }

@@ -118,7 +118,7 @@ impl Overlay {
         let Some(place) = self.place.as_ref().filter(|place| place.is_ours && !self.is_marked) else { return };
         self.is_marked = [&place.step, &place.job]
             .into_iter()
-            .all(|path| self.open(Some(path)).is_ok_and(|dir| super::marks::put_mark(&dir, text)));
+            .all(|path| self.open(Some(path)).is_ok_and(|dir| own::put_mark(&dir, text)));
     }
 
     /// The path of the step's directory, if that is to be marked and has not been.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
-use super::{IDLE, in_mount};
+use super::names::{IDLE, in_mount};
 use crate::cgroup::base::{self, fill};
 use crate::cgroup::handing_down::enable;
 use crate::cgroup::kill::{self, Members};
@@ -135,6 +135,15 @@ fn try_dirs(
         enable(dir, hierarchy, wanted, new)?;
     }
     Ok(())
+}
+
+/// It is of use only if the record is lost, or the scheduler leaves its own directories: no reason to refuse a job.
+pub(super) fn put_mark(dir: &Dir, text: &str) -> bool {
+    let done = mark::set(dir, text);
+    if let Err(error) = &done {
+        log::debug!("what a dead step daemon leaves could not be found without its record: {error}");
+    }
+    done.is_ok()
 }
 
 /// Opens the directories of a recorded step as far as they exist; for the janitor.

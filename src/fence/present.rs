@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::IDLE;
+use super::names::IDLE;
 use super::own::{child, children, there};
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::mark;

@@ -3,8 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::fenced::{Fence, Tree, not_made};
+use super::limiting::LimitError;
 use super::overlay::{self, Overlay};
-use super::{Fence, LimitError, Tree, not_made, own};
+use super::own;
 use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::scheduler::{self, Placement};
