@@ -25,15 +25,12 @@ pub mod placement;
 pub mod plugins;
 pub mod plugstack;
 pub mod prolog;
+mod row;
 pub mod spank;
 pub mod unenforceable;
+pub mod units;
 
-/// Slurm, as the rest of the house knows it.
-#[derive(Debug)]
-pub struct SlurmScheduler;
-
-/// Its row.
-pub static SLURM: SlurmScheduler = SlurmScheduler;
+pub use row::{SLURM, SlurmScheduler};
 
 impl Scheduler for SlurmScheduler {
     fn name(&self) -> &'static str {

@@ -17,10 +17,10 @@ use crate::record::tracked;
 use crate::sys::dir::Dir;
 use crate::sys::process::{self, Owner, Process};
 
-use super::SLURM;
 use super::daemons::is_step_daemon;
-use super::leftovers;
 use super::placement::{self, is_scope};
+use super::row::SLURM;
+use super::units;
 
 /// A directory in which nobody is but Slurm's daemons and what they have started.
 #[derive(Debug)]
@@ -229,7 +229,7 @@ fn in_places(host: &Host, unseen: &mut Vec<Error>) -> Vec<i32> {
     for hierarchy in host.layout.hierarchies.iter().filter(|h| h.version == Version::V2 || h.name.is_some()) {
         let mut units = Vec::new();
         if let Some(root) = own::there(hierarchy.open(), unseen) {
-            leftovers::find_units(&root, is_unit, leftovers::SLICES, &mut units, unseen);
+            units::find_units(&root, is_unit, units::SLICES, &mut units, unseen);
         }
         for unit in units {
             add_pids(&unit, DEEPEST, &mut found, unseen);

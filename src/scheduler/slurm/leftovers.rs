@@ -28,6 +28,7 @@ use crate::sys::process;
 
 use super::daemons::{self, is_step_daemon};
 use super::placement::{self, is_scope, is_top};
+use super::units::{SLICES, find_units};
 
 /// A step's directory of Slurm's with our mark.
 #[derive(Debug)]
@@ -51,9 +52,6 @@ pub struct Shell {
     /// From the outermost to itself.
     dirs: Vec<(Dir, String)>,
 }
-
-/// Deeper are no slices in which Slurm has its scope (`CgroupSlice`).
-pub const SLICES: u32 = 4;
 
 /// How long processes have to go before it is looked again whose they are.
 const ROUND: Duration = Duration::from_millis(50);
@@ -132,20 +130,6 @@ fn those(dir: &Dir, only: Option<&str>, is_wanted: impl Fn(&str) -> bool, unseen
     match only {
         Some(only) => Some(only).filter(|name| is_wanted(name)).map(str::to_owned).into_iter().collect(),
         None => children(dir, is_wanted, unseen),
-    }
-}
-
-/// Slurm's scopes in a hierarchy; and its service, in which no job's directories are but whom its daemons have started.
-pub fn find_units(dir: &Dir, is_wanted: fn(&str) -> bool, deeper: u32, units: &mut Vec<Dir>, unseen: &mut Vec<Error>) {
-    // A user can make directories below user.slice.
-    let is_slice = |name: &str| name.ends_with(".slice") && name != "user.slice";
-    for name in children(dir, |name| is_wanted(name) || is_slice(name), unseen) {
-        let Some(child) = child(dir, &name, unseen) else { continue };
-        if is_wanted(&name) {
-            units.push(child);
-        } else if deeper > 0 {
-            find_units(&child, is_wanted, deeper - 1, units, unseen);
-        }
     }
 }
 

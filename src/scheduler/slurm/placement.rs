@@ -6,8 +6,8 @@
 //!
 //! A path is never built from ids: Debian puts the node's name into it, and Slurm 26.05 names jobs by SLUID. The kernel is asked instead.
 
-use super::SLURM;
-use super::leftovers::{SLICES, find_units};
+use super::row::SLURM;
+use super::units::{SLICES, find_units};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::Membership;
 use crate::error::Error;

@@ -20,9 +20,9 @@ use jobfence::fence;
 use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::JobKey;
-use jobfence::scheduler::slurm::leftovers;
 use jobfence::scheduler::slurm::placement::is_scope;
 use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
+use jobfence::scheduler::slurm::units;
 use jobfence::sys::dir::Dir;
 
 use super::line;
@@ -96,7 +96,7 @@ impl Places {
 pub fn scopes(hierarchy: &Hierarchy) -> Vec<Dir> {
     let mut scopes = Vec::new();
     if let Ok(root) = hierarchy.open() {
-        leftovers::find_units(&root, is_scope, leftovers::SLICES, &mut scopes, &mut Vec::new());
+        units::find_units(&root, is_scope, units::SLICES, &mut scopes, &mut Vec::new());
     }
     scopes
 }
