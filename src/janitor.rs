@@ -240,7 +240,7 @@ fn restore(host: &Host, schedulers: Schedulers, records: &Records, reaped: &mut 
 fn is_served(host: &Host, schedulers: Schedulers, record: &Record) -> Result<bool> {
     let (Some(job), Some(step)) = (record.job(), record.step()) else { return Ok(true) };
     for scheduler in schedulers {
-        if scheduler.serves(&host.proc, job, step)? {
+        if scheduler.serves(&host.proc, job.as_str(), step.as_str())? {
             return Ok(true);
         }
     }

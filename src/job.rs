@@ -33,6 +33,124 @@ impl fmt::Display for Name {
     }
 }
 
+/// The longest text that is taken for an id, in bytes: no scheduler's is longer.
+const LONGEST_ID: usize = 1024;
+
+/// The longest name of an id's directory but for what stands before it: two of them, a node's name, a user's number, a process's
+/// and its start time together are the name of one file (`NAME_MAX`).
+const LONGEST_ESCAPED: usize = 64;
+
+/// Stands before two hexadecimal digits for a byte, and before `-` and a digest where the name would be too long.
+const ESCAPE: char = '+';
+
+/// A job's or a step's id as its scheduler writes it: `5`, `batch`, `12[3].host`. People see this text; a directory is named with what
+/// [`Id::in_a_name`] makes of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Id(String);
+
+impl Id {
+    /// Takes whatever has a beginning and an end.
+    pub fn new(text: impl Into<String>) -> Result<Self> {
+        let text = text.into();
+        if text.is_empty() || text.len() > LONGEST_ID || text.contains('\0') {
+            let length = text.len();
+            let shown = text.chars().filter(|c| !c.is_control()).take(LONGEST_ESCAPED).collect::<String>();
+            return Err(Error::new("not an id of a job or a step")
+                .value(shown)
+                .hint(format!("it has {length} bytes, and an id has 1 to {LONGEST_ID}, none of them zero")));
+        }
+        Ok(Self(text))
+    }
+
+    /// The scheduler's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The whole id in `[A-Za-z0-9_.+-]`, however long that is. Letters, digits, `_`, `-`, and dots but the first are themselves.
+    pub fn escaped(&self) -> String {
+        self.escape(true)
+    }
+
+    fn escape(&self, has_dots: bool) -> String {
+        let mut escaped = String::with_capacity(self.0.len());
+        for (at, byte) in self.0.bytes().enumerate() {
+            let is_plain = byte.is_ascii_alphanumeric() || b"_-".contains(&byte) || byte == b'.' && has_dots && at > 0;
+            if is_plain {
+                escaped.push(char::from(byte));
+            } else {
+                escaped.push_str(&format!("{ESCAPE}{byte:02X}"));
+            }
+        }
+        escaped
+    }
+
+    /// The id of such a text, and of no other.
+    pub fn unescaped(text: &str) -> Option<Self> {
+        Self::unescape(text).filter(|id| id.escaped() == text)
+    }
+
+    fn unescape(text: &str) -> Option<Self> {
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut rest = text.bytes();
+        while let Some(byte) = rest.next() {
+            if char::from(byte) != ESCAPE {
+                bytes.push(byte);
+                continue;
+            }
+            let digits = [rest.next()?, rest.next()?];
+            let is_upper = |digit: &u8| digit.is_ascii_digit() || (b'A'..=b'F').contains(digit);
+            if !digits.iter().all(is_upper) {
+                return None;
+            }
+            bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+        }
+        Self::new(String::from_utf8(bytes).ok()?).ok()
+    }
+
+    /// What stands in names of a job's directories and records. A longer id is cut, and a digest of it tells it from the others.
+    pub fn in_a_name(&self) -> String {
+        self.cut(self.escape(true))
+    }
+
+    /// The same for a step, where a dot would begin the number of a run.
+    fn in_a_steps_name(&self) -> String {
+        self.cut(self.escape(false))
+    }
+
+    fn cut(&self, escaped: String) -> String {
+        if escaped.len() <= LONGEST_ESCAPED {
+            return escaped;
+        }
+        let digest = format!("{ESCAPE}-{:032X}", fnv(self.0.as_bytes()));
+        let head = escaped.get(..LONGEST_ESCAPED.saturating_sub(digest.len())).unwrap_or_default();
+        format!("{head}{digest}")
+    }
+
+    /// The id in a job's name; `None` for one that was cut, which only its record knows, and for what is no such name.
+    pub fn of_a_name(name: &str) -> Option<Self> {
+        Self::unescape(name).filter(|id| id.in_a_name() == name)
+    }
+
+    /// The same of a step's.
+    pub fn of_a_steps_name(name: &str) -> Option<Self> {
+        Self::unescape(name).filter(|id| id.in_a_steps_name() == name)
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| fmt::Write::write_char(f, if c.is_control() { '?' } else { c }))
+    }
+}
+
+/// The 128-bit FNV-1a hash (draft-eastlake-fnv): the same in every release.
+fn fnv(bytes: &[u8]) -> u128 {
+    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}
+
 /// Identity of one step on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobKey {
@@ -41,9 +159,9 @@ pub struct JobKey {
     /// The user the job belongs to.
     pub uid: u32,
     /// The scheduler's name of the job; under Slurm a number.
-    pub job: Name,
+    pub job: Id,
     /// The scheduler's name of the step: `batch`, `extern`, `interactive`, or a number.
-    pub step: Name,
+    pub step: Id,
 }
 
 impl JobKey {
@@ -52,14 +170,20 @@ impl JobKey {
         let mut levels = Vec::with_capacity(3);
         levels.extend(self.node.as_ref().map(Name::to_string));
         levels.push(format!("uid_{}", self.uid));
-        levels.push(format!("job_{}", self.job));
+        levels.push(job_dir(&self.job));
         levels
     }
 
     /// The step's directory; `again` counts from 1, and is above 1 when the plain name belongs to somebody alive.
     pub fn step_dir(&self, again: u32) -> String {
-        if again <= 1 { format!("step_{}", self.step) } else { format!("step_{}.{again}", self.step) }
+        let step = self.step.in_a_steps_name();
+        if again <= 1 { format!("step_{step}") } else { format!("step_{step}.{again}") }
     }
+}
+
+/// How the directories of a job are called.
+pub fn job_dir(job: &Id) -> String {
+    format!("job_{}", job.in_a_name())
 }
 
 impl fmt::Display for JobKey {
@@ -145,6 +269,69 @@ mod tests {
         }
         for good in ["5", "batch", "1234.server-1", "0+1", "n_1"] {
             assert_eq!(Name::new(good).unwrap().as_str(), good);
+        }
+    }
+
+    #[test]
+    fn what_has_a_plain_name_keeps_it() {
+        for (job, step, dirs) in [
+            ("5", "0", ["job_5", "step_0"]),
+            ("4294967295", "batch", ["job_4294967295", "step_batch"]),
+            ("run-123", "extern", ["job_run-123", "step_extern"]),
+            ("4711.server-1", "n_1", ["job_4711.server-1", "step_n_1"]),
+            ("12[3].host", "a.2", ["job_12+5B3+5D.host", "step_a+2E2"]),
+            ("..", "..", ["job_+2E.", "step_+2E+2E"]),
+            ("a/b", "+", ["job_a+2Fb", "step_+2B"]),
+            ("\u{e4}", ",", ["job_+C3+A4", "step_+2C"]),
+        ] {
+            let key = JobKey { node: None, uid: 1, job: Id::new(job).unwrap(), step: Id::new(step).unwrap() };
+            assert_eq!([key.parents().pop().unwrap(), key.step_dir(1)], dirs);
+            assert_eq!(key.step_dir(2), format!("{}.2", dirs[1]));
+            assert_eq!(key.to_string(), format!("job {job} step {step}"));
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_too_long_is_told_from_others_by_its_end() {
+        let [one, other] = ["a", "b"].map(|end| Id::new("x".repeat(500) + end).unwrap());
+        assert_ne!(one.in_a_name(), other.in_a_name());
+        assert_eq!(one.in_a_name().len(), LONGEST_ESCAPED);
+        assert_eq!(Id::of_a_name(&one.in_a_name()), None);
+        assert_eq!(Id::unescaped(&one.escaped()), Some(one));
+        for bad in [String::new(), "x".repeat(LONGEST_ID + 1), "a\0b".to_owned()] {
+            assert!(Id::new(bad).is_err());
+        }
+    }
+
+    /// What a release has named, every later one must find.
+    #[test]
+    fn the_digest_is_the_same_in_every_release() {
+        assert_eq!(fnv(b""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+        assert_eq!(fnv(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+        assert_eq!(fnv(b"foobar"), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn names_are_safe_and_lead_back(one in "\\PC{1,40}|[0-9.\\[\\]+-]{1,30}|(?s:.{1,200})", other in "[a+.-]{1,3}|(?s:.{1,30})") {
+            let ids = [&one, &other].map(|text| Id::new(text.clone()));
+            for id in ids.iter().flatten() {
+                for (name, back) in [
+                    (id.in_a_name(), Id::of_a_name as fn(&str) -> Option<Id>),
+                    (id.in_a_steps_name(), Id::of_a_steps_name),
+                ] {
+                    proptest::prop_assert!(Name::new(name.clone()).is_ok(), "{name}");
+                    proptest::prop_assert!(back(&name).is_none_or(|found| found == *id));
+                    proptest::prop_assert!(name.contains("+-") || back(&name).as_ref() == Some(id));
+                }
+                proptest::prop_assert!(!id.in_a_steps_name().contains('.'));
+                let found = Id::unescaped(&id.escaped());
+                proptest::prop_assert_eq!(found.as_ref(), Some(id));
+            }
+            if let ([Ok(one), Ok(other)], true) = (&ids, one != other) {
+                proptest::prop_assert_ne!(one.in_a_name(), other.in_a_name());
+                proptest::prop_assert_ne!(one.in_a_steps_name(), other.in_a_steps_name());
+            }
         }
     }
 

@@ -20,6 +20,7 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use crate::error::{Error, Result};
 use crate::host::Host;
+use crate::job::Id;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 pub use crate::sys::process::Owner;
@@ -121,14 +122,14 @@ impl Record {
     }
 
     /// The scheduler's name of the job.
-    pub fn job(&self) -> Option<&str> {
-        self.levels.iter().rev().nth(1)?.strip_prefix("job_")
+    pub fn job(&self) -> Option<Id> {
+        Id::of_a_name(self.levels.iter().rev().nth(1)?.strip_prefix("job_")?)
     }
 
     /// The scheduler's name of the step.
-    pub fn step(&self) -> Option<&str> {
+    pub fn step(&self) -> Option<Id> {
         let step = self.levels.last()?.strip_prefix("step_")?;
-        Some(step.split_once('.').map_or(step, |(step, _)| step))
+        Id::of_a_steps_name(step.split_once('.').map_or(step, |(step, _)| step))
     }
 
     /// Whether who left this as a mark is certainly dead. No other boot can have left one: what names another is a container's.

@@ -106,11 +106,11 @@ pub fn too_many_processes(
 mod tests {
     use super::*;
     use crate::cgroup::usage::IoBytes;
-    use crate::job::Name;
+    use crate::job::Id;
     use std::time::Duration;
 
     fn key() -> JobKey {
-        JobKey { node: None, uid: 1, job: Name::new("5").unwrap(), step: Name::new("batch").unwrap() }
+        JobKey { node: None, uid: 1, job: Id::new("5").unwrap(), step: Id::new("batch").unwrap() }
     }
 
     fn levels() -> Vec<MemoryLevel> {

@@ -17,7 +17,7 @@ use jobfence::door::adopt::{Outcome, Pam, Request, adopt};
 use jobfence::error::Result;
 use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
-use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy;
 use jobfence::record::{Owner, Records};
 use jobfence::sys::dir::Dir;
@@ -64,7 +64,7 @@ impl Site {
     }
 
     fn step(&self, uid: u32, job: &str, step: &str) -> Step {
-        let key = JobKey { node: None, uid, job: Name::new(job).unwrap(), step: Name::new(step).unwrap() };
+        let key = JobKey { node: None, uid, job: Id::new(job).unwrap(), step: Id::new(step).unwrap() };
         let mut fence = common::open(&self.host(), &self.config, &key, None).unwrap();
         let (cpus, memory) = (Some(Cpus::whole(1)), Some(100 << 20));
         let grant = Grant::whole(cpus, memory);

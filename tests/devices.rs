@@ -16,7 +16,7 @@ use jobfence::config::{Config, Limit, SwapSpace};
 use jobfence::facts::Gpus;
 use jobfence::fence::Fence;
 use jobfence::host::Host;
-use jobfence::job::{Grant, JobKey, Name};
+use jobfence::job::{Grant, Id, JobKey};
 use jobfence::policy;
 use jobfence::sys::dir::Dir;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
@@ -327,7 +327,7 @@ fn in_slurms_own(site: &Site, mount: &Path, step: &Path) -> (Fence, Host, Child)
     };
     let host = Host::read(&config).unwrap();
     let daemon = Membership::read(&host.proc, std::process::id().cast_signed()).unwrap();
-    let key = JobKey { node: None, uid: 65_534, job: Name::new("1").unwrap(), step: Name::new("0").unwrap() };
+    let key = JobKey { node: None, uid: 65_534, job: Id::new("1").unwrap(), step: Id::new("0").unwrap() };
     let mut fence = common::open(&host, &config, &key, Some(&daemon)).unwrap();
     assert_eq!(fence.limit(&policy::plan(&config, &Grant::default()).0), vec![]);
     fs::create_dir_all(step.join("task_0")).unwrap();

@@ -28,7 +28,7 @@ use jobfence::fence::explain::explain;
 use jobfence::fence::limiting::{self, Place};
 use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
-use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy::{self, CoreMap, Level, Limits};
 use jobfence::scheduler::all::ALL;
 use jobfence::scheduler::slurm::cores::Topology;
@@ -110,7 +110,7 @@ fn path(fence: &Fence) -> String {
 }
 
 fn key(step: &str) -> JobKey {
-    JobKey { node: None, uid: 65_534, job: Name::new("1").unwrap(), step: Name::new(step).unwrap() }
+    JobKey { node: None, uid: 65_534, job: Id::new("1").unwrap(), step: Id::new(step).unwrap() }
 }
 
 fn grant(cpus: u32, mib: u64) -> Grant {
@@ -849,7 +849,7 @@ fn who_reads_and_writes_a_disk_keeps_to_his_rate() {
         return common::skip("no controller of I/O");
     }
     let mut fences = ["0", "1"].map(|job| {
-        let key = JobKey { job: Name::new(job).unwrap(), ..key("0") };
+        let key = JobKey { job: Id::new(job).unwrap(), ..key("0") };
         let mut fence = common::open(&host, &site.config, &key, None).unwrap();
         let errors = fence.limit(&policy::plan(&site.config, &grant(1, 100)).0);
         assert!(errors.is_empty(), "{errors:?}");
@@ -977,7 +977,7 @@ fn when_a_job_ends_its_users_weight_of_io_is_that_of_the_others() {
     site.config.io_weight = Some(50);
     let plan = policy::plan(&site.config, &grant(1, 100)).0;
     let begin = |job: &str| {
-        let key = JobKey { job: Name::new(job).unwrap(), ..key("0") };
+        let key = JobKey { job: Id::new(job).unwrap(), ..key("0") };
         let mut fence = common::open(&site.host(), &site.config, &key, None).unwrap();
         fence.limit(&plan);
         fence
@@ -1375,7 +1375,7 @@ fn another_steps_directory_is_not_limited_for_this_one() {
     let site = Site::new("other");
     let slurms = Slurms::make(&site, &["cpu"]);
     let daemon = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
-    let other_job = JobKey { job: Name::new("2").unwrap(), ..key("0") };
+    let other_job = JobKey { job: Id::new("2").unwrap(), ..key("0") };
     // On v2 a job's directory need not have its number, and nobody but root moves a task there.
     let others = if slurms.tasks[0].1 == Version::V1 { vec![key("1"), other_job] } else { vec![key("1")] };
     for other in others {
@@ -1405,7 +1405,7 @@ fn a_step_daemon_within_another_step_leaves_that_alone() {
         let mut outer = Command::new("sleep").arg("1000").spawn().unwrap();
         slurms.take(outer.id());
         let daemon = Membership::read(&host.proc, outer.id().cast_signed()).unwrap();
-        let other_job = JobKey { job: Name::new("2").unwrap(), ..key("0") };
+        let other_job = JobKey { job: Id::new("2").unwrap(), ..key("0") };
         // On v2 a job's name says little (SLUID); but no daemon is ever beside its tasks.
         let others =
             if *version == Version::V2 { vec![key("1"), other_job, key("0")] } else { vec![key("1"), other_job] };

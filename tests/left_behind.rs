@@ -23,7 +23,7 @@ use jobfence::config::{Config, SwapSpace};
 use jobfence::fence::own;
 use jobfence::host::Host;
 use jobfence::janitor::{self, Launch, Reaped, Who};
-use jobfence::job::{JobKey, Name};
+use jobfence::job::{Id, JobKey, Name};
 use jobfence::record::job::{JobId, JobRecords};
 use jobfence::record::tracked::{Others, Tracked, TrackedRecords, Tracker, VARIABLE, mark as mark_of};
 use jobfence::record::{Record, Records};
@@ -190,7 +190,7 @@ fn launch(daemon: &Membership) -> Who<'_> {
 }
 
 fn key() -> JobKey {
-    JobKey { node: None, uid: USER, job: Name::new("1").unwrap(), step: Name::new("0").unwrap() }
+    JobKey { node: None, uid: USER, job: Id::new("1").unwrap(), step: Id::new("0").unwrap() }
 }
 
 fn sleep() -> Command {

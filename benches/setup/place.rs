@@ -11,7 +11,7 @@ use jobfence::config::Config;
 use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
 use jobfence::janitor;
-use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy::{self, Plan};
 use jobfence::scheduler::all::ALL;
 use jobfence::sys::dir::Dir;
@@ -70,7 +70,7 @@ impl Place {
         let place = Self {
             host: Host::read(&config)?,
             config,
-            key: JobKey { node: None, uid: 4_000_000_000 + pid, job: Name::new("1")?, step: Name::new("0")? },
+            key: JobKey { node: None, uid: 4_000_000_000 + pid, job: Id::new("1")?, step: Id::new("0")? },
             records,
             owns_base,
         };

@@ -21,7 +21,7 @@ use crate::config::{Config, LoadError, Loaded, Resolved};
 use crate::error::{Error, Result};
 use crate::fence::{self, Fence};
 use crate::host::Host;
-use crate::job::{JobKey, Name};
+use crate::job::{Id, JobKey, Name};
 use crate::launch::{self, Answer, NotFenced};
 use crate::record::{Owner, Record, Records};
 use crate::scheduler::{self, all::ALL};
@@ -370,7 +370,7 @@ fn extern_key(levels: &[String]) -> Option<(JobKey, u32)> {
     }
     let uid = user.strip_prefix("uid_")?.parse().ok()?;
     let job = job.strip_prefix("job_")?;
-    let key = JobKey { node, uid, job: Name::new(job).ok()?, step: Name::new("extern").ok()? };
+    let key = JobKey { node, uid, job: Id::new(job).ok()?, step: Id::new("extern").ok()? };
     Some((key, job.parse().ok()?))
 }
 

@@ -26,7 +26,7 @@ use crate::config::{Config, Mode, Percent, SwapSpace, TaskCpus};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::host::Host;
-use crate::job::{Cpus, Grant, JobKey, Name};
+use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Told, end};
 use crate::policy;
 use crate::requests::Word;
@@ -76,12 +76,8 @@ pub enum How {
 pub fn run(config: &Config, request: &Request) -> Result<Ended> {
     let command = c_strings(&request.command)?;
     let uid = request.user.as_ref().map_or_else(nix::unistd::getuid, |user| user.uid);
-    let key = JobKey {
-        node: None,
-        uid: uid.as_raw(),
-        job: Name::new(format!("run-{}", Pid::this()))?,
-        step: Name::new("0")?,
-    };
+    let key =
+        JobKey { node: None, uid: uid.as_raw(), job: Id::new(format!("run-{}", Pid::this()))?, step: Id::new("0")? };
     let grant = Grant::whole(request.cpus, request.memory);
     let config = &exactly(config, request);
     let host = Host::read(config)?;

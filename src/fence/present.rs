@@ -156,7 +156,8 @@ impl Found<'_> {
         }
         let record = there(mark::get(job), &mut self.unseen).flatten().and_then(|text| Record::parse(&text).ok());
         record.is_some_and(|record| {
-            record.uid() == Some(self.wanted.uid) && record.job() == Some(self.wanted.job.to_string().as_str())
+            record.uid() == Some(self.wanted.uid)
+                && record.job().is_some_and(|job| job.as_str() == self.wanted.job.to_string())
         })
     }
 

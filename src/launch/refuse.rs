@@ -87,7 +87,7 @@ pub fn bear(key: &JobKey, config: &Config, requests: &Word, errors: Vec<LimitErr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Name;
+    use crate::job::Id;
 
     #[test]
     fn nobody_gets_rid_of_a_fence_by_asking_for_a_controller_that_is_not_there() {
@@ -101,7 +101,7 @@ mod tests {
         let mut asked = Word::default();
         asked.step.pids_max = Some(5);
         let config = Config::default();
-        let key = JobKey { node: None, uid: 1, job: Name::new("5").unwrap(), step: Name::new("0").unwrap() };
+        let key = JobKey { node: None, uid: 1, job: Id::new("5").unwrap(), step: Id::new("0").unwrap() };
         let told = |requests: &Word, limit| {
             bear(&key, &config, requests, vec![(limit, Error::new("x"))]).map_err(|why| why.for_user()).unwrap_err()
         };

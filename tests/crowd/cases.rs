@@ -16,7 +16,7 @@ use jobfence::cgroup::membership::Membership;
 use jobfence::config::Config;
 use jobfence::host::Host;
 use jobfence::janitor::{self, LOOKS, LOOKS_WHERE_WATCHED, Launch, Reaped, Who};
-use jobfence::job::{JobKey, Name};
+use jobfence::job::{Id, JobKey};
 use jobfence::record::roll::Kind;
 use jobfence::record::tracked;
 use jobfence::record::{Record, Records};
@@ -375,7 +375,7 @@ fn path(whose: Whose, number: usize) -> String {
 }
 
 fn key(uid: u32, job: u32) -> JobKey {
-    JobKey { node: None, uid, job: Name::new(job.to_string()).unwrap(), step: Name::new("0").unwrap() }
+    JobKey { node: None, uid, job: Id::new(job.to_string()).unwrap(), step: Id::new("0").unwrap() }
 }
 
 /// However many live, and where nobody else looks.

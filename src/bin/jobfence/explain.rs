@@ -17,7 +17,7 @@ use jobfence::facts::{Asked, Fact, Facts};
 use jobfence::fence::explain::{Line, explain as lines_of};
 use jobfence::fence::present::{self, Step, Wanted};
 use jobfence::host::Host;
-use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy::{self, Level};
 use jobfence::requests::{REQUESTS, Requests, Word};
 use jobfence::scheduler::Scheduler;
@@ -128,8 +128,8 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
     let key = JobKey {
         node: host.node_level(node)?,
         uid,
-        job: Name::new(job.id.to_string())?,
-        step: Name::new(options.step.clone())?,
+        job: Id::new(job.id.to_string())?,
+        step: Id::new(options.step.clone())?,
     };
     describe(&job, &loaded, &resolved);
     if config.mode != Mode::Enforce {

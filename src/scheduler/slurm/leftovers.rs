@@ -228,7 +228,7 @@ fn add_shell(
 /// Whether one of these step daemons is of the step that a record names, in a place that may be the step's.
 fn is_among(daemons: &[Titled], record: &Record, is_elsewhere: impl Fn(i32) -> bool) -> bool {
     let (Some(job), Some(step)) = (record.job(), record.step()) else { return true };
-    daemons::is_among(daemons, job, step, is_elsewhere)
+    daemons::is_among(daemons, job.as_str(), step.as_str(), is_elsewhere)
 }
 
 impl LeftShell for Shell {

@@ -189,7 +189,7 @@ pub fn is_top(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Name;
+    use crate::job::Id;
     use std::path::PathBuf;
 
     fn v1(controllers: &[&str], name: Option<&str>) -> Hierarchy {
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn slurms_step_is_known_by_its_name() {
-        let key = JobKey { node: None, uid: 1, job: Name::new("5").unwrap(), step: Name::new("1").unwrap() };
+        let key = JobKey { node: None, uid: 1, job: Id::new("5").unwrap(), step: Id::new("1").unwrap() };
         let is_ours = |version, job: &str, step: &str| {
             let step = (!step.is_empty()).then(|| format!("{job}/{step}"));
             is_named(&in_dirs(job, &v2(), job.to_owned(), step), &key, version)

@@ -15,7 +15,7 @@ use jobfence::facts::Facts;
 use jobfence::fence::{self, Fence, LimitError, Opening};
 use jobfence::host::Host;
 use jobfence::janitor;
-use jobfence::job::{Cpus, Grant, JobKey, Name};
+use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy::{self, CoreMap, Plan};
 use jobfence::record::Records;
 use jobfence::requests::Word;
@@ -180,8 +180,8 @@ fn a_core(host: &Host, places: &Places, topology: &Topology) -> CpuList {
 /// A user that nobody is, so that no user's own limits are touched.
 fn key() -> Result<JobKey> {
     let pid = std::process::id();
-    let job = Name::new(format!("check-{pid}"))?;
-    Ok(JobKey { node: None, uid: u32::MAX - 1 - pid, job, step: Name::new("0")? })
+    let job = Id::new(format!("check-{pid}"))?;
+    Ok(JobKey { node: None, uid: u32::MAX - 1 - pid, job, step: Id::new("0")? })
 }
 
 /// Slurm's directory of another step is no place to try in.

@@ -5,7 +5,7 @@ use crate::config::{Config, Loaded, Resolved};
 use crate::error::Result;
 use crate::facts::Facts;
 use crate::host::Host;
-use crate::job::{JobKey, Name};
+use crate::job::{Id, JobKey};
 use crate::launch::{NotFenced, begin};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::scheduler::slurm::spank::api::Spank;
@@ -20,8 +20,8 @@ pub fn key_of(spank: &Spank, host: &Host) -> Result<(Kind, JobKey)> {
     let key = JobKey {
         node: host.node_level(std::env::var("SLURMD_NODENAME").ok())?,
         uid: spank.u32(spank_item::S_JOB_UID)?,
-        job: Name::new(spank.u32(spank_item::S_JOB_ID)?.to_string())?,
-        step: Name::new(kind.name())?,
+        job: Id::new(spank.u32(spank_item::S_JOB_ID)?.to_string())?,
+        step: Id::new(kind.name())?,
     };
     Ok((kind, key))
 }
