@@ -8,11 +8,11 @@
 mod bpf;
 mod gpu;
 mod rules;
+mod set;
 mod v1;
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -21,6 +21,8 @@ use nix::sys::stat::{Mode, SFlag, fstat, major, minor};
 
 pub use self::gpu::GpuDevice;
 pub use self::rules::{Access, Kind, MOST_RULES, Rule, Target, parse, text};
+pub use self::set::Numbers;
+use self::set::{EVERYBODYS, Set};
 pub use super::layout::DEVICES as CONTROLLER;
 use super::layout::Version;
 use crate::error::{Error, Result};
@@ -107,98 +109,6 @@ impl fmt::Display for Devices {
 /// A GPU is opened for reading and writing; nobody in a job makes nodes.
 fn gpu_rule(gpu: &GpuDevice, number: u32) -> Rule {
     Rule { target: Target::Path(gpu.path(number)), access: Access::READ_WRITE }
-}
-
-/// Devices as the kernel knows them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Numbers {
-    /// Character or block.
-    pub kind: Kind,
-    /// 0 to 4095.
-    pub major: u32,
-    /// 0 to 1048575; `None`: all of the major number.
-    pub minor: Option<u32>,
-}
-
-/// As devices.list shows it: `c 1:3`.
-impl fmt::Display for Numbers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.kind == Kind::Char { 'c' } else { 'b' };
-        match self.minor {
-            Some(minor) => write!(f, "{kind} {}:{minor}", self.major),
-            None => write!(f, "{kind} {}:*", self.major),
-        }
-    }
-}
-
-impl Numbers {
-    const fn char(major: u32, minor: Option<u32>) -> Self {
-        Self { kind: Kind::Char, major, minor }
-    }
-
-    /// Whether the other is among these.
-    fn has(self, other: Self) -> bool {
-        let minor = self.minor.is_none() || self.minor == other.minor;
-        self.kind == other.kind && self.major == other.major && minor
-    }
-}
-
-/// What everybody may use: what systemd allows under `DevicePolicy=closed` (`bpf_devices_allow_list_static`,
-/// src/core/bpf-devices.c): null, zero, full, random, urandom, tty, ptmx, and all pseudo terminals, of which no node may be made.
-/// Slurm's own list of allowed devices, as it was until 18.08 (cgroup_allowed_devices_file.conf), had null, zero, urandom and
-/// the pseudo terminals of these, and else block devices and CPU registers, which no job needs.
-///
-/// By their numbers, which are the kernel's for good (admin-guide/devices.txt), so that it does not matter what is in /dev.
-const EVERYBODYS: [(Numbers, Access); 8] = [
-    (Numbers::char(1, Some(3)), Access::ALL),
-    (Numbers::char(1, Some(5)), Access::ALL),
-    (Numbers::char(1, Some(7)), Access::ALL),
-    (Numbers::char(1, Some(8)), Access::ALL),
-    (Numbers::char(1, Some(9)), Access::ALL),
-    (Numbers::char(5, Some(0)), Access::ALL),
-    (Numbers::char(5, Some(2)), Access::ALL),
-    (Numbers::char(136, None), Access::READ_WRITE),
-];
-
-fn is_everybodys(numbers: Numbers) -> bool {
-    EVERYBODYS.iter().any(|(known, _)| *known == numbers)
-}
-
-/// What a directory's processes may use, in the kernel's numbers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Set {
-    /// Each once, with all that any rule allows.
-    allow: BTreeMap<Numbers, Access>,
-    /// Single devices that are denied although a whole class that is allowed has them.
-    deny: Vec<Numbers>,
-}
-
-impl Set {
-    fn new(allow: impl IntoIterator<Item = (Numbers, Access)>, deny: &[Numbers]) -> Self {
-        let mut merged: BTreeMap<Numbers, Access> = BTreeMap::new();
-        for (numbers, access) in EVERYBODYS.into_iter().chain(allow) {
-            if !deny.contains(&numbers) {
-                merged.entry(numbers).and_modify(|known| *known = known.or(access)).or_insert(access);
-            }
-        }
-        let is_allowed = |denied: &&Numbers| merged.keys().any(|numbers| numbers.has(**denied));
-        let deny = deny.iter().filter(is_allowed).copied().collect();
-        Self { allow: merged, deny }
-    }
-
-    /// What both allow.
-    fn and(&self, other: &Self) -> Self {
-        let mut allow = Vec::new();
-        for (ours, access) in &self.allow {
-            for (theirs, their_access) in &other.allow {
-                // The smaller of the two, where they have any device in common.
-                let both = if ours.has(*theirs) { Some(theirs) } else { theirs.has(*ours).then_some(ours) };
-                allow.extend(both.copied().zip(access.and(*their_access)));
-            }
-        }
-        let deny: Vec<Numbers> = self.deny.iter().chain(&other.deny).copied().collect();
-        Self::new(allow, &deny)
-    }
 }
 
 impl Devices {
@@ -303,27 +213,6 @@ fn others(gpu: &GpuDevice, ours: &[u32]) -> Result<Vec<Numbers>> {
         others.extend(device_at(&gpu.path(number)));
     }
     Ok(others)
-}
-
-/// Where a program that is not ours decides alone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Alone {
-    /// The directory to which it is attached.
-    dir: PathBuf,
-    /// In words: its name and id.
-    program: String,
-}
-
-impl fmt::Display for Alone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} is attached to {} and admits none beside it; if that is Slurm's, set ConstrainDevices=no in either cgroup.conf or \
-             jobfence.conf",
-            self.program,
-            self.dir.display()
-        )
-    }
 }
 
 /// Lets the processes of a directory use these devices and no others, and looks whether the kernel has it so. May be repeated.
@@ -453,7 +342,7 @@ Block devices:
         let others: Vec<String> = set
             .allow
             .iter()
-            .filter(|(numbers, _)| !is_everybodys(**numbers))
+            .filter(|(numbers, _)| !set::is_everybodys(**numbers))
             .map(|(numbers, access)| format!("{numbers} {access}"))
             .collect();
         assert_eq!(others, ["c 10:237 r", "c 226:* rwm"]);

@@ -12,9 +12,9 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::config;
 use crate::door::adopt::{self, Pam, Request};
-use crate::door::guard::guard;
 use crate::launch::Answer;
 use crate::scheduler::slurm::spank::api::arguments;
+use crate::sys::guard::guard;
 
 /// What libpam is told; numbers of `security/_pam_types.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

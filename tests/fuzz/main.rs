@@ -150,7 +150,7 @@ fn quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // The doors' own hook, which comes with the first callback, must not replace this one.
-        jobfence::door::guard::guard("fuzz", || ());
+        jobfence::sys::guard::guard("fuzz", || ());
         std::panic::set_hook(Box::new(|info| {
             let place = info.location().map(ToString::to_string).unwrap_or_default();
             let payload = info.payload();

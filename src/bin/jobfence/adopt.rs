@@ -9,7 +9,8 @@ use jobfence::door::adopt::{self, Pam, Request};
 use jobfence::launch::Answer;
 use nix::unistd::getppid;
 
-use crate::{Configured, Failure, require_root};
+use crate::command::{Failure, require_root};
+use crate::configured::Configured;
 
 #[derive(Args)]
 pub struct Options {

@@ -10,22 +10,24 @@ mod line;
 mod load;
 mod slurms;
 mod trial;
+mod verdict;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use jobfence::config::{Candidate, DEFAULT_FILE, Limit, Loaded, Mode, OnError};
+use jobfence::config::{Candidate, DEFAULT_FILE, Loaded, Mode};
 use jobfence::error::Error;
-use jobfence::fence::limiting;
 use jobfence::host::Host;
 use jobfence::scheduler::slurm::conf;
-use jobfence::scheduler::slurm::cores::Topology;
 use jobfence::scheduler::slurm::plugins::Slurm;
 
-use crate::{Configured, Failure, pam};
+use crate::command::Failure;
+use crate::configured::Configured;
+use crate::pam;
 use line::Given;
 use slurms::Places;
+use verdict::{Cause, Fault, Verdict};
 
 #[derive(Args)]
 pub struct Options {
@@ -61,23 +63,7 @@ pub fn run(options: &Options) -> Result<bool, Failure> {
     let slurm = conf::find(Some(&ours)).map(|file| Slurm::of(&file));
     let found = line::find(options.plugstack.as_deref(), slurm.as_ref());
     let given = Given::of(found.as_ref(), &options.configured);
-    // Already complete sentences with file, line and column.
-    let loaded = match given.load() {
-        Ok(loaded) => loaded,
-        Err(errors) => {
-            for error in &errors {
-                eprintln!("jobfence: {error}");
-            }
-            if !is_root && errors.iter().any(|error| error.contains("EACCES")) {
-                eprintln!("jobfence: not root: what only root may read was not seen; run 'jobfence check' as root");
-            }
-            return Ok(false);
-        }
-    };
-    match &loaded.file {
-        Some(file) => println!("configuration  {} is understood", file.display()),
-        None => println!("configuration  defaults (there is no {DEFAULT_FILE})"),
-    }
+    let Some(loaded) = understood(&given, is_root) else { return Ok(false) };
     describe::sections(&loaded, slurm.as_ref(), options.keys);
     let (candidates, untried) = candidates(&loaded, slurm.as_ref());
     if candidates.iter().all(|candidate| candidate.config.mode == Mode::Off) {
@@ -99,15 +85,7 @@ pub fn run(options: &Options) -> Result<bool, Failure> {
         verdict.no(why);
     }
     describe::io(&host, config);
-    if config.constrain_cores
-        && let Ok(topology) = Topology::of_node(loaded.file.as_deref())
-    {
-        println!(
-            "cores          Slurm's {} cores are certain to be these of the machine, each with {} hardware threads",
-            topology.cores(),
-            topology.threads_per_core()
-        );
-    }
+    describe::cores(&loaded);
     let places = Places::find(&host, slurm.as_ref())?;
     places.describe(&host, &candidates);
     let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), given: &given };
@@ -128,6 +106,29 @@ pub fn run(options: &Options) -> Result<bool, Failure> {
         attach::say(&host, config, slurm.as_ref(), &places, own.any);
     }
     Ok(verdict.say(&host, config.mode, own.any, &places))
+}
+
+/// The configuration, and where it is from; `None` where it is wrong, which has been said.
+fn understood(given: &Given, is_root: bool) -> Option<Loaded> {
+    match given.load() {
+        Ok(loaded) => {
+            match &loaded.file {
+                Some(file) => println!("configuration  {} is understood", file.display()),
+                None => println!("configuration  defaults (there is no {DEFAULT_FILE})"),
+            }
+            Some(loaded)
+        }
+        // Already complete sentences with file, line and column.
+        Err(errors) => {
+            for error in &errors {
+                eprintln!("jobfence: {error}");
+            }
+            if !is_root && errors.iter().any(|error| error.contains("EACCES")) {
+                eprintln!("jobfence: not root: what only root may read was not seen; run 'jobfence check' as root");
+            }
+            None
+        }
+    }
 }
 
 /// Combinations of sections that a job on this node can have, and no more: those with fewer sections first. And how many more
@@ -200,130 +201,5 @@ impl Look<'_> {
             (Some(what), count) => Some(format!("{what}; and so for each of {count} kinds of jobs, by their sections")),
             (None, _) => None,
         })
-    }
-}
-
-/// What cannot be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    /// One limit.
-    Limit(Limit),
-    /// The directory of records.
-    RunDir,
-    /// The step as a whole.
-    Step,
-}
-
-/// What a job would meet.
-struct Fault<'a> {
-    candidate: &'a Candidate,
-    cause: Cause,
-    error: Error,
-}
-
-impl Fault<'_> {
-    /// Whether a job runs without what was to be. A job that OnError lets run without one limit is as the site wants it.
-    fn is_fatal(&self) -> bool {
-        let on_error = &self.candidate.config.on_error;
-        match self.cause {
-            Cause::Limit(limit) => on_error.general() == OnError::Warn || on_error.for_limit(limit) == OnError::Fail,
-            Cause::RunDir | Cause::Step => true,
-        }
-    }
-
-    fn line(&self, given: &Given) -> String {
-        let (what, keys): (_, &[&str]) = match self.cause {
-            Cause::Limit(limit) => (limit.to_string(), limiting::keys_of(limit)),
-            Cause::RunDir => ("records".to_owned(), &["RunDir"]),
-            Cause::Step => ("trial".to_owned(), &[]),
-        };
-        let mut line = format!("{what:<14} {}", self.error);
-        let settings = given.settings(self.candidate, keys);
-        if !settings.is_empty() {
-            line.push_str(&format!("; by {}", settings.join(", ")));
-        }
-        if !self.is_fatal() {
-            line.push_str("; OnError lets jobs run without it");
-        }
-        line
-    }
-
-    /// Of which jobs it is, as `job with [Partition=gpu]`.
-    fn jobs(&self) -> String {
-        match self.candidate.sections.as_slice() {
-            [] => "job".to_owned(),
-            sections => format!("job with {}", sections.join(" ")),
-        }
-    }
-}
-
-/// Whether a job would be fenced, and why not.
-#[derive(Default)]
-struct Verdict {
-    /// The first reason, complete.
-    no: Option<String>,
-}
-
-impl Verdict {
-    fn is_good(&self) -> bool {
-        self.no.is_none()
-    }
-
-    fn no(&mut self, why: String) {
-        self.no.get_or_insert(why);
-    }
-
-    fn add(&mut self, fault: &Fault<'_>) {
-        if !fault.is_fatal() {
-            return;
-        }
-        let config = &fault.candidate.config;
-        let (jobs, error) = (fault.jobs(), &fault.error);
-        self.no(match (config.mode, config.on_error.general()) {
-            (Mode::Observe, _) => {
-                format!("NO {jobs} would be observed here; jobs run as if there were no jobfence: {error}")
-            }
-            (_, OnError::Warn) => {
-                format!("NO {jobs} would be fenced here as configured; with OnError=warn jobs run without: {error}")
-            }
-            (_, OnError::Fail) => format!("NO {jobs} would be fenced here as configured: {error}"),
-        });
-    }
-
-    fn without_root(self) -> bool {
-        match self.no {
-            Some(why) => println!("verdict        {why}"),
-            None => println!(
-                "verdict        it cannot be known without root whether a job would be fenced here; nothing that was seen \
-                 speaks against it: run 'jobfence check' as root"
-            ),
-        }
-        false
-    }
-
-    fn say(self, host: &Host, mode: Mode, own: bool, places: &Places) -> bool {
-        if let Some(why) = &self.no {
-            println!("verdict        {why}");
-            return false;
-        }
-        let word = match mode {
-            Mode::Enforce => "fenced",
-            Mode::Observe | Mode::Off => "observed",
-        };
-        let whose = match own {
-            true => {
-                format!(
-                    "in {}/uid_UID/job_JOB/step_STEP of each hierarchy with placement own",
-                    Path::new(&host.base).display()
-                )
-            }
-            false => "in Slurm's own directories".to_owned(),
-        };
-        let unless = match places.are_unknown() {
-            true => "; run this again when slurmd has made its scope, to see whether it has the controllers",
-            false => "",
-        };
-        println!("verdict        a job would be {word} here, {whose}{unless}");
-        true
     }
 }

@@ -20,10 +20,10 @@ use jobfence::scheduler::slurm::daemons;
 use jobfence::scheduler::slurm::plugins::Slurm;
 use jobfence::sys::dir::Dir;
 
+use crate::command::{Failure, require_root};
 use crate::hold::systemds_own;
 use crate::line::{self, Line};
 use crate::systemd::{self, Service};
-use crate::{Failure, require_root};
 
 /// It is off, and something of it is still needed.
 const STILL_NEEDED: u8 = 3;

@@ -11,9 +11,10 @@ use clap::Args;
 use jobfence::scheduler::slurm::plugins::Slurm;
 use jobfence::sys::systemd::is_systemd;
 
+use crate::check;
+use crate::command::{Failure, require_root};
 use crate::line::{self, Line};
 use crate::systemd::Service;
-use crate::{Failure, check, require_root};
 
 #[derive(Args)]
 pub struct Options {

@@ -28,8 +28,9 @@ use jobfence::scheduler::slurm::prolog::gpus::{self, Places};
 use jobfence::sys::dir::Dir;
 use nix::unistd::{Group, User};
 
+use crate::command::Failure;
+use crate::configured::Configured;
 use crate::slurm_job::{self, SlurmJob};
-use crate::{Configured, Failure};
 use jobfence::scheduler::slurm::conf;
 use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
 

@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use clap::{Args, Parser as _};
+use clap::{Args, Parser};
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::{Config, Mode};
 use jobfence::host::{Host, SYSTEMD_BASE};
@@ -25,7 +25,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::{Cli, Command as Subcommands, Configured, Failure, ignore_sigpipe, require_root};
+use crate::command::{Failure, ignore_sigpipe, require_root};
+use crate::configured::Configured;
 
 /// Our own options, on their way through systemd-run: as its arguments, a `$` in them would be expanded (systemd 262 does,
 /// 257 not yet).
@@ -85,14 +86,18 @@ fn hold_scope(config: &Config, inside: bool) -> Result<(), Failure> {
     }
 }
 
+/// The command line again, without its program.
+#[derive(Parser)]
+struct HandedDown {
+    #[command(flatten)]
+    options: Options,
+}
+
 /// The options before systemd-run.
 fn handed_down(inside: bool) -> Option<Configured> {
     let options = std::env::var(OPTIONS).ok().filter(|_| inside)?;
     let options = options.split(SEPARATOR).filter(|option| !option.is_empty());
-    match Cli::try_parse_from(["jobfence", "hold"].into_iter().chain(options)).ok()?.command {
-        Subcommands::Hold(options) => Some(options.configured),
-        _ => None,
-    }
+    Some(HandedDown::try_parse_from(["jobfence hold"].into_iter().chain(options)).ok()?.options.configured)
 }
 
 /// A file with mistakes must not keep the scope from being made at boot: jobs are refused until it is mended, and fenced

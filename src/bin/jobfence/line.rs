@@ -11,7 +11,8 @@ use jobfence::config::DEFAULT_FILE;
 use jobfence::scheduler::slurm::plugins::Slurm;
 use jobfence::scheduler::slurm::plugstack::{self, Found};
 
-use crate::{Configured, Failure};
+use crate::command::Failure;
+use crate::configured::Configured;
 
 /// Below the prefix of the command.
 const TEMPLATE: &str = "share/jobfence/plugstack.conf";

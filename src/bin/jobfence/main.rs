@@ -3,6 +3,8 @@
 
 mod adopt;
 mod check;
+mod command;
+mod configured;
 mod disable;
 mod enable;
 mod explain;
@@ -17,13 +19,11 @@ mod slurm_job;
 mod start;
 mod systemd;
 
-use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
-use jobfence::config::{self, Loaded};
+use clap::{Parser, Subcommand};
+use configured::Configured;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
@@ -59,54 +59,6 @@ enum Command {
     Hold(hold::Options),
 }
 
-/// Where the configuration comes from, as in plugstack.conf.
-#[derive(Args)]
-struct Configured {
-    /// Configuration file [default: /etc/slurm/jobfence.conf]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// A key that overrides the file, such as CPUQuotaPercent=90; may be repeated
-    #[arg(short = 'o', value_name = "KEY=VALUE")]
-    overrides: Vec<OsString>,
-}
-
-impl Configured {
-    /// Whether nothing was said on the command line.
-    fn is_default(&self) -> bool {
-        self.config.is_none() && self.overrides.is_empty()
-    }
-
-    /// Without the keys.
-    fn file_alone(self) -> Self {
-        Self { overrides: Vec::new(), ..self }
-    }
-
-    /// The same as arguments in plugstack.conf, each with the option that gives it.
-    fn named_arguments(&self) -> (Vec<Vec<u8>>, Vec<String>) {
-        let mut arguments: Vec<Vec<u8>> = Vec::new();
-        let mut names = Vec::new();
-        if let Some(file) = &self.config {
-            let mut argument = b"config=".to_vec();
-            // The grammar wants a path that means the same in every directory.
-            let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-            argument.extend_from_slice(file.as_os_str().as_encoded_bytes());
-            arguments.push(argument);
-            names.push("--config".to_owned());
-        }
-        for argument in &self.overrides {
-            arguments.push(argument.as_encoded_bytes().to_vec());
-            names.push(format!("-o {}", argument.to_string_lossy().escape_debug()));
-        }
-        (arguments, names)
-    }
-
-    fn load(&self) -> Result<Loaded, config::LoadError> {
-        let (arguments, names) = self.named_arguments();
-        let name = |number: usize| names.get(number.saturating_sub(1)).cloned().unwrap_or_default();
-        config::load_named(&arguments.iter().map(Vec::as_slice).collect::<Vec<_>>(), &name)
-    }
-}
-
 fn main() -> ExitCode {
     // A reader that went away (`jobfence check | head`) is no reason for a panic.
     // SAFETY: the default action is no code of ours, and nothing else runs yet.
@@ -133,12 +85,6 @@ fn main() -> ExitCode {
     })
 }
 
-/// What slurmd or systemd has started is not ended by a reader that went away (a logger that has died).
-fn ignore_sigpipe() {
-    // SAFETY: ignoring a signal is no code of ours.
-    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
-}
-
 /// Messages of the library.
 struct Stderr;
 
@@ -155,12 +101,4 @@ impl Log for Stderr {
     }
 
     fn flush(&self) {}
-}
-
-/// Anything that ends a subcommand with one line on stderr and status 1.
-type Failure = Box<dyn std::error::Error>;
-
-/// What needs root says so before it fails halfway.
-fn require_root(what: &str) -> Result<(), Failure> {
-    if nix::unistd::geteuid().is_root() { Ok(()) } else { Err(format!("{what} needs root").into()) }
 }

@@ -13,7 +13,8 @@ use jobfence::config::Mode;
 use jobfence::host::Host;
 use jobfence::scheduler::slurm::prolog;
 
-use crate::{Configured, Failure, ignore_sigpipe, require_root};
+use crate::command::{Failure, ignore_sigpipe, require_root};
+use crate::configured::Configured;
 
 /// How long what a dead step daemon left may hold up the end of a job: less than any PrologEpilogTimeout.
 const PATIENCE: Duration = Duration::from_secs(5);

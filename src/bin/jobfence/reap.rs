@@ -9,7 +9,8 @@ use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
 use jobfence::scheduler::all::ALL;
 
-use crate::{Configured, Failure, require_root};
+use crate::command::{Failure, require_root};
+use crate::configured::Configured;
 
 /// Removes what dead owners left, and says what. Fails if something could not be removed.
 pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {

@@ -12,7 +12,8 @@ use jobfence::door::run::{self, Request};
 use jobfence::job::Cpus;
 use nix::unistd::User;
 
-use crate::{Configured, Failure, require_root};
+use crate::command::{Failure, require_root};
+use crate::configured::Configured;
 
 #[derive(Args)]
 pub struct Options {

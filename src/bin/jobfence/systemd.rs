@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::Failure;
+use crate::command::Failure;
 
 const SERVICE: &str = "jobfence.service";
 

@@ -12,7 +12,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use super::{Access, Alone, Kind, Numbers, Set};
+use super::rules::{Access, Kind};
+use super::set::{Alone, Numbers, Set};
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 

@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
 use nix::errno::Errno;
 
-use super::{Access, CONTROLLER, Kind, Numbers, Set, is_everybodys};
+use super::rules::{Access, Kind};
+use super::set::{Numbers, Set, is_everybodys};
 use crate::cgroup::kernel::missing;
+use crate::cgroup::layout::DEVICES;
 use crate::cgroup::limits::refused;
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
@@ -34,7 +36,7 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
     }
     let devices = DevicesController::new(dir.handle_path(), "".into());
     devices.deny_device(DeviceType::All, ANY, ANY, &DevicePermissions::all()).map_err(|error| {
-        let error = refused(dir, DENY, CONTROLLER, "a".to_owned(), &error);
+        let error = refused(dir, DENY, DEVICES, "a".to_owned(), &error);
         match error.kernel_errno() {
             Some(Errno::EINVAL) => error.hint("the cgroup has children, and then the kernel lets nobody change this"),
             _ => error,
@@ -47,7 +49,7 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
         let permissions: Vec<_> = letters.chars().filter_map(DevicePermissions::from_char).collect();
         let minor = numbers.minor.map_or(ANY, i64::from);
         let Err(error) = devices.allow_device(kind, i64::from(numbers.major), minor, &permissions) else { continue };
-        let error = refused(dir, ALLOW, CONTROLLER, format!("{numbers} {access}"), &error);
+        let error = refused(dir, ALLOW, DEVICES, format!("{numbers} {access}"), &error);
         match error.kernel_errno() {
             // Nobody above may use it either, as in a container: it was not asked for.
             Some(Errno::EPERM) if is_everybodys(*numbers) => {
@@ -75,7 +77,7 @@ fn words(list: &BTreeMap<Numbers, Access>) -> String {
 fn list(dir: &Dir) -> Result<Option<BTreeMap<Numbers, Access>>> {
     match dir.read_if_there(LIST)? {
         Some(text) => Ok(text.lines().map(line).collect()),
-        None => Err(missing(dir, LIST, CONTROLLER)),
+        None => Err(missing(dir, LIST, DEVICES)),
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32};
 
 pub mod api;
 mod arguments;
+mod callback;
 mod environment;
 pub mod facts;
 pub mod grant;
@@ -22,9 +23,11 @@ mod unfenced;
 pub mod version;
 mod waiting_tasks;
 
+pub use api::Context;
 use api::{Spank, bindings};
+use callback::{Verdict, answer, callback};
 
-use crate::door::guard::guard;
+use crate::sys::guard::guard;
 
 /// Shown by Slurm in its messages.
 #[unsafe(no_mangle)]
@@ -175,41 +178,4 @@ pub unsafe extern "C" fn slurm_spank_exit(_spank: api::Handle, _ac: c_int, _av: 
         Verdict::Good
     });
     answer(Verdict::Good)
-}
-
-/// The programs that load SPANK plugins, as far as they differ for us.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Context {
-    /// slurmstepd, with a step.
-    Step,
-    /// slurmd itself.
-    Slurmd,
-    /// srun.
-    Srun,
-    /// sbatch, salloc, and what else makes allocations (scrontab, scrun).
-    Allocator,
-    /// The process of a prolog or epilog, or a program that is not Slurm's.
-    Other,
-}
-
-/// What Slurm is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    /// 0
-    Good,
-    /// -1
-    Bad,
-}
-
-/// `None`: the callback did not finish, which has been logged.
-fn callback(name: &'static str, body: impl FnOnce() -> Verdict) -> Option<Verdict> {
-    log::install();
-    guard(name, body)
-}
-
-fn answer(verdict: Verdict) -> c_int {
-    match verdict {
-        Verdict::Good => 0,
-        Verdict::Bad => -1,
-    }
 }

@@ -8,6 +8,7 @@ use jobfence::cgroup::protection;
 use jobfence::config::{Config, Loaded, Percent, SwapSpace};
 use jobfence::fence;
 use jobfence::host::Host;
+use jobfence::scheduler::slurm::cores::Topology;
 use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
 use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_delegated;
@@ -185,5 +186,18 @@ fn protected(host: &Host, config: &Config, hierarchy: &Hierarchy, top: &str) {
             }
             Err(error) => println!("protection     {file}: {error}"),
         }
+    }
+}
+
+/// Which cores of the machine Slurm's are, where jobs are to have their own.
+pub fn cores(loaded: &Loaded) {
+    if loaded.config.constrain_cores
+        && let Ok(topology) = Topology::of_node(loaded.file.as_deref())
+    {
+        println!(
+            "cores          Slurm's {} cores are certain to be these of the machine, each with {} hardware threads",
+            topology.cores(),
+            topology.threads_per_core()
+        );
     }
 }

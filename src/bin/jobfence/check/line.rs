@@ -8,7 +8,7 @@ use jobfence::scheduler::slurm::plugins::Slurm;
 use jobfence::scheduler::slurm::plugstack::{self, Found, Line};
 
 use super::load;
-use crate::Configured;
+use crate::configured::Configured;
 
 /// The line by which Slurm would load us, in `file` or where slurm.conf says; `None` where there is no Slurm.
 pub fn find(file: Option<&Path>, slurm: Option<&Slurm>) -> Option<(PathBuf, Found)> {

@@ -31,8 +31,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, pipe2};
 
-use super::Cause;
 use super::slurms::{Likeness, Places};
+use super::verdict::Cause;
 
 /// With less the process of the trial could not live.
 const LEAST_MEMORY: u64 = 4 << 20;

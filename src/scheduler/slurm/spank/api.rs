@@ -8,7 +8,6 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use once_cell::sync::OnceCell;
 
 use crate::error::{Error, Result};
-use crate::scheduler::slurm::spank::Context;
 
 /// The generated declarations.
 #[allow(
@@ -24,6 +23,21 @@ pub mod bindings {
 }
 
 use bindings::{SpankApi, spank_context, spank_item, spank_option};
+
+/// The programs that load SPANK plugins, as far as they differ for us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Context {
+    /// slurmstepd, with a step.
+    Step,
+    /// slurmd itself.
+    Slurmd,
+    /// srun.
+    Srun,
+    /// sbatch, salloc, and what else makes allocations (scrontab, scrun).
+    Allocator,
+    /// The process of a prolog or epilog, or a program that is not Slurm's.
+    Other,
+}
 
 /// Slurm's handle of a step, valid during one callback.
 pub type Handle = bindings::spank_t;

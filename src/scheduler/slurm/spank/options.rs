@@ -18,7 +18,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use crate::error::{Error, Result};
 use crate::requests::{REQUESTS, Request, Requests, Word};
 use crate::scheduler::slurm::spank::api::{Handle, Spank, bindings::spank_option};
-use crate::scheduler::slurm::spank::{Verdict, answer, callback};
+use crate::scheduler::slurm::spank::callback::{Verdict, answer, callback};
 
 /// What the options of this process say.
 #[derive(Default)]
