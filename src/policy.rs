@@ -5,7 +5,6 @@ use std::fmt;
 
 use crate::bytes::mebibytes;
 use crate::cgroup::devices::Devices;
-use crate::cgroup::disk::Disks;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US, SwapLimit};
@@ -158,11 +157,11 @@ impl Plan {
         [&self.user, &self.job, &self.step, &self.task].into_iter().any(|limits| !limits.io.is_empty())
     }
 
-    /// Finds the disks that are to be throttled. What is on none is taken out of the plan, and why comes back.
-    pub fn find_disks(&mut self, disks: &Disks) -> Vec<(Limit, Error)> {
+    /// Has the disks found that are to be throttled. `find` takes what is on none out of the rules, and says why.
+    pub fn find_disks(&mut self, find: impl Fn(&mut IoRules) -> (Vec<DiskLimit>, Vec<Error>)) -> Vec<(Limit, Error)> {
         let mut all = Vec::new();
         for limits in [&mut self.user, &mut self.job, &mut self.step, &mut self.task] {
-            let (found, errors) = io::limits_of(&mut limits.io, disks);
+            let (found, errors) = find(&mut limits.io);
             limits.disks = found;
             // Said once: job and step have the same targets.
             for error in errors {

@@ -6,7 +6,6 @@
 
 use crate::bytes;
 use crate::config::{Limit, Percent};
-use crate::sys::as_user::AsUser;
 use std::fmt;
 
 use crate::cgroup::io::{IoRules, Malformed, Rate};
@@ -238,11 +237,9 @@ impl Word {
         !(self.job.io_max.is_empty() && self.step.io_max.is_empty())
     }
 
-    /// Has what it names looked up with the rights of its user, and not with root's.
-    pub fn asked_by(&mut self, user: &AsUser) {
-        for requests in [&mut self.job, &mut self.step] {
-            requests.io_max.asked_by(user);
-        }
+    /// What names disks and paths: whoever looks them up has to do it with the user's rights, and not with root's.
+    pub fn paths(&mut self) -> impl Iterator<Item = &mut IoRules> {
+        [&mut self.job, &mut self.step].into_iter().map(|requests| &mut requests.io_max)
     }
 
     /// Whether it asks for anything that lowers this limit.

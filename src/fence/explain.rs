@@ -7,6 +7,7 @@ use super::limiting::{self, LimitError, Place, Write};
 use super::names::{IDLE, in_mount};
 use super::open::{controllers, lowers_io};
 use crate::cgroup::disk::Disks;
+use crate::cgroup::io;
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::limits::CPU_IDLE;
 use crate::config::{Config, Limit};
@@ -54,7 +55,8 @@ pub fn explain(
     }
     let mut errors = Vec::new();
     if plan.names_disks() {
-        errors = plan.find_disks(&Disks::read(&host.proc)?);
+        let disks = Disks::read(&host.proc)?;
+        errors = plan.find_disks(|rules| io::limits_of(rules, &disks));
     }
     let plan = &plan;
     let mut lines = Vec::new();

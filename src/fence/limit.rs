@@ -30,7 +30,7 @@ impl Fence {
         // Here, and not when a task is attached, which may be where other file systems are seen.
         let mut errors = match plan.names_disks().then(|| Dir::open("/proc").and_then(|proc| Disks::read(&proc))) {
             None => Vec::new(),
-            Some(Ok(disks)) => plan.find_disks(&disks),
+            Some(Ok(disks)) => plan.find_disks(|rules| io::limits_of(rules, &disks)),
             Some(Err(error)) => vec![(Limit::Io, error)],
         };
         if self.limits.lowest_io {

@@ -75,19 +75,7 @@ pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
         match slurm.map(|slurm| slurm.placement(hierarchy)) {
             Some(Placement::Overlay(because)) => {
                 println!("placement      overlay, in Slurm's own directories: {because}");
-                if hierarchy.has("memory") && config.constrain_ram_space && !slurm.is_some_and(Slurm::limits_memory) {
-                    println!(
-                        "               memory is limited for each step, and not for a job as a whole: let Slurm do it \
-                         (TaskPlugin=task/cgroup, ConstrainRAMSpace=yes in cgroup.conf)"
-                    );
-                }
-                let swap = slurm.and_then(Slurm::swap_in_words).filter(|_| hierarchy.has("memory"));
-                if let (Some(theirs), SwapSpace::Auto) = (swap, config.constrain_swap_space) {
-                    println!("               swap is as Slurm says, since it limits memory itself: {theirs}");
-                }
-                for scope in slurms::scopes(hierarchy) {
-                    protected(host, config, hierarchy, &scope.path().to_string_lossy());
-                }
+                overlay(host, config, slurm, hierarchy);
                 if !slurm.is_some_and(|slurm| slurm.makes_ours_first(hierarchy)) {
                     continue;
                 }
@@ -105,30 +93,52 @@ pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
                 protected(host, config, hierarchy, &hierarchy.mount.join(&host.base).to_string_lossy());
             }
         }
-        let base = || {
-            hierarchy.open().and_then(|mut dir| {
-                for name in host.base.split('/') {
-                    dir = dir.child(name)?;
-                }
-                Ok(dir)
-            })
-        };
-        match base() {
-            Ok(base) if hierarchy.version == Version::V2 && host.systemd => println!(
-                "delegation     {} {}",
-                base.path().display(),
-                match is_delegated(&base) {
-                    Some(true) => "is delegated to us by systemd",
-                    Some(false) => "is NOT delegated by systemd",
-                    None => "exists (whether it is delegated cannot be read here)",
-                }
-            ),
-            Ok(base) => println!("delegation     {} exists", base.path().display()),
-            Err(error) if hierarchy.version == Version::V2 && host.systemd => println!("delegation     {error}"),
-            Err(_) => println!("delegation     {}/{} will be made", hierarchy.mount.display(), host.base),
-        }
+        delegation(host, hierarchy);
     }
     own
+}
+
+/// What differs where the limits are in Slurm's own directories.
+fn overlay(host: &Host, config: &Config, slurm: Option<&Slurm>, hierarchy: &Hierarchy) {
+    if hierarchy.has("memory") && config.constrain_ram_space && !slurm.is_some_and(Slurm::limits_memory) {
+        println!(
+            "               memory is limited for each step, and not for a job as a whole: let Slurm do it \
+             (TaskPlugin=task/cgroup, ConstrainRAMSpace=yes in cgroup.conf)"
+        );
+    }
+    let swap = slurm.and_then(Slurm::swap_in_words).filter(|_| hierarchy.has("memory"));
+    if let (Some(theirs), SwapSpace::Auto) = (swap, config.constrain_swap_space) {
+        println!("               swap is as Slurm says, since it limits memory itself: {theirs}");
+    }
+    for scope in slurms::scopes(hierarchy) {
+        protected(host, config, hierarchy, &scope.path().to_string_lossy());
+    }
+}
+
+/// Whether our own directory is there, and is ours.
+fn delegation(host: &Host, hierarchy: &Hierarchy) {
+    let base = || {
+        hierarchy.open().and_then(|mut dir| {
+            for name in host.base.split('/') {
+                dir = dir.child(name)?;
+            }
+            Ok(dir)
+        })
+    };
+    match base() {
+        Ok(base) if hierarchy.version == Version::V2 && host.systemd => println!(
+            "delegation     {} {}",
+            base.path().display(),
+            match is_delegated(&base) {
+                Some(true) => "is delegated to us by systemd",
+                Some(false) => "is NOT delegated by systemd",
+                None => "exists (whether it is delegated cannot be read here)",
+            }
+        ),
+        Ok(base) => println!("delegation     {} exists", base.path().display()),
+        Err(error) if hierarchy.version == Version::V2 && host.systemd => println!("delegation     {error}"),
+        Err(_) => println!("delegation     {}/{} will be made", hierarchy.mount.display(), host.base),
+    }
 }
 
 /// Says which disks would be throttled, and what the kernel does not hold. A target that is on none is a fault of its limit.

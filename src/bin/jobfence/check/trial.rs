@@ -7,6 +7,7 @@ use std::time::Instant;
 use jobfence::cgroup::cpuset;
 use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::disk::Disks;
+use jobfence::cgroup::io;
 use jobfence::cgroup::membership::Membership;
 use jobfence::config::{Candidate, Config, Limit, Loaded, Mode, OnError, Resolved};
 use jobfence::cpu_list::CpuList;
@@ -78,7 +79,7 @@ impl Planned {
         let disks = plan.names_disks().then(|| Disks::read(&host.proc));
         planned.add(match disks {
             None => Vec::new(),
-            Some(Ok(disks)) => plan.find_disks(&disks),
+            Some(Ok(disks)) => plan.find_disks(|rules| io::limits_of(rules, &disks)),
             Some(Err(error)) => vec![(Limit::Io, error)],
         });
         if planned.config.constrain_devices {

@@ -162,7 +162,8 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         Ok(mut requests) => {
             if requests.names_paths() {
                 let gid = spank.u32(spank_item::S_JOB_GID)?;
-                requests.asked_by(&AsUser::new(key.uid, gid, &spank.gids()?.unwrap_or_default()));
+                let user = AsUser::new(key.uid, gid, &spank.gids()?.unwrap_or_default());
+                requests.paths().for_each(|rules| rules.asked_by(&user));
             }
             requests
         }
