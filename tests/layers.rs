@@ -29,14 +29,6 @@ const LAYERS: &[&[&str]] = &[
 
 /// Imports that are wrong yet, upward or a part of a circle: from, to, and why it is there. An entry that is no longer true fails.
 const NOT_YET: &[(&str, &str, &str)] = &[
-    ("fence::own", "fence", "types of the fence as a whole stand in its file"),
-    ("fence::limit", "fence", "as above"),
-    ("fence::limiting", "fence", "as above"),
-    ("fence::marks", "fence", "as above"),
-    ("fence::marks", "fence::overlay", "as above, and the overlay keeps marks"),
-    ("scheduler::slurm::daemon_children", "scheduler::slurm", "the answers to the interface stand around their parts"),
-    ("scheduler::slurm::placement", "scheduler::slurm", "as above"),
-    ("scheduler::slurm::placement", "scheduler::slurm::leftovers", "which slices there are is known there"),
     ("janitor::launch", "janitor", "what both parts use stands in the janitor's file"),
     ("record::job", "record", "what every record uses stands in the file around them"),
     ("record::roll", "record", "as above"),
