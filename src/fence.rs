@@ -18,6 +18,7 @@ pub mod open;
 mod overlay;
 pub mod own;
 pub mod present;
+pub mod resume;
 mod settle;
 
 pub use fenced::Fence;

@@ -18,7 +18,9 @@ use crate::record::{Header, Record, Records};
 use crate::scheduler::{Found, LeftStep, Scheduler, Schedulers};
 use crate::sys::process;
 
+mod holders;
 mod launch;
+pub use holders::{AskUnit, Holders, ask_systemd};
 pub use launch::{LOOKS, LOOKS_WHERE_WATCHED, Launch};
 
 /// What became of one recorded step.
@@ -41,8 +43,23 @@ pub enum Who<'a> {
     Launch(Launch<'a>),
     /// slurmd, which looks at everything that cannot hold it up.
     Daemon,
-    /// A command of ours, which looks at everything.
-    Command,
+    /// A command of ours, which looks at everything, and asks systemd about its units in this way.
+    Command(AskUnit),
+}
+
+impl Who<'_> {
+    /// A command of ours.
+    pub fn command() -> Self {
+        Self::Command(ask_systemd)
+    }
+
+    fn holders(self, schedulers: Schedulers) -> Holders {
+        let units = match self {
+            Self::Command(ask) => Some(ask),
+            Self::Launch(_) | Self::Daemon => None,
+        };
+        Holders { schedulers, units }
+    }
 }
 
 /// How long whoever is not in a hurry gives all of it to end.
@@ -130,10 +147,10 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
     // Before anything is looked at: who begins meanwhile adds his line.
     let roll = Roll::begin(records.dir(), &host.boot_id);
     let all_claimed = restore(host, schedulers, &records, &mut reaped);
-    let mut living = reap_records(host, &records, records.list()?, &mut reaped, deadline);
+    let mut living = reap_records(host, (&records, who.holders(schedulers)), records.list()?, &mut reaped, deadline);
     let near = match who {
         Who::Launch(launch) => Some(launch.daemon),
-        Who::Daemon | Who::Command => None,
+        Who::Daemon | Who::Command(_) => None,
     };
     for scheduler in schedulers {
         let found = scheduler.left(host, near, &|mark| is_wanted(host, mark));
@@ -150,7 +167,7 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
     let of_jobs = JobRecords::existing(&config.run_dir);
     note(of_jobs.and_then(|records| records.map_or(Ok(Vec::new()), |records| records.reap(host))));
     let to_look = || match who {
-        Who::Command => deadline.max(Instant::now() + PATIENCE_TO_LOOK),
+        Who::Command(_) => deadline.max(Instant::now() + PATIENCE_TO_LOOK),
         Who::Launch(_) | Who::Daemon => deadline,
     };
     match reap_tracked(host, config, schedulers, who, &mut reaped, to_look()) {
@@ -163,7 +180,7 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
         Ok(_) => {}
         Err(error) => log::debug!("each launch looks at everything: {error}"),
     }
-    if matches!(who, Who::Command) {
+    if matches!(who, Who::Command(_)) {
         let mut unseen = Vec::new();
         // Without knowing whom others have, nobody is taken for a dead one's.
         for scheduler in schedulers {
@@ -185,7 +202,7 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
 /// Looks at each of these records. Those of owners that live, or that may, are returned for the roll.
 fn reap_records(
     host: &Host,
-    records: &Records,
+    (records, holders): (&Records, Holders),
     all: Vec<Vec<String>>,
     reaped: &mut Reaped,
     deadline: Instant,
@@ -201,13 +218,13 @@ fn reap_records(
     };
     for levels in all {
         let soon = deadline.min(Instant::now() + PATIENCE_EACH);
-        match reap_one(host, records, &levels, soon) {
+        match reap_one(host, records, &levels, holders, soon) {
             Err(_) => again.push(levels),
             outcome => count(levels, outcome),
         }
     }
     for levels in again {
-        let outcome = reap_one(host, records, &levels, deadline);
+        let outcome = reap_one(host, records, &levels, holders, deadline);
         count(levels, outcome);
     }
     left
@@ -343,7 +360,7 @@ fn reap_tracked(
             break;
         }
         let living = match who {
-            Who::Command => Some(tracked::of_living(host, &config.run_dir)?),
+            Who::Command(_) => Some(tracked::of_living(host, &config.run_dir)?),
             Who::Launch(_) | Who::Daemon => None,
         };
         let others = living.as_ref().map(|living| Others { living, schedulers });
@@ -356,13 +373,15 @@ fn reap_tracked(
 pub fn reap_job(host: &Host, config: &Config, id: &JobId, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
     let mut reaped = Reaped::default();
+    // This is called in a scheduler's prolog and epilog, and those are of processes' fences.
+    let holders = Holders { schedulers: &[], units: None };
     let job = format!("job_{}", id.job);
     let is_its = |levels: &[String]| {
         let above: Vec<&str> = levels.iter().rev().skip(1).map(String::as_str).collect();
         above.first() == Some(&job.as_str()) && above.get(2).copied() == id.node.as_ref().map(Name::as_str)
     };
     for levels in records.list()?.into_iter().filter(|levels| is_its(levels)) {
-        reaped.count(&levels, reap_one(host, &records, &levels, deadline));
+        reaped.count(&levels, reap_one(host, &records, &levels, holders, deadline));
     }
     Ok(reaped)
 }
@@ -374,29 +393,36 @@ fn is_wanted(host: &Host, mark: &str) -> Result<Option<bool>> {
 
 /// What a fence is made of, where this janitor frees its name, and no daemon is known.
 pub fn opening<'a>(host: &'a Host, config: &'a Config, schedulers: Schedulers, key: &'a JobKey) -> Opening<'a> {
-    Opening { host, config, schedulers, key, more: &[], daemon: None, free: free_name }
+    Opening { host, config, schedulers, key, more: &[], daemon: None, free: free_name, holder: None, run: 1 }
 }
 
 /// For a launch that wants this name.
-fn free_name(host: &Host, records: &Records, levels: &[String]) -> Result<Freed> {
-    reap_one(host, records, levels, Instant::now() + PATIENCE_AT_LAUNCH).map(|outcome| match outcome {
+fn free_name(opening: &Opening<'_>, records: &Records, levels: &[String]) -> Result<Freed> {
+    let holders = Holders { schedulers: opening.schedulers, units: None };
+    reap_one(opening.host, records, levels, holders, Instant::now() + PATIENCE_AT_LAUNCH).map(|outcome| match outcome {
         Outcome::Removed | Outcome::Gone => Freed::Free,
         Outcome::Alive | Outcome::Busy => Freed::Taken,
     })
 }
 
 /// Looks at one record and removes its step if the owner is dead.
-pub fn reap_one(host: &Host, records: &Records, levels: &[String], deadline: Instant) -> Result<Outcome> {
+pub fn reap_one(
+    host: &Host,
+    records: &Records,
+    levels: &[String],
+    holders: Holders,
+    deadline: Instant,
+) -> Result<Outcome> {
     // Whatever release made it; only what a dead one left in this boot must be understood.
     match records.header(levels)? {
         None => return Ok(Outcome::Gone),
-        Some(header) if !header.is_dead(host)? => return Ok(Outcome::Alive),
+        Some(header) if !holders.is_over(host, records, levels, &header)? => return Ok(Outcome::Alive),
         Some(_) => {}
     }
     let Some(_lock) = records.lock_janitor()? else { return Ok(Outcome::Busy) };
     // Once more under the lock: the record of a dead owner is removed only by a janitor, so this one is still the same.
     let Some(header) = records.header(levels)? else { return Ok(Outcome::Gone) };
-    if !header.is_dead(host)? {
+    if !holders.is_over(host, records, levels, &header)? {
         return Ok(Outcome::Alive);
     }
     if header.boot_id == host.boot_id {

@@ -4,8 +4,11 @@
 //! The record is written before the directories are made and removed after them, so whatever exists has a record. Making it
 //! is also what decides which of two step daemons has a name: `link` of a finished file succeeds for one of them.
 
+pub mod holder;
 pub mod job;
+mod plan;
 pub mod roll;
+mod shared;
 pub mod tracked;
 
 use std::fmt;
@@ -14,22 +17,25 @@ use std::path::Path;
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::job::Id;
+use crate::job::{Id, JobKey, Name, job_dir};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 pub use crate::sys::process::Owner;
 
 use roll::{Entry, Kind, Roll};
+pub use shared::Shared;
 
 /// First line of a record. With another number it is another release's: its first lines, see [`Header`], mean the same, and
 /// what follows is not ours to understand.
 const VERSION: &str = "jobfence-record 1";
+/// The same of a fence whose life several processes share.
+const SHARED: &str = "jobfence-record 2";
 const VERSIONS: &str = "jobfence-record ";
 
 /// What the records of every release say in their first lines, and end with: a node is upgraded, or goes back, while steps of
@@ -59,6 +65,11 @@ impl Header {
         }
         // A pid of another namespace (a slurmd in a container) says nothing here: it is its own janitor's.
         Ok(self.pid_namespace == host.pid_namespace && !self.owner.is_alive(&host.proc)?)
+    }
+
+    /// Whether several processes share the fence, and the owner is not to be asked for all of them.
+    pub fn is_shared(&self) -> bool {
+        self.version == SHARED
     }
 
     /// What its owner has, as a line in the roll.
@@ -102,13 +113,44 @@ pub struct Record {
     pub base: String,
     /// The directories below it, outermost first; the last is the step's.
     pub levels: Vec<String>,
+    /// What other processes need that go on with it; `None`: there are none, and the owner is the one that has opened it.
+    pub shared: Option<Box<Shared>>,
 }
 
 impl Record {
     /// Its first lines.
     pub fn header(&self) -> Header {
         let (boot_id, pid_namespace) = (self.boot_id.clone(), self.pid_namespace.clone());
-        Header { version: VERSION.to_owned(), boot_id, pid_namespace, owner: self.owner }
+        Header { version: self.version().to_owned(), boot_id, pid_namespace, owner: self.owner }
+    }
+
+    fn version(&self) -> &'static str {
+        if self.shared.is_some() { SHARED } else { VERSION }
+    }
+
+    /// What the directories are marked with: less than the record, since there is room for little, and it is never changed.
+    pub fn mark(&self) -> String {
+        let mut mark = self.clone();
+        if let Some(shared) = &mut mark.shared {
+            shared.plan = None;
+        }
+        mark.to_string()
+    }
+
+    /// Whether the same process has made both.
+    pub fn is_by_same(&self, other: &Self) -> bool {
+        let opener = |record: &Self| record.shared.as_ref().map(|shared| shared.opener);
+        (self.owner, opener(self)) == (other.owner, opener(other))
+    }
+
+    /// Whether it is the one that another process has read, and not another's of the same name.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same = match (&self.shared, &other.shared) {
+            (Some(ours), Some(theirs)) => ours.is_same(theirs),
+            (None, None) => true,
+            _ => false,
+        };
+        same && (self.owner, &self.boot_id, &self.levels) == (other.owner, &other.boot_id, &other.levels)
     }
 
     /// Its line in the roll.
@@ -121,13 +163,26 @@ impl Record {
         self.levels.iter().rev().nth(2)?.strip_prefix("uid_")?.parse().ok()
     }
 
+    /// Whose step it is.
+    pub fn key(&self) -> Option<JobKey> {
+        let node = self.levels.len().checked_sub(4).and_then(|at| self.levels.get(at));
+        let node = node.map(Name::new).transpose().ok()?;
+        Some(JobKey { node, uid: self.uid()?, job: self.job()?, step: self.step()? })
+    }
+
     /// The scheduler's name of the job.
     pub fn job(&self) -> Option<Id> {
+        if let Some(shared) = &self.shared {
+            return Some(shared.job.clone());
+        }
         Id::of_a_name(self.levels.iter().rev().nth(1)?.strip_prefix("job_")?)
     }
 
     /// The scheduler's name of the step.
     pub fn step(&self) -> Option<Id> {
+        if let Some(shared) = &self.shared {
+            return Some(shared.step.clone());
+        }
         let step = self.levels.last()?.strip_prefix("step_")?;
         Id::of_a_steps_name(step.split_once('.').map_or(step, |(step, _)| step))
     }
@@ -140,7 +195,7 @@ impl Record {
     /// Understands a record. An incomplete one is an error, never a guess.
     pub fn parse(text: &str) -> Result<Self> {
         let (Header { version, boot_id, pid_namespace, owner }, mut lines) = Header::split(text)?;
-        if version != VERSION {
+        if version != VERSION && version != SHARED {
             return Err(Error::new("a record of another release").value(version).hint(format!(
                 "the process that made it ({}) has ended, and only that release knows what it made: run its 'jobfence \
                  reap', or end what is in the directories of this name, and remove them and the record",
@@ -151,13 +206,18 @@ impl Record {
         let base = field(&mut lines, "base").filter(|base| is_relative(base)).ok_or_else(bad)?;
         let path = field(&mut lines, "path").filter(|path| is_relative(path)).ok_or_else(bad)?;
         let levels: Vec<String> = path.split('/').map(str::to_owned).collect();
-        if lines.next().is_some() || !text.ends_with('\n') {
+        if !text.ends_with('\n') {
             return Err(bad());
         }
+        let shared = match version == SHARED {
+            true => Some(Box::new(Shared::parse(lines).ok_or_else(bad)?)),
+            false if lines.next().is_some() => return Err(bad()),
+            false => None,
+        };
         if levels.len() < 3 || levels.len() > 4 || !levels.last().is_some_and(|step| step.starts_with("step_")) {
             return Err(bad());
         }
-        Ok(Self { boot_id, pid_namespace, owner, base, levels })
+        Ok(Self { boot_id, pid_namespace, owner, base, levels, shared })
     }
 }
 
@@ -169,9 +229,13 @@ fn is_relative(path: &str) -> bool {
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{VERSION}\nboot_id={}\npid_namespace={}", self.boot_id, self.pid_namespace)?;
+        writeln!(f, "{}\nboot_id={}\npid_namespace={}", self.version(), self.boot_id, self.pid_namespace)?;
         writeln!(f, "owner_pid={}\nowner_start={}", self.owner.pid, self.owner.start)?;
-        writeln!(f, "base={}\npath={}\nend", self.base, self.levels.join("/"))
+        writeln!(f, "base={}\npath={}", self.base, self.levels.join("/"))?;
+        if let Some(shared) = &self.shared {
+            write!(f, "{shared}")?;
+        }
+        f.write_str("end\n")
     }
 }
 
@@ -183,6 +247,8 @@ pub struct Records {
 
 /// In `RunDir`; a lock of its own, since the janitor holds that on `RunDir` for longer.
 const LIMITS: &str = "limits.lock";
+/// In `RunDir`, for records that have no name yet.
+const NEW: &str = "new";
 
 impl Records {
     /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can open.
@@ -274,6 +340,43 @@ impl Records {
         Header::parse(&text).map(Some).map_err(|error| error.at(self.dir.path().join(name)))
     }
 
+    /// Writes a record in the place of what it was before, if it is still there.
+    pub fn replace(&self, record: &Record, deadline: Instant) -> Result<()> {
+        let name = file_name(&record.levels);
+        let gone = || Error::new("somebody has closed the fence meanwhile:").at(self.dir.path().join(&name));
+        let _lock = self.lock_closing(deadline)?;
+        if !self.read(&record.levels)?.is_some_and(|there| there.is_same(record)) {
+            return Err(gone());
+        }
+        let new = match mkdirat(&self.dir, NEW, Mode::from_bits_truncate(0o700)) {
+            Ok(()) | Err(Errno::EEXIST) => checked(self.dir.child(NEW)?)?,
+            Err(errno) => return Err(Error::os("make the directory", self.dir.path().join(NEW), errno)),
+        };
+        // Of one that died here.
+        unlink(&new, &name)?;
+        link_new(&new, &name, &record.to_string())?;
+        renameat(&new, name.as_str(), &self.dir, name.as_str())
+            .map_err(|errno| Error::os("write the record", self.dir.path().join(&name), errno))
+    }
+
+    /// Waits for the right to be the one that changes or removes what others may change or remove: the janitor's.
+    pub fn lock_closing(&self, deadline: Instant) -> Result<Lock> {
+        Lock::on(&self.dir, ".", deadline)
+    }
+
+    /// The records of a job that several processes share, those of another boot, too.
+    pub fn of_job(&self, job: &Id) -> Result<Vec<Record>> {
+        let dir = job_dir(job);
+        let mut found = Vec::new();
+        for levels in self.list()? {
+            if levels.iter().rev().nth(1) == Some(&dir) {
+                found.extend(self.read(&levels)?);
+            }
+        }
+        found.retain(|record| record.shared.as_ref().is_some_and(|shared| shared.job == *job));
+        Ok(found)
+    }
+
     /// Forgets the step with these directories. No error when it was forgotten before.
     pub fn forget(&self, levels: &[String]) -> Result<()> {
         unlink(&self.dir, &file_name(levels))
@@ -292,7 +395,7 @@ impl Records {
             _ => return Ok(true),
         };
         let dir = Self::checked(parent.child(name)?)?.dir;
-        for records in [job::DIRECTORY, tracked::DIRECTORY, roll::DIRECTORY] {
+        for records in [job::DIRECTORY, tracked::DIRECTORY, roll::DIRECTORY, NEW] {
             if let Ok(records) = dir.child(records).and_then(checked) {
                 records.list(false)?.iter().try_for_each(|record| unlink(&records, record))?;
             }
@@ -408,11 +511,13 @@ fn file_name(levels: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::holder::Holder;
     use super::*;
+    use crate::policy::Plan;
 
     fn record(owner: Owner) -> Record {
         let levels = ["uid_1", "job_2", "step_0"].map(str::to_owned).to_vec();
-        Record { boot_id: "b".into(), pid_namespace: "p".into(), owner, base: "jobfence".into(), levels }
+        Record { boot_id: "b".into(), pid_namespace: "p".into(), owner, base: "jobfence".into(), levels, shared: None }
     }
 
     #[test]
@@ -421,13 +526,99 @@ mod tests {
         assert_eq!(Record::parse(&record.to_string()).unwrap(), record);
     }
 
+    /// Held by somebody that is no process, by the longest names that there are.
+    fn shared() -> Record {
+        let id = |text: &str| Id::new(text.repeat(1000)).unwrap();
+        let key = JobKey { node: Some(Name::new("n".repeat(64)).unwrap()), uid: u32::MAX, job: id("["), step: id(".") };
+        let shared = Shared {
+            holder: Holder::unit("a.service", "0123456789abcdef0123456789abcdef").unwrap(),
+            opener: Owner { pid: 7, start: 9 },
+            job: key.job.clone(),
+            step: key.step.clone(),
+            run: 3,
+            controllers: vec!["cpu".into(), "memory".into()],
+            log_from: Some(12),
+            overlay: false,
+            plan: Some(Plan { weighs: true, ..Plan::default() }),
+        };
+        let mut levels = key.parents();
+        levels.push(key.step_dir(100));
+        Record { levels, shared: Some(Box::new(shared)), ..record(Owner { pid: 1, start: 2 }) }
+    }
+
+    #[test]
+    fn what_several_processes_share_is_understood_again_and_nothing_less() {
+        let shared = shared();
+        let text = shared.to_string();
+        assert_eq!(Record::parse(&text).unwrap(), shared);
+        for end in 0..text.len() - 1 {
+            assert!(Record::parse(&text[..end]).is_err(), "{end}");
+        }
+        for (from, to) in [
+            ("record 2", "record 1"),
+            ("run=3", "run=03"),
+            ("overlay=no", "overlay=maybe"),
+            ("log_from=12", "log_from=x"),
+            ("opener=process 7 9", "opener=manual"),
+            ("holder=unit", "holder=somebody"),
+            ("weighs=yes\n", "weighs=yes\nx=1\n"),
+            ("plan=1", "plan=9"),
+        ] {
+            assert!(text.contains(from) && Record::parse(&text.replace(from, to)).is_err(), "{to}");
+        }
+        let mark = Record::parse(&shared.mark()).unwrap();
+        assert!(mark.is_same(&shared) && mark.shared.unwrap().plan.is_none());
+        assert!(shared.entry().name.len() + ",2147483647.18446744073709551615".len() <= 255, "the name of a file");
+    }
+
+    /// As the release before this one understands a record, which must not act on one that is not its own.
+    #[test]
+    fn an_older_release_takes_what_is_shared_for_that_of_a_living_process() {
+        let header = Header::parse(&shared().to_string()).unwrap();
+        assert_ne!(header.version, VERSION, "it does not understand more than this, and removes nothing then");
+        assert_eq!(header.owner.pid, 1);
+    }
+
+    #[test]
+    fn a_record_is_replaced_only_while_it_is_there() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = temp.path().join("run");
+        let records = Records::open(&run).unwrap();
+        let whole = shared();
+        let mut begun = whole.clone();
+        begun.shared.as_mut().unwrap().plan = None;
+        let soon = || Instant::now() + std::time::Duration::from_secs(1);
+        assert!(records.replace(&whole, soon()).is_err());
+        assert!(records.claim(&begun).unwrap());
+        records.replace(&whole, soon()).unwrap();
+        let job = &whole.shared.as_ref().unwrap().job;
+        assert_eq!(records.of_job(job).unwrap(), std::slice::from_ref(&whole));
+        assert_eq!(records.of_job(&Id::new("[").unwrap()).unwrap(), []);
+        records.forget(&whole.levels).unwrap();
+        assert!(records.replace(&whole, soon()).is_err());
+        assert_eq!(records.list().unwrap(), Vec::<Vec<String>>::new());
+        let mut other = whole.clone();
+        other.shared.as_mut().unwrap().opener.start += 1;
+        assert!(records.claim(&other).unwrap());
+        assert!(records.replace(&whole, soon()).is_err(), "another's");
+        records.forget(&whole.levels).unwrap();
+        assert!(Records::remove(&run).unwrap());
+    }
+
     #[test]
     fn an_incomplete_or_forged_record_is_refused() {
         let text = record(Owner { pid: 7, start: 9 }).to_string();
         for end in 0..text.len() - 1 {
             assert!(Record::parse(&text[..end]).is_err(), "{end}");
         }
-        for (from, to) in [("uid_1", ".."), ("uid_1", ""), ("jobfence", "/"), ("=7", "=0"), ("record 1", "record 2")] {
+        for (from, to) in [
+            ("uid_1", ".."),
+            ("uid_1", ""),
+            ("jobfence", "/"),
+            ("=7", "=0"),
+            ("record 1", "record 2"),
+            ("record 1", "record 3"),
+        ] {
             assert!(Record::parse(&text.replace(from, to)).is_err(), "{to}");
         }
     }
@@ -435,12 +626,12 @@ mod tests {
     /// Never to be changed: what a release writes here, others of the same node must understand.
     #[test]
     fn the_beginning_is_the_same_in_every_release() {
-        let text = "jobfence-record 2\nboot_id=b\npid_namespace=p\nowner_pid=7\nowner_start=9\nwhat=ever\nend\n";
+        let text = "jobfence-record 3\nboot_id=b\npid_namespace=p\nowner_pid=7\nowner_start=9\nwhat=ever\nend\n";
         let header = Header::parse(text).unwrap();
-        assert_eq!((header.version.as_str(), header.owner), ("jobfence-record 2", Owner { pid: 7, start: 9 }));
+        assert_eq!((header.version.as_str(), header.owner), ("jobfence-record 3", Owner { pid: 7, start: 9 }));
         assert_eq!((header.boot_id.as_str(), header.pid_namespace.as_str()), ("b", "p"));
         let error = Record::parse(text).unwrap_err().to_string();
-        assert!(error.contains("a record of another release") && error.contains("jobfence-record 2"), "{error}");
+        assert!(error.contains("a record of another release") && error.contains("jobfence-record 3"), "{error}");
         let ours = record(header.owner).to_string();
         assert_eq!(Header::parse(&ours).unwrap(), Header { version: VERSION.into(), ..header });
         for end in 0..ours.len() - 1 {

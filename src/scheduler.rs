@@ -12,7 +12,7 @@ use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::job::JobKey;
+use crate::job::{Id, JobKey};
 use crate::policy::Level;
 use crate::sys::dir::Dir;
 use crate::sys::process::Owner;
@@ -74,6 +74,12 @@ pub trait Scheduler: Sync + fmt::Debug {
         deadline: Instant,
     ) -> Result<usize>;
 
+    /// Whether this run of a job is still its, where it holds fences. This is asked in a process of the scheduler's, too: no program is
+    /// started for it, and nobody is waited for.
+    fn runs(&self, _job: &Id, _run: u32) -> Runs {
+        Runs::Unknown
+    }
+
     /// What starts its step daemons on a node.
     fn node_daemon(&self) -> &'static str;
 
@@ -88,6 +94,17 @@ pub trait Scheduler: Sync + fmt::Debug {
 
     /// The option by which its users ask for more memory.
     fn memory_option(&self) -> &'static str;
+}
+
+/// What a holder says of a job, or somebody else of the holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// It has not ended.
+    Yes,
+    /// It has ended, or is not known.
+    No,
+    /// There was no answer, or not a clear one.
+    Unknown,
 }
 
 /// A process, and its title.

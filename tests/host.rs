@@ -542,12 +542,12 @@ fn what_a_dead_owner_left_is_removed_and_what_a_living_one_has_is_not() {
     let straggler = read_line(&mut owner);
     assert!(site.left().iter().any(|path| path.ends_with("job_1/step_7")), "{:?}", site.left());
     assert_eq!(
-        janitor::reap(&site.host(), &site.config, ALL, Who::Command, soon()).unwrap().removed,
+        janitor::reap(&site.host(), &site.config, ALL, Who::command(), soon()).unwrap().removed,
         Vec::<String>::new()
     );
     owner.kill().unwrap();
     owner.wait().unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::Command, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::command(), soon()).unwrap();
     assert_eq!(reaped.removed, ["uid_65534/job_1/step_7"]);
     assert_eq!((reaped.alive, reaped.failed), (1, Vec::new()));
     assert!(!is_running(&straggler), "{straggler} lives");
@@ -582,7 +582,7 @@ fn a_record_of_another_boot_is_forgotten_and_kills_nobody() {
     fs::write(&record, other).unwrap();
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::Command, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::command(), soon()).unwrap();
     assert_eq!(reaped.removed.len(), 1);
     assert!(child.try_wait().unwrap().is_none(), "the child was killed");
     let mut fence = fence;
@@ -597,7 +597,7 @@ fn a_record_that_is_not_understood_is_left_alone() {
     let mut fence = open(&site, "0", &grant(1, 100));
     let record = site.config.run_dir.join("uid_65534,job_1,step_5");
     fs::write(&record, "jobfence-record 9\n").unwrap();
-    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::Command, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::command(), soon()).unwrap();
     assert_eq!((reaped.removed.len(), reaped.alive, reaped.failed.len()), (0, 1, 1));
     fs::remove_file(record).unwrap();
     fence.close(soon()).unwrap();
@@ -623,7 +623,7 @@ fn a_step_of_another_release_keeps_its_name_while_it_may_live() {
     }
     // Another boot's directories are gone, whatever they were.
     change("boot_id=", "boot_id=other");
-    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::Command, soon()).unwrap();
+    let reaped = janitor::reap(&site.host(), &site.config, ALL, Who::command(), soon()).unwrap();
     assert_eq!((reaped.removed.len(), reaped.failed.len()), (1, 0));
     assert!(!record.exists());
     first.close(soon()).unwrap();

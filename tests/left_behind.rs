@@ -280,7 +280,7 @@ fn a_lost_record_is_written_again_and_then_counts() {
     let mut owner = site.role("own");
     let name = "uid_65534,job_1,step_0";
     let text = fs::read_to_string(site.config.run_dir.join(name)).unwrap();
-    for who in [Who::Command, Who::Daemon] {
+    for who in [Who::command(), Who::Daemon] {
         fs::remove_dir_all(&site.config.run_dir).unwrap();
         let reaped = site.reap(who);
         assert_eq!((reaped.removed, reaped.alive, reaped.failed), (vec![], 1, vec![]));
@@ -326,7 +326,7 @@ fn where_no_cgroups_can_be_seen_their_records_stay_and_processes_are_looked_afte
         assert!(why.is_some() && !host.has_cgroups());
         janitor::reap(&host, &config, ALL, who, soon()).unwrap()
     };
-    assert_eq!((reap(Who::Command).alive, tracked.all_live()), (2, true));
+    assert_eq!((reap(Who::command()).alive, tracked.all_live()), (2, true));
     fenced.die();
     tracked.die();
     let reaped = reap(Who::Daemon);
@@ -334,7 +334,7 @@ fn where_no_cgroups_can_be_seen_their_records_stay_and_processes_are_looked_afte
     assert!(reaped.failed[0].contains("no cgroups can be seen"), "{reaped:?}");
     assert!(tracked.none_lives() && fenced.all_live(), "{reaped:?}");
     assert!(site.config.run_dir.join("uid_65534,job_1,step_0").exists());
-    assert_eq!(site.reap(Who::Command).removed, ["uid_65534/job_1/step_0"]);
+    assert_eq!(site.reap(Who::command()).removed, ["uid_65534/job_1/step_0"]);
     assert_eq!((site.left(), fenced.none_lives()), (Vec::new(), true));
 }
 
@@ -352,7 +352,7 @@ fn what_nobody_knows_is_removed_when_it_is_empty_and_never_killed() {
     fs::write(of("step_1").join("cgroup.procs"), stranger.id().to_string()).unwrap();
     // A mark that is another step's is none.
     mark::set(&Dir::open(of("step_0")).unwrap(), "jobfence-record 1\n").unwrap();
-    let reaped = site.reap(Who::Command);
+    let reaped = site.reap(Who::command());
     assert_eq!((reaped.removed.len(), reaped.failed.len()), (0, 1), "{reaped:?}");
     assert!(reaped.failed[0].contains("neither a record nor a mark says whose it is"), "{reaped:?}");
     assert_eq!(stranger.try_wait().unwrap(), None);
@@ -360,7 +360,7 @@ fn what_nobody_knows_is_removed_when_it_is_empty_and_never_killed() {
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     while fs::read_to_string(of("step_1").join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty()) {}
-    assert_eq!(site.reap(Who::Command).failed, Vec::<String>::new());
+    assert_eq!(site.reap(Who::command()).failed, Vec::<String>::new());
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
@@ -370,7 +370,7 @@ fn what_the_scheduler_left_of_a_dead_step_goes_and_a_living_ones_stays() {
     let mut owner = site.role("overlay");
     let all = site.left();
     assert!(all.iter().any(|path| path.ends_with("step_0")), "{all:?}");
-    assert_eq!(site.reap(Who::Command).removed, Vec::<String>::new());
+    assert_eq!(site.reap(Who::command()).removed, Vec::<String>::new());
     assert_eq!((site.left(), owner.all_live()), (all.clone(), true));
     owner.die();
     assert!(owner.all_live(), "its processes outlive it");
@@ -388,11 +388,11 @@ fn what_the_scheduler_left_of_a_dead_step_goes_and_a_living_ones_stays() {
         let pid = daemon.child.id().cast_signed();
         until_titled(pid, title);
         if serves {
-            site.reap(Who::Command);
+            site.reap(Who::command());
             assert!(owner.all_live(), "{title}");
         } else {
             site.config.reap_scheduler_leftovers = false;
-            site.reap(Who::Command);
+            site.reap(Who::command());
             assert!(owner.none_lives(), "{title}");
             let slurms = site.left().iter().filter(|path| path.ends_with("step_0")).count();
             assert!(slurms > 0, "Slurm's own were to stay");
@@ -434,7 +434,7 @@ fn a_janitor_in_the_schedulers_directory_of_a_dead_step_leaves_that_alone() {
         assert_eq!(within.wait().unwrap().code(), Some(1), "{said}");
         assert!(said.contains("this process is itself in the step that is to be removed"), "{said}");
     }
-    assert_eq!(site.reap(Who::Command).failed, Vec::<String>::new());
+    assert_eq!(site.reap(Who::command()).failed, Vec::<String>::new());
     assert_eq!((site.left(), owner.none_lives()), (Vec::new(), true));
     site.remove_tops();
 }
@@ -462,7 +462,7 @@ fn a_job_that_slurm_left_without_a_step_goes_when_it_is_nobodys() {
     for job in &jobs {
         mark::set(&Dir::open(job).unwrap(), &living.to_string()).unwrap();
     }
-    let reaped = site.reap(Who::Command);
+    let reaped = site.reap(Who::command());
     assert_eq!(reaped.failed, Vec::<String>::new());
     assert!(jobs.iter().all(|job| job.exists()), "{reaped:?}");
     // On v1 a daemon is in there before its step is.
@@ -471,7 +471,7 @@ fn a_job_that_slurm_left_without_a_step_goes_when_it_is_nobodys() {
         mark::set(&Dir::open(job).unwrap(), dead).unwrap();
         fs::write(job.join("cgroup.procs"), daemon.child.id().to_string()).unwrap();
     }
-    assert_eq!(site.reap(Who::Command), Reaped::default());
+    assert_eq!(site.reap(Who::command()), Reaped::default());
     assert!(jobs.iter().all(|job| job.exists()) && daemon.child.try_wait().unwrap().is_none());
     daemon.die();
     let reaped = site.reap(Who::Daemon);
@@ -494,11 +494,11 @@ fn in_the_schedulers_directories_a_stranger_keeps_them() {
         fs::write(dir.join("cgroup.procs"), stranger.child.id().to_string()).unwrap();
     }
     owner.die();
-    site.reap(Who::Command);
+    site.reap(Who::command());
     assert_eq!(stranger.child.try_wait().unwrap(), None);
     assert!(site.left().iter().any(|path| path.ends_with("step_0")));
     stranger.die();
-    let empty = || site.reap(Who::Command).failed.is_empty() && site.left().is_empty();
+    let empty = || site.reap(Who::command()).failed.is_empty() && site.left().is_empty();
     let deadline = soon();
     while !empty() && Instant::now() < deadline {}
     assert_eq!((site.left(), owner.none_lives()), (Vec::new(), true));
@@ -516,11 +516,11 @@ fn a_step_without_a_fence_is_tracked_and_ended_when_its_daemon_is_dead() {
         sleep().spawn().unwrap(),
         Command::new("/bin/sleep").arg("1000").uid(STRANGER).env(VARIABLE, stolen).spawn().unwrap(),
     ];
-    assert_eq!(site.reap(Who::Command).alive, 1);
+    assert_eq!(site.reap(Who::command()).alive, 1);
     assert!(owner.all_live());
     owner.die();
     // Who has left his parents is found by what was seen, and by the mark.
-    let reaped = site.reap(Who::Command);
+    let reaped = site.reap(Who::command());
     assert_eq!(reaped.failed, Vec::<String>::new());
     assert!(reaped.removed[0].starts_with("uid_65534/job_1/step_0 ("), "{reaped:?}");
     assert!(owner.none_lives(), "{:?}", owner.pids);
@@ -548,7 +548,7 @@ fn whom_a_record_of_another_boot_names_is_somebody_else() {
     assert!(owner.all_live());
     assert_eq!(site.left(), Vec::<PathBuf>::new());
     fs::write(&records[0], text).unwrap();
-    site.reap(Who::Command);
+    site.reap(Who::command());
     assert!(owner.none_lives());
 }
 
@@ -599,7 +599,7 @@ fn whatever_users_make_below_is_ended_and_removed() {
 fn whom_hold_has_seen_is_known_without_his_mark() {
     let site = Site::new("seen");
     let mut owner = site.role("tracked");
-    site.reap(Who::Command);
+    site.reap(Who::command());
     owner.die();
     let reaped = site.reap(Who::Daemon);
     assert_eq!(reaped.failed, Vec::<String>::new());
@@ -769,7 +769,7 @@ fn a_mark_that_was_inherited_is_no_reason_to_end_who_has_a_daemon_of_his_own() {
     while there().lines().filter(is_sleep).count() < 5 {
         assert!(Instant::now() < deadline, "not all have begun: {}", there());
     }
-    let reaped = site.reap(Who::Command);
+    let reaped = site.reap(Who::command());
     assert_eq!(reaped.removed, ["3 processes beside Slurm's daemons"], "{reaped:?}");
     assert!(alone.child.try_wait().unwrap().is_some() && pretends.child.try_wait().unwrap().is_some());
     assert_eq!(there().lines().count(), 4);
@@ -830,14 +830,14 @@ fn who_is_known_to_be_of_a_living_step_without_a_fence_is_no_dead_ones() {
     assert_eq!(daemon_children::sweep(&host, &both.into(), &mut Vec::new(), soon()).unwrap(), 0);
     assert!(children().split_whitespace().any(is_sleep));
     parent.die();
-    let reaped = site.reap(Who::Command);
+    let reaped = site.reap(Who::command());
     assert_eq!(reaped.removed[..1], ["uid_65534/job_1/step_0 (1 processes without a fence)"], "{reaped:?}");
     assert!(unknown.child.try_wait().unwrap().is_some() && known.child.try_wait().unwrap().is_none());
     // The dead one is forgotten: its mark alone would be left to say whose it is.
-    assert_eq!(site.reap(Who::Command).removed, Vec::<String>::new());
+    assert_eq!(site.reap(Who::command()).removed, Vec::<String>::new());
     assert!(known.child.try_wait().unwrap().is_none());
     daemon.die();
-    let reaped = site.reap(Who::Command);
+    let reaped = site.reap(Who::command());
     assert_eq!(reaped.removed, ["uid_65534/job_2/step_0 (1 processes without a fence)"], "{reaped:?}");
     assert!(known.child.try_wait().unwrap().is_some());
 }
@@ -889,12 +889,12 @@ fn a_step_is_not_forgotten_before_every_environment_was_read() {
     let mut step = dead_step(&host);
     let mut children = [marked_by(&host, &step)];
     TrackedRecords::open(&site.config.run_dir).unwrap().write(&mut step, soon()).unwrap();
-    let reaped = where_unreadable(&site, &children, || site.reap(Who::Command));
+    let reaped = where_unreadable(&site, &children, || site.reap(Who::command()));
     assert_eq!(reaped.removed, Vec::<String>::new());
     let expected = "uid_65534/job_1/step_0: the environment of a process cannot be read:";
     assert!(reaped.failed.iter().any(|failure| failure.starts_with(expected)), "{:?}", reaped.failed);
     assert!(children[0].child.try_wait().unwrap().is_none());
-    let reaped = site.reap(Who::Command);
+    let reaped = site.reap(Who::command());
     assert_eq!(reaped.removed, ["uid_65534/job_1/step_0 (1 processes without a fence)"], "{reaped:?}");
     assert!(children[0].child.try_wait().unwrap().is_some());
 }
@@ -951,7 +951,10 @@ fn of_a_step_that_ends_meanwhile_nothing_is_said() {
     let site = Site::new("gone");
     let records = Records::open(&site.config.run_dir).unwrap();
     let levels = ["uid_1", "job_1", "step_0"].map(str::to_owned);
-    assert_eq!(janitor::reap_one(&site.host(), &records, &levels, soon()), Ok(janitor::Outcome::Gone));
+    assert_eq!(
+        janitor::reap_one(&site.host(), &records, &levels, janitor::Holders { schedulers: ALL, units: None }, soon()),
+        Ok(janitor::Outcome::Gone)
+    );
 }
 
 #[test]

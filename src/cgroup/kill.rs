@@ -17,6 +17,7 @@ use nix::unistd::{Pid, Whence, lseek, read, write};
 use procfs::ProcError;
 use procfs::process::Process;
 
+use super::layout::Version;
 use super::walk;
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
@@ -171,6 +172,40 @@ impl Drop for Frozen<'_> {
         if let Some(dir) = self.members.freezer {
             thaw(dir, self.deadline);
         }
+    }
+}
+
+/// Freezes or thaws a directory of cgroup2 or of v1's freezer and all below it, and waits until that is done.
+pub fn set_frozen(dir: &Dir, version: Version, is_frozen: bool, deadline: Instant) -> Result<()> {
+    let (file, value) = match (version, is_frozen) {
+        (Version::V2, true) => ("cgroup.freeze", "1"),
+        (Version::V2, false) => ("cgroup.freeze", "0"),
+        (Version::V1, true) => ("freezer.state", "FROZEN"),
+        (Version::V1, false) => {
+            thaw(dir, deadline);
+            ("freezer.state", "THAWED")
+        }
+    };
+    dir.write(file, value)?;
+    loop {
+        let is_done = match version {
+            Version::V2 => dir.read("cgroup.events")?.lines().any(|line| line == format!("frozen {value}")),
+            Version::V1 => dir.read(file)?.trim() == value,
+        };
+        if is_done {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::new(if is_frozen { "not all processes have stopped in" } else { "it stays frozen:" })
+                .at(dir.path())
+                .hint(if is_frozen {
+                    "one of them waits in the kernel; they stop when it can"
+                } else {
+                    "see what is around it"
+                }));
+        }
+        // Not for events: v1 has none.
+        let _ = poll(&mut [], PollTimeout::from(1u8));
     }
 }
 

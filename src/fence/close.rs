@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::fenced::{Fence, LOCK_TIMEOUT, Tree};
 use super::limiting;
 use super::own::{self, Own};
+use super::resume::Alone;
 use crate::cgroup::layout::Version;
 use crate::error::Result;
 use crate::host::Host;
@@ -51,6 +52,15 @@ impl Fence {
         if self.closed {
             return Ok(());
         }
+        // Somebody else may be closing it, too, and the name be another's then.
+        let _alone = match self.claim.alone(deadline)? {
+            Alone::Gone => {
+                self.closed = true;
+                return Ok(());
+            }
+            Alone::Owner => None,
+            Alone::Locked(lock) => Some(lock),
+        };
         let own: Vec<&Own> = self.trees.iter().filter_map(Tree::own).collect();
         let mut done = own::remove(&own, &self.ours.levels, deadline);
         if done.is_ok() {

@@ -10,7 +10,7 @@ use crate::cgroup::layout::Hierarchy;
 use crate::error::{Error, Result};
 use crate::job::{Cpus, JobKey};
 use crate::policy::Plan;
-use crate::record::{Owner, Records};
+use crate::record::{Owner, Record, Records};
 use crate::scheduler::Schedulers;
 use crate::sys::dir::Dir;
 
@@ -51,6 +51,8 @@ pub(super) struct Claim {
     /// The text of that record, with which directories are marked.
     pub(super) mark: String,
     pub(super) owner: Owner,
+    /// The whole record, where other processes go on with the fence.
+    pub(super) shared: Option<Box<Record>>,
 }
 
 /// Whose directories the step's processes may be in beside ours.

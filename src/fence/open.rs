@@ -10,6 +10,7 @@ use super::names::IDLE;
 use super::overlay::{self, Overlay};
 use super::own::{self, Own, open_existing};
 use crate::cgroup::devices;
+use crate::cgroup::events::KernelLog;
 use crate::cgroup::io;
 use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::{Hierarchy, Version};
@@ -18,7 +19,8 @@ use crate::config::{Config, Percent, TaskCpus};
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::JobKey;
-use crate::record::{Owner, Record, Records};
+use crate::record::holder::Holder;
+use crate::record::{Owner, Record, Records, Shared};
 use crate::scheduler::{self, Schedulers};
 use crate::sys::dir::Dir;
 
@@ -38,7 +40,11 @@ pub struct Opening<'a> {
     /// Where the step's daemon is. Without one (`None`) no process is taken out of a scheduler's directory, and that is an error.
     pub daemon: Option<&'a Membership>,
     /// Removes what a dead owner has left under a name.
-    pub free: fn(&Host, &Records, &[String]) -> Result<Freed>,
+    pub free: fn(&Self, &Records, &[String]) -> Result<Freed>,
+    /// Who holds it where other processes go on with it, see [`Fence::resume`]; `None`: this process, and nobody else.
+    pub holder: Option<&'a Holder>,
+    /// Which run of the job and the step it is, as the scheduler counts, where somebody else holds it.
+    pub run: u32,
 }
 
 /// What became of a name that somebody had.
@@ -93,7 +99,7 @@ impl<'a> Opening<'a> {
         self.config.scavenger.then_some(IDLE)
     }
 
-    fn record(&self, owner: Owner, again: u32) -> Record {
+    fn record(&self, owner: Owner, again: u32, shared: Option<Box<Shared>>) -> Record {
         let base = &self.host.base;
         let mut levels = self.key.parents();
         levels.push(self.key.step_dir(again));
@@ -103,12 +109,48 @@ impl<'a> Opening<'a> {
             owner,
             base: self.class().map_or_else(|| base.clone(), |class| format!("{base}/{class}")),
             levels,
+            shared,
+        }
+    }
+
+    /// What other processes are to know, and by whom the janitors of older releases see that it lives: process 1 does as long as the boot.
+    fn shared(&self, us: Owner, wanted: &[&str]) -> Result<Option<(Owner, Box<Shared>)>> {
+        let Some(holder) = self.holder else { return Ok(None) };
+        let owner = match holder {
+            Holder::Process(owner) => *owner,
+            _ => Owner::of(&self.host.proc, 1)?
+                .ok_or_else(|| Error::new("process 1 is not in").at(self.host.proc.path()))?,
+        };
+        let shared = Shared {
+            holder: holder.clone(),
+            opener: us,
+            job: self.key.job.clone(),
+            step: self.key.step.clone(),
+            run: self.run,
+            controllers: wanted.iter().map(|&controller| controller.to_owned()).collect(),
+            log_from: KernelLog::next_record().ok(),
+            overlay: self.daemon.is_some(),
+            plan: None,
+        };
+        Ok(Some((owner, Box::new(shared))))
+    }
+
+    /// Whether this very run has a fence that lives: whoever wants it once more goes on with that one.
+    fn refuse_twice(&self, records: &Records, wanted: &Record) -> Result<()> {
+        let Some(ours) = &wanted.shared else { return Ok(()) };
+        let there = records.read(&wanted.levels).ok().flatten();
+        let theirs = there.and_then(|there| there.shared);
+        match theirs.filter(|theirs| (&theirs.job, &theirs.step, theirs.run) == (&ours.job, &ours.step, ours.run)) {
+            Some(theirs) => Err(Error::new("this run of the step has a fence already:")
+                .value(self.key)
+                .hint(format!("close it first; its holder is: {}", theirs.holder))),
+            None => Ok(()),
         }
     }
 
     /// The name is somebody's: a dead owner's is taken away, a living one's (a requeued job overlaps its own end) stays.
     fn free(&self, records: &Records, levels: &[String], tries: &mut Tries) {
-        match (self.free)(self.host, records, levels) {
+        match (self.free)(self, records, levels) {
             // The name should be free now; who takes it again and again must not keep us here.
             Ok(Freed::Free) => tries.removed += 1,
             Ok(Freed::Taken) => tries.again += 1,
@@ -145,16 +187,22 @@ impl Fence {
         let Opening { host, config, .. } = *opening;
         let (mut wanted, lowest_io) = opening.controllers();
         let Sides { own, mut overlays } = opening.sides(&wanted)?;
-        let owner = Owner::this(&host.proc)?;
+        let us = Owner::this(&host.proc)?;
+        let shared = opening.shared(us, &wanted)?;
+        let owner = shared.as_ref().map_or(us, |(owner, _)| *owner);
         let mut tries = Tries { again: 1, removed: 0 };
         let mut withheld: Option<Vec<(&'static str, Error)>> = None;
         loop {
             let records = Records::open(&config.run_dir)?;
-            let record = opening.record(owner, tries.again);
+            let record = opening.record(owner, tries.again, shared.as_ref().map(|(_, shared)| shared.clone()));
             // Where nothing is ours there is nothing to record, and a name for nobody to have.
             let is_recorded = !own.is_empty();
             if is_recorded && !records.claim(&record)? {
+                let removed = tries.removed;
                 opening.free(&records, &record.levels, &mut tries);
+                if removed == tries.removed {
+                    opening.refuse_twice(&records, &record)?;
+                }
                 tries.check(opening.key)?;
                 continue;
             }
@@ -167,7 +215,8 @@ impl Fence {
                 headroom: config.headroom_cpus,
                 ..Wanted::nothing()
             };
-            let claim = Claim { mark: record.to_string(), records, is_recorded, owner };
+            let shared = record.shared.is_some().then(|| Box::new(record.clone()));
+            let claim = Claim { mark: record.mark(), records, is_recorded, owner, shared };
             match Self::new(opening, record, claim, limits).make(opening, &own) {
                 Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
                     log::warn!("{error}");
@@ -261,7 +310,7 @@ impl Fence {
             key,
             trees: trees.into_iter().map(Tree::Own).collect(),
             ours,
-            claim: Claim { records, is_recorded: false, mark: String::new(), owner: record.owner },
+            claim: Claim { records, is_recorded: false, mark: String::new(), owner: record.owner, shared: None },
             limits: Wanted::nothing(),
             around: Around { schedulers, has_daemon: false },
             are_others_marked: true,
@@ -271,7 +320,7 @@ impl Fence {
 }
 
 impl Ours {
-    fn of(base: &str, levels: Vec<String>) -> Self {
+    pub(super) fn of(base: &str, levels: Vec<String>) -> Self {
         let path = format!("/{base}/{}", levels.join("/"));
         Self { path, levels, base_levels: base.split('/').count() }
     }
@@ -282,6 +331,12 @@ pub(crate) fn lowers_io(host: &Host, config: &Config) -> bool {
     let Some(hierarchy) = host.layout.with_controller("io").filter(|_| config.scavenger) else { return false };
     let root = hierarchy.open().ok().filter(|_| hierarchy.version == Version::V2);
     Dir::open("/sys").is_ok_and(|sys| io::weights_work(&sys, root.as_ref()))
+}
+
+/// Those of these names that limits can need.
+pub(super) fn controllers_named(names: &[String]) -> Vec<&'static str> {
+    const ALL: [&str; 7] = ["cpu", "memory", "pids", "io", "cpuset", "hugetlb", devices::CONTROLLER];
+    ALL.into_iter().filter(|&known| names.iter().any(|name| name == known)).collect()
 }
 
 /// The controllers whose files the configured limits are written to.

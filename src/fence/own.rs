@@ -178,9 +178,9 @@ pub fn marked_by_another(host: &Host, record: &Record) -> Result<Option<Owner>> 
             Err(error) if error.is_gone() => continue,
             dir => mark::get(&dir?)?,
         };
-        let owner = mark.and_then(|text| Record::parse(&text).ok()).map(|mark| mark.owner);
-        if owner.is_some_and(|owner| owner != record.owner) {
-            return Ok(owner);
+        let mark = mark.and_then(|text| Record::parse(&text).ok());
+        if let Some(other) = mark.filter(|mark| !mark.is_by_same(record)) {
+            return Ok(Some(other.owner));
         }
     }
     Ok(None)
@@ -267,7 +267,7 @@ impl Unrecorded {
     fn named(&self, host: &Host) -> Record {
         let (boot_id, pid_namespace) = (host.boot_id.clone(), host.pid_namespace.clone());
         let (base, levels) = (self.base.clone(), self.levels.clone());
-        Record { boot_id, pid_namespace, owner: Owner { pid: 0, start: 0 }, base, levels }
+        Record { boot_id, pid_namespace, owner: Owner { pid: 0, start: 0 }, base, levels, shared: None }
     }
 
     fn is_there(&self, host: &Host) -> bool {

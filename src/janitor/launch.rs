@@ -122,7 +122,7 @@ impl Work<'_> {
                 Kind::Step => {
                     let soon = self.deadline.min(Instant::now() + PATIENCE_EACH);
                     let levels = levels(&entry);
-                    match reap_one(self.host, self.records, &levels, soon) {
+                    match reap_one(self.host, self.records, &levels, self.who.holders(self.schedulers), soon) {
                         Err(_) => {
                             again.push((at, entry));
                             false
@@ -140,7 +140,7 @@ impl Work<'_> {
         }
         for (at, entry) in again {
             let levels = levels(&entry);
-            let outcome = reap_one(self.host, self.records, &levels, self.deadline);
+            let outcome = reap_one(self.host, self.records, &levels, self.who.holders(self.schedulers), self.deadline);
             if self.is_done(&entry, &levels, outcome) {
                 roll.strike(at);
             }

@@ -180,7 +180,7 @@ impl Site {
 
     fn record(&self, owner: Owner, levels: Vec<String>) -> Record {
         let (boot_id, pid_namespace) = (self.host.boot_id.clone(), self.host.pid_namespace.clone());
-        Record { boot_id, pid_namespace, owner, base: self.host.base.clone(), levels }
+        Record { boot_id, pid_namespace, owner, base: self.host.base.clone(), levels, shared: None }
     }
 
     fn claim(&self, owner: Owner, levels: Vec<String>) -> bool {

@@ -132,7 +132,7 @@ fn still_recorded(host: &Host, config: &Config) -> Result<Vec<String>, Failure> 
     if !config.run_dir.exists() {
         return Ok(Vec::new());
     }
-    let reaped = janitor::reap(host, config, ALL, Who::Command, Instant::now() + janitor::PATIENCE)?;
+    let reaped = janitor::reap(host, config, ALL, Who::command(), Instant::now() + janitor::PATIENCE)?;
     let alive = reaped.alive + reaped.busy;
     let alive = (alive > 0).then(|| format!("{alive} in {}", config.run_dir.display()));
     Ok(reaped.failed.into_iter().chain(alive).collect())

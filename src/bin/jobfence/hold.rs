@@ -203,8 +203,9 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
 const WHEN_NEVER: Duration = Duration::from_secs(600);
 
 fn look(config: &Config, said: &mut Vec<String>) {
-    let reaped = Host::read_what_there_is(config)
-        .and_then(|(host, _)| janitor::reap(&host, config, ALL, Who::Command, Instant::now() + config.cleanup_timeout));
+    let reaped = Host::read_what_there_is(config).and_then(|(host, _)| {
+        janitor::reap(&host, config, ALL, Who::command(), Instant::now() + config.cleanup_timeout)
+    });
     match reaped {
         Ok(mut reaped) => {
             // What stays is said once.

@@ -20,7 +20,7 @@ pub fn reap(configured: &Configured) -> Result<ExitCode, Failure> {
     if let Some(error) = &no_cgroups {
         let _ = writeln!(io::stderr(), "jobfence: only processes of steps without a fence are looked for: {error}");
     }
-    let reaped = janitor::reap(&host, &config, ALL, Who::Command, Instant::now() + janitor::PATIENCE)?;
+    let reaped = janitor::reap(&host, &config, ALL, Who::command(), Instant::now() + janitor::PATIENCE)?;
     // What is done is done, whether anybody can read it or not.
     let mut stdout = io::stdout().lock();
     for step in &reaped.removed {

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Another process goes on with a fence, by its record.
+
+use std::time::{Duration, Instant};
+
+use super::fenced::{Around, Claim, Fence, Ours, Tree, Wanted};
+use super::names::in_mount;
+use super::open::controllers_named;
+use super::own::open_existing;
+use crate::cgroup::events::{KernelLog, Sequence};
+use crate::cgroup::kill;
+use crate::cgroup::layout::Version;
+use crate::cgroup::membership::Membership;
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::record::{Record, Records};
+use crate::scheduler::Schedulers;
+use crate::sys::lock::Lock;
+
+/// How long another process may be at work on the records.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Who may close a fence now.
+pub(super) enum Alone {
+    /// The one process that knows of it.
+    Owner,
+    /// This one, for as long as it keeps the lock.
+    Locked(Lock),
+    /// Nobody: it has been closed.
+    Gone,
+}
+
+/// What closing has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// Its directories and its record are gone.
+    Removed,
+    /// Only a record was left: the machine has booted since.
+    AnotherBoot,
+}
+
+impl Claim {
+    /// See [`Alone`].
+    pub(super) fn alone(&self, deadline: Instant) -> Result<Alone> {
+        let Some(record) = &self.shared else { return Ok(Alone::Owner) };
+        let lock = self.records.lock_closing(deadline)?;
+        let is_there = self.records.read(&record.levels)?.is_some_and(|there| there.is_same(record));
+        Ok(if is_there { Alone::Locked(lock) } else { Alone::Gone })
+    }
+}
+
+impl Fence {
+    /// The fence of a record, as far as its directories exist; see [`Records::of_job`].
+    pub fn resume(host: &Host, schedulers: Schedulers, records: Records, record: &Record) -> Result<Self> {
+        let name = record.levels.join("/");
+        let shared = record
+            .shared
+            .as_ref()
+            .ok_or_else(|| Error::new("the process that has opened this fence shares it with nobody:").value(&name))?;
+        if record.boot_id != host.boot_id {
+            return Err(Error::new("the machine has booted since this fence was opened, and nothing is in it:")
+                .value(&name)
+                .hint("close it, which removes its record"));
+        }
+        let mut trees = open_existing(host, &record.base, &record.levels)?.trees;
+        trees.sort_by_key(|own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));
+        let controllers = controllers_named(&shared.controllers);
+        let claim = Claim {
+            records,
+            is_recorded: true,
+            mark: record.mark(),
+            owner: record.owner,
+            shared: Some(Box::new(record.clone())),
+        };
+        Ok(Self {
+            key: record.key().ok_or_else(|| Error::new("the record names no user:").value(&name))?,
+            trees: trees.into_iter().map(Tree::Own).collect(),
+            ours: Ours::of(&record.base, record.levels.clone()),
+            claim,
+            limits: Wanted { controllers, plan: shared.plan.clone(), ..Wanted::nothing() },
+            around: Around { schedulers, has_daemon: false },
+            are_others_marked: true,
+            closed: false,
+        })
+    }
+
+    /// Writes down to what the fence is limited. From now on other processes can go on with it: before, they can only close it.
+    pub fn hand_over(&mut self) -> Result<()> {
+        let Some(record) = &mut self.claim.shared else { return Ok(()) };
+        if let Some(shared) = &mut record.shared {
+            shared.plan = Some(self.limits.plan.clone().unwrap_or_default());
+        }
+        self.claim.records.replace(record, Instant::now() + PATIENCE)
+    }
+
+    /// Refuses to go on with a fence that is not whole: no process is to be in a part of it.
+    pub fn check_whole(&self) -> Result<()> {
+        let is_whole = !self.trees.is_empty()
+            && self.trees.iter().all(|tree| tree.own().is_none_or(|own| own.dirs.len() == self.ours.levels.len() + 1));
+        if is_whole && self.limits.plan.is_some() {
+            return Ok(());
+        }
+        Err(Error::new("this fence is not whole, since its opening or its closing has not come to an end:")
+            .value(&self.key)
+            .hint("close it, and open it again"))
+    }
+
+    /// Where in the kernel's log it begins, if that could be read.
+    pub fn log_from(&self) -> Option<Sequence> {
+        self.claim.shared.as_ref()?.shared.as_ref()?.log_from
+    }
+
+    /// The kernel's log from there on.
+    pub fn kernel_log(&self) -> Option<KernelLog> {
+        KernelLog::open_at(self.log_from()?).ok()
+    }
+
+    /// Stops all its processes where they are, until they are thawed or ended. An error where they have not stopped by the deadline.
+    pub fn freeze(&self, deadline: Instant) -> Result<()> {
+        self.switch(true, deadline)
+    }
+
+    /// Lets them go on.
+    pub fn thaw(&self, deadline: Instant) -> Result<()> {
+        self.switch(false, deadline)
+    }
+
+    fn switch(&self, is_frozen: bool, deadline: Instant) -> Result<()> {
+        let can = |tree: &&Tree| tree.hierarchy().version == Version::V2 || tree.hierarchy().has("freezer");
+        let tree = self.trees.iter().find(can).ok_or_else(|| {
+            Error::new("the step has no directory in cgroup2 nor in v1's freezer, so it cannot be frozen:")
+                .value(&self.key)
+        })?;
+        kill::set_frozen(&*tree.step()?, tree.hierarchy().version, is_frozen, deadline)
+    }
+}
+
+/// Ends what is in the fence of a record and removes all of it. May be repeated, also by several processes at once.
+pub fn close(
+    host: &Host,
+    schedulers: Schedulers,
+    records: Records,
+    record: &Record,
+    deadline: Instant,
+) -> Result<Closed> {
+    if record.boot_id != host.boot_id {
+        let _lock = records.lock_closing(deadline)?;
+        if records.read(&record.levels)?.is_some_and(|there| there.is_same(record)) {
+            records.forget(&record.levels)?;
+        }
+        return Ok(Closed::AnotherBoot);
+    }
+    let mut fence = Fence::resume(host, schedulers, records, record)?;
+    let us = Membership::read(&host.proc, nix::unistd::getpid().as_raw())?;
+    for tree in &fence.trees {
+        let step = in_mount(tree.hierarchy(), &fence.ours.path);
+        let is_in = |path: &str| path.strip_prefix(&step).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if us.path_in(tree.hierarchy()).is_some_and(is_in) {
+            return Err(Error::new("this process is itself in the step that is to be removed:").value(step));
+        }
+    }
+    fence.close(deadline).map(|()| Closed::Removed)
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Whether the holder of a fence that no process holds has gone: systemd is asked about its unit, or the scheduler about its job. Not knowing
+//! means alive.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollTimeout, poll};
+
+use crate::error::Result;
+use crate::host::Host;
+use crate::record::holder::Holder;
+use crate::record::{Header, Record, Records};
+use crate::scheduler::{Runs, Schedulers};
+
+/// Asks about one start of a unit, by the unit's name and the invocation.
+pub type AskUnit = fn(&str, &str) -> Runs;
+
+/// Who can be asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Holders {
+    /// About their jobs.
+    pub schedulers: Schedulers,
+    /// About units. `None` in a process of a scheduler's, which starts no program: each unit lives there.
+    pub units: Option<AskUnit>,
+}
+
+impl Holders {
+    /// Whether the holder has certainly gone; `header` is that of the record with these names.
+    pub(super) fn is_over(self, host: &Host, records: &Records, levels: &[String], header: &Header) -> Result<bool> {
+        if header.is_dead(host)? {
+            return Ok(true);
+        }
+        if !header.is_shared() || header.pid_namespace != host.pid_namespace {
+            return Ok(false);
+        }
+        // What is not understood is another release's.
+        let record = records.read(levels).ok().flatten();
+        Ok(record.is_some_and(|record| self.ask(&record) == Runs::No))
+    }
+
+    fn ask(self, record: &Record) -> Runs {
+        let Some(shared) = &record.shared else { return Runs::Unknown };
+        match &shared.holder {
+            // Whether that lives is said by the header.
+            Holder::Process(_) | Holder::Manual => Runs::Unknown,
+            Holder::Unit { name, invocation } => self.units.map_or(Runs::Unknown, |ask| ask(name, invocation)),
+            Holder::Scheduler { name } => {
+                let asked = self.schedulers.iter().find(|scheduler| scheduler.name() == name);
+                asked.map_or(Runs::Unknown, |scheduler| scheduler.runs(&shared.job, shared.run))
+            }
+        }
+    }
+}
+
+/// How long systemd may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// More than it says, in bytes.
+const LONGEST_ANSWER: u64 = 4096;
+
+/// Asks systemd, with a program; only for commands of ours.
+pub fn ask_systemd(name: &str, invocation: &str) -> Runs {
+    let programs = ["/usr/bin/systemctl", "/bin/systemctl"];
+    let Some(program) = programs.into_iter().find(|program| Path::new(program).exists()) else { return Runs::Unknown };
+    answer_of(Path::new(program), name, Instant::now() + ANSWER_WITHIN)
+        .map_or(Runs::Unknown, |text| understand(&text, invocation))
+}
+
+/// What the program says; `None` where it fails, or takes longer than until the deadline.
+fn answer_of(program: &Path, name: &str, deadline: Instant) -> Option<String> {
+    let mut child = Command::new(program)
+        .args(["show", "--property=LoadState,ActiveState,InvocationID", "--", name])
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    // What it says fits into the pipe, so it ends whether somebody reads or not.
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break Some(status),
+            Ok(None) if Instant::now() < deadline => {
+                let _ = poll(&mut [], PollTimeout::from(5u8));
+            }
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+        }
+    };
+    status.filter(|status| status.success())?;
+    let mut text = String::new();
+    child.stdout.take()?.take(LONGEST_ANSWER).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+fn understand(text: &str, invocation: &str) -> Runs {
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    let (Some(_), Some(active), Some(now)) = (value("LoadState"), value("ActiveState"), value("InvocationID")) else {
+        return Runs::Unknown;
+    };
+    let is_id = now.len() == 32 && now.chars().all(|c| c.is_ascii_hexdigit());
+    match active {
+        "inactive" | "failed" => Runs::No,
+        _ if is_id && now != invocation => Runs::No,
+        "active" | "reloading" | "refreshing" | "activating" | "deactivating" | "maintenance" if is_id => Runs::Yes,
+        _ => Runs::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const ONE: &str = "0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn only_a_clear_answer_is_one() {
+        let says = |load: &str, active: &str, id: &str| {
+            understand(&format!("LoadState={load}\nActiveState={active}\nInvocationID={id}\n"), ONE)
+        };
+        assert_eq!(says("loaded", "active", ONE), Runs::Yes);
+        assert_eq!(says("loaded", "deactivating", ONE), Runs::Yes);
+        assert_eq!(says("loaded", "active", &ONE.replace('0', "f")), Runs::No);
+        for over in ["inactive", "failed"] {
+            assert_eq!(says("loaded", over, ONE), Runs::No);
+            assert_eq!(says("not-found", over, ""), Runs::No);
+        }
+        for (active, id) in [("active", ""), ("", ONE), ("unknown", ONE), ("active", "x")] {
+            assert_eq!(says("loaded", active, id), Runs::Unknown, "{active} {id}");
+        }
+        for text in ["", "ActiveState=inactive\n", "LoadState=loaded\nActiveState=inactive"] {
+            assert_eq!(understand(text, ONE), Runs::Unknown, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_fails_or_stays_says_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let say = |script: &str, patience: u64| {
+            let program = temp.path().join("systemctl");
+            fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            answer_of(&program, "a.service", Instant::now() + Duration::from_millis(patience))
+        };
+        assert_eq!(say("echo \"$# $4 ${HOME-clean}\"", 5000).as_deref(), Some("4 a.service clean\n"));
+        assert_eq!(say("echo x; exit 1", 5000), None);
+        let began = Instant::now();
+        assert_eq!(say("exec /bin/sleep 60", 100), None);
+        assert!(began.elapsed() < Duration::from_secs(5));
+        assert_eq!(answer_of(&temp.path().join("none"), "a.service", Instant::now()), None);
+    }
+}

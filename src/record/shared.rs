@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a record says beyond its first lines where several processes share a fence's life: `jobfence-record 2`.
+//!
+//! One line each, in this order: `holder`, `opener`, `job`, `step`, `run`, `controllers`, `log_from`, `overlay`; then `plan=none`, or the lines of
+//! `record::plan`. What is understood is what would be written, and nothing else.
+
+use std::fmt;
+
+use super::holder::Holder;
+use super::{Owner, field, plan};
+use crate::cgroup::events::Sequence;
+use crate::job::Id;
+use crate::policy::Plan;
+
+/// See the beginning of this file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shared {
+    /// Whose it is.
+    pub holder: Holder,
+    /// The process that has opened it, by which it is told from another of the same name.
+    pub opener: Owner,
+    /// The job.
+    pub job: Id,
+    /// The step.
+    pub step: Id,
+    /// Which run of them, as the scheduler counts.
+    pub run: u32,
+    /// The controllers that its limits need.
+    pub controllers: Vec<String>,
+    /// Where in the kernel's log it begins; `None`: that could not be read.
+    pub log_from: Option<Sequence>,
+    /// Whether it is limited in directories of the scheduler's.
+    pub overlay: bool,
+    /// To what it is limited; `None`: its opening has not come to its end.
+    pub plan: Option<Plan>,
+}
+
+const NO_PLAN: &str = "plan=none\n";
+
+impl Shared {
+    /// Understands the lines behind those of every record.
+    pub(super) fn parse(lines: std::str::Lines<'_>) -> Option<Self> {
+        let all: String = lines.clone().flat_map(|line| [line, "\n"]).collect();
+        let mut lines = lines;
+        let shared = Self {
+            holder: Holder::parse(&field(&mut lines, "holder")?)?,
+            opener: match Holder::parse(&field(&mut lines, "opener")?)? {
+                Holder::Process(opener) => opener,
+                _ => return None,
+            },
+            job: Id::unescaped(&field(&mut lines, "job")?)?,
+            step: Id::unescaped(&field(&mut lines, "step")?)?,
+            run: field(&mut lines, "run")?.parse().ok()?,
+            controllers: field(&mut lines, "controllers")?.split(',').map(str::to_owned).collect(),
+            log_from: match field(&mut lines, "log_from")?.as_str() {
+                "unknown" => None,
+                number => Some(number.parse().ok()?),
+            },
+            overlay: field(&mut lines, "overlay")? == "yes",
+            plan: {
+                let rest: String = lines.flat_map(|line| [line, "\n"]).collect();
+                if rest == NO_PLAN { None } else { Some(plan::parse(&rest)?) }
+            },
+        };
+        (shared.to_string() == all).then_some(shared)
+    }
+
+    /// Whether the other is of the same opening.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.opener, self.run, &self.job, &self.step) == (other.opener, other.run, &other.job, &other.step)
+    }
+}
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "holder={}\nopener={}", self.holder, Holder::Process(self.opener))?;
+        writeln!(f, "job={}\nstep={}\nrun={}", self.job.escaped(), self.step.escaped(), self.run)?;
+        writeln!(f, "controllers={}", self.controllers.join(","))?;
+        match self.log_from {
+            Some(number) => writeln!(f, "log_from={number}")?,
+            None => writeln!(f, "log_from=unknown")?,
+        }
+        writeln!(f, "overlay={}", if self.overlay { "yes" } else { "no" })?;
+        f.write_str(&self.plan.as_ref().map_or_else(|| NO_PLAN.to_owned(), plan::lines))
+    }
+}
