@@ -8,7 +8,7 @@ use super::units::{
     NONE, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules, or_unlimited, path,
     percent, period, processes, seconds, size, text_or_unlimited, weight, word, word_of,
 };
-use super::values::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+use super::values::{self, Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
 use crate::bytes;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -321,7 +321,7 @@ const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::O
 const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
 const CPU_POLICIES: &[(&str, CpuPolicy)] =
     &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
-pub(super) const LIMITS: &[(&str, Limit)] = &[
+pub(super) const LIMITS: &[(&str, Limit); values::LIMITS] = &[
     ("cpu", Limit::Cpu),
     ("burst", Limit::Burst),
     ("weight", Limit::Weight),
@@ -467,6 +467,16 @@ mod tests {
         }
         let unset: Vec<_> = KEYS.iter().filter(|key| key.default_value().is_none()).map(|key| key.name).collect();
         assert_eq!(unset, ["CgroupBase", "IOWeight"]);
+    }
+
+    #[test]
+    fn on_error_has_a_word_for_each_limit_and_says_so() {
+        let expects = KEYS.iter().find(|key| key.name == "OnError").unwrap().expects;
+        let said = expects.split_once("each of ").unwrap().1.split_once(", as ").unwrap().0;
+        assert_eq!(said, LIMITS.map(|(name, _)| name).join(", "));
+        for (at, (name, limit)) in LIMITS.iter().enumerate() {
+            assert_eq!(*limit as usize, at, "{name}");
+        }
     }
 
     #[test]

@@ -258,7 +258,7 @@ pub enum Limit {
 }
 
 /// The number of variants of [`Limit`].
-const LIMITS: usize = 14;
+pub(super) const LIMITS: usize = 14;
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
