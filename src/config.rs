@@ -40,7 +40,7 @@ pub(crate) use keys::SIZE;
 pub use keys::{KEYS, Key};
 pub use load::{DEFAULT_FILE, LoadError, load, load_named, parse};
 pub use resolve::{Candidate, Loaded, Resolved};
-pub use sections::Kind as SectionKind;
+pub use sections::SectionKind;
 pub use setting::{Origin, Setting};
 pub use units::{Percent, Period, Wrong};
 pub use values::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::keys::Key;
 use super::layer::Written;
-use super::sections::{self, Kind, Section};
+use super::sections::{self, Section, SectionKind};
 use super::setting::{Origin, Setting};
 use super::strictness;
 use super::values::Config;
@@ -99,7 +99,7 @@ pub struct Resolved {
     /// them all is to be set. Never empty.
     pub candidates: Vec<Candidate>,
     /// What is unknown and would have to be known.
-    pub unknown: Vec<Kind>,
+    pub unknown: Vec<SectionKind>,
     /// From which candidate the value of a key was taken in `config`, if not from the first.
     taken: Vec<(&'static str, usize)>,
 }
@@ -142,7 +142,7 @@ impl Resolved {
 
     /// The facts that are unknown, in words; `None` where all are known that matter.
     pub fn unknown_in_words(&self) -> Option<String> {
-        let words: Vec<String> = self.unknown.iter().map(Kind::to_string).collect();
+        let words: Vec<String> = self.unknown.iter().map(SectionKind::to_string).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
 }

@@ -21,7 +21,7 @@ const MAX_CANDIDATES: usize = 256;
 
 /// What a section can be about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum SectionKind {
     /// The partition in which a job runs.
     Partition,
     /// Its quality of service.
@@ -37,16 +37,16 @@ pub enum Kind {
 }
 
 /// As they are written.
-const KINDS: &[(&str, Kind)] = &[
-    ("Partition", Kind::Partition),
-    ("QOS", Kind::Qos),
-    ("Account", Kind::Account),
-    ("User", Kind::User),
-    ("Group", Kind::Group),
-    ("Node", Kind::Node),
+const KINDS: &[(&str, SectionKind)] = &[
+    ("Partition", SectionKind::Partition),
+    ("QOS", SectionKind::Qos),
+    ("Account", SectionKind::Account),
+    ("User", SectionKind::User),
+    ("Group", SectionKind::Group),
+    ("Node", SectionKind::Node),
 ];
 
-impl fmt::Display for Kind {
+impl fmt::Display for SectionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(word_of(*self, KINDS))
     }
@@ -55,7 +55,7 @@ impl fmt::Display for Kind {
 /// For which jobs a section is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Condition {
-    kind: Kind,
+    kind: SectionKind,
     /// Accounts and QOS in lower case: Slurm's database does not distinguish it.
     names: Vec<String>,
     /// For nodes, instead of names.
@@ -95,7 +95,7 @@ impl Section {
             true => format!("[{word}=\"{}\"]", value.text),
             false => format!("[{word}={}]", value.text),
         };
-        if kind == Kind::Node {
+        if kind == SectionKind::Node {
             let Some(nodes) = HostList::parse(value.text) else {
                 return refuse("names of nodes as slurm.conf has them, such as login1,node[01-16]");
             };
@@ -123,15 +123,15 @@ impl Section {
             Fact::Unknown => Has::If(names.clone()),
         };
         match kind {
-            Kind::Partition => one_of(&facts.partition),
-            Kind::Qos => one_of(&facts.qos),
-            Kind::Account => one_of(&facts.account),
-            Kind::User => match facts.uid.known() {
+            SectionKind::Partition => one_of(&facts.partition),
+            SectionKind::Qos => one_of(&facts.qos),
+            SectionKind::Account => one_of(&facts.account),
+            SectionKind::User => match facts.uid.known() {
                 Some(uid) if names.contains(&uid.to_string()) => Has::Yes,
                 Some(_) if names.iter().all(|name| is_number(name)) => Has::No,
                 _ => one_of(&facts.user),
             },
-            Kind::Group => {
+            SectionKind::Group => {
                 let is_in = |name: &String| match (facts.gids.known(), facts.groups.get(name)) {
                     (Some(gids), _) if is_number(name) => Some(name.parse().is_ok_and(|gid| gids.contains(&gid))),
                     (_, known) => known.copied(),
@@ -144,7 +144,7 @@ impl Section {
                     (false, false) => Has::If(unknown.iter().map(|(name, _)| (*name).clone()).collect()),
                 }
             }
-            Kind::Node => match facts.node.known() {
+            SectionKind::Node => match facts.node.known() {
                 Some(node) if nodes.as_ref().is_some_and(|nodes| nodes.contains(node)) => Has::Yes,
                 Some(_) => Has::No,
                 // Lists of nodes can overlap, so each is looked at by itself.
@@ -154,10 +154,10 @@ impl Section {
     }
 }
 
-fn fold(kind: Kind, name: &str) -> String {
+fn fold(kind: SectionKind, name: &str) -> String {
     match kind {
-        Kind::Qos | Kind::Account => name.to_lowercase(),
-        Kind::Partition | Kind::User | Kind::Group | Kind::Node => name.to_owned(),
+        SectionKind::Qos | SectionKind::Account => name.to_lowercase(),
+        SectionKind::Partition | SectionKind::User | SectionKind::Group | SectionKind::Node => name.to_owned(),
     }
 }
 
@@ -170,14 +170,14 @@ pub(super) fn asked(sections: &[Section]) -> Asked {
     let mut asked = Asked::default();
     for Condition { kind, names, .. } in sections.iter().map(|section| &section.condition) {
         match kind {
-            Kind::Partition | Kind::Qos | Kind::Account => asked.job = true,
-            Kind::User => asked.user |= names.iter().any(|name| !is_number(name)),
-            Kind::Group => {
+            SectionKind::Partition | SectionKind::Qos | SectionKind::Account => asked.job = true,
+            SectionKind::User => asked.user |= names.iter().any(|name| !is_number(name)),
+            SectionKind::Group => {
                 asked.gids = true;
                 let new = names.iter().filter(|name| !is_number(name));
                 asked.groups.extend(new.cloned());
             }
-            Kind::Node => asked.node = true,
+            SectionKind::Node => asked.node = true,
         }
     }
     asked.groups.sort();
@@ -188,9 +188,9 @@ pub(super) fn asked(sections: &[Section]) -> Asked {
 /// Every set of sections that a job with these facts can have, each in the order of the file, and what was unknown.
 ///
 /// One set where everything is known that is asked for. An error where there are more than 256.
-pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec<usize>>, Vec<Kind>)> {
+pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec<usize>>, Vec<SectionKind>)> {
     let mut sets: BTreeSet<BTreeSet<usize>> = BTreeSet::from([BTreeSet::new()]);
-    let mut open: Vec<(Kind, usize, Vec<String>)> = Vec::new();
+    let mut open: Vec<(SectionKind, usize, Vec<String>)> = Vec::new();
     let mut certain = BTreeSet::new();
     for (index, section) in sections.iter().enumerate() {
         match section.has(facts) {
@@ -214,8 +214,10 @@ pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec
         }
         // A job has one of these, or another that no section names; but it may have several groups, and a node be in several lists.
         let steps: Vec<Vec<BTreeSet<usize>>> = match kind {
-            Kind::Group | Kind::Node => with.into_values().map(|sections| vec![sections]).collect(),
-            Kind::Partition | Kind::Qos | Kind::Account | Kind::User => vec![with.into_values().collect()],
+            SectionKind::Group | SectionKind::Node => with.into_values().map(|sections| vec![sections]).collect(),
+            SectionKind::Partition | SectionKind::Qos | SectionKind::Account | SectionKind::User => {
+                vec![with.into_values().collect()]
+            }
         };
         for alternatives in steps {
             let before = sets.clone();
@@ -230,8 +232,8 @@ pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec
     Ok((sets.into_iter().map(|set| (&set | &certain).into_iter().collect()).collect(), unknown))
 }
 
-fn too_many(unknown: &[Kind]) -> Error {
-    let unknown: Vec<String> = unknown.iter().map(Kind::to_string).collect();
+fn too_many(unknown: &[SectionKind]) -> Error {
+    let unknown: Vec<String> = unknown.iter().map(SectionKind::to_string).collect();
     Error::new(format!(
         "which sections of jobfence.conf hold for this job is not known ({}), and there are more than {MAX_CANDIDATES} \
          possibilities",
@@ -247,8 +249,9 @@ pub(super) fn refuses(section: Option<&Section>, key: &Key) -> Option<String> {
         return Some(format!("a key that can differ from job to job; {} stands before the first section", key.name));
     }
     // The jobs of one user would take turns in changing what is his as a whole.
-    let is_users =
-        section.is_none_or(|section| matches!(section.condition.kind, Kind::User | Kind::Group | Kind::Node));
+    let is_users = section.is_none_or(|section| {
+        matches!(section.condition.kind, SectionKind::User | SectionKind::Group | SectionKind::Node)
+    });
     (key.name.ends_with("PerUser") && !is_users).then(|| {
         format!(
             "a key of jobs; {} is for all of a user's together, so only sections by User, Group or Node have it",
@@ -378,7 +381,7 @@ mod tests {
         let facts = Facts { groups: [("a".to_owned(), false)].into(), ..Facts::default() };
         assert_eq!(sets(&[("Group", "a,b"), ("Group", "a")], &facts), [vec![], vec![0]]);
         let unknown = candidates(&sections(&[("Node", "n1"), ("Partition", "a")]), &Facts::default()).unwrap().1;
-        assert_eq!(unknown, [Kind::Partition, Kind::Node]);
+        assert_eq!(unknown, [SectionKind::Partition, SectionKind::Node]);
         // Nobody asks for what no section names.
         assert_eq!(sets(&[], &Facts::default()), [[0usize; 0]]);
     }
