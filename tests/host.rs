@@ -25,7 +25,7 @@ use jobfence::config::{Config, CpuPolicy, Limit, Percent, Period, TaskCpus};
 use jobfence::cpu_list::CpuList;
 use jobfence::fence::Fence;
 use jobfence::fence::explain::explain;
-use jobfence::fence::limiting::{self, Place};
+use jobfence::fence::limiting::{self, Whose};
 use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
 use jobfence::job::{Cpus, Grant, Id, JobKey};
@@ -1200,7 +1200,7 @@ fn child() {
             for hierarchy in &host.layout.hierarchies {
                 for level in [Level::User, Level::Job, Level::Step, Level::Task] {
                     let nothing = Limits::default();
-                    limiting::set(&dir, hierarchy, level, Place::Own, &nothing, |_| true, &mut errors);
+                    limiting::set(&dir, hierarchy, level, Whose::Own, &nothing, |_| true, &mut errors);
                 }
             }
             rlimit(before);

@@ -938,7 +938,7 @@ fn with_a_record_that_cannot_be_read_goes_what_is_certainly_the_steps() {
     }
     let owner = Owner::this(&host.proc).unwrap();
     let known = || Err(jobfence::error::Error::new("damaged"));
-    let step = daemon_children::Step { host: &host, owner, uid: USER, known: &known, daemons: &BTreeSet::new };
+    let step = daemon_children::DaemonsStep { host: &host, owner, uid: USER, known: &known, daemons: &BTreeSet::new };
     assert_eq!(step.end(&member, soon()).unwrap(), Some(1));
     assert!(child.child.try_wait().unwrap().is_some());
     assert_eq!(there().lines().filter(|pid| is_his(pid)).count(), 1);
@@ -984,7 +984,7 @@ fn with_his_last_step_goes_what_a_user_has_beside_the_daemons_and_nothing_of_roo
         assert!(Instant::now() < deadline, "slurmd has started no program as the user");
     }
     let end = |known: &[(Owner, u32)]| {
-        let step = daemon_children::Step {
+        let step = daemon_children::DaemonsStep {
             host: &host,
             owner,
             uid: USER,

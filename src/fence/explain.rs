@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use super::limiting::{self, LimitError, Place, Write};
+use super::limiting::{self, LimitError, Whose, Write};
 use super::names::{IDLE, in_mount};
 use super::open::{controllers, lowers_io};
 use crate::cgroup::disk::Disks;
@@ -64,9 +64,9 @@ pub fn explain(
         let scheduler = whose(hierarchy);
         let overlay = scheduler.is_some();
         let place = if overlay {
-            Place::Overlay { headroom: config.headroom_cpus, daemons: 1, batch: None }
+            Whose::Overlay { headroom: config.headroom_cpus, daemons: 1, batch: None }
         } else {
-            Place::Own
+            Whose::Own
         };
         if plan.scavenger && !overlay && hierarchy.has("cpu") {
             lines.push(Line {

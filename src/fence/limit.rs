@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::fenced::{Fence, LOCK_TIMEOUT, OpenDir, Tree, not_made};
-use super::limiting::{self, Cores, LEAST_WEIGHT, LimitError, Place};
+use super::limiting::{self, Cores, LEAST_WEIGHT, LimitError, Whose};
 use super::overlay::Overlay;
 use crate::cgroup::disk::Disks;
 use crate::cgroup::handing_down;
@@ -64,7 +64,7 @@ impl Fence {
             errors.extend(limiting::no_devices(plan, &levels.hierarchy, overlay.scheduler));
             // On v1 none of the scheduler's daemons is in the job's directory of the cpu hierarchy.
             let batch = if levels.hierarchy.version == Version::V2 { overlay.batch_quota() } else { None };
-            levels.place = Place::Overlay { headroom: self.limits.headroom, daemons: 0, batch };
+            levels.place = Whose::Overlay { headroom: self.limits.headroom, daemons: 0, batch };
         }
         self.limit_under_lock(tree, &mut levels, errors);
         self.limit_class(tree, plan, &levels.hierarchy, errors);
@@ -101,7 +101,7 @@ impl Fence {
         if let (None, Tree::Overlay(overlay)) = (&user, tree) {
             errors.extend(limiting::none_for_the_user(plan, &hierarchy, overlay.scheduler));
         }
-        Some(Levels { hierarchy, plan, user, job, step, place: Place::Own })
+        Some(Levels { hierarchy, plan, user, job, step, place: Whose::Own })
     }
 
     /// Those limits that another step could be writing now. Only these: the kernel may take long to lower a memory limit, and nobody
@@ -118,7 +118,7 @@ impl Fence {
                 return errors.extend(planned.map(|limit| (limit, error.clone())));
             }
         };
-        if let (Place::Overlay { daemons, .. }, Tree::Overlay(overlay), true) =
+        if let (Whose::Overlay { daemons, .. }, Tree::Overlay(overlay), true) =
             (&mut levels.place, tree, levels.hierarchy.has("pids"))
         {
             *daemons = overlay.daemons(&levels.job);
@@ -201,7 +201,7 @@ impl Fence {
         };
         let limits = Limits { high: Some(high), ..Limits::default() };
         let limits = limiting::beside_theirs(&step, hierarchy.version, &limits);
-        let place = Place::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
+        let place = Whose::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
         limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::MemoryHigh, errors);
     }
 
@@ -230,7 +230,7 @@ impl Fence {
             match step {
                 Ok(step) => {
                     let limits = limiting::beside_theirs(&step, hierarchy.version, &limits);
-                    let place = Place::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
+                    let place = Whose::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
                     limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::Swap, errors);
                 }
                 Err(error) => errors.push((Limit::Swap, error)),
@@ -242,8 +242,8 @@ impl Fence {
     pub(super) fn limit_task(&self, tree: &Tree, task: &Dir, plan: &Plan, errors: &mut Vec<LimitError>) {
         let hierarchy = tree.hierarchy();
         let place = match tree {
-            Tree::Own(_) => Place::Own,
-            Tree::Overlay(_) => Place::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None },
+            Tree::Own(_) => Whose::Own,
+            Tree::Overlay(_) => Whose::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None },
         };
         let mut limits = limiting::limits_at(plan, Level::Task, place, hierarchy.version);
         if let Some(quota) = limits.cpu.filter(|_| hierarchy.has("cpu")) {
@@ -266,7 +266,7 @@ struct Levels<'a> {
     user: Option<OpenDir<'a>>,
     job: OpenDir<'a>,
     step: OpenDir<'a>,
-    place: Place,
+    place: Whose,
 }
 
 impl Levels<'_> {
@@ -320,7 +320,7 @@ impl Levels<'_> {
             }
             let mut limits = limiting::limits_at(plan, level, self.place, version);
             // Nobody else limits users.
-            if self.place != Place::Own && level != Level::User {
+            if self.place != Whose::Own && level != Level::User {
                 limits = limiting::beside_theirs(dir, version, &limits);
                 // Decided when the scheduler has had its turn: see `limit_swap`.
                 limits.swap = limits.swap.filter(|_| !limits.swap_yields);

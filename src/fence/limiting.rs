@@ -318,7 +318,7 @@ fn set_plainly(limit: Limit, dir: &Dir, version: Version, limits: &Limits) -> Re
 
 /// Whose the directories are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Whose {
     /// Ours.
     Own,
     /// The scheduler's; on cgroup2 its daemons live in the job's, too.
@@ -339,7 +339,7 @@ const PROCESSES_OF_A_DAEMON: u64 = 64;
 pub(super) const LEAST_WEIGHT: u64 = *crate::policy::WEIGHTS.start();
 
 /// What a directory is limited to in this place.
-pub fn limits_at(plan: &Plan, level: Level, place: Place, version: Version) -> Limits {
+pub fn limits_at(plan: &Plan, level: Level, place: Whose, version: Version) -> Limits {
     let mut limits = plan.of(level).clone();
     if version == Version::V1 {
         // There each directory is throttled by itself: what holds further out must be said where the processes are.
@@ -349,7 +349,7 @@ pub fn limits_at(plan: &Plan, level: Level, place: Place, version: Version) -> L
             Level::Task => io::both(&limits_at(plan, Level::Step, place, version).disks, &limits.disks),
         };
     }
-    if let Place::Overlay { headroom, daemons, batch } = place {
+    if let Whose::Overlay { headroom, daemons, batch } = place {
         if level == Level::Job && version == Version::V2 {
             limits.cpu = limits.cpu.map(|quota| quota.and(headroom));
             let more = PROCESSES_OF_A_DAEMON.saturating_mul(daemons);
@@ -366,9 +366,9 @@ pub fn limits_at(plan: &Plan, level: Level, place: Place, version: Version) -> L
 }
 
 /// The rules by which this level is limited in this place, in a hierarchy.
-pub fn rules(hierarchy: &Hierarchy, level: Level, place: Place) -> impl Iterator<Item = &'static Rule> {
+pub fn rules(hierarchy: &Hierarchy, level: Level, place: Whose) -> impl Iterator<Item = &'static Rule> {
     let here = move |rule: &&Rule| {
-        place == Place::Own || rule.overlay.contains(&level) && !is_theirs_alone(rule.limit, hierarchy)
+        place == Whose::Own || rule.overlay.contains(&level) && !is_theirs_alone(rule.limit, hierarchy)
     };
     RULES.iter().filter(|rule| hierarchy.has(rule.controller)).filter(here)
 }
@@ -378,7 +378,7 @@ pub fn set(
     dir: &Dir,
     hierarchy: &Hierarchy,
     level: Level,
-    place: Place,
+    place: Whose,
     limits: &Limits,
     which: impl Fn(Limit) -> bool,
     errors: &mut Vec<LimitError>,
@@ -391,7 +391,7 @@ pub fn set(
 /// Limits the CPU time of the job and of the step. The step's quota is never above the job's, which may be lower than planned
 /// when an earlier step was told less; v1 would refuse it. With headroom in it the job's own quota does not tell (it may have
 /// been another headroom): the batch step's does.
-pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, place: Place) -> Result<()> {
+pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, place: Whose) -> Result<()> {
     // Not limited, the controller may well be off: in cgroup2 there is no file to read then.
     if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
         return Ok(());
@@ -401,8 +401,8 @@ pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, place: Place) -
         None => limits::cpu_quota(job, version),
     };
     let above = match (place, &of_job) {
-        (Place::Own, Ok(quota)) => *quota,
-        (Place::Overlay { .. }, Ok(quota)) if version == Version::V1 => *quota,
+        (Whose::Own, Ok(quota)) => *quota,
+        (Whose::Overlay { .. }, Ok(quota)) if version == Version::V1 => *quota,
         _ => plan.job.cpu,
     };
     let of_step = match limits_at(plan, Level::Step, place, version).cpu {
@@ -629,7 +629,7 @@ mod tests {
         let quota = CpuQuota { quota_us: 50_000, period_us: 100_000 };
         let limits = Limits { cpu: Some(quota), ..Limits::default() };
         let plan = Plan { job: limits.clone(), step: limits, ..Plan::default() };
-        cpu(&dirs[0], &dirs[1], Version::V2, &plan, Place::Own).unwrap_err();
+        cpu(&dirs[0], &dirs[1], Version::V2, &plan, Whose::Own).unwrap_err();
         assert_eq!(limits::cpu_quota(&dirs[1], Version::V2).unwrap(), Some(quota));
     }
 

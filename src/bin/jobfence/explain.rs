@@ -32,7 +32,7 @@ use crate::command::Failure;
 use crate::configured::Configured;
 use crate::slurm_job::{self, SlurmJob};
 use jobfence::scheduler::slurm::conf;
-use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
+use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 
 #[derive(Args)]
 pub struct Options {
@@ -142,7 +142,7 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
         // What there is needs no guess.
         _ if present.is_overlay(hierarchy).is_some() => present.is_overlay(hierarchy) == Some(true),
         _ if options.overlay => can_be_slurms(hierarchy),
-        Some(slurm) => matches!(slurm.placement(hierarchy), Placement::Overlay(_)),
+        Some(slurm) => matches!(slurm.placement(hierarchy), ByConfig::Overlay(_)),
         None => false,
     };
     let theirs = slurm.as_ref().and_then(Slurm::swap_in_words);

@@ -24,13 +24,13 @@ use super::units;
 
 /// A directory in which nobody is but Slurm's daemons and what they have started.
 #[derive(Debug)]
-struct Place {
+struct DaemonsDir {
     dir: Dir,
     /// Whether those of other steps are there, too.
     is_shared: bool,
 }
 
-impl Place {
+impl DaemonsDir {
     fn of(host: &Host, daemon: &Membership) -> Option<Self> {
         Self::find(host, daemon, |hierarchy, path| match (placement::of(daemon, hierarchy), hierarchy.version) {
             (None, _) => is_of_daemons(path).then_some(true),
@@ -83,7 +83,7 @@ fn is_unit(name: &str) -> bool {
 
 /// A step whose daemon this process is.
 #[derive(Clone, Copy)]
-pub struct Step<'a> {
+pub struct DaemonsStep<'a> {
     /// The host.
     pub host: &'a Host,
     /// This process.
@@ -97,7 +97,7 @@ pub struct Step<'a> {
     pub daemons: &'a dyn Fn() -> BTreeSet<i32>,
 }
 
-impl Step<'_> {
+impl DaemonsStep<'_> {
     /// At the end of the step: ends what is left of it where the daemon has been. Where other steps' daemons are, too: what is certainly
     /// this step's, and with the last step of this user whatever of his has begun since. Returns how many processes have been ended; `None` where that is
     /// no place of Slurm's own.
@@ -105,7 +105,7 @@ impl Step<'_> {
         if self.uid == 0 {
             return Ok(Some(0));
         }
-        Place::of(self.host, daemon).map(|place| self.end_in(&place, 0, deadline)).transpose()
+        DaemonsDir::of(self.host, daemon).map(|place| self.end_in(&place, 0, deadline)).transpose()
     }
 
     /// When all tasks and their TaskEpilogs have ended. On v1 Slurm removes its directories before the end of the step, and cannot where
@@ -113,13 +113,13 @@ impl Step<'_> {
     /// the node (`cgroup_p_step_get_pids`, `proctrack_p_wait`). Only those are ended that have begun `since` (clock ticks since boot): what
     /// another plugin has started for the step is older than its tasks, and has until the step's end.
     pub fn end_after_tasks(&self, daemon: &Membership, since: u64, deadline: Instant) -> Result<usize> {
-        match Place::without_tasks(self.host, daemon).filter(|_| self.uid != 0) {
+        match DaemonsDir::without_tasks(self.host, daemon).filter(|_| self.uid != 0) {
             Some(place) => self.end_in(&place, since, deadline),
             None => Ok(0),
         }
     }
 
-    fn end_in(&self, place: &Place, since: u64, deadline: Instant) -> Result<usize> {
+    fn end_in(&self, place: &DaemonsDir, since: u64, deadline: Instant) -> Result<usize> {
         let proc = &self.host.proc;
         let daemons = if place.is_shared { (self.daemons)() } else { BTreeSet::new() };
         let find = || {
@@ -157,7 +157,7 @@ impl Step<'_> {
 
     /// Whether a process of root's in the same place is above one: another step's daemon, slurmd itself (which starts programs as a user
     /// before his job begins: `--get-user-env`, sbcast), or a script of the site's.
-    fn has_root_above(&self, place: &Place, process: &Process) -> bool {
+    fn has_root_above(&self, place: &DaemonsDir, process: &Process) -> bool {
         let here = place.pids().unwrap_or_default();
         process::any_above(&self.host.proc, process, |above| {
             if above == self.owner.pid || !here.contains(&above) {
@@ -168,7 +168,7 @@ impl Step<'_> {
     }
 
     /// Whether no other step of this user is on the node: neither recorded, nor of a daemon of which nobody knows whose step it has.
-    fn is_last(&self, place: &Place) -> Result<bool> {
+    fn is_last(&self, place: &DaemonsDir) -> Result<bool> {
         let (proc, known) = (&self.host.proc, (self.known)()?);
         for (other, theirs) in &known {
             if *theirs == self.uid && *other != self.owner && other.is_alive(proc)? {

@@ -69,7 +69,7 @@ pub struct Slurm {
 }
 
 /// A placement and its reason.
-pub enum Placement {
+pub enum ByConfig {
     /// In directories of ours.
     Own(String),
     /// In Slurm's.
@@ -170,9 +170,9 @@ impl Slurm {
     }
 
     /// Where the processes of a job will be in this hierarchy.
-    pub fn placement(&self, hierarchy: &Hierarchy) -> Placement {
+    pub fn placement(&self, hierarchy: &Hierarchy) -> ByConfig {
         if self.cgroups.has("disabled") || self.cgroups.has("cgroup/disabled") {
-            return Placement::Own(self.cgroups.to_string());
+            return ByConfig::Own(self.cgroups.to_string());
         }
         let proctrack = self.proctrack.has("proctrack/cgroup");
         let task = self.has_task_cgroup();
@@ -185,7 +185,7 @@ impl Slurm {
                 accounting.then(|| self.accounting.to_string()),
             ],
             // Beside v1 Slurm does not use it.
-            Version::V2 => return Placement::Own("Slurm's cgroup plugins use cgroup v1 on such a host".to_owned()),
+            Version::V2 => return ByConfig::Own("Slurm's cgroup plugins use cgroup v1 on such a host".to_owned()),
             Version::V1 if hierarchy.has("cpuacct") => [accounting.then(|| self.accounting.to_string()), None, None],
             Version::V1 if hierarchy.has("memory") => {
                 let limited = [&self.ram, &self.swap].into_iter().find(|constrain| constrain.is_yes());
@@ -200,8 +200,8 @@ impl Slurm {
             Version::V1 => [None, None, None],
         };
         match because.into_iter().flatten().next() {
-            Some(because) => Placement::Overlay(because),
-            None => Placement::Own(match hierarchy.version {
+            Some(because) => ByConfig::Overlay(because),
+            None => ByConfig::Own(match hierarchy.version {
                 Version::V2 => format!("{}, {}, {}", self.proctrack, self.task, self.accounting),
                 Version::V1 => format!("none of {}, {}, {} uses it", self.proctrack, self.task, self.accounting),
             }),
@@ -236,8 +236,8 @@ mod tests {
             hierarchy(Version::V1, &["freezer"]),
         ]
         .map(|hierarchy| match slurm.placement(&hierarchy) {
-            Placement::Own(_) => None,
-            Placement::Overlay(because) => Some(shorten(because)),
+            ByConfig::Own(_) => None,
+            ByConfig::Overlay(because) => Some(shorten(because)),
         })
     }
 
@@ -257,7 +257,7 @@ mod tests {
             let slurm = Slurm::of(&file);
             let line = format!("ConstrainDevices={constrain} ({}/cgroup.conf:2)", dir.path().display());
             assert_eq!(slurm.constrains_devices(), expected.then_some(line), "{task}");
-            assert_eq!(matches!(slurm.placement(&devices), Placement::Overlay(_)), expected, "{task}");
+            assert_eq!(matches!(slurm.placement(&devices), ByConfig::Overlay(_)), expected, "{task}");
         }
     }
 

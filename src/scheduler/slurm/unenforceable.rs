@@ -14,7 +14,7 @@ use crate::job::{Cpus, Grant};
 use crate::policy;
 use crate::scheduler::slurm::SLURM;
 use crate::scheduler::slurm::cores::Topology;
-use crate::scheduler::slurm::plugins::{Placement, Slurm};
+use crate::scheduler::slurm::plugins::{ByConfig, Slurm};
 
 /// Everything of that kind, of all jobs and of those of sections; nothing if nothing is enforced.
 pub fn on_node(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>) -> Vec<LimitError> {
@@ -39,7 +39,7 @@ pub fn of_config(host: &Host, config: &Config, slurm: Option<&Slurm>, file: Opti
     all.extend(ignored.filter(|_| limiting::has_any(&plan, Limit::Cpu)).map(|error| (Limit::Cpu, error)));
     // On hybrid hosts nothing is limited in cgroup2, and v1 has a directory of each user.
     let unified = host.layout.unified().filter(|_| host.layout.kind() == Kind::Unified);
-    let is_slurms = |slurm: &Slurm| unified.is_some_and(|h| matches!(slurm.placement(h), Placement::Overlay(_)));
+    let is_slurms = |slurm: &Slurm| unified.is_some_and(|h| matches!(slurm.placement(h), ByConfig::Overlay(_)));
     if let Some(unified) = unified.filter(|_| slurm.is_some_and(is_slurms)) {
         all.extend(limiting::none_for_the_user(&plan, unified, &SLURM));
     }

@@ -3,7 +3,7 @@
 
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::scheduler::slurm::conf::{Lines, threads_per_core};
-use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
+use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 
 use super::files;
 
@@ -47,7 +47,7 @@ pub fn run(data: &[u8]) {
             controllers: controllers.iter().map(|controller| (*controller).to_owned()).collect(),
             name: None,
         };
-        let (Placement::Own(because) | Placement::Overlay(because)) = slurm.placement(&hierarchy);
+        let (ByConfig::Own(because) | ByConfig::Overlay(because)) = slurm.placement(&hierarchy);
         assert!(!because.is_empty());
         let _ = (slurm.makes_ours_first(&hierarchy), slurm.has_prolog(), slurm.limits_memory());
         let _ = slurm.constrains_devices();

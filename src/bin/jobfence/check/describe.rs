@@ -9,7 +9,7 @@ use jobfence::config::{Config, Loaded, Percent, SwapSpace};
 use jobfence::fence;
 use jobfence::host::Host;
 use jobfence::scheduler::slurm::cores::Topology;
-use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
+use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_delegated;
 
@@ -73,7 +73,7 @@ pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
             continue;
         }
         match slurm.map(|slurm| slurm.placement(hierarchy)) {
-            Some(Placement::Overlay(because)) => {
+            Some(ByConfig::Overlay(because)) => {
                 println!("placement      overlay, in Slurm's own directories: {because}");
                 overlay(host, config, slurm, hierarchy);
                 if !slurm.is_some_and(|slurm| slurm.makes_ours_first(hierarchy)) {
@@ -84,7 +84,7 @@ pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
             }
             other => {
                 let because = match other {
-                    Some(Placement::Own(because)) => format!(": {because}"),
+                    Some(ByConfig::Own(because)) => format!(": {because}"),
                     _ => String::new(),
                 };
                 println!("placement      own, below {}{because}", host.base);

@@ -21,7 +21,7 @@ use jobfence::host::Host;
 use jobfence::janitor;
 use jobfence::job::JobKey;
 use jobfence::scheduler::slurm::placement::is_scope;
-use jobfence::scheduler::slurm::plugins::{Placement, Slurm};
+use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 use jobfence::scheduler::slurm::units;
 use jobfence::sys::dir::Dir;
 
@@ -102,7 +102,7 @@ pub fn scopes(hierarchy: &Hierarchy) -> Vec<Dir> {
 }
 
 fn is_overlay(hierarchy: Option<&Hierarchy>, slurm: &Slurm) -> bool {
-    hierarchy.is_some_and(|hierarchy| matches!(slurm.placement(hierarchy), Placement::Overlay(_)))
+    hierarchy.is_some_and(|hierarchy| matches!(slurm.placement(hierarchy), ByConfig::Overlay(_)))
 }
 
 /// Directories that were made like Slurm's.

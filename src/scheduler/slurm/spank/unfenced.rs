@@ -127,9 +127,9 @@ impl UnfencedProcesses {
         host: &Host,
         config: &Config,
         key: &JobKey,
-        ask: impl Fn(&daemon_children::Step<'_>, &Membership) -> Result<T>,
+        ask: impl Fn(&daemon_children::DaemonsStep<'_>, &Membership) -> Result<T>,
     ) -> Result<Vec<T>> {
-        let step = daemon_children::Step {
+        let step = daemon_children::DaemonsStep {
             host,
             owner: Owner::this(&host.proc)?,
             uid: key.uid,
