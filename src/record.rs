@@ -6,6 +6,7 @@
 
 pub mod holder;
 pub mod job;
+mod lines;
 mod plan;
 pub mod roll;
 mod shared;
@@ -28,6 +29,7 @@ use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 pub use crate::sys::process::Owner;
 
+pub(crate) use lines::field;
 use roll::{Entry, Kind, Roll};
 pub use shared::Shared;
 
@@ -92,12 +94,6 @@ impl Header {
         let owner = Owner { pid: pid.ok_or_else(bad)?, start: start.ok_or_else(bad)? };
         Ok((Self { version, boot_id, pid_namespace, owner }, lines))
     }
-}
-
-/// The value of the next line, `KEY=VALUE`.
-pub(crate) fn field(lines: &mut std::str::Lines<'_>, key: &str) -> Option<String> {
-    let value = lines.next()?.strip_prefix(key)?.strip_prefix('=')?;
-    (!value.contains(char::is_control)).then(|| value.to_owned())
 }
 
 /// What a record says.

@@ -7,10 +7,12 @@
 use std::fmt;
 
 use super::holder::Holder;
-use super::{Owner, field, plan};
+use super::lines::field;
+use super::plan;
 use crate::cgroup::events::Sequence;
 use crate::job::Id;
 use crate::policy::Plan;
+use crate::sys::process::Owner;
 
 /// See the beginning of this file.
 #[derive(Debug, Clone, PartialEq, Eq)]
