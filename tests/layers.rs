@@ -32,7 +32,6 @@ const NOT_YET: &[(&str, &str, &str)] = &[
     ("janitor::launch", "janitor", "what both parts use stands in the janitor's file"),
     ("record::job", "record", "what every record uses stands in the file around them"),
     ("record::roll", "record", "as above"),
-    ("record::shared", "record", "as above"),
     ("record::tracked", "record", "as above"),
 ];
 
