@@ -854,7 +854,7 @@ fn a_step_of_another_release_is_left_to_it() {
     };
     let record = fs::read_dir(&run_dir).unwrap().flatten().map(|e| e.path()).find(|path| path.is_file()).unwrap();
     let ours = fs::read_to_string(&record).unwrap();
-    let theirs = ours.replace("jobfence-record 1\n", "jobfence-record 2\n").replace("\nend\n", "\nwhat=ever\nend\n");
+    let theirs = ours.replace("jobfence-record 1\n", "jobfence-record 3\n").replace("\nend\n", "\nwhat=ever\nend\n");
     assert_ne!(ours, theirs);
     fs::write(&record, &theirs).unwrap();
 
@@ -869,7 +869,7 @@ fn a_step_of_another_release_is_left_to_it() {
     let reap = site.command("reap").output().unwrap();
     assert_eq!(reap.status.code(), Some(1));
     let said = err(&reap);
-    assert!(said.contains("another release") && said.contains("\"jobfence-record 2\""), "{said}");
+    assert!(said.contains("another release") && said.contains("\"jobfence-record 3\""), "{said}");
     assert!(said.contains(record.to_str().unwrap()) && said.contains("run its 'jobfence reap'"), "{said}");
     assert_eq!(fs::read_to_string(&record).unwrap(), theirs);
     let is_alive = || {

@@ -610,7 +610,7 @@ fn a_step_of_another_release_keeps_its_name_while_it_may_live() {
     let record = site.config.run_dir.join("uid_65534,job_1,step_0");
     let ours = fs::read_to_string(&record).unwrap();
     let change = |from: &str, to: &str| {
-        let text = ours.replace("jobfence-record 1\n", "jobfence-record 2\n").replace(from, to);
+        let text = ours.replace("jobfence-record 1\n", "jobfence-record 3\n").replace(from, to);
         fs::write(&record, text).unwrap();
     };
     // Of a living owner, and of a dead one.

@@ -265,7 +265,7 @@ def record_of_another_release(site):
     owner, start = kernel.identity(os.getpid())
     record = records / "uid_65533,job_1,step_0"
     record.write_text(
-        f"jobfence-record 2\nboot_id={kernel.read('/proc/sys/kernel/random/boot_id')}\n"
+        f"jobfence-record 3\nboot_id={kernel.read('/proc/sys/kernel/random/boot_id')}\n"
         f"pid_namespace={os.readlink('/proc/self/ns/pid')}\nowner_pid={owner}\nowner_start={start}\n"
         "directories=in words that are still to be found\nend\n")
     try:
