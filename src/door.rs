@@ -2,5 +2,6 @@
 //! The doors that belong to no scheduler: each reads what its caller says of a step, and hands it to the fence.
 
 pub mod adopt;
+pub mod life;
 pub mod pam;
 pub mod run;

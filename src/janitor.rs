@@ -20,7 +20,7 @@ use crate::sys::process;
 
 mod holders;
 mod launch;
-pub use holders::{AskUnit, Holders, ask_systemd};
+pub use holders::{AskUnit, Holders, ask_systemd, invocation_of};
 pub use launch::{LOOKS, LOOKS_WHERE_WATCHED, Launch};
 
 /// What became of one recorded step.

@@ -152,6 +152,8 @@ pub(super) struct Wanted {
     pub(super) is_swap_decided: bool,
     /// Whether the devices that the step may use were to be limited, and could not be.
     pub(super) without_devices: bool,
+    /// Whether the administrator changes what the job has: then it may have more than before, too.
+    pub(super) is_change: bool,
 }
 
 impl Wanted {
@@ -167,6 +169,7 @@ impl Wanted {
             are_cores_checked: false,
             is_swap_decided: false,
             without_devices: false,
+            is_change: false,
         }
     }
 }

@@ -53,6 +53,14 @@ impl Fence {
         errors
     }
 
+    /// As `limit`, where the administrator changes what the job has: its directory may get more than it has, or less than it uses.
+    pub fn change(&mut self, plan: &Plan) -> Vec<LimitError> {
+        self.limits.is_change = true;
+        let errors = self.limit(plan);
+        self.limits.is_change = false;
+        errors
+    }
+
     /// Writes the limits of one hierarchy, if the step's directory is known there.
     pub(super) fn limit_tree(&self, tree: &Tree, plan: &Plan, errors: &mut Vec<LimitError>) {
         if matches!(tree, Tree::Overlay(overlay) if !overlay.is_located()) {
@@ -101,7 +109,8 @@ impl Fence {
         if let (None, Tree::Overlay(overlay)) = (&user, tree) {
             errors.extend(limiting::none_for_the_user(plan, &hierarchy, overlay.scheduler));
         }
-        Some(Levels { hierarchy, plan, user, job, step, place: Whose::Own })
+        let is_change = self.limits.is_change;
+        Some(Levels { hierarchy, plan, user, job, step, place: Whose::Own, is_change })
     }
 
     /// Those limits that another step could be writing now. Only these: the kernel may take long to lower a memory limit, and nobody
@@ -267,6 +276,8 @@ struct Levels<'a> {
     job: OpenDir<'a>,
     step: OpenDir<'a>,
     place: Whose,
+    /// See [`Fence::change`].
+    is_change: bool,
 }
 
 impl Levels<'_> {
@@ -288,9 +299,9 @@ impl Levels<'_> {
     fn limit_cpu(&self, errors: &mut Vec<LimitError>) {
         let version = self.hierarchy.version;
         let of_user = self.user.as_ref().zip(self.plan.user.cpu);
-        let limited = of_user.map_or(Ok(()), |(user, quota)| limiting::cpu_of_user(user, version, quota));
+        let limited = of_user.map_or(Ok(()), |(user, quota)| limiting::change_cpu(user, version, quota).map(drop));
         // Where OnError lets a job run all the same, the user's limit alone is missing.
-        let all = [limited, limiting::cpu(&self.job, &self.step, version, self.plan, self.place)];
+        let all = [limited, limiting::cpu(&self.job, &self.step, version, self.plan, (self.place, self.is_change))];
         errors.extend(all.into_iter().filter_map(Result::err).map(|error| (Limit::Cpu, error)));
     }
 
@@ -313,7 +324,8 @@ impl Levels<'_> {
         for level in [Level::User, Level::Job, Level::Step] {
             let (Some(dir), true) = (self.dir(level), self.hierarchy.has("memory")) else { continue };
             let limits = plan.of(level);
-            if level != Level::Step && limiting::stays_in_memory(dir, version, limits)
+            let is_new = self.is_change && level == Level::Job;
+            if level != Level::Step && !is_new && limiting::stays_in_memory(dir, version, limits)
                 || level == Level::User && limiting::is_exceeded(dir, version, limits)
             {
                 continue;

@@ -390,13 +390,14 @@ pub fn set(
 
 /// Limits the CPU time of the job and of the step. The step's quota is never above the job's, which may be lower than planned
 /// when an earlier step was told less; v1 would refuse it. With headroom in it the job's own quota does not tell (it may have
-/// been another headroom): the batch step's does.
-pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, place: Whose) -> Result<()> {
+/// been another headroom): the batch step's does. With `is_change` the job may get more than it has.
+pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, (place, is_change): (Whose, bool)) -> Result<()> {
     // Not limited, the controller may well be off: in cgroup2 there is no file to read then.
     if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
         return Ok(());
     }
     let of_job = match limits_at(plan, Level::Job, place, version).cpu {
+        Some(quota) if is_change => change_cpu(job, version, quota).map(Some),
         Some(quota) => limits::lower_cpu_quota(job, version, quota).map(Some),
         None => limits::cpu_quota(job, version),
     };
@@ -413,12 +414,12 @@ pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, place: Whose) -
     of_job.and(of_step)
 }
 
-/// Limits the CPU time of all of a user's jobs; it may be raised again by the administrator.
-pub fn cpu_of_user(user: &Dir, version: Version, quota: CpuQuota) -> Result<()> {
-    match limits::in_its_period(user, version, quota)? {
-        (quota, Some(now)) if now == quota => Ok(()),
-        (quota, Some(now)) if !now.is_above(quota) => limits::set_cpu_quota(user, version, quota),
-        _ => limits::lower_cpu_quota(user, version, quota).map(drop),
+/// Limits the CPU time of all of a user's jobs, or of a job that the administrator changes: it may be raised again. Returns what it is.
+pub fn change_cpu(dir: &Dir, version: Version, quota: CpuQuota) -> Result<CpuQuota> {
+    match limits::in_its_period(dir, version, quota)? {
+        (quota, Some(now)) if now == quota => Ok(quota),
+        (quota, Some(now)) if !now.is_above(quota) => limits::set_cpu_quota(dir, version, quota).map(|()| quota),
+        _ => limits::lower_cpu_quota(dir, version, quota),
     }
 }
 
@@ -629,7 +630,7 @@ mod tests {
         let quota = CpuQuota { quota_us: 50_000, period_us: 100_000 };
         let limits = Limits { cpu: Some(quota), ..Limits::default() };
         let plan = Plan { job: limits.clone(), step: limits, ..Plan::default() };
-        cpu(&dirs[0], &dirs[1], Version::V2, &plan, Whose::Own).unwrap_err();
+        cpu(&dirs[0], &dirs[1], Version::V2, &plan, (Whose::Own, false)).unwrap_err();
         assert_eq!(limits::cpu_quota(&dirs[1], Version::V2).unwrap(), Some(quota));
     }
 

@@ -105,6 +105,11 @@ impl Fence {
             .hint("close it, and open it again"))
     }
 
+    /// Its record, where other processes go on with it.
+    pub fn shared_record(&self) -> Option<&Record> {
+        self.claim.shared.as_deref()
+    }
+
     /// Where in the kernel's log it begins, if that could be read.
     pub fn log_from(&self) -> Option<Sequence> {
         self.claim.shared.as_ref()?.shared.as_ref()?.log_from

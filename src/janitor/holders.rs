@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollTimeout, poll};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::record::holder::Holder;
 use crate::record::{Header, Record, Records};
@@ -67,6 +67,23 @@ pub fn ask_systemd(name: &str, invocation: &str) -> Runs {
     let Some(program) = programs.into_iter().find(|program| Path::new(program).exists()) else { return Runs::Unknown };
     answer_of(Path::new(program), name, Instant::now() + ANSWER_WITHIN)
         .map_or(Runs::Unknown, |text| understand(&text, invocation))
+}
+
+/// The invocation of a unit that is active now; only for commands of ours.
+pub fn invocation_of(name: &str) -> Result<String> {
+    let failed = |why: &str| {
+        Error::new(why.to_owned())
+            .value(name)
+            .hint("'systemctl show' says what state it is in; or name a process, as pid:N")
+    };
+    let program = Path::new("/usr/bin/systemctl");
+    let text = answer_of(program, name, Instant::now() + ANSWER_WITHIN)
+        .ok_or_else(|| failed("systemd does not answer about the unit"))?;
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    match (value("ActiveState"), value("InvocationID")) {
+        (Some("active" | "activating" | "reloading"), Some(id)) if !id.is_empty() => Ok(id.to_owned()),
+        _ => Err(failed("this unit is not active, and cannot hold a fence:")),
+    }
 }
 
 /// What the program says; `None` where it fails, or takes longer than until the deadline.

@@ -13,6 +13,7 @@ use crate::janitor;
 use crate::job::JobKey;
 use crate::launch::refuse::{NotFenced, bear};
 use crate::policy::Plan;
+use crate::record::holder::Holder;
 use crate::requests::Word;
 use crate::scheduler::Schedulers;
 
@@ -31,6 +32,8 @@ pub struct Begin<'a> {
     pub requests: &'a Word,
     /// Where the scheduler's daemon of the step is; `None`: there is no such daemon.
     pub daemon: Option<&'a Membership>,
+    /// Who holds it where other processes go on with it, and which run of the step it is; `None`: this process, and nobody else.
+    pub holder: Option<(&'a Holder, u32)>,
 }
 
 /// A step that is fenced.
@@ -56,14 +59,15 @@ impl Begin<'_> {
     ///
     /// `plan` is asked after what dead step daemons have left was removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, schedulers, key, requests, daemon } = *self;
+        let Self { host, config, schedulers, key, requests, daemon, holder } = *self;
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
         let (plan, mut errors) = plan();
         if *requests != Word::default() {
             log::info!("{key}: its user asked for {requests}, which lowers what is higher");
         }
         let more = requests.controllers();
-        let opening = Opening { more: &more, daemon, ..janitor::opening(host, config, schedulers, key) };
+        let (holder, run) = holder.map_or((None, 0), |(holder, run)| (Some(holder), run));
+        let opening = Opening { more: &more, daemon, holder, run, ..janitor::opening(host, config, schedulers, key) };
         let mut fence = Fence::open(&opening)
             .map_err(|error| NotFenced::of_open(error, requests, &more, &fence::controllers(config)))?;
         if config.mode == Mode::Enforce {
@@ -71,7 +75,7 @@ impl Begin<'_> {
         } else {
             log::info!("{key}: Mode=observe: would limit {plan}");
         }
-        match bear(key, config, requests, errors) {
+        match bear(key, config, requests, errors).and_then(|()| Ok(fence.hand_over()?)) {
             Ok(()) => Ok(Begun { fence, plan, leftovers }),
             Err(why) => {
                 abandon(&mut fence, config);

@@ -13,7 +13,7 @@ use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
-use jobfence::facts::{Asked, Fact, Facts};
+use jobfence::facts::{Asked as OfSections, Fact, Facts};
 use jobfence::fence::explain::{Line, explain as lines_of};
 use jobfence::fence::present::{self, Step, Wanted};
 use jobfence::host::Host;
@@ -26,8 +26,9 @@ use jobfence::scheduler::slurm::SLURM;
 use jobfence::scheduler::slurm::cores::Topology;
 use jobfence::scheduler::slurm::prolog::gpus::{self, Places};
 use jobfence::sys::dir::Dir;
-use nix::unistd::{Group, User};
+use nix::unistd::User;
 
+use crate::asked::{Asked, know_groups, user};
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::slurm_job::{self, SlurmJob};
@@ -72,21 +73,8 @@ pub struct Options {
     /// This node's name in slurm.conf [default: the host's]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// What its user asks for, as in sbatch
-    #[arg(long, value_name = "CPUS")]
-    cpu_limit: Option<String>,
-    /// What its user asks for, as in sbatch
-    #[arg(long, value_name = "PERCENT")]
-    cpu_burst: Option<String>,
-    /// What its user asks for, as in sbatch
-    #[arg(long, value_name = "SIZE")]
-    mem_high: Option<String>,
-    /// What its user asks for, as in sbatch
-    #[arg(long, value_name = "COUNT")]
-    pids_max: Option<String>,
-    /// What its user asks for, as in sbatch
-    #[arg(long, value_name = "RULES")]
-    io_max: Option<String>,
+    #[command(flatten)]
+    asked: Asked,
     /// As if the directories were Slurm's own wherever it can have some [default: as slurm.conf says]
     #[arg(long)]
     overlay: bool,
@@ -119,7 +107,7 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
     job.facts.gpus = gpus::with_numbers(numbers, &node_name(options), &places);
     let resolved = loaded.for_job(&job.facts)?;
     let config = &resolved.config;
-    let word = Word { job: word(options)?, step: Requests::default() };
+    let word = Word { job: options.asked.read()?, step: Requests::default() };
     let topology = || Topology::of_node(loaded.file.as_deref());
     // The name of the only step that has none, as Slurm has it.
     let has_tasks = options.step != "extern";
@@ -341,24 +329,6 @@ fn in_key(level: Level) -> &'static str {
     if level == Level::User { "User" } else { "Task" }
 }
 
-fn word(options: &Options) -> Result<Requests, Failure> {
-    let mut requests = Requests::default();
-    let given = [
-        ("cpu-limit", &options.cpu_limit),
-        ("cpu-burst", &options.cpu_burst),
-        ("mem-high", &options.mem_high),
-        ("pids-max", &options.pids_max),
-        ("io-max", &options.io_max),
-    ];
-    for (name, value) in given {
-        let request = REQUESTS.iter().find(|request| request.name == name);
-        if let (Some(request), Some(value)) = (request, value) {
-            request.read(&format!("--{name}"), value.as_bytes(), &mut requests)?;
-        }
-    }
-    Ok(requests)
-}
-
 /// A job that does not exist.
 fn as_said(options: &Options) -> Job {
     let named = |name: &Option<String>| Fact::from(name.clone());
@@ -410,7 +380,7 @@ fn node_name(options: &Options) -> String {
 }
 
 /// Completes what is known of the user and the node.
-fn know_user(facts: &mut Facts, options: &Options, asked: &Asked) {
+fn know_user(facts: &mut Facts, options: &Options, asked: &OfSections) {
     if facts.uid.known().is_none() {
         let asking = || {
             let uid = nix::unistd::getuid();
@@ -421,22 +391,7 @@ fn know_user(facts: &mut Facts, options: &Options, asked: &Asked) {
         facts.user = Fact::from(name);
     }
     facts.node = Fact::Known(node_name(options));
-    if !asked.gids {
-        return;
-    }
-    let name = facts.user.known().and_then(|name| std::ffi::CString::new(name.as_str()).ok());
-    let user = facts.user.known().and_then(|name| User::from_name(name).ok().flatten());
-    if let (Some(name), Some(user)) = (name, user)
-        && let Ok(gids) = nix::unistd::getgrouplist(&name, user.gid)
-    {
-        let gids: Vec<u32> = gids.into_iter().map(nix::unistd::Gid::as_raw).collect();
-        for name in &asked.groups {
-            if let Ok(Some(group)) = Group::from_name(name) {
-                facts.groups.insert(name.clone(), gids.contains(&group.gid.as_raw()));
-            }
-        }
-        facts.gids = Fact::Known(gids);
-    }
+    know_groups(facts, asked);
 }
 
 fn cpus(text: &str) -> Result<Cpus, String> {
@@ -460,18 +415,6 @@ fn step(text: &str) -> Result<String, String> {
         ("batch" | "extern" | "interactive", _) => Ok(text.to_owned()),
         (_, Some(number)) => Ok(number.to_string()),
         _ => Err(format!("expected batch, extern, interactive or a number, found {text:?}")),
-    }
-}
-
-/// A user of this node, or the number of one who need not be.
-fn user(text: &str) -> Result<(u32, Option<String>), String> {
-    if let Ok(uid) = text.parse::<u32>() {
-        return Ok((uid, User::from_uid(uid.into()).ok().flatten().map(|user| user.name)));
-    }
-    match User::from_name(text) {
-        Ok(Some(user)) => Ok((user.uid.as_raw(), Some(user.name))),
-        Ok(None) => Err(format!("expected a user of this node, by name or number, found {text:?}")),
-        Err(errno) => Err(format!("cannot look for the user {text:?}: {}", errno.desc())),
     }
 }
 

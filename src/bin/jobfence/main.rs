@@ -2,6 +2,7 @@
 //! The `jobfence` command: see jobfence(8).
 
 mod adopt;
+mod asked;
 mod check;
 mod command;
 mod configured;
@@ -9,6 +10,7 @@ mod disable;
 mod enable;
 mod explain;
 mod hold;
+mod life;
 mod line;
 mod pam;
 mod prolog;
@@ -55,6 +57,20 @@ enum Command {
     Epilog(Configured),
     /// Put a process that Slurm did not start into its user's job.
     Adopt(adopt::Options),
+    /// Make a fence for a job of any batch system, for its prolog.
+    Open(life::Open),
+    /// Put processes into a job's fence.
+    Attach(life::Attach),
+    /// Change the limits of a job's fence.
+    Limit(life::Limit),
+    /// Say what a job has used.
+    Usage(life::Usage),
+    /// Stop all processes of a job where they are.
+    Freeze(life::Fences),
+    /// Let them go on.
+    Thaw(life::Fences),
+    /// End what is left of a job and remove its fence, for its epilog.
+    Close(life::Close),
     /// Make the delegated scope and keep it alive, for jobfence.service.
     Hold(hold::Options),
 }
@@ -77,6 +93,13 @@ fn main() -> ExitCode {
         Command::Prolog(configured) => Ok(prolog::prolog(&configured)),
         Command::Epilog(configured) => Ok(prolog::epilog(&configured)),
         Command::Adopt(options) => adopt::adopt(&options),
+        Command::Open(options) => life::open(&options),
+        Command::Attach(options) => life::attach(&options),
+        Command::Limit(options) => life::limit(&options),
+        Command::Usage(options) => life::usage(&options),
+        Command::Freeze(fences) => life::freeze(&fences, true),
+        Command::Thaw(fences) => life::freeze(&fences, false),
+        Command::Close(options) => life::close(&options),
         Command::Hold(options) => hold::hold(&options),
     };
     result.unwrap_or_else(|error| {

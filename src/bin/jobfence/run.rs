@@ -69,7 +69,8 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
 }
 
-fn cpus(text: &str) -> Result<Cpus, String> {
+/// CPU time as a number of CPUs.
+pub fn cpus(text: &str) -> Result<Cpus, String> {
     let expected =
         || format!("expected a number of CPUs from 0.001 to 65536 with at most three decimals, found {text:?}");
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
@@ -87,7 +88,8 @@ fn cpus(text: &str) -> Result<Cpus, String> {
     }
 }
 
-fn size(text: &str) -> Result<u64, String> {
+/// An amount of memory.
+pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text).ok_or_else(|| format!("expected a size of at least 1M, such as 200M or 4G, found {text:?}"))
 }
 

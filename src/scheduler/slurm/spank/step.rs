@@ -176,7 +176,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
     };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
-    let begin = Begin { host, config, schedulers: ALL, key, requests: &requests, daemon: Some(&daemon) };
+    let begin = Begin { host, config, schedulers: ALL, key, requests: &requests, daemon: Some(&daemon), holder: None };
     let has_tasks = *kind != Kind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, || Topology::of_node(None));
     let Begun { mut fence, plan, leftovers } = begin.open(plan)?;

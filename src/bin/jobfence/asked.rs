@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The options by which a job's user asks for less, as in sbatch, and what is known of a user: the same for every subcommand.
+
+use clap::Args;
+use jobfence::facts::{Asked as OfSections, Fact, Facts};
+use jobfence::requests::{REQUESTS, Requests};
+use nix::unistd::{Gid, Group, User};
+
+use crate::command::Failure;
+
+/// What the job's user asks for.
+#[derive(Args)]
+pub struct Asked {
+    /// What its user asks for, as in sbatch
+    #[arg(long, value_name = "CPUS")]
+    cpu_limit: Option<String>,
+    /// What its user asks for, as in sbatch
+    #[arg(long, value_name = "PERCENT")]
+    cpu_burst: Option<String>,
+    /// What its user asks for, as in sbatch
+    #[arg(long, value_name = "SIZE")]
+    mem_high: Option<String>,
+    /// What its user asks for, as in sbatch
+    #[arg(long, value_name = "COUNT")]
+    pids_max: Option<String>,
+    /// What its user asks for, as in sbatch
+    #[arg(long, value_name = "RULES")]
+    io_max: Option<String>,
+}
+
+impl Asked {
+    /// The same as the step daemon reads it.
+    pub fn read(&self) -> Result<Requests, Failure> {
+        let mut requests = Requests::default();
+        let given = [
+            ("cpu-limit", &self.cpu_limit),
+            ("cpu-burst", &self.cpu_burst),
+            ("mem-high", &self.mem_high),
+            ("pids-max", &self.pids_max),
+            ("io-max", &self.io_max),
+        ];
+        for (name, value) in given {
+            let request = REQUESTS.iter().find(|request| request.name == name);
+            if let (Some(request), Some(value)) = (request, value) {
+                request.read(&format!("--{name}"), value.as_bytes(), &mut requests)?;
+            }
+        }
+        Ok(requests)
+    }
+}
+
+/// A user of this node, or the number of one who need not be.
+pub fn user(text: &str) -> Result<(u32, Option<String>), String> {
+    if let Ok(uid) = text.parse::<u32>() {
+        return Ok((uid, User::from_uid(uid.into()).ok().flatten().map(|user| user.name)));
+    }
+    match User::from_name(text) {
+        Ok(Some(user)) => Ok((user.uid.as_raw(), Some(user.name))),
+        Ok(None) => Err(format!("expected a user of this node, by name or number, found {text:?}")),
+        Err(errno) => Err(format!("cannot look for the user {text:?}: {}", errno.desc())),
+    }
+}
+
+/// Completes what is known of the user by the groups, as far as sections ask for them.
+pub fn know_groups(facts: &mut Facts, asked: &OfSections) {
+    if !asked.gids {
+        return;
+    }
+    let name = facts.user.known().and_then(|name| std::ffi::CString::new(name.as_str()).ok());
+    let user = facts.user.known().and_then(|name| User::from_name(name).ok().flatten());
+    if let (Some(name), Some(user)) = (name, user)
+        && let Ok(gids) = nix::unistd::getgrouplist(&name, user.gid)
+    {
+        let gids: Vec<u32> = gids.into_iter().map(Gid::as_raw).collect();
+        for name in &asked.groups {
+            if let Ok(Some(group)) = Group::from_name(name) {
+                facts.groups.insert(name.clone(), gids.contains(&group.gid.as_raw()));
+            }
+        }
+        facts.gids = Fact::Known(gids);
+    }
+}

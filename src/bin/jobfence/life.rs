@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence open`, `attach`, `limit`, `usage`, `freeze`, `thaw` and `close`: a fence's life, a command each.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use jobfence::door::life::{self, Closed, Granted, HeldBy, Request, Seen, Which};
+use jobfence::facts::{Fact, Facts};
+use jobfence::job::{Cpus, Id};
+use jobfence::launch::Answer;
+use jobfence::requests::{Requests, Word};
+
+use crate::asked::{self, Asked};
+use crate::command::{Failure, require_root};
+use crate::configured::Configured;
+use crate::run::{cpus, size};
+
+#[derive(Args)]
+pub struct Open {
+    /// The job, as its batch system writes it
+    #[arg(long, value_name = "ID", value_parser = id)]
+    job: Id,
+    /// The step of it
+    #[arg(long, value_name = "STEP", default_value = "0", value_parser = id)]
+    step: Id,
+    /// Which run of the job, where it runs again under the same name
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    run: u32,
+    /// Its user, by name or number
+    #[arg(long, value_name = "USER", value_parser = asked::user)]
+    user: (u32, Option<String>),
+    /// How long it lives: pid:NUMBER, unit:NAME, or manual, until 'jobfence close'
+    #[arg(long, value_name = "HOLDER", default_value = "manual")]
+    holder: HeldBy,
+    #[command(flatten)]
+    grant: Grant,
+    #[command(flatten)]
+    configured: Configured,
+}
+
+/// What a job is limited by.
+#[derive(Args)]
+struct Grant {
+    /// CPUs (hardware threads) that the job is granted on this node, such as 0.5 or 4 [default: not limited]
+    #[arg(long, value_name = "CPUS", value_parser = cpus)]
+    cpus: Option<Cpus>,
+    /// Memory that it is granted on this node, such as 200M or 4G [default: not limited]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    mem: Option<u64>,
+    /// Its partition or queue [default: unknown]
+    #[arg(long, value_name = "NAME")]
+    partition: Option<String>,
+    /// Its QOS [default: unknown]
+    #[arg(long, value_name = "NAME")]
+    qos: Option<String>,
+    /// Its account [default: unknown]
+    #[arg(long, value_name = "NAME")]
+    account: Option<String>,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+#[derive(Args)]
+pub struct Fences {
+    /// The job, as its batch system writes it
+    #[arg(long, value_name = "ID", value_parser = id)]
+    job: Id,
+    /// The step of it [default: each]
+    #[arg(long, value_name = "STEP", value_parser = id)]
+    step: Option<Id>,
+    /// Which run of the job [default: each]
+    #[arg(long, value_name = "NUMBER")]
+    run: Option<u32>,
+    #[command(flatten)]
+    configured: Configured,
+}
+
+#[derive(Args)]
+pub struct Attach {
+    #[command(flatten)]
+    fences: Fences,
+    /// The number of the task that they are; each task has limits of its own
+    #[arg(long, value_name = "NUMBER")]
+    task: Option<u32>,
+    /// Also a process of another user than the job's
+    #[arg(long)]
+    any_user: bool,
+    /// The processes
+    #[arg(required = true, value_name = "PID")]
+    pids: Vec<i32>,
+}
+
+#[derive(Args)]
+pub struct Limit {
+    #[command(flatten)]
+    fences: Fences,
+    #[command(flatten)]
+    grant: Grant,
+}
+
+#[derive(Args)]
+pub struct Usage {
+    #[command(flatten)]
+    fences: Fences,
+    /// As JSON, see jobfence(8)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub struct Close {
+    #[command(flatten)]
+    fences: Fences,
+    /// Say what was used
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Makes a fence and says where it is.
+pub fn open(options: &Open) -> Result<ExitCode, Failure> {
+    require_root("'jobfence open'")?;
+    let loaded = options.configured.load();
+    let (uid, user) = options.user.clone();
+    let facts = Facts { uid: Fact::Known(uid), user: Fact::from(user), ..Facts::default() };
+    let mut granted = options.grant.read(facts)?;
+    if let Ok(loaded) = &loaded {
+        asked::know_groups(&mut granted.facts, &loaded.asked());
+    }
+    let request = Request {
+        uid,
+        job: options.job.clone(),
+        step: options.step.clone(),
+        run: options.run,
+        granted,
+        holder: options.holder.clone(),
+    };
+    answered(life::open(loaded, &request), |seen| println!("{}", seen.path.unwrap_or_default()))
+}
+
+/// Puts processes into a fence.
+pub fn attach(options: &Attach) -> Result<ExitCode, Failure> {
+    require_root("'jobfence attach'")?;
+    let loaded = options.fences.configured.load();
+    let answer = life::attach(loaded, &options.fences.which(), &options.pids, options.task, options.any_user);
+    answered(answer, |_| ())
+}
+
+/// Changes limits.
+pub fn limit(options: &Limit) -> Result<ExitCode, Failure> {
+    require_root("'jobfence limit'")?;
+    let granted = options.grant.read(Facts::default())?;
+    answered(life::limit(options.fences.configured.load(), &options.fences.which(), &granted), |_| ())
+}
+
+/// Says what was used.
+pub fn usage(options: &Usage) -> Result<ExitCode, Failure> {
+    require_root("'jobfence usage'")?;
+    let which = options.fences.which();
+    let seen = life::usage(&options.fences.configured.load()?.config, &which)?;
+    if options.json {
+        println!("{}", json(&seen));
+    } else {
+        for one in &seen {
+            println!("{}", life::in_words(one));
+            tell(one);
+        }
+    }
+    if seen.is_empty() {
+        eprintln!("jobfence: there is no fence of job {}", which.job);
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Stops processes, or lets them go on.
+pub fn freeze(fences: &Fences, is_frozen: bool) -> Result<ExitCode, Failure> {
+    require_root(if is_frozen { "'jobfence freeze'" } else { "'jobfence thaw'" })?;
+    life::freeze(&fences.configured.load()?.config, &fences.which(), is_frozen)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends fences. That there is none is no failure: an epilog may come twice.
+pub fn close(options: &Close) -> Result<ExitCode, Failure> {
+    require_root("'jobfence close'")?;
+    let which = options.fences.which();
+    let closed = life::close(&options.fences.configured.load()?.config, &which)?;
+    for one in &closed {
+        match one {
+            Closed::Removed(seen) => {
+                tell(seen);
+                if options.verbose {
+                    println!("{}", life::in_words(seen));
+                }
+            }
+            Closed::Unseen(key) => {
+                eprintln!("jobfence: {key}: what it used is not known, since its fence was not whole")
+            }
+            Closed::AnotherBoot(key) => {
+                eprintln!("jobfence: {key}: the machine has booted since; only its record was left")
+            }
+        }
+    }
+    if closed.is_empty() {
+        eprintln!("jobfence: there is no fence of job {}: nothing to close", which.job);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Fences {
+    fn which(&self) -> Which {
+        Which { job: self.job.clone(), step: self.step.clone(), run: self.run }
+    }
+}
+
+impl Grant {
+    fn read(&self, facts: Facts) -> Result<Granted, Failure> {
+        let named = |name: &Option<String>| Fact::from(name.clone());
+        let (partition, qos, account) = (named(&self.partition), named(&self.qos), named(&self.account));
+        let requests = Word { job: self.asked.read()?, step: Requests::default() };
+        let facts = Facts { partition, qos, account, ..facts };
+        Ok(Granted { cpus: self.cpus, memory: self.mem, requests, facts })
+    }
+}
+
+fn answered<T>(answer: Answer<T>, done: impl FnOnce(T)) -> Result<ExitCode, Failure> {
+    match answer {
+        Answer::Fenced(value) => done(value),
+        Answer::Off => eprintln!("jobfence: Mode=off: nothing is fenced"),
+        Answer::Unfenced { by, why, .. } => eprintln!("jobfence: it goes on WITHOUT a fence ({by}): {why}"),
+        Answer::Refused(why) => return Err(why.to_string().into()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(seen: &Seen) {
+    for sentence in &seen.told {
+        eprintln!("jobfence: {sentence}");
+    }
+}
+
+fn id(text: &str) -> Result<Id, String> {
+    Id::new(text).map_err(|error| error.to_string())
+}
+
+/// The fences as one object. Its members keep their names and their units in every release; what is added has a new name.
+fn json(all: &[Seen]) -> String {
+    let one = |seen: &Seen| {
+        let usage = &seen.usage;
+        let members = [
+            ("job", text(seen.key.job.as_str())),
+            ("step", text(seen.key.step.as_str())),
+            ("run", seen.run.to_string()),
+            ("uid", seen.key.uid.to_string()),
+            ("holder", text(&seen.holder.to_string())),
+            ("path", or_null(seen.path.as_deref().map(text))),
+            ("cpu_seconds", or_null(usage.cpu.map(|time| format!("{:.6}", time.as_secs_f64())))),
+            ("throttled_seconds", or_null(usage.throttled.map(|time| format!("{:.6}", time.as_secs_f64())))),
+            ("memory_peak_bytes", or_null(usage.memory_peak)),
+            ("oom_kills", or_null(usage.oom_kills)),
+            ("forks_refused", or_null(usage.forks_refused)),
+            ("read_bytes", or_null(usage.io.map(|io| io.read))),
+            ("written_bytes", or_null(usage.io.map(|io| io.written))),
+            ("cpus_limit", or_null(seen.cpus)),
+            ("memory_limit_bytes", or_null(seen.memory)),
+            ("processes_limit", or_null(seen.processes)),
+        ];
+        let members: Vec<String> = members.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+        format!("{{{}}}", members.join(","))
+    };
+    format!("{{\"schema\":1,\"fences\":[{}]}}", all.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+fn or_null(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "null".to_owned(), |value| value.to_string())
+}
+
+/// A string of RFC 8259.
+fn text(value: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in value.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let mut units = [0; 2];
+                for unit in c.encode_utf16(&mut units) {
+                    let _ = write!(quoted, "\\u{unit:04x}");
+                }
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "\""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_one_of_json() {
+        assert_eq!(text("12[3].host"), "\"12[3].host\"");
+        assert_eq!(text("a\"b\\c\nd\u{85}é"), "\"a\\\"b\\\\c\\u000ad\\u0085é\"");
+    }
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The door of the shell: a fence's life in commands of root's, each a process of its own. Whatever has a prolog and an epilog that run
+//! as root has a fence so, and needs no plugin: it opens, attaches, and closes.
+
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use nix::unistd::Pid;
+
+use crate::cgroup::usage::Usage;
+use crate::config::{Config, LoadError, Loaded, Mode};
+use crate::cpu_list::CpuList;
+use crate::error::{Error, Result};
+use crate::facts::Facts;
+use crate::fence::{Fence, resume};
+use crate::host::Host;
+use crate::janitor::{self, Who};
+use crate::job::{Cpus, Grant, Id, JobKey};
+use crate::launch::{self, Answer, Begin, Begun, Joining, NotFenced, Told, begin};
+use crate::policy::{self, CoreMap, Level};
+use crate::record::holder::Holder;
+use crate::record::{Record, Records};
+use crate::requests::Word;
+use crate::scheduler::all::ALL;
+use crate::sys::process::{self, Handle, Owner};
+
+/// How long a fence may take to stop, or to go on.
+const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Who is to hold a fence, as the command line says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeldBy {
+    /// `pid:N`: as long as this process lives.
+    Process(i32),
+    /// `unit:NAME`: as long as this start of the unit.
+    Unit(String),
+    /// `manual`: until it is closed, or the machine boots.
+    Manual,
+}
+
+impl FromStr for HeldBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || format!("expected pid:NUMBER, unit:NAME or manual, found {text:?}");
+        match text.split_once(':') {
+            None if text == "manual" => Ok(Self::Manual),
+            Some(("pid", pid)) => pid.parse().ok().filter(|pid| *pid > 0).map(Self::Process).ok_or_else(expected),
+            Some(("unit", name)) if !name.is_empty() => Ok(Self::Unit(name.to_owned())),
+            _ => Err(expected()),
+        }
+    }
+}
+
+impl HeldBy {
+    fn find(&self, host: &Host) -> Result<Holder> {
+        match self {
+            Self::Manual => Ok(Holder::Manual),
+            Self::Unit(name) => Holder::unit(name, &janitor::invocation_of(name)?),
+            Self::Process(pid) => Ok(Holder::Process(
+                Owner::of(&host.proc, *pid)?
+                    .ok_or_else(|| Error::new("there is no such process to hold the fence:").value(pid))?,
+            )),
+        }
+    }
+}
+
+/// What a job is limited by.
+#[derive(Debug, Clone, Default)]
+pub struct Granted {
+    /// CPUs (hardware threads) on this node; `None`: not limited.
+    pub cpus: Option<Cpus>,
+    /// Memory on this node in bytes; `None`: not limited.
+    pub memory: Option<u64>,
+    /// What its user asks for, who can only lower what the site allows.
+    pub requests: Word,
+    /// By which sections of the configuration are chosen.
+    pub facts: Facts,
+}
+
+/// A fence that is to be.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Whose.
+    pub uid: u32,
+    /// The job.
+    pub job: Id,
+    /// The step.
+    pub step: Id,
+    /// Which run of it.
+    pub run: u32,
+    /// To what.
+    pub granted: Granted,
+    /// Who holds it.
+    pub holder: HeldBy,
+}
+
+/// Which fences a command is about.
+#[derive(Debug, Clone)]
+pub struct Which {
+    /// The job.
+    pub job: Id,
+    /// Its step; `None`: each.
+    pub step: Option<Id>,
+    /// The run; `None`: each.
+    pub run: Option<u32>,
+}
+
+/// One fence, as it is now.
+#[derive(Debug)]
+pub struct Seen {
+    /// Whose.
+    pub key: JobKey,
+    /// Which run of the step.
+    pub run: u32,
+    /// Who holds it.
+    pub holder: Holder,
+    /// Its directory, below the root of each hierarchy.
+    pub path: Option<String>,
+    /// What it has used.
+    pub usage: Usage,
+    /// The CPU time that it may have; `None`: not limited.
+    pub cpus: Option<Cpus>,
+    /// The memory that it may have, in bytes; `None`: not limited.
+    pub memory: Option<u64>,
+    /// Its processes and threads at most; `None`: not limited.
+    pub processes: Option<u64>,
+    /// At which limits it was stopped, in sentences.
+    pub told: Vec<String>,
+}
+
+/// How a fence was closed.
+#[derive(Debug)]
+pub enum Closed {
+    /// All of it is gone.
+    Removed(Box<Seen>),
+    /// So is it, but nobody has seen what it used: its opening, or another closing, has stopped in the middle.
+    Unseen(JobKey),
+    /// The machine has booted since, and only its record was there.
+    AnotherBoot(JobKey),
+}
+
+/// Which cores they are is not said.
+struct NoCores;
+
+impl CoreMap for NoCores {
+    fn cpus_of(&self, _: &CpuList) -> Result<CpuList> {
+        Err(Error::new("which cores the job was granted is not said").hint("set ConstrainCores=no"))
+    }
+}
+
+/// Makes a fence, limits it, and leaves it to its holder. Returns where it is.
+pub fn open(loaded: Result<Loaded, LoadError>, request: &Request) -> Answer<Seen> {
+    let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
+    let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &request.granted.facts)?, Host::read(&loaded.config)?));
+    launch::answer(loaded, resolve, |resolved, host| {
+        let holder = request.holder.find(&host)?;
+        let config = &resolved.config;
+        let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
+        match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
+            Ok(reaped) => reaped.log(),
+            Err(error) => log::warn!("cannot look for what others left: {error}"),
+        }
+        let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
+        let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder };
+        let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted))?;
+        let record = fence.shared_record().ok_or_else(|| Error::new("the fence has no record"))?.clone();
+        Ok(see(&fence, &record))
+    })
+}
+
+fn plan(resolved: &crate::config::Resolved, granted: &Granted) -> (policy::Plan, Vec<crate::fence::LimitError>) {
+    let grant = Grant::whole(granted.cpus, granted.memory);
+    policy::of_step(resolved, &granted.facts, &grant, &granted.requests, true, || Ok(NoCores))
+}
+
+/// Changes the limits of a fence. What is limited no more keeps its last limit.
+pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted) -> Answer<Seen> {
+    let resolve = |loaded: &Loaded| {
+        let host = Host::read(&loaded.config)?;
+        let record = the_one(&loaded.config, which)?;
+        let facts = Facts { uid: record.uid().into(), ..granted.facts.clone() };
+        Ok((begin::resolve(loaded, &facts)?, (host, record)))
+    };
+    launch::answer(loaded, resolve, |resolved, (host, record)| {
+        let mut fence = go_on(&host, &resolved.config, &record)?;
+        let (plan, mut errors) = plan(&resolved, granted);
+        if resolved.config.mode == Mode::Enforce {
+            errors.extend(fence.change(&plan));
+        }
+        fence.hand_over()?;
+        launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
+        Ok(see(&fence, &record))
+    })
+}
+
+/// Puts processes into a fence; those of others than the job's user only with `of_anybody`.
+pub fn attach(
+    loaded: Result<Loaded, LoadError>,
+    which: &Which,
+    pids: &[i32],
+    task: Option<u32>,
+    of_anybody: bool,
+) -> Answer<JobKey> {
+    let resolve = |loaded: &Loaded| {
+        let host = Host::read(&loaded.config)?;
+        let record = the_one(&loaded.config, which)?;
+        let facts = Facts { uid: record.uid().into(), ..Facts::default() };
+        Ok((begin::resolve(loaded, &facts)?, (host, record)))
+    };
+    launch::answer(loaded, resolve, |resolved, (host, record)| {
+        let mut fence = go_on(&host, &resolved.config, &record)?;
+        for (index, pid) in pids.iter().copied().enumerate() {
+            let (id, _handle) = check_process(&host, fence.key(), pid, of_anybody)?;
+            let joining = Joining { pid, task, is_first: index == 0 };
+            launch::attach(&mut fence, &host, &resolved.config, &Word::default(), joining)?;
+            if !id.is_alive(&host.proc)? {
+                return Err(Error::new("the process has ended while it was put in:").value(pid).into());
+            }
+        }
+        Ok(fence.key().clone())
+    })
+}
+
+/// Whose process it is. While the handle is open, its number is given to no other that could be taken for it.
+fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Result<(Owner, Handle)> {
+    let gone = || Error::new("there is no such process:").value(pid);
+    if pid <= 1 || pid == Pid::this().as_raw() {
+        return Err(Error::new("this process cannot be put into a job's fence:").value(pid));
+    }
+    let id = Owner::of(&host.proc, pid)?.ok_or_else(gone)?;
+    let handle = Handle::open(&host.proc, id)?.ok_or_else(gone)?;
+    let uid = process::uid(&host.proc, pid).ok_or_else(gone)?;
+    if uid != key.uid && !of_anybody {
+        return Err(Error::new(format!("process {pid} is not of the job's user:"))
+            .value(format!("uid {uid}, not {}", key.uid))
+            .hint("with --any-user it is put in all the same"));
+    }
+    Ok((id, handle))
+}
+
+/// What each of these fences has used, and may use. Empty: there is none.
+pub fn usage(config: &Config, which: &Which) -> Result<Vec<Seen>> {
+    let host = Host::read(config)?;
+    let one = |record: &Record| Ok(see(&resumed(&host, config, record)?, record));
+    records(config, which)?.iter().map(one).collect()
+}
+
+/// Stops all processes of these fences, or lets them go on. Returns whose.
+pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<Vec<JobKey>> {
+    let host = Host::read(config)?;
+    let found = records(config, which)?;
+    if found.is_empty() {
+        return Err(none(which));
+    }
+    found
+        .iter()
+        .map(|record| {
+            let fence = go_on(&host, config, record)?;
+            let deadline = Instant::now() + FREEZE_PATIENCE;
+            if is_frozen {
+                fence.freeze(deadline)?
+            } else {
+                fence.thaw(deadline)?
+            }
+            Ok(fence.key().clone())
+        })
+        .collect()
+}
+
+/// Ends what is left in these fences and removes them. Empty: there is none, which is what was wanted.
+pub fn close(config: &Config, which: &Which) -> Result<Vec<Closed>> {
+    let host = Host::read(config)?;
+    records(config, which)?
+        .into_iter()
+        .map(|record| {
+            let seen = resumed(&host, config, &record).map(|fence| see(&fence, &record)).ok();
+            let deadline = Instant::now() + config.cleanup_timeout;
+            let closed = resume::close(&host, ALL, Records::open(&config.run_dir)?, &record, deadline)?;
+            let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
+            Ok(match (closed, seen) {
+                (resume::Closed::AnotherBoot, _) => Closed::AnotherBoot(key()?),
+                (resume::Closed::Removed, Some(seen)) => Closed::Removed(Box::new(seen)),
+                (resume::Closed::Removed, None) => Closed::Unseen(key()?),
+            })
+        })
+        .collect()
+}
+
+/// What it has used, in one line.
+pub fn in_words(seen: &Seen) -> String {
+    crate::report::ended(&seen.key, &seen.usage)
+}
+
+fn see(fence: &Fence, record: &Record) -> Seen {
+    let shared = record.shared.as_deref();
+    let step = fence.memory_levels().into_iter().find(|level| level.whose == Level::Step);
+    let (told, _) = launch::tell(fence, fence.kernel_log().as_ref(), None, Told::default());
+    Seen {
+        key: fence.key().clone(),
+        run: shared.map_or(0, |shared| shared.run),
+        holder: shared.map_or(Holder::Manual, |shared| shared.holder.clone()),
+        path: fence.path(),
+        usage: fence.usage(),
+        cpus: fence.cpus(),
+        memory: step.and_then(|step| step.limit),
+        processes: fence.processes(),
+        told,
+    }
+}
+
+fn resumed(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
+    Fence::resume(host, ALL, Records::open(&config.run_dir)?, record)
+}
+
+/// A fence that processes can be put into.
+fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
+    let fence = resumed(host, config, record)?;
+    fence.check_whole()?;
+    Ok(fence)
+}
+
+fn records(config: &Config, which: &Which) -> Result<Vec<Record>> {
+    let mut found = Records::open(&config.run_dir)?.of_job(&which.job)?;
+    found.retain(|record| {
+        record.shared.as_ref().is_some_and(|shared| {
+            which.step.as_ref().is_none_or(|step| *step == shared.step) && which.run.is_none_or(|run| run == shared.run)
+        })
+    });
+    found.sort_by_key(|record| record.shared.as_ref().map(|shared| (shared.step.clone(), shared.run)));
+    Ok(found)
+}
+
+fn none(which: &Which) -> Error {
+    let step = which.step.as_ref().map(|step| format!(" step {step}")).unwrap_or_default();
+    let run = which.run.map(|run| format!(" run {run}")).unwrap_or_default();
+    Error::new("there is no fence of").value(format!("job {}{step}{run}", which.job)).hint(
+        "'jobfence open' makes one; one that was closed is gone, and so is one whose holder has ended or whose machine has booted",
+    )
+}
+
+/// The fence that is meant, and no other.
+fn the_one(config: &Config, which: &Which) -> Result<Record, NotFenced> {
+    let mut found = records(config, which)?;
+    match (found.pop(), found.len()) {
+        (Some(record), 0) => Ok(record),
+        (None, _) => Err(none(which).into()),
+        (Some(last), _) => {
+            found.push(last);
+            let shared = found.iter().filter_map(|record| record.shared.as_deref());
+            let all: Vec<String> = shared.map(|shared| format!("step {} run {}", shared.step, shared.run)).collect();
+            Err(Error::new("the job has more than one fence:")
+                .value(all.join(", "))
+                .hint("say which, with --step and --run")
+                .into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holders_are_said_as_documented() {
+        assert_eq!("manual".parse(), Ok(HeldBy::Manual));
+        assert_eq!("pid:7".parse(), Ok(HeldBy::Process(7)));
+        assert_eq!("unit:a@b.service".parse(), Ok(HeldBy::Unit("a@b.service".to_owned())));
+        for wrong in ["", "pid:", "pid:0", "pid:-1", "pid:x", "unit:", "manual:", "7", "process:7"] {
+            assert!(wrong.parse::<HeldBy>().unwrap_err().contains("expected pid:NUMBER"), "{wrong}");
+        }
+    }
+}

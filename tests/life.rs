@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A fence's life in commands, each a process of its own: `jobfence open`, `attach`, `limit`, `usage`, `freeze`, `thaw`, `close`.
+
+use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+mod common;
+
+/// An array's member, whose id is no name of a directory.
+const JOB: &str = "12[3].host";
+const USER: &str = "65534";
+
+struct Site {
+    run: tempfile::TempDir,
+    base: common::Base,
+}
+
+impl Site {
+    fn new(test: &str) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            common::skip("needs root");
+            return None;
+        }
+        let base = common::Base::new(&format!("jobfence-life-{}-{test}", std::process::id()));
+        Some(Self { run: tempfile::tempdir().unwrap(), base })
+    }
+
+    fn jobfence(&self, words: &[&str]) -> Output {
+        let [subcommand, rest @ ..] = words else { panic!("no subcommand") };
+        common::command(subcommand, &self.base, self.run.path()).args(rest).output().unwrap()
+    }
+
+    fn open(&self, more: &[&str]) -> Output {
+        self.jobfence(&[&["open", "--job", JOB, "--user", USER], more].concat())
+    }
+
+    /// One that succeeds, and says nothing but what is asked.
+    fn done(&self, words: &[&str]) -> String {
+        let output = self.jobfence(words);
+        assert!(output.status.success() && err(&output).is_empty(), "{words:?}: {output:?}");
+        out(&output)
+    }
+
+    /// One that fails with a sentence.
+    fn refused(&self, words: &[&str], expected: &str) {
+        let output = self.jobfence(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+        assert!(err(&output).starts_with("jobfence: ") && err(&output).contains(expected), "{words:?}: {output:?}");
+    }
+
+    fn records(&self) -> Vec<PathBuf> {
+        let run = self.run.path().join("run");
+        fs::read_dir(run).into_iter().flatten().flatten().map(|e| e.path()).filter(|path| is_record(path)).collect()
+    }
+
+    /// Directories of this base below which a step is, in whatever hierarchy.
+    fn is_clean(&self) -> bool {
+        let has_steps = |mount: &Path| {
+            fs::read_dir(mount.join(&self.base.name))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .any(|entry| entry.file_name().to_string_lossy().starts_with("uid_"))
+        };
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let cgroups = mounts.lines().filter(|line| line.split(' ').nth(2).is_some_and(|t| t.starts_with("cgroup")));
+        self.records().is_empty() && !cgroups.filter_map(|line| line.split(' ').nth(1)).any(|m| has_steps(Path::new(m)))
+    }
+}
+
+fn is_record(path: &Path) -> bool {
+    path.is_file() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("uid_"))
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A process of the job's user.
+struct Started(Child);
+
+impl Started {
+    fn new(program: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(args).uid(65_534).gid(65_534).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+        Self(command.stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn sleeper() -> Self {
+        Self::new("/bin/sleep", &["300"])
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    fn cgroup(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/cgroup", self.pid())).unwrap_or_default()
+    }
+
+    fn signal_that_ended_it(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < deadline {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.signal();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The number that a member of the answer has.
+fn number(json: &str, name: &str) -> Option<f64> {
+    let rest = json.split_once(&format!("\"{name}\":"))?.1;
+    rest.split([',', '}']).next()?.parse().ok()
+}
+
+#[test]
+fn six_processes_share_a_life() {
+    let Some(site) = Site::new("six") else { return };
+    let opened = site.open(&["--cpus", "0.5", "--mem", "64M", "--pids-max", "20"]);
+    // What its user asks for is said in the log, as everywhere.
+    assert!(opened.status.success() && err(&opened).contains("its user asked for"), "{opened:?}");
+    let path = out(&opened).trim().to_owned();
+    assert!(path.ends_with("/uid_65534/job_12+5B3+5D.host/step_0"), "{path}");
+
+    let mut sleeper = Started::sleeper();
+    site.done(&["attach", "--job", JOB, &sleeper.pid()]);
+    assert!(sleeper.cgroup().contains(&path), "{}", sleeper.cgroup());
+    let usage = site.done(&["usage", "--job", JOB, "--json"]);
+    assert!(
+        usage.starts_with("{\"schema\":1,\"fences\":[{\"job\":\"12[3].host\",\"step\":\"0\",\"run\":1,"),
+        "{usage}"
+    );
+    let limits = ["cpus_limit", "memory_limit_bytes", "processes_limit"].map(|name| number(&usage, name));
+    assert_eq!(limits, [Some(0.5), Some(f64::from(64 << 20)), Some(20.0)], "{usage}");
+    assert!(usage.contains("\"holder\":\"manual\"") && number(&usage, "cpu_seconds").is_some(), "{usage}");
+
+    // More, and then less.
+    for (cpus, memory) in [("2", 128), ("0.25", 32)] {
+        site.done(&["limit", "--job", JOB, "--cpus", cpus, "--mem", &format!("{memory}M"), "-o", "MaxProcesses=9"]);
+        let usage = site.done(&["usage", "--job", JOB, "--json"]);
+        let limits = ["cpus_limit", "memory_limit_bytes", "processes_limit"].map(|name| number(&usage, name));
+        assert_eq!(limits, [cpus.parse().ok(), Some(f64::from(memory << 20)), Some(9.0)], "{usage}");
+    }
+
+    // A frozen process does not even die of a signal that it handles.
+    let mut shell = Started::new("/bin/sh", &["-c", "read go; exit 7"]);
+    site.done(&["attach", "--job", JOB, "--step", "0", &shell.pid()]);
+    site.done(&["freeze", "--job", JOB]);
+    drop(shell.0.stdin.take());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(shell.0.try_wait().unwrap().is_none(), "it was not frozen");
+    site.done(&["thaw", "--job", JOB]);
+    assert_eq!(shell.0.wait().unwrap().code(), Some(7));
+
+    let closed = site.done(&["close", "--job", JOB, "--verbose"]);
+    assert!(closed.starts_with("job 12[3].host step 0 ended: cpu "), "{closed}");
+    assert_eq!(sleeper.signal_that_ended_it(), Some(libc::SIGKILL));
+    assert!(site.is_clean(), "{:?}", site.records());
+}
+
+#[test]
+fn each_end_has_a_clear_answer() {
+    let Some(site) = Site::new("end") else { return };
+    let sleeper = Started::sleeper();
+    let nothing = format!("jobfence: there is no fence of job {JOB}: nothing to close\n");
+    site.refused(&["attach", "--job", JOB, &sleeper.pid()], "there is no fence of");
+    assert!(site.open(&[]).status.success());
+    site.refused(&["open", "--job", JOB, "--user", USER], "this run of the step has a fence already");
+    assert!(site.open(&["--run", "2"]).status.success(), "another run has one of its own");
+    site.refused(&["attach", "--job", JOB, &sleeper.pid()], "say which, with --step and --run");
+    site.done(&["close", "--job", JOB, "--run", "2"]);
+    site.done(&["close", "--job", JOB]);
+    let again = site.jobfence(&["close", "--job", JOB]);
+    assert!(again.status.success() && err(&again) == nothing, "{again:?}");
+    for words in [
+        ["attach", "--job", JOB, &sleeper.pid()].as_slice(),
+        &["limit", "--job", JOB, "--cpus", "1"],
+        &["freeze", "--job", JOB],
+        &["thaw", "--job", JOB],
+        &["usage", "--job", JOB],
+    ] {
+        site.refused(words, "there is no fence of");
+    }
+    assert!(site.is_clean());
+}
+
+#[test]
+fn two_who_open_at_once_have_one_fence() {
+    let Some(site) = Site::new("twice") else { return };
+    let start = || {
+        let mut command = common::command("open", &site.base, site.run.path());
+        command.args(["--job", JOB, "--user", USER]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for _ in 0..5 {
+        let both = [start(), start()].map(|child| child.wait_with_output().unwrap());
+        let opened = both.iter().filter(|output| output.status.success()).count();
+        assert_eq!(opened, 1, "{both:?}");
+        assert!(both.iter().any(|output| err(output).contains("has a fence already")), "{both:?}");
+        assert_eq!(site.records().len(), 1);
+        site.done(&["close", "--job", JOB]);
+        assert!(site.is_clean());
+    }
+}
+
+#[test]
+fn a_fence_of_another_boot_is_only_a_record() {
+    let Some(site) = Site::new("boot") else { return };
+    assert!(site.open(&[]).status.success());
+    let record = site.records().pop().unwrap();
+    let ours = fs::read_to_string(&record).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    site.done(&["close", "--job", JOB]);
+    // What a boot leaves: the file, if RunDir is on a disk, and no directory.
+    let put = || fs::write(&record, ours.replace(boot.trim(), "00000000-0000-4000-8000-000000000000")).unwrap();
+    let put = || {
+        put();
+        fs::set_permissions(&record, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    };
+    put();
+    let sleeper = Started::sleeper();
+    site.refused(&["attach", "--job", JOB, &sleeper.pid()], "the machine has booted since");
+    let closed = site.jobfence(&["close", "--job", JOB]);
+    assert!(closed.status.success() && err(&closed).contains("the machine has booted since"), "{closed:?}");
+    assert!(site.is_clean());
+    // Nor does it keep the name from a job that runs again.
+    put();
+    assert!(site.open(&[]).status.success());
+    site.done(&["close", "--job", JOB]);
+    assert!(site.is_clean());
+}
+
+#[test]
+fn only_the_holders_end_ends_it() {
+    let Some(site) = Site::new("holder") else { return };
+    let mut holder = Started::sleeper();
+    let mut sleeper = Started::sleeper();
+    let reaped = || site.jobfence(&["reap"]);
+    site.refused(&["open", "--job", JOB, "--user", USER, "--holder", "pid:2147483646"], "no such process to hold");
+    assert!(site.open(&["--holder", &format!("pid:{}", holder.pid())]).status.success());
+    site.done(&["attach", "--job", JOB, &sleeper.pid()]);
+    assert!(out(&reaped()).contains("0 removed, 1 alive"), "{:?}", reaped());
+    assert!(sleeper.0.try_wait().unwrap().is_none());
+    holder.0.kill().unwrap();
+    holder.0.wait().unwrap();
+    assert!(out(&reaped()).contains("1 removed, 0 alive"));
+    assert_eq!(sleeper.signal_that_ended_it(), Some(libc::SIGKILL));
+    assert!(site.is_clean());
+
+    let mut sleeper = Started::sleeper();
+    assert!(site.open(&["--holder", "manual"]).status.success());
+    site.done(&["attach", "--job", JOB, &sleeper.pid()]);
+    assert!(out(&reaped()).contains("0 removed, 1 alive"));
+    assert!(sleeper.0.try_wait().unwrap().is_none());
+    site.done(&["close", "--job", JOB]);
+    assert_eq!(sleeper.signal_that_ended_it(), Some(libc::SIGKILL));
+    let refused = site.open(&["--holder", "nobody"]);
+    assert!(refused.status.code() == Some(2) && err(&refused).contains("expected pid:NUMBER, unit:NAME or manual"));
+}
+
+#[test]
+fn nobody_elses_process_is_put_in() {
+    let Some(site) = Site::new("others") else { return };
+    assert!(site.open(&[]).status.success());
+    let us = std::process::id().to_string();
+    site.refused(&["attach", "--job", JOB, &us], "is not of the job's user: (value \"uid 0, not 65534\")");
+    for pid in ["0", "1"] {
+        site.refused(&["attach", "--job", JOB, pid], "cannot be put into a job's fence");
+    }
+    site.refused(&["attach", "--job", JOB, "2147483646"], "there is no such process");
+    let mut roots = Command::new("/bin/sleep").arg("300").spawn().unwrap();
+    let pid = roots.id().to_string();
+    site.refused(&["attach", "--job", JOB, &pid], "--any-user");
+    site.done(&["attach", "--job", JOB, "--any-user", &pid]);
+    site.done(&["close", "--job", JOB]);
+    assert_eq!(roots.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert!(site.is_clean());
+}
+
+#[test]
+fn whoever_closes_it_says_who_was_killed_and_who_could_not_fork() {
+    let Some(site) = Site::new("killed") else { return };
+    assert!(site.open(&["--mem", "40M", "--pids-max", "3"]).status.success());
+    let hog = "import os, sys
+sys.stdin.readline()
+refused = False
+for _ in range(9):
+    try:
+        if os.fork() == 0: os.read(0, 1)
+    except OSError: refused = True
+print('refused', refused, flush=True)
+bytearray(80 << 20)";
+    let mut hog = Started::new("/usr/bin/python3", &["-S", "-c", hog]);
+    site.done(&["attach", "--job", JOB, &hog.pid()]);
+    std::io::Write::write_all(hog.0.stdin.as_mut().unwrap(), b"go\n").unwrap();
+    assert_eq!(hog.signal_that_ended_it(), Some(libc::SIGKILL));
+    let closed = site.jobfence(&["close", "--job", JOB]);
+    assert!(closed.status.success(), "{closed:?}");
+    let said = err(&closed);
+    assert!(said.contains("(python3) was killed") && said.contains("memory limit of 40.0 MiB"), "{said}");
+    assert!(said.contains("7 times no further process or thread could be started"), "{said}");
+    assert!(site.is_clean());
+}
+
+#[test]
+fn tasks_have_limits_of_their_own() {
+    let Some(site) = Site::new("tasks") else { return };
+    let per_task = ["-o", "MaxProcessesPerTask=5"];
+    assert!(site.open(&per_task).status.success());
+    let tasks = [Started::sleeper(), Started::sleeper()];
+    for (number, task) in tasks.iter().enumerate() {
+        let number = number.to_string();
+        let words = ["attach", "--job", JOB, "--task", &number, &task.pid()];
+        site.done(&words);
+        assert!(task.cgroup().contains(&format!("/step_0/task_{number}")), "{}", task.cgroup());
+    }
+    site.done(&["close", "--job", JOB]);
+    assert!(site.is_clean());
+}
+
+#[test]
+fn with_mode_off_nothing_is_fenced_and_nothing_fails() {
+    let Some(site) = Site::new("off") else { return };
+    let opened = site.open(&["-o", "Mode=off"]);
+    assert!(opened.status.success() && err(&opened).contains("Mode=off: nothing is fenced"), "{opened:?}");
+    let sleeper = Started::sleeper();
+    let attached = site.jobfence(&["attach", "--job", JOB, "-o", "Mode=off", &sleeper.pid()]);
+    assert!(attached.status.success(), "{attached:?}");
+    assert!(!sleeper.cgroup().contains(&site.base.name) && site.is_clean());
+    kill(Pid::from_raw(sleeper.0.id().cast_signed()), Signal::SIGTERM).unwrap();
+}
