@@ -9,7 +9,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
-use super::{Outcome, PATIENCE_EACH, Reaped, Who, end_schedulers, is_wanted, reap_one};
+use super::holders::Holders;
+use super::one::reap_one;
+use super::reaped::{Outcome, PATIENCE_EACH, Reaped};
+use super::theirs::{Theirs, is_wanted};
 use crate::cgroup::membership::Membership;
 use crate::config::Config;
 use crate::error::Result;
@@ -45,7 +48,6 @@ struct Work<'a> {
     config: &'a Config,
     schedulers: Schedulers,
     records: &'a Records,
-    who: Who<'a>,
     deadline: Instant,
     reaped: Reaped,
 }
@@ -61,8 +63,7 @@ impl Launch<'_> {
     ) -> Result<Reaped> {
         let looks = if tracked::is_watched(&config.run_dir) { LOOKS_WHERE_WATCHED } else { LOOKS };
         let turn = roll.turn(&host.pid_namespace, looks, &self.of_job(host, schedulers), &self.of_user());
-        let (who, reaped) = (Who::Launch(self), Reaped::default());
-        let mut work = Work { host, config, schedulers, records, who, deadline, reaped };
+        let mut work = Work { host, config, schedulers, records, deadline, reaped: Reaped::default() };
         work.look_at(&mut roll, turn);
         if self.all || !work.reaped.removed.is_empty() || !work.reaped.failed.is_empty() {
             let entries = roll.all().into_iter().filter(|(_, entry)| entry.pid_namespace == host.pid_namespace);
@@ -95,6 +96,11 @@ impl Launch<'_> {
 }
 
 impl Work<'_> {
+    /// A process of a scheduler's starts no program to ask for a unit.
+    fn holders(&self) -> Holders {
+        Holders { schedulers: self.schedulers, units: None }
+    }
+
     fn look_at(&mut self, roll: &mut Roll, turn: Turn) {
         let Turn { entries, closely } = turn;
         let mut living: BTreeSet<Owner> = BTreeSet::new();
@@ -122,7 +128,7 @@ impl Work<'_> {
                 Kind::Step => {
                     let soon = self.deadline.min(Instant::now() + PATIENCE_EACH);
                     let levels = levels(&entry);
-                    match reap_one(self.host, self.records, &levels, self.who.holders(self.schedulers), soon) {
+                    match reap_one(self.host, self.records, &levels, self.holders(), soon) {
                         Err(_) => {
                             again.push((at, entry));
                             false
@@ -140,14 +146,15 @@ impl Work<'_> {
         }
         for (at, entry) in again {
             let levels = levels(&entry);
-            let outcome = reap_one(self.host, self.records, &levels, self.who.holders(self.schedulers), self.deadline);
+            let outcome = reap_one(self.host, self.records, &levels, self.holders(), self.deadline);
             if self.is_done(&entry, &levels, outcome) {
                 roll.strike(at);
             }
         }
-        let Work { host, config, schedulers, records, who, deadline, reaped } = self;
+        let Work { host, config, schedulers, records, deadline, ref mut reaped } = *self;
+        let ours = Theirs { host, config, records, is_launch: true, deadline };
         for theirs in schedulers.iter().copied().zip(theirs) {
-            end_schedulers(host, config, records, *who, theirs, reaped, *deadline);
+            ours.end(theirs, reaped);
         }
     }
 

@@ -14,13 +14,15 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{SFlag, fstat};
 
+use super::files::{self, is_ours, link_new, unlink};
+use super::lines::field;
 use super::roll::{self, Entry, Kind};
-use super::{Owner, field, is_ours, link_new, unlink};
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts, Gpus};
 use crate::host::Host;
 use crate::job::Name;
 use crate::sys::dir::Dir;
+use crate::sys::process::Owner;
 
 /// First line of a record; another number is another release's, and not ours to understand.
 ///
@@ -228,13 +230,13 @@ pub struct JobRecords {
 impl JobRecords {
     /// Opens it in `RunDir`, making what is missing, and refuses one that others could write to.
     pub fn open(run_dir: &Path) -> Result<Self> {
-        let dir = super::make_directory(run_dir, DIRECTORY)?;
+        let dir = files::make_directory(run_dir, DIRECTORY)?;
         Ok(Self { run_dir: Dir::open(run_dir)?, dir })
     }
 
     /// As `open`, but makes nothing. `None`: nobody has written of any job.
     pub fn existing(run_dir: &Path) -> Result<Option<Self>> {
-        let Some(dir) = super::directory(run_dir, DIRECTORY)? else { return Ok(None) };
+        let Some(dir) = files::directory(run_dir, DIRECTORY)? else { return Ok(None) };
         Ok(Some(Self { run_dir: Dir::open(run_dir)?, dir }))
     }
 

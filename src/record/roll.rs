@@ -19,7 +19,7 @@ use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::sys::uio::{pread, pwrite};
 
-use super::{link_new, unlink};
+use super::files::{link_new, unlink};
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
@@ -434,7 +434,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::Records;
+    use crate::record::files::open_run_dir;
 
     const BOOT: &str = "b-1";
 
@@ -446,7 +446,7 @@ mod tests {
     impl Site {
         fn new() -> Self {
             let temp = tempfile::tempdir().unwrap();
-            let dir = Records::open(&temp.path().join("run")).unwrap().into_dir();
+            let dir = open_run_dir(&temp.path().join("run")).unwrap();
             Roll::begin(&dir, BOOT).unwrap().complete(&dir, &[]);
             Self { _temp: temp, dir }
         }

@@ -22,8 +22,10 @@ use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::JobKey;
+use crate::record::files::{self, open_run_dir};
+use crate::record::header::Header;
+use crate::record::lines::field;
 use crate::record::roll::{self, Entry, Kind};
-use crate::record::{self, Header, Records, field};
 use crate::scheduler::{Placement, Scheduler, placement};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
@@ -298,13 +300,13 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 impl TrackedRecords {
     /// Opens it in `RunDir`, making what is missing.
     pub fn open(run_dir: &Path) -> Result<Self> {
-        let dir = record::make_directory(run_dir, DIRECTORY)?;
+        let dir = files::make_directory(run_dir, DIRECTORY)?;
         Ok(Self { run_dir: Dir::open(run_dir)?, dir })
     }
 
     /// As `open`, but makes nothing. `None`: no step has been without a fence.
     pub fn existing(run_dir: &Path) -> Result<Option<Self>> {
-        let Some(dir) = record::directory(run_dir, DIRECTORY)? else { return Ok(None) };
+        let Some(dir) = files::directory(run_dir, DIRECTORY)? else { return Ok(None) };
         Ok(Some(Self { run_dir: Dir::open(run_dir)?, dir }))
     }
 
@@ -338,10 +340,10 @@ impl TrackedRecords {
 
     fn put(&self, name: &str, tracked: &Tracked) -> Result<()> {
         // Of one who died here.
-        record::unlink(&self.dir, NEW)?;
-        record::link_new(&self.dir, NEW, &tracked.to_string())?;
+        files::unlink(&self.dir, NEW)?;
+        files::link_new(&self.dir, NEW, &tracked.to_string())?;
         renameat(&self.dir, NEW, &self.dir, name).map_err(|errno| {
-            let _ = record::unlink(&self.dir, NEW);
+            let _ = files::unlink(&self.dir, NEW);
             Error::os("write the record", self.dir.path().join(name), errno)
         })
     }
@@ -349,14 +351,14 @@ impl TrackedRecords {
     /// Removes what somebody has left who died while he wrote.
     pub fn tidy(&self) -> Result<()> {
         match Lock::try_on(&self.dir, ".")? {
-            Some(_lock) if self.dir.has(NEW) => record::unlink(&self.dir, NEW),
+            Some(_lock) if self.dir.has(NEW) => files::unlink(&self.dir, NEW),
             _ => Ok(()),
         }
     }
 
     /// The one of this name.
     pub fn read(&self, name: &str) -> Result<Option<Tracked>> {
-        match record::read(&self.dir, name)? {
+        match files::read(&self.dir, name)? {
             Some(text) => Tracked::parse(&text).map(Some).map_err(|error| error.at(self.dir.path().join(name))),
             None => Ok(None),
         }
@@ -364,7 +366,7 @@ impl TrackedRecords {
 
     /// Forgets one. No error when it was forgotten before.
     pub fn forget(&self, tracked: &Tracked) -> Result<()> {
-        record::unlink(&self.dir, &Self::file_name(tracked))
+        files::unlink(&self.dir, &Self::file_name(tracked))
     }
 
     /// All that are understood; others are another release's.
@@ -432,14 +434,14 @@ pub(crate) const WATCHER: &str = "hold.lock";
 
 /// For as long as it is kept, others leave to us what they cannot see. `None`: another process has it.
 pub fn watch(run_dir: &Path) -> Result<Option<Lock>> {
-    let run_dir = Records::open(run_dir)?.into_dir();
+    let run_dir = open_run_dir(run_dir)?;
     run_dir.ensure(WATCHER)?;
     Lock::try_on(&run_dir, WATCHER)
 }
 
 /// Whether `jobfence hold` runs, and so reads the environments of processes before a step is forgotten.
 pub fn is_watched(run_dir: &Path) -> bool {
-    Records::open(run_dir).and_then(|records| Lock::is_held(&records.into_dir(), WATCHER)).unwrap_or(false)
+    open_run_dir(run_dir).and_then(|dir| Lock::is_held(&dir, WATCHER)).unwrap_or(false)
 }
 
 /// What became of one.

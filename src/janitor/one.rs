@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! One record: the step of a holder that has gone is removed, and its name is free.
+
+use std::time::Instant;
+
+use super::holders::Holders;
+use super::reaped::{Outcome, PATIENCE_AT_LAUNCH};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::fence::{self, Freed, Opening};
+use crate::host::Host;
+use crate::job::JobKey;
+use crate::record::Records;
+use crate::scheduler::Schedulers;
+
+/// What a fence is made of, where this janitor frees its name, and no daemon is known.
+pub fn opening<'a>(host: &'a Host, config: &'a Config, schedulers: Schedulers, key: &'a JobKey) -> Opening<'a> {
+    Opening { host, config, schedulers, key, more: &[], daemon: None, free: free_name, holder: None, run: 1 }
+}
+
+/// For a launch that wants this name.
+fn free_name(opening: &Opening<'_>, records: &Records, levels: &[String]) -> Result<Freed> {
+    let holders = Holders { schedulers: opening.schedulers, units: None };
+    reap_one(opening.host, records, levels, holders, Instant::now() + PATIENCE_AT_LAUNCH).map(|outcome| match outcome {
+        Outcome::Removed | Outcome::Gone => Freed::Free,
+        Outcome::Alive | Outcome::Busy => Freed::Taken,
+    })
+}
+
+/// Looks at one record and removes its step if the owner is dead.
+pub fn reap_one(
+    host: &Host,
+    records: &Records,
+    levels: &[String],
+    holders: Holders,
+    deadline: Instant,
+) -> Result<Outcome> {
+    // Whatever release made it; only what a dead one left in this boot must be understood.
+    match records.header(levels)? {
+        None => return Ok(Outcome::Gone),
+        Some(header) if !holders.is_over(host, records, levels, &header)? => return Ok(Outcome::Alive),
+        Some(_) => {}
+    }
+    let Some(_lock) = records.lock_janitor()? else { return Ok(Outcome::Busy) };
+    // Once more under the lock: the record of a dead owner is removed only by a janitor, so this one is still the same.
+    let Some(header) = records.header(levels)? else { return Ok(Outcome::Gone) };
+    if !holders.is_over(host, records, levels, &header)? {
+        return Ok(Outcome::Alive);
+    }
+    if header.boot_id == host.boot_id {
+        if !host.has_cgroups() {
+            return Err(Error::new("no cgroups can be seen, and so not whether anything is left"));
+        }
+        let Some(record) = records.read(levels)? else { return Ok(Outcome::Gone) };
+        if let Some(owner) = fence::marked_by_another(host, &record)? {
+            log::debug!("{}: made anew by process {}, with a record elsewhere", levels.join("/"), owner.pid);
+            records.forget(levels)?;
+            return Ok(Outcome::Removed);
+        }
+        fence::open_existing(host, &record.base, levels)?.remove(host, deadline)?;
+    }
+    records.forget(levels)?;
+    Ok(Outcome::Removed)
+}

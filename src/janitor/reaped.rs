@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a janitor has done, and how long it may take.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::record::tracked;
+
+/// What became of one recorded step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its owner lives.
+    Alive,
+    /// Its owner was dead; nothing is left now.
+    Removed,
+    /// There was no record any more: its owner, or another janitor, has removed it.
+    Gone,
+    /// Another janitor is at work.
+    Busy,
+}
+
+/// How long whoever is not in a hurry gives all of it to end.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a launch may be held up by what others left.
+pub const PATIENCE_AT_LAUNCH: Duration = Duration::from_millis(200);
+
+/// How much longer at most, where so many are left that each can only be killed.
+pub const PATIENCE_WITH_MANY: Duration = Duration::from_millis(800);
+
+/// How long a step holds up the others; what does not go by then is looked at again when all have been killed.
+pub(super) const PATIENCE_EACH: Duration = Duration::from_millis(20);
+
+/// What a janitor did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// What was removed: steps by their directories.
+    pub removed: Vec<String>,
+    /// Steps whose owner is alive.
+    pub alive: usize,
+    /// Steps at which another janitor is at work.
+    pub busy: usize,
+    /// What could not be removed, and why.
+    pub failed: Vec<String>,
+}
+
+impl Reaped {
+    pub(super) fn count(&mut self, levels: &[String], outcome: Result<Outcome>) {
+        let name = levels.join("/");
+        match outcome {
+            Ok(Outcome::Alive) => self.alive += 1,
+            Ok(Outcome::Removed) => self.removed.push(name),
+            Ok(Outcome::Gone) => {}
+            Ok(Outcome::Busy) => self.busy += 1,
+            Err(error) => self.failed.push(format!("{name}: {error}")),
+        }
+    }
+
+    pub(super) fn count_tracked(&mut self, tracked: &tracked::Tracked, outcome: Result<tracked::Outcome>) {
+        match outcome {
+            Ok(tracked::Outcome::Alive) => self.alive += 1,
+            Ok(tracked::Outcome::Watched(0) | tracked::Outcome::Ended(0)) => {}
+            Ok(tracked::Outcome::Watched(count) | tracked::Outcome::Ended(count)) => {
+                self.removed.push(format!("{} ({count} processes without a fence)", tracked.name()));
+            }
+            Err(error) => self.failed.push(format!("{}: {error}", tracked.name())),
+        }
+    }
+
+    /// Takes down why not everything could be looked at: the first reason, which is mostly that of the others, too.
+    pub(super) fn note_unseen(&mut self, unseen: &[Error]) {
+        self.failed.extend(unseen.first().map(|first| format!("not everything could be looked at: {first}")));
+    }
+
+    /// Says in the log what was done; nothing if nothing was.
+    pub fn log(&self) {
+        for step in &self.removed {
+            log::info!("removed {step}, which a dead step daemon left");
+        }
+        for failure in &self.failed {
+            log::error!("cannot remove what a dead step daemon left: {failure}");
+        }
+    }
+}

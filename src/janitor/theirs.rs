@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What dead steps have left in a scheduler's own directories.
+
+use std::time::Instant;
+
+use super::reaped::{PATIENCE_EACH, PATIENCE_WITH_MANY, Reaped};
+use crate::config::Config;
+use crate::error::Result;
+use crate::host::Host;
+use crate::record::{Record, Records};
+use crate::scheduler::{Found, LeftShell, LeftStep, Scheduler};
+
+/// Whether who left a mark with this text is certainly dead.
+pub fn is_wanted(host: &Host, mark: &str) -> Result<Option<bool>> {
+    Record::parse(mark).ok().map(|record| record.is_left_behind(host)).transpose()
+}
+
+/// How it is ended and removed.
+#[derive(Debug, Clone, Copy)]
+pub struct Theirs<'a> {
+    /// Where.
+    pub host: &'a Host,
+    /// Whether they are removed, too.
+    pub config: &'a Config,
+    /// Two janitors would only be in each other's way.
+    pub records: &'a Records,
+    /// Whether a step waits: it has been held up for long enough by the deadline, and it is tried again at the end of the step.
+    pub is_launch: bool,
+    /// Until when it is waited for.
+    pub deadline: Instant,
+}
+
+/// A step of which all processes were told to end.
+struct Ended {
+    step: Box<dyn LeftStep>,
+    was_inhabited: bool,
+    /// Whether some may not have ended yet.
+    is_inhabited: bool,
+}
+
+impl Theirs<'_> {
+    /// Ends what was found of a scheduler's dead steps, and removes it.
+    pub fn end(&self, (scheduler, found): (&dyn Scheduler, Found), reaped: &mut Reaped) {
+        let Found { marked, shells, unseen, others: _ } = found;
+        reaped.note_unseen(&unseen);
+        if let Err(error) = self.end_unless_alive(scheduler, marked, &shells, reaped) {
+            reaped.failed.push(error.to_string());
+        }
+    }
+
+    fn end_unless_alive(
+        &self,
+        scheduler: &dyn Scheduler,
+        mut steps: Vec<Box<dyn LeftStep>>,
+        shells: &[Box<dyn LeftShell>],
+        reaped: &mut Reaped,
+    ) -> Result<()> {
+        // After the marks were read, and once for all of them.
+        let daemons = if steps.is_empty() { Vec::new() } else { scheduler.daemons(&self.host.proc)? };
+        steps.retain(|step| !step.is_alive(self.host, &daemons));
+        if steps.is_empty() && shells.is_empty() {
+            return Ok(());
+        }
+        let Some(_lock) = self.records.lock_janitor()? else { return Ok(()) };
+        for ended in self.end_each(steps, reaped) {
+            self.remove(ended, reaped);
+        }
+        if self.config.reap_scheduler_leftovers {
+            self.remove_shells(shells, reaped);
+        }
+        Ok(())
+    }
+
+    /// Each is ended, whatever the time is, before anybody is waited for.
+    fn end_each(&self, steps: Vec<Box<dyn LeftStep>>, reaped: &mut Reaped) -> Vec<Ended> {
+        let mut all = Vec::new();
+        for step in steps {
+            if self.is_launch && Instant::now() >= self.deadline + PATIENCE_WITH_MANY {
+                reaped.failed.push(format!("{}: there was no time left for it", step.path()));
+                continue;
+            }
+            let done = step.end(self.host, self.deadline.min(Instant::now() + PATIENCE_EACH));
+            let (was_inhabited, is_inhabited) = done.map_or((true, true), |was_inhabited| (was_inhabited, false));
+            all.push(Ended { step, was_inhabited, is_inhabited });
+        }
+        all
+    }
+
+    fn remove(&self, ended: Ended, reaped: &mut Reaped) {
+        let Ended { step, was_inhabited, is_inhabited } = ended;
+        if self.is_late() {
+            return reaped.failed.push(format!("{}: there was no time left for it", step.path()));
+        }
+        let ended = if is_inhabited { step.end(self.host, self.deadline) } else { Ok(was_inhabited) };
+        let removes = self.config.reap_scheduler_leftovers;
+        let done = ended
+            .and_then(|was_inhabited| if removes { step.remove(self.host, self.deadline) } else { Ok(was_inhabited) });
+        match done {
+            Ok(true) if removes => reaped.removed.push(step.path()),
+            Ok(true) => reaped.removed.push(format!("the processes in {}", step.path())),
+            Ok(false) => {}
+            Err(error) => reaped.failed.push(format!("{}: {error}", step.path())),
+        }
+    }
+
+    fn remove_shells(&self, shells: &[Box<dyn LeftShell>], reaped: &mut Reaped) {
+        for shell in shells {
+            if self.is_late() {
+                // Nobody is in them.
+                return reaped.failed.push(format!("{}: there was no time left for it and the like", shell.path()));
+            }
+            match shell.remove(self.deadline) {
+                Ok(true) => reaped.removed.push(shell.path()),
+                Ok(false) => {}
+                Err(error) => reaped.failed.push(format!("{}: {error}", shell.path())),
+            }
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.is_launch && Instant::now() >= self.deadline
+    }
+}

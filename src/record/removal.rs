@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `RunDir` goes, with all kinds of records.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::files::{checked, checked_run_dir, unlink};
+use super::steps::{LIMITS, NEW, Records};
+use super::{job, roll, tracked};
+use crate::error::Result;
+use crate::sys::dir::Dir;
+
+impl Records {
+    /// Removes `RunDir`, with what is in it when no step is recorded. `Ok(false)`: there is more in it.
+    pub fn remove(path: &Path) -> Result<bool> {
+        let (parent, name) = match (path.parent().map(Dir::open), path.file_name()) {
+            (Some(Ok(parent)), Some(name)) if parent.child(name).is_ok() => (parent, name),
+            _ => return Ok(true),
+        };
+        let dir = checked_run_dir(parent.child(name)?)?;
+        for records in [job::DIRECTORY, tracked::DIRECTORY, roll::DIRECTORY, NEW] {
+            if let Ok(records) = dir.child(records).and_then(checked) {
+                records.list(false)?.iter().try_for_each(|record| unlink(&records, record))?;
+            }
+            dir.remove(records)?;
+        }
+        // The last one is of earlier releases.
+        for name in [LIMITS, tracked::WATCHER, "whole"] {
+            dir.remove(name)?;
+        }
+        match parent.remove(name) {
+            Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOTEMPTY | Errno::EEXIST)) => Ok(false),
+            removed => removed.map(|_| true),
+        }
+    }
+}

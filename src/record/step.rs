@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The record of one step: who has made which directories.
+
+use std::fmt;
+
+use super::header::{Header, SHARED, VERSION};
+use super::lines::field;
+use super::roll::{Entry, Kind};
+use super::shared::Shared;
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::job::{Id, JobKey, Name};
+use crate::sys::process::Owner;
+
+/// What a record says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// `/proc/sys/kernel/random/boot_id`: what another boot left has no processes and no directories.
+    pub boot_id: String,
+    /// The pid namespace in which the owner's pid means something, as `/proc/self/ns/pid` names it.
+    pub pid_namespace: String,
+    /// Who made the directories and will remove them.
+    pub owner: Owner,
+    /// Our directory in each hierarchy, below which the others are.
+    pub base: String,
+    /// The directories below it, outermost first; the last is the step's.
+    pub levels: Vec<String>,
+    /// What other processes need that go on with it; `None`: there are none, and the owner is the one that has opened it.
+    pub shared: Option<Box<Shared>>,
+}
+
+impl Record {
+    /// Its first lines.
+    pub fn header(&self) -> Header {
+        let (boot_id, pid_namespace) = (self.boot_id.clone(), self.pid_namespace.clone());
+        Header { version: self.version().to_owned(), boot_id, pid_namespace, owner: self.owner }
+    }
+
+    fn version(&self) -> &'static str {
+        if self.shared.is_some() { SHARED } else { VERSION }
+    }
+
+    /// What the directories are marked with: less than the record, since there is room for little, and it is never changed.
+    pub fn mark(&self) -> String {
+        let mut mark = self.clone();
+        if let Some(shared) = &mut mark.shared {
+            shared.plan = None;
+        }
+        mark.to_string()
+    }
+
+    /// Whether the same process has made both.
+    pub fn is_by_same(&self, other: &Self) -> bool {
+        let opener = |record: &Self| record.shared.as_ref().map(|shared| shared.opener);
+        (self.owner, opener(self)) == (other.owner, opener(other))
+    }
+
+    /// Whether it is the one that another process has read, and not another's of the same name.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same = match (&self.shared, &other.shared) {
+            (Some(ours), Some(theirs)) => ours.is_same(theirs),
+            (None, None) => true,
+            _ => false,
+        };
+        same && (self.owner, &self.boot_id, &self.levels) == (other.owner, &other.boot_id, &other.levels)
+    }
+
+    /// Its line in the roll.
+    pub fn entry(&self) -> Entry {
+        self.header().entry(Kind::Step, file_name(&self.levels))
+    }
+
+    /// The job's user.
+    pub fn uid(&self) -> Option<u32> {
+        self.levels.iter().rev().nth(2)?.strip_prefix("uid_")?.parse().ok()
+    }
+
+    /// Whose step it is.
+    pub fn key(&self) -> Option<JobKey> {
+        let node = self.levels.len().checked_sub(4).and_then(|at| self.levels.get(at));
+        let node = node.map(Name::new).transpose().ok()?;
+        Some(JobKey { node, uid: self.uid()?, job: self.job()?, step: self.step()? })
+    }
+
+    /// The scheduler's name of the job.
+    pub fn job(&self) -> Option<Id> {
+        if let Some(shared) = &self.shared {
+            return Some(shared.job.clone());
+        }
+        Id::of_a_name(self.levels.iter().rev().nth(1)?.strip_prefix("job_")?)
+    }
+
+    /// The scheduler's name of the step.
+    pub fn step(&self) -> Option<Id> {
+        if let Some(shared) = &self.shared {
+            return Some(shared.step.clone());
+        }
+        let step = self.levels.last()?.strip_prefix("step_")?;
+        Id::of_a_steps_name(step.split_once('.').map_or(step, |(step, _)| step))
+    }
+
+    /// Whether who left this as a mark is certainly dead. No other boot can have left one: what names another is a container's.
+    pub fn is_left_behind(&self, host: &Host) -> Result<bool> {
+        Ok(self.boot_id == host.boot_id && self.header().is_dead(host)?)
+    }
+
+    /// Understands a record. An incomplete one is an error, never a guess.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (Header { version, boot_id, pid_namespace, owner }, mut lines) = Header::split(text)?;
+        if version != VERSION && version != SHARED {
+            return Err(Error::new("a record of another release").value(version).hint(format!(
+                "the process that made it ({}) has ended, and only that release knows what it made: run its 'jobfence \
+                 reap', or end what is in the directories of this name, and remove them and the record",
+                owner.pid
+            )));
+        }
+        let bad = || Error::new("not a complete record");
+        let base = field(&mut lines, "base").filter(|base| is_relative(base)).ok_or_else(bad)?;
+        let path = field(&mut lines, "path").filter(|path| is_relative(path)).ok_or_else(bad)?;
+        let levels: Vec<String> = path.split('/').map(str::to_owned).collect();
+        if !text.ends_with('\n') {
+            return Err(bad());
+        }
+        let shared = match version == SHARED {
+            true => Some(Box::new(Shared::parse(lines).ok_or_else(bad)?)),
+            false if lines.next().is_some() => return Err(bad()),
+            false => None,
+        };
+        if levels.len() < 3 || levels.len() > 4 || !levels.last().is_some_and(|step| step.starts_with("step_")) {
+            return Err(bad());
+        }
+        Ok(Self { boot_id, pid_namespace, owner, base, levels, shared })
+    }
+}
+
+/// One or more plain names: nothing that could lead out of the tree.
+fn is_relative(path: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
+    path.split('/').all(|name| !name.is_empty() && !name.starts_with('.') && name.chars().all(plain))
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\nboot_id={}\npid_namespace={}", self.version(), self.boot_id, self.pid_namespace)?;
+        writeln!(f, "owner_pid={}\nowner_start={}", self.owner.pid, self.owner.start)?;
+        writeln!(f, "base={}\npath={}", self.base, self.levels.join("/"))?;
+        if let Some(shared) = &self.shared {
+            write!(f, "{shared}")?;
+        }
+        f.write_str("end\n")
+    }
+}
+
+/// `uid_1001,job_5,step_0`: a comma is in no name.
+pub(super) fn file_name(levels: &[String]) -> String {
+    levels.join(",")
+}

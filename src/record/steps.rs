@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The directory of the records of steps, and the rights that one process has there at a time.
+
+use std::path::Path;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::fcntl::renameat;
+use nix::sys::stat::{Mode, mkdirat};
+
+use super::files::{checked, link_new, open_run_dir, read, unlink};
+use super::header::Header;
+use super::roll::{self, Entry, Roll};
+use super::step::{Record, file_name};
+use crate::error::{Error, Result};
+use crate::job::{Id, job_dir};
+use crate::sys::dir::Dir;
+use crate::sys::lock::Lock;
+use crate::sys::process::Owner;
+
+/// The directory of records.
+#[derive(Debug)]
+pub struct Records {
+    dir: Dir,
+}
+
+/// In `RunDir`; a lock of its own, since the janitor holds that on `RunDir` for longer.
+pub(super) const LIMITS: &str = "limits.lock";
+/// In `RunDir`, for records that have no name yet.
+pub(super) const NEW: &str = "new";
+
+impl Records {
+    /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can open.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self { dir: open_run_dir(path)? })
+    }
+
+    /// See [`roll::note`].
+    pub fn note(&self, entries: &[Entry]) {
+        roll::note(&self.dir, entries);
+    }
+
+    /// See [`Roll::read`].
+    pub fn roll(&self, boot_id: &str) -> Result<Option<Roll>> {
+        Roll::read(&self.dir, boot_id)
+    }
+
+    /// The directory, for what is done to the roll.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// The owners of all steps that are recorded here, with the users of their jobs; of this pid namespace.
+    pub fn owners(&self, pid_namespace: &str) -> Result<Vec<(Owner, u32)>> {
+        let mut owners = Vec::new();
+        for levels in self.list()? {
+            let Some(header) = self.header(&levels)?.filter(|header| header.pid_namespace == pid_namespace) else {
+                continue;
+            };
+            let uid = levels.iter().rev().nth(2).and_then(|name| name.strip_prefix("uid_")?.parse().ok());
+            owners.extend(uid.map(|uid| (header.owner, uid)));
+        }
+        Ok(owners)
+    }
+
+    /// Records a step under the name of its directories. `Ok(false)`: somebody else has the name.
+    ///
+    /// The file gets its name when it is complete, and a process that dies before leaves none.
+    pub fn claim(&self, record: &Record) -> Result<bool> {
+        self.note(&[record.entry()]);
+        link_new(&self.dir, &file_name(&record.levels), &record.to_string())
+    }
+
+    /// What the record of these directories says; `None` when there is none.
+    pub fn read(&self, levels: &[String]) -> Result<Option<Record>> {
+        let name = file_name(levels);
+        match read(&self.dir, &name)? {
+            None => Ok(None),
+            Some(text) => match Record::parse(&text) {
+                Ok(record) if record.levels == levels => Ok(Some(record)),
+                Ok(_) => Err(Error::new("a record of another step than its name says:").at(self.dir.path().join(name))),
+                Err(error) => Err(error.at(self.dir.path().join(name))),
+            },
+        }
+    }
+
+    /// Who made the record of these directories, of whatever release; `None` when there is none.
+    pub fn header(&self, levels: &[String]) -> Result<Option<Header>> {
+        let name = file_name(levels);
+        let Some(text) = read(&self.dir, &name)? else { return Ok(None) };
+        Header::parse(&text).map(Some).map_err(|error| error.at(self.dir.path().join(name)))
+    }
+
+    /// Writes a record in the place of what it was before, if it is still there.
+    pub fn replace(&self, record: &Record, deadline: Instant) -> Result<()> {
+        let name = file_name(&record.levels);
+        let gone = || Error::new("somebody has closed the fence meanwhile:").at(self.dir.path().join(&name));
+        let _lock = self.lock_closing(deadline)?;
+        if !self.read(&record.levels)?.is_some_and(|there| there.is_same(record)) {
+            return Err(gone());
+        }
+        let new = match mkdirat(&self.dir, NEW, Mode::from_bits_truncate(0o700)) {
+            Ok(()) | Err(Errno::EEXIST) => checked(self.dir.child(NEW)?)?,
+            Err(errno) => return Err(Error::os("make the directory", self.dir.path().join(NEW), errno)),
+        };
+        // Of one that died here.
+        unlink(&new, &name)?;
+        link_new(&new, &name, &record.to_string())?;
+        renameat(&new, name.as_str(), &self.dir, name.as_str())
+            .map_err(|errno| Error::os("write the record", self.dir.path().join(&name), errno))
+    }
+
+    /// Waits for the right to be the one that changes or removes what others may change or remove: the janitor's.
+    pub fn lock_closing(&self, deadline: Instant) -> Result<Lock> {
+        Lock::on(&self.dir, ".", deadline)
+    }
+
+    /// The records of a job that several processes share, those of another boot, too.
+    pub fn of_job(&self, job: &Id) -> Result<Vec<Record>> {
+        let dir = job_dir(job);
+        let mut found = Vec::new();
+        for levels in self.list()? {
+            if levels.iter().rev().nth(1) == Some(&dir) {
+                found.extend(self.read(&levels)?);
+            }
+        }
+        found.retain(|record| record.shared.as_ref().is_some_and(|shared| shared.job == *job));
+        Ok(found)
+    }
+
+    /// Forgets the step with these directories. No error when it was forgotten before.
+    pub fn forget(&self, levels: &[String]) -> Result<()> {
+        unlink(&self.dir, &file_name(levels))
+    }
+
+    /// The directories of every recorded step, unordered.
+    pub fn list(&self) -> Result<Vec<Vec<String>>> {
+        let names = self.dir.list(false)?;
+        Ok(names.iter().map(|name| name.split(',').map(str::to_owned).collect()).collect())
+    }
+
+    /// Asks for the right to be the one janitor. `None`: another one is at work, and will do the same.
+    pub fn lock_janitor(&self) -> Result<Option<Lock>> {
+        Lock::try_on(&self.dir, ".")
+    }
+
+    /// Waits for the right to change the limits of jobs: a quota is read and then lowered, and between the two nobody else
+    /// may write. It is held for less than a millisecond, unless the kernel takes longer for one of the writes.
+    pub fn lock_limits(&self, deadline: Instant) -> Result<Lock> {
+        match Lock::on(&self.dir, LIMITS, deadline) {
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
+                self.dir.ensure(LIMITS)?;
+                Lock::on(&self.dir, LIMITS, deadline)
+            }
+            lock => lock,
+        }
+    }
+}
