@@ -321,6 +321,38 @@ bytearray(80 << 20)";
     assert!(site.is_clean());
 }
 
+/// What the kernel lets a process's own cgroup have of processes, by its lines in `/proc/PID/cgroup`.
+fn processes_limit(cgroup: &str) -> String {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mount_of = |is_wanted: &dyn Fn(&[&str]) -> bool| {
+        let mut all = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        all.find(|words| is_wanted(words)).map(|words| words[1].to_owned())
+    };
+    let v1 = mount_of(&|words| words[2] == "cgroup" && words[3].split(',').any(|option| option == "pids"));
+    let (mount, line) = match v1 {
+        Some(mount) => (mount, cgroup.lines().find(|line| line.contains(":pids:")).unwrap()),
+        None => {
+            (mount_of(&|words| words[2] == "cgroup2").unwrap(), cgroup.lines().find(|l| l.starts_with("0::")).unwrap())
+        }
+    };
+    let path = line.splitn(3, ':').nth(2).unwrap();
+    fs::read_to_string(format!("{mount}{path}/pids.max")).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_users_section_holds_also_when_limits_change() {
+    let Some(site) = Site::new("sections") else { return };
+    let conf = site.run.path().join("sections.conf");
+    fs::write(&conf, "MaxProcesses=50\n[User=nobody]\nMaxProcesses=40\n[User=daemon]\nMaxProcesses=4\n").unwrap();
+    let config = ["--config", conf.to_str().unwrap()];
+    let limit_of = || number(&site.done(&["usage", "--job", JOB, "--json"]), "processes_limit");
+    assert!(site.open(&config).status.success());
+    assert_eq!(limit_of(), Some(40.0));
+    site.done(&[&["limit", "--job", JOB, "--cpus", "1"], config.as_slice()].concat());
+    assert_eq!(limit_of(), Some(40.0));
+    site.done(&["close", "--job", JOB]);
+}
+
 #[test]
 fn tasks_have_limits_of_their_own() {
     let Some(site) = Site::new("tasks") else { return };
@@ -331,7 +363,9 @@ fn tasks_have_limits_of_their_own() {
         let number = number.to_string();
         let words = ["attach", "--job", JOB, "--task", &number, &task.pid()];
         site.done(&words);
-        assert!(task.cgroup().contains(&format!("/step_0/task_{number}")), "{}", task.cgroup());
+        let cgroup = task.cgroup();
+        assert!(cgroup.contains(&format!("/step_0/task_{number}")), "{cgroup}");
+        assert_eq!(processes_limit(&cgroup), "5");
     }
     site.done(&["close", "--job", JOB]);
     assert!(site.is_clean());

@@ -22,7 +22,7 @@ use crate::record::holder::Holder;
 use crate::record::{Record, Records};
 use crate::requests::Word;
 use crate::scheduler::all::ALL;
-use crate::sys::process::{self, Handle, Owner};
+use crate::sys::process::{self, Owner};
 
 /// How long a fence may take to stop, or to go on.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
@@ -210,8 +210,10 @@ pub fn attach(
     };
     launch::answer(loaded, resolve, |resolved, (host, record)| {
         let mut fence = go_on(&host, &resolved.config, &record)?;
-        for (index, pid) in pids.iter().copied().enumerate() {
-            let (id, _handle) = check_process(&host, fence.key(), pid, of_anybody)?;
+        // Before any is moved: all of them come in, or none.
+        let check = |pid: &i32| check_process(&host, fence.key(), *pid, of_anybody);
+        let ids: Vec<Owner> = pids.iter().map(check).collect::<Result<_>>()?;
+        for (index, (pid, id)) in pids.iter().copied().zip(ids).enumerate() {
             let joining = Joining { pid, task, is_first: index == 0 };
             launch::attach(&mut fence, &host, &resolved.config, &Word::default(), joining)?;
             if !id.is_alive(&host.proc)? {
@@ -222,21 +224,20 @@ pub fn attach(
     })
 }
 
-/// Whose process it is. While the handle is open, its number is given to no other that could be taken for it.
-fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Result<(Owner, Handle)> {
+/// Whether it may come in. Its number can be given to another process before it is moved, which the caller sees afterwards.
+fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Result<Owner> {
     let gone = || Error::new("there is no such process:").value(pid);
     if pid <= 1 || pid == Pid::this().as_raw() {
         return Err(Error::new("this process cannot be put into a job's fence:").value(pid));
     }
     let id = Owner::of(&host.proc, pid)?.ok_or_else(gone)?;
-    let handle = Handle::open(&host.proc, id)?.ok_or_else(gone)?;
     let uid = process::uid(&host.proc, pid).ok_or_else(gone)?;
     if uid != key.uid && !of_anybody {
         return Err(Error::new(format!("process {pid} is not of the job's user:"))
             .value(format!("uid {uid}, not {}", key.uid))
             .hint("with --any-user it is put in all the same"));
     }
-    Ok((id, handle))
+    Ok(id)
 }
 
 /// What each of these fences has used, and may use. Empty: there is none.
@@ -246,45 +247,43 @@ pub fn usage(config: &Config, which: &Which) -> Result<Vec<Seen>> {
     records(config, which)?.iter().map(one).collect()
 }
 
-/// Stops all processes of these fences, or lets them go on. Returns whose.
-pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<Vec<JobKey>> {
+/// Stops all processes of these fences, or lets them go on. An error of one does not keep it from the others.
+pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
     let host = Host::read(config)?;
     let found = records(config, which)?;
     if found.is_empty() {
         return Err(none(which));
     }
-    found
-        .iter()
-        .map(|record| {
-            let fence = go_on(&host, config, record)?;
-            let deadline = Instant::now() + FREEZE_PATIENCE;
-            if is_frozen {
-                fence.freeze(deadline)?
-            } else {
-                fence.thaw(deadline)?
-            }
-            Ok(fence.key().clone())
-        })
-        .collect()
+    let one = |record: &Record| {
+        let fence = go_on(&host, config, record)?;
+        let deadline = Instant::now() + FREEZE_PATIENCE;
+        if is_frozen { fence.freeze(deadline) } else { fence.thaw(deadline) }
+    };
+    found.iter().map(one).fold(Ok(()), Result::and)
 }
 
-/// Ends what is left in these fences and removes them. Empty: there is none, which is what was wanted.
-pub fn close(config: &Config, which: &Which) -> Result<Vec<Closed>> {
+/// Whose job it is that has these fences.
+pub fn uid_of(config: &Config, which: &Which) -> Result<Option<u32>> {
+    Ok(records(config, which)?.first().and_then(Record::uid))
+}
+
+/// Ends what is left in these fences and removes them: what became of each, whatever became of the others. Empty: there is none, which is
+/// what was wanted.
+pub fn close(config: &Config, which: &Which) -> Result<Vec<Result<Closed>>> {
     let host = Host::read(config)?;
-    records(config, which)?
-        .into_iter()
-        .map(|record| {
-            let seen = resumed(&host, config, &record).map(|fence| see(&fence, &record)).ok();
-            let deadline = Instant::now() + config.cleanup_timeout;
-            let closed = resume::close(&host, ALL, Records::open(&config.run_dir)?, &record, deadline)?;
-            let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
-            Ok(match (closed, seen) {
-                (resume::Closed::AnotherBoot, _) => Closed::AnotherBoot(key()?),
-                (resume::Closed::Removed, Some(seen)) => Closed::Removed(Box::new(seen)),
-                (resume::Closed::Removed, None) => Closed::Unseen(key()?),
-            })
-        })
-        .collect()
+    Ok(records(config, which)?.iter().map(|record| close_one(&host, config, record)).collect())
+}
+
+fn close_one(host: &Host, config: &Config, record: &Record) -> Result<Closed> {
+    let seen = resumed(host, config, record).map(|fence| see(&fence, record)).ok();
+    let deadline = Instant::now() + config.cleanup_timeout;
+    let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
+    let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
+    Ok(match (closed, seen) {
+        (resume::Closed::AnotherBoot, _) => Closed::AnotherBoot(key()?),
+        (resume::Closed::Removed, Some(seen)) => Closed::Removed(Box::new(seen)),
+        (resume::Closed::Removed, None) => Closed::Unseen(key()?),
+    })
 }
 
 /// What it has used, in one line.

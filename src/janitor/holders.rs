@@ -63,10 +63,13 @@ const LONGEST_ANSWER: u64 = 4096;
 
 /// Asks systemd, with a program; only for commands of ours.
 pub fn ask_systemd(name: &str, invocation: &str) -> Runs {
-    let programs = ["/usr/bin/systemctl", "/bin/systemctl"];
-    let Some(program) = programs.into_iter().find(|program| Path::new(program).exists()) else { return Runs::Unknown };
-    answer_of(Path::new(program), name, Instant::now() + ANSWER_WITHIN)
+    systemctl()
+        .and_then(|program| answer_of(program, name, Instant::now() + ANSWER_WITHIN))
         .map_or(Runs::Unknown, |text| understand(&text, invocation))
+}
+
+fn systemctl() -> Option<&'static Path> {
+    ["/usr/bin/systemctl", "/bin/systemctl"].map(Path::new).into_iter().find(|program| program.exists())
 }
 
 /// The invocation of a unit that is active now; only for commands of ours.
@@ -76,8 +79,8 @@ pub fn invocation_of(name: &str) -> Result<String> {
             .value(name)
             .hint("'systemctl show' says what state it is in; or name a process, as pid:N")
     };
-    let program = Path::new("/usr/bin/systemctl");
-    let text = answer_of(program, name, Instant::now() + ANSWER_WITHIN)
+    let text = systemctl()
+        .and_then(|program| answer_of(program, name, Instant::now() + ANSWER_WITHIN))
         .ok_or_else(|| failed("systemd does not answer about the unit"))?;
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     match (value("ActiveState"), value("InvocationID")) {

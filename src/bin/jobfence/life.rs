@@ -11,6 +11,8 @@ use jobfence::job::{Cpus, Id};
 use jobfence::launch::Answer;
 use jobfence::requests::{Requests, Word};
 
+use nix::unistd::User;
+
 use crate::asked::{self, Asked};
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
@@ -149,8 +151,16 @@ pub fn attach(options: &Attach) -> Result<ExitCode, Failure> {
 /// Changes limits.
 pub fn limit(options: &Limit) -> Result<ExitCode, Failure> {
     require_root("'jobfence limit'")?;
-    let granted = options.grant.read(Facts::default())?;
-    answered(life::limit(options.fences.configured.load(), &options.fences.which(), &granted), |_| ())
+    let (loaded, which) = (options.fences.configured.load(), options.fences.which());
+    let mut granted = options.grant.read(Facts::default())?;
+    if let Ok(loaded) = &loaded
+        && let Some(uid) = life::uid_of(&loaded.config, &which)?
+    {
+        let name = User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
+        granted.facts = Facts { uid: Fact::Known(uid), user: Fact::from(name), ..granted.facts };
+        asked::know_groups(&mut granted.facts, &loaded.asked());
+    }
+    answered(life::limit(loaded, &which, &granted), |_| ())
 }
 
 /// Says what was used.
@@ -185,26 +195,37 @@ pub fn close(options: &Close) -> Result<ExitCode, Failure> {
     require_root("'jobfence close'")?;
     let which = options.fences.which();
     let closed = life::close(&options.fences.configured.load()?.config, &which)?;
+    let mut has_failed = false;
     for one in &closed {
         match one {
-            Closed::Removed(seen) => {
-                tell(seen);
-                if options.verbose {
-                    println!("{}", life::in_words(seen));
-                }
+            Err(error) => {
+                eprintln!("jobfence: {error}");
+                has_failed = true;
             }
-            Closed::Unseen(key) => {
-                eprintln!("jobfence: {key}: what it used is not known, since its fence was not whole")
-            }
-            Closed::AnotherBoot(key) => {
-                eprintln!("jobfence: {key}: the machine has booted since; only its record was left")
-            }
+            Ok(one) => say_closed(one, options.verbose),
         }
     }
     if closed.is_empty() {
         eprintln!("jobfence: there is no fence of job {}: nothing to close", which.job);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn say_closed(closed: &Closed, is_verbose: bool) {
+    match closed {
+        Closed::Removed(seen) => {
+            tell(seen);
+            if is_verbose {
+                println!("{}", life::in_words(seen));
+            }
+        }
+        Closed::Unseen(key) => {
+            eprintln!("jobfence: {key}: what it used is not known, since its fence was not whole");
+        }
+        Closed::AnotherBoot(key) => {
+            eprintln!("jobfence: {key}: the machine has booted since; only its record was left");
+        }
+    }
 }
 
 impl Fences {
