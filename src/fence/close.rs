@@ -66,7 +66,9 @@ impl Fence {
         if done.is_ok() {
             self.weigh_user(deadline);
             if self.claim.is_recorded {
-                done = self.claim.records.forget(&self.ours.levels);
+                let (records, levels) = (&self.claim.records, &self.ours.levels);
+                let is_shared = self.claim.shared.is_some();
+                done = if is_shared { records.forget_shared(levels) } else { records.forget(levels) };
             }
         }
         // Whoever stays in ours does not save those in the scheduler's.

@@ -151,7 +151,7 @@ pub fn close(
     if record.boot_id != host.boot_id {
         let _lock = records.lock_closing(deadline)?;
         if records.read(&record.levels)?.is_some_and(|there| there.is_same(record)) {
-            records.forget(&record.levels)?;
+            records.forget_shared(&record.levels)?;
         }
         return Ok(Closed::AnotherBoot);
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::fence::{self, Freed, Opening};
 use crate::host::Host;
 use crate::job::JobKey;
-use crate::record::Records;
+use crate::record::{Header, Records};
 use crate::scheduler::Schedulers;
 
 /// What a fence is made of, where this janitor frees its name, and no daemon is known.
@@ -54,11 +54,15 @@ pub fn reap_one(
         let Some(record) = records.read(levels)? else { return Ok(Outcome::Gone) };
         if let Some(owner) = fence::marked_by_another(host, &record)? {
             log::debug!("{}: made anew by process {}, with a record elsewhere", levels.join("/"), owner.pid);
-            records.forget(levels)?;
+            forget(records, levels, &header)?;
             return Ok(Outcome::Removed);
         }
         fence::open_existing(host, &record.base, levels)?.remove(host, deadline)?;
     }
-    records.forget(levels)?;
+    forget(records, levels, &header)?;
     Ok(Outcome::Removed)
+}
+
+fn forget(records: &Records, levels: &[String], header: &Header) -> Result<()> {
+    if header.is_shared() { records.forget_shared(levels) } else { records.forget(levels) }
 }

@@ -133,6 +133,16 @@ impl Records {
         unlink(&self.dir, &file_name(levels))
     }
 
+    /// The same of one that several processes share: whoever was about to replace it may have died.
+    pub fn forget_shared(&self, levels: &[String]) -> Result<()> {
+        match self.dir.child(NEW) {
+            Ok(new) => unlink(&new, &file_name(levels))?,
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+        self.forget(levels)
+    }
+
     /// The directories of every recorded step, unordered.
     pub fn list(&self) -> Result<Vec<Vec<String>>> {
         let names = self.dir.list(false)?;

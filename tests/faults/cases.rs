@@ -19,6 +19,7 @@ use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 
 mod calls;
+mod life;
 mod site;
 mod table;
 mod trace;

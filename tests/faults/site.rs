@@ -84,7 +84,7 @@ pub struct Site<'a> {
     undisturbed: Vec<String>,
     pub configuration: PathBuf,
     temp: tempfile::TempDir,
-    base: Base,
+    pub base: Base,
     slurms: Vec<(&'static str, PathBuf)>,
     /// As `jobfence hold` has it.
     _watched: Option<Lock>,
