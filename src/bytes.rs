@@ -3,7 +3,7 @@
 
 /// Why a text was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum SizeError {
     /// It is no amount of bytes.
     Form,
     /// It does not fit in 64 bits.
@@ -15,15 +15,15 @@ const UNITS: [(&str, u32); 4] = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
 
 /// Reads digits and a unit: K, M, G or T in any case, alone or before B or iB. A number without one is so many times `plain`; where
 /// that is `None`, there must be a unit.
-pub fn parse(text: &str, plain: Option<u64>) -> Result<u64, Refused> {
+pub fn parse(text: &str, plain: Option<u64>) -> Result<u64, SizeError> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let digits = text.strip_suffix(unit).filter(|digits| !digits.is_empty()).ok_or(Refused::Form)?;
+    let digits = text.strip_suffix(unit).filter(|digits| !digits.is_empty()).ok_or(SizeError::Form)?;
     let factor = match unit {
-        "" => plain.ok_or(Refused::Form)?,
-        _ => 1 << power(unit).ok_or(Refused::Form)?,
+        "" => plain.ok_or(SizeError::Form)?,
+        _ => 1 << power(unit).ok_or(SizeError::Form)?,
     };
-    let count: u64 = digits.parse().map_err(|_| Refused::Overflow)?;
-    count.checked_mul(factor).ok_or(Refused::Overflow)
+    let count: u64 = digits.parse().map_err(|_| SizeError::Overflow)?;
+    count.checked_mul(factor).ok_or(SizeError::Overflow)
 }
 
 fn power(unit: &str) -> Option<u32> {
@@ -72,11 +72,11 @@ mod tests {
         }
         assert_eq!([parse("30", Some(1)), parse("30", Some(1 << 20))], [Ok(30), Ok(30 << 20)]);
         for text in ["", "M", "30B", "30iB", "1.5G", "-1M", "+1M", "1 M", " 1M", "1M ", "1MiBs", "1P", "٣M", "1Ｍ"] {
-            assert_eq!(parse(text, Some(1)), Err(Refused::Form), "{text:?}");
+            assert_eq!(parse(text, Some(1)), Err(SizeError::Form), "{text:?}");
         }
-        assert_eq!(parse("30", None), Err(Refused::Form));
+        assert_eq!(parse("30", None), Err(SizeError::Form));
         for text in ["16777216T", "18446744073709551616", "99999999999999999999K"] {
-            assert_eq!(parse(text, Some(1)), Err(Refused::Overflow), "{text:?}");
+            assert_eq!(parse(text, Some(1)), Err(SizeError::Overflow), "{text:?}");
         }
     }
 

@@ -83,7 +83,7 @@ impl Facts {
 
 /// Of what sections speak, so that nothing else need be found out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct FactsNeeded {
     /// The partition, the QOS or the account.
     pub job: bool,
     /// The user's name.

@@ -3,7 +3,7 @@
 
 use crate::cgroup::handing_down::not_given;
 use crate::cgroup::kernel::LoadedScheduler;
-use crate::cgroup::layout::{Hierarchy, Kind, Layout, V1_IO};
+use crate::cgroup::layout::{Hierarchy, Layout, LayoutKind, V1_IO};
 use crate::config::Config;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
@@ -128,11 +128,11 @@ impl Host {
         }
         let error = Error::new(format!("the {controller} controller is in no cgroup hierarchy of this host"));
         Some(match self.layout.kind() {
-            Kind::Unified => error.hint(format!(
+            LayoutKind::Unified => error.hint(format!(
                 "it is missing from cgroup.controllers at the root: remove cgroup_disable={controller} from the kernel's \
                  command line, or switch the limit off in jobfence.conf"
             )),
-            Kind::Hybrid | Kind::Legacy => {
+            LayoutKind::Hybrid | LayoutKind::Legacy => {
                 let name = if controller == "io" { V1_IO } else { controller };
                 error.hint(format!("mount it (mount -t cgroup -o {name} …), or switch the limit off in jobfence.conf"))
             }

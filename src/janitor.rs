@@ -12,7 +12,7 @@ use crate::fence;
 use crate::host::Host;
 use crate::job::Name;
 use crate::record::job::{JobId, JobRecords};
-use crate::record::roll::{Entry, Kind, Roll, State};
+use crate::record::roll::{Entry, EntryKind, Roll, State};
 use crate::record::tracked::{self, Others, TrackedRecords};
 use crate::record::{Header, Record, Records};
 use crate::scheduler::Schedulers;
@@ -27,7 +27,7 @@ pub use holders::{AskUnit, Holders, ask_systemd, invocation_of};
 pub use launch::{LOOKS, LOOKS_WHERE_WATCHED, Launch};
 pub use one::{opening, reap_one};
 use reaped::PATIENCE_EACH;
-pub use reaped::{Outcome, PATIENCE, PATIENCE_AT_LAUNCH, PATIENCE_WITH_MANY, Reaped};
+pub use reaped::{PATIENCE, PATIENCE_AT_LAUNCH, PATIENCE_WITH_MANY, ReapOutcome, Reaped};
 use theirs::{Theirs, is_wanted};
 
 /// Who has the janitor come, and how much of him.
@@ -88,7 +88,7 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
         let found = scheduler.left(host, near, &|mark| is_wanted(host, mark));
         living.extend(found.others.iter().filter_map(|(mark, path)| {
             let header = Header::parse(mark).ok().filter(|header| header.boot_id == host.boot_id)?;
-            Some(header.entry(Kind::Theirs, path.to_str()?.to_owned()))
+            Some(header.entry(EntryKind::Theirs, path.to_str()?.to_owned()))
         }));
         theirs.end((*scheduler, found), &mut reaped);
     }
@@ -141,10 +141,10 @@ fn reap_records(
 ) -> Vec<Entry> {
     let mut again = Vec::new();
     let mut left = Vec::new();
-    let mut count = |levels: Vec<String>, outcome: Result<Outcome>| {
-        if !matches!(outcome, Ok(Outcome::Removed | Outcome::Gone)) {
+    let mut count = |levels: Vec<String>, outcome: Result<ReapOutcome>| {
+        if !matches!(outcome, Ok(ReapOutcome::Removed | ReapOutcome::Gone)) {
             let header = records.header(&levels).ok().flatten();
-            left.extend(header.map(|header| header.entry(Kind::Step, levels.join(","))));
+            left.extend(header.map(|header| header.entry(EntryKind::Step, levels.join(","))));
         }
         reaped.count(&levels, outcome);
     };

@@ -13,7 +13,7 @@ use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::facts::{Facts, Gpus};
 use crate::job::{Cpus, Grant};
-use crate::requests::{Requests, Word};
+use crate::requests::{Requests, UserRequests};
 
 /// What one directory is limited to. `None`: not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -336,7 +336,7 @@ pub fn pin(plan: &mut Plan, grant: &Grant, cores: &impl CoreMap) -> Result<(), E
 }
 
 /// Lowers the limits to what was asked for; never raises one, whatever that is. What was asked for and cannot be comes back.
-pub fn obey(plan: &mut Plan, config: &Config, word: &Word) -> Vec<(Limit, Error)> {
+pub fn obey(plan: &mut Plan, config: &Config, word: &UserRequests) -> Vec<(Limit, Error)> {
     let mut errors = Vec::new();
     // The job's word binds each of its steps; a step's only the step.
     let step = word.step.clone().at_most(&word.job);
@@ -384,7 +384,7 @@ pub fn of_step<Map: CoreMap>(
     resolved: &Resolved,
     facts: &Facts,
     grant: &Grant,
-    word: &Word,
+    word: &UserRequests,
     has_tasks: bool,
     core_map: impl FnOnce() -> Result<Map, Error>,
 ) -> (Plan, Vec<(Limit, Error)>) {
@@ -660,7 +660,7 @@ mod tests {
     fn a_users_word_lowers_the_job_and_its_steps_or_a_step_alone() {
         let config = Config { max_processes: Some(100), cpu_burst: percent("50"), ..Config::default() };
         let mut lowered = plan(&config, &granted(2, 200)).0;
-        let word = Word {
+        let word = UserRequests {
             job: asked(Some(1500), Some(2000), Some(100 * MIB), Some(60)),
             step: asked(Some(500), None, Some(150 * MIB), Some(70)),
         };
@@ -674,12 +674,16 @@ mod tests {
         let io = |text| Requests { io_max: rules(text), ..Requests::default() };
         let site = Config { io_max: rules("/a rbps=5 wbps=5"), ..Config::default() };
         let mut throttled = plan(&site, &granted(2, 200)).0;
-        obey(&mut throttled, &site, &Word { job: io("/a rbps=3 wbps=9 riops=7; /b rbps=1"), step: io("/a wiops=2") });
+        obey(
+            &mut throttled,
+            &site,
+            &UserRequests { job: io("/a rbps=3 wbps=9 riops=7; /b rbps=1"), step: io("/a wiops=2") },
+        );
         assert_eq!(throttled.job.io, rules("/a rbps=3 wbps=5 riops=7; /b rbps=1"));
         assert_eq!(throttled.step.io, rules("/a rbps=3 wbps=5 riops=7 wiops=2; /b rbps=1"));
         let mut same = plan(&config, &granted(2, 200)).0;
         let more = asked(Some(64_000), Some(10_000), Some(1 << 40), Some(4096));
-        assert_eq!(obey(&mut same, &config, &Word { job: more.clone(), step: more }), []);
+        assert_eq!(obey(&mut same, &config, &UserRequests { job: more.clone(), step: more }), []);
         // Reclaim where the site has none, from the limit on: that is none.
         for limits in [&mut same.job, &mut same.step] {
             assert_eq!(limits.high.take(), limits.ram);
@@ -691,7 +695,8 @@ mod tests {
     fn a_word_limits_where_the_site_does_not() {
         let off = Config { constrain_cpu_quota: false, constrain_ram_space: false, ..Config::default() };
         let mut plan = plan(&off, &granted(2, 200)).0;
-        let word = Word { step: asked(Some(500), Some(1000), Some(50 * MIB), Some(9)), ..Word::default() };
+        let word =
+            UserRequests { step: asked(Some(500), Some(1000), Some(50 * MIB), Some(9)), ..UserRequests::default() };
         assert_eq!(obey(&mut plan, &off, &word), []);
         assert_eq!((plan.job.cpu, plan.step.cpu.unwrap().quota_us), (None, 50_000));
         // Bursts are the site's to give.
@@ -702,7 +707,7 @@ mod tests {
     fn less_than_the_kernels_least_is_said_once_with_what_can_be_had() {
         let config = Config::default();
         let mut same = plan(&config, &granted(2, 200)).0;
-        let word = Word { job: asked(Some(9), None, None, None), ..Word::default() };
+        let word = UserRequests { job: asked(Some(9), None, None, None), ..UserRequests::default() };
         let errors = obey(&mut same, &config, &word);
         assert_eq!(errors.len(), 1);
         assert!(errors[0].1.to_string().ends_with("ask for at least --cpu-limit=0.01"), "{}", errors[0].1);
@@ -793,7 +798,7 @@ mod tests {
             let before = plan(&config, &granted(granted_cpus, mib)).0;
             let mut after = before.clone();
             let word = |at: usize| asked(cpus[at], bursts[at], highs[at], pids[at]);
-            obey(&mut after, &config, &Word { job: word(0), step: word(1) });
+            obey(&mut after, &config, &UserRequests { job: word(0), step: word(1) });
             for level in [Level::User, Level::Job, Level::Step, Level::Task] {
                 let (now, was) = (after.of(level), before.of(level));
                 // As much as at_most leaves of it: nothing above what was.
@@ -853,7 +858,7 @@ mod tests {
             };
             let mut plan = plan(&config, &grant).0;
             let asked = asked(word.0, None, word.1, word.2);
-            for word in [Word::default(), Word { job: asked.clone(), step: Requests::default() }, Word { step: asked, ..Word::default() }] {
+            for word in [UserRequests::default(), UserRequests { job: asked.clone(), step: Requests::default() }, UserRequests { step: asked, ..UserRequests::default() }] {
                 obey(&mut plan, &config, &word);
                 let levels = [Level::User, Level::Job, Level::Step, Level::Task].map(|level| plan.of(level));
                 for (depth, below) in levels.iter().enumerate() {

@@ -224,14 +224,14 @@ fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
 
 /// The user's word on the step that begins, and on the job that it is part of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Word {
+pub struct UserRequests {
     /// For the job: its directory, and each of its steps.
     pub job: Requests,
     /// For the step alone.
     pub step: Requests,
 }
 
-impl Word {
+impl UserRequests {
     /// Whether it names anything that must be looked up.
     pub fn names_paths(&self) -> bool {
         !(self.job.io_max.is_empty() && self.step.io_max.is_empty())
@@ -275,7 +275,7 @@ impl Word {
     }
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for UserRequests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the job: {}; the step: {}", self.job, self.step)
     }

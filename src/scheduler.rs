@@ -47,7 +47,7 @@ pub trait Scheduler: Sync + fmt::Debug {
         whose: (u32, &str),
         is_its: &mut dyn FnMut(&str, &Dir) -> bool,
         unseen: &mut Vec<Error>,
-    ) -> Vec<Present>;
+    ) -> Vec<PresentJob>;
 
     /// Whether this process is one of its step daemons.
     fn is_daemon(&self, proc: &Dir, pid: i32) -> bool;
@@ -59,10 +59,10 @@ pub trait Scheduler: Sync + fmt::Debug {
     fn serves(&self, proc: &Dir, job: &str, step: &str) -> Result<bool>;
 
     /// Finds its own directories that bear our mark: of the same daemons as the one that is at `near`, or all there are.
-    fn left(&self, host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> Found;
+    fn left(&self, host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> LeftBehind;
 
     /// The same where a step's directory has this path, or had it: itself, and what is around it if it is gone.
-    fn left_at(&self, host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut Found);
+    fn left_at(&self, host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut LeftBehind);
 
     /// Ends what dead step daemons have left beside those that live, in no step's directory, and returns how many processes that were.
     /// Nobody `of_living`, who are known to be another step's. Why not all could be looked at is added to `unseen`.
@@ -147,7 +147,7 @@ pub struct StepDirs {
 
 /// A job's directory that is there.
 #[derive(Debug)]
-pub struct Present {
+pub struct PresentJob {
     /// That of all the user's jobs, if there is one.
     pub user: Option<PathBuf>,
     /// The job's.
@@ -158,7 +158,7 @@ pub struct Present {
 
 /// What dead daemons have left in directories of the scheduler's, and what could not be looked at.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct LeftBehind {
     /// Those that are not wanted: their marks, and where they are.
     pub others: Vec<(String, PathBuf)>,
     /// Steps' directories that are wanted.

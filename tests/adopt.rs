@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use jobfence::cgroup::layout::{Kind, Version};
+use jobfence::cgroup::layout::{LayoutKind, Version};
 use jobfence::config::Config;
-use jobfence::door::adopt::{Outcome, Pam, Request, adopt};
+use jobfence::door::adopt::{AdoptRequest, Adoption, Pam, adopt};
 use jobfence::error::Result;
 use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
@@ -83,12 +83,12 @@ impl Site {
         assert!(records.claim(&record).unwrap());
     }
 
-    fn adopt(&self, request: &Request) -> Result<Outcome> {
+    fn adopt(&self, request: &AdoptRequest) -> Result<Adoption> {
         adopt(&self.host(), &self.config, request)
     }
 
-    fn adopt_pid(&self, pid: i32) -> Result<Outcome> {
-        self.adopt(&Request { pid: Some(pid), ..Request::default() })
+    fn adopt_pid(&self, pid: i32) -> Result<Adoption> {
+        self.adopt(&AdoptRequest { pid: Some(pid), ..AdoptRequest::default() })
     }
 
     fn words(&self) -> Vec<String> {
@@ -273,10 +273,10 @@ fn a_users_process_is_moved_and_dies_with_the_step() {
     let (mut step, _batch) = (site.step(NOBODY, "1", "extern"), site.step(NOBODY, "1", "batch"));
     let mut session = Sleeper::of(NOBODY);
     let (pid, path) = (session.pid(), step.path.clone());
-    let adopted = Outcome::Adopted { pid, key: step.fence.key().clone(), path: path.clone() };
+    let adopted = Adoption::Adopted { pid, key: step.fence.key().clone(), path: path.clone() };
     assert_eq!(site.adopt_pid(pid), Ok(adopted));
     assert!(step.has(&site, pid));
-    assert_eq!(site.adopt_pid(pid), Ok(Outcome::Inside { pid, path }));
+    assert_eq!(site.adopt_pid(pid), Ok(Adoption::Inside { pid, path }));
     assert!(step.has(&site, pid));
     step.close();
     assert_eq!(session.0.wait().unwrap().signal(), Some(libc::SIGKILL));
@@ -301,7 +301,7 @@ fn the_last_job_with_a_live_extern_step_has_it() {
     assert!(new.has(&site, first.pid()));
     // Somebody asks for another one.
     let second = Sleeper::of(NOBODY);
-    site.adopt(&Request { pid: Some(second.pid()), job: Some(9), pam: None }).unwrap();
+    site.adopt(&AdoptRequest { pid: Some(second.pid()), job: Some(9), pam: None }).unwrap();
     assert!(old.has(&site, second.pid()));
     // Without its daemon, the other one is the last.
     drop(daemon);
@@ -325,9 +325,9 @@ fn a_job_that_is_just_going_leaves_the_session_to_another() {
     site.adopt_pid(session.pid()).unwrap();
     assert!(other.has(&site, session.pid()));
     // Alone it is no place to be in.
-    let only = Request { pid: Some(session.pid()), job: Some(2), pam: None };
+    let only = AdoptRequest { pid: Some(session.pid()), job: Some(2), pam: None };
     let apart = Sleeper::of(NOBODY);
-    let error = site.adopt(&Request { pid: Some(apart.pid()), ..only }).unwrap_err().to_string();
+    let error = site.adopt(&AdoptRequest { pid: Some(apart.pid()), ..only }).unwrap_err().to_string();
     assert!(error.contains("has no directory in any hierarchy"), "{error}");
     records.forget(&levels).unwrap();
 }
@@ -376,7 +376,7 @@ fn who_cannot_be_read_about_hinders_no_other_user() {
     }
     fs::write(file(daemon.pid(), "stat"), "no line of the kernel's\n").unwrap();
     let host = Host { proc: Dir::open(proc.path()).unwrap(), ..site.host() };
-    let request = Request { pid: Some(session.pid()), ..Request::default() };
+    let request = AdoptRequest { pid: Some(session.pid()), ..AdoptRequest::default() };
     let refused = || adopt(&host, &site.config, &request).unwrap_err().to_string();
     assert!(refused().contains("has no job with an extern step"), "{}", refused());
     // In the user's own step it is the reason.
@@ -422,23 +422,29 @@ fn a_step_that_is_just_beginning_is_waited_for() {
 fn nobody_gets_what_is_not_his() {
     let site = Site::new("refused");
     let step = site.step(NOBODY, "1", "extern");
-    let refused = |request: &Request, why: &str| {
+    let refused = |request: &AdoptRequest, why: &str| {
         let error = site.adopt(request).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     };
     let (stranger, roots) = (Sleeper::of(GAMES), Sleeper::of(0));
-    let of = |sleeper: &Sleeper| Request { pid: Some(sleeper.pid()), ..Request::default() };
+    let of = |sleeper: &Sleeper| AdoptRequest { pid: Some(sleeper.pid()), ..AdoptRequest::default() };
     refused(&of(&stranger), "user games (uid 5) has no job with an extern step on this node");
-    refused(&Request { job: Some(1), ..of(&stranger) }, "job 1 belongs to uid 65534, not to uid 5");
-    refused(&Request { job: Some(2), ..of(&stranger) }, "has no job 2 with an extern step");
-    refused(&Request { pam: pam("open_session", "nobody"), ..of(&stranger) }, "belongs to uid 5, and PAM's session to");
+    refused(&AdoptRequest { job: Some(1), ..of(&stranger) }, "job 1 belongs to uid 65534, not to uid 5");
+    refused(&AdoptRequest { job: Some(2), ..of(&stranger) }, "has no job 2 with an extern step");
+    refused(
+        &AdoptRequest { pam: pam("open_session", "nobody"), ..of(&stranger) },
+        "belongs to uid 5, and PAM's session to",
+    );
     refused(&of(&roots), "is root's");
     // It is PAM's caller that becomes the user's, and no other process of root's.
-    refused(&Request { pam: pam("open_session", "nobody"), ..of(&roots) }, "belongs to uid 0");
-    refused(&Request { pam: pam("auth", "nobody"), ..of(&roots) }, "can do nothing in this PAM stack");
-    refused(&Request { pam: pam("open_session", "nonesuch"), ..of(&roots) }, "a user whom this node does not know");
-    refused(&Request { pid: Some(1), ..Request::default() }, "not a process that could be adopted");
-    refused(&Request::default(), "say which process");
+    refused(&AdoptRequest { pam: pam("open_session", "nobody"), ..of(&roots) }, "belongs to uid 0");
+    refused(&AdoptRequest { pam: pam("auth", "nobody"), ..of(&roots) }, "can do nothing in this PAM stack");
+    refused(
+        &AdoptRequest { pam: pam("open_session", "nonesuch"), ..of(&roots) },
+        "a user whom this node does not know",
+    );
+    refused(&AdoptRequest { pid: Some(1), ..AdoptRequest::default() }, "not a process that could be adopted");
+    refused(&AdoptRequest::default(), "say which process");
     for sleeper in [&stranger, &roots] {
         assert!(!step.has(&site, sleeper.pid()));
     }
@@ -449,8 +455,8 @@ fn nobody_gets_what_is_not_his() {
     refused(&of(&gone), "there is no process");
     gone.0.wait().unwrap();
     refused(&of(&gone), "there is no process");
-    let root = Request { pam: pam("open_session", "root"), ..Request::default() };
-    assert_eq!(site.adopt(&root), Ok(Outcome::Nothing));
+    let root = AdoptRequest { pam: pam("open_session", "root"), ..AdoptRequest::default() };
+    assert_eq!(site.adopt(&root), Ok(Adoption::Nothing));
 }
 
 #[test]
@@ -480,7 +486,7 @@ fn what_cannot_be_moved_everywhere_is_put_back() {
     let is_alone = host.hierarchies(&["cpu", "memory"]).unwrap().len() == 1;
     // It will be seen elsewhere than where it should be, and there is no way back from there.
     host.layout.hierarchies.iter_mut().find(|h| h.mount == memory).unwrap().root = "/elsewhere".to_owned();
-    let request = Request { pid: Some(session.pid()), ..Request::default() };
+    let request = AdoptRequest { pid: Some(session.pid()), ..AdoptRequest::default() };
     let error = adopt(&host, &site.config, &request).unwrap_err().to_string();
     assert!(error.contains("but the kernel shows it elsewhere"), "{error}");
     assert!(error.contains(&format!("cannot be put back, so it remains in {}", memory.display())), "{error}");
@@ -524,7 +530,7 @@ fn what_slurm_holds_itself_stays_there() {
         }
     }
     let (first, last) = (place(used[0].version), place(used[used.len() - 1].version));
-    assert!(matches!(&outcomes[0], Ok(Outcome::Slurms { path, .. }) if *path == first), "{outcomes:?}");
+    assert!(matches!(&outcomes[0], Ok(Adoption::Slurms { path, .. }) if *path == first), "{outcomes:?}");
     assert_eq!(cgroups.lines().filter(|line| line.ends_with(&last)).count(), 1, "{cgroups}");
     // Where Slurm does not hold it, nobody does.
     assert_eq!(cgroups.lines().filter(|line| line.ends_with(&step.path)).count(), used.len() - 1, "{cgroups}");
@@ -743,7 +749,7 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
     assert!(hint.contains(&format!("no session line of {} calls jobfence", pam.join("sshd").display())), "{hint}");
     assert!(hint.ends_with(&format!("add as its last line: {line}")), "{hint}");
     // Where Slurm holds every process itself, nothing is missing; on other layouts it never does.
-    if site.host().layout.kind() == Kind::Unified {
+    if site.host().layout.kind() == LayoutKind::Unified {
         fs::write(&slurm_conf, "ProctrackType=proctrack/cgroup\n").unwrap();
         let overlay = check();
         assert!(out(&overlay).contains("overlay") && !out(&overlay).contains("pam "), "{}", out(&overlay));

@@ -22,7 +22,7 @@ use jobfence::policy::{self, Level};
 use jobfence::record::holder::Holder;
 use jobfence::record::{Record, Records};
 use jobfence::scheduler::all::ALL;
-use jobfence::scheduler::{Found, IsWanted, Placement, Present, Runs, Scheduler, Schedulers, Titled};
+use jobfence::scheduler::{IsWanted, LeftBehind, Placement, PresentJob, Runs, Scheduler, Schedulers, Titled};
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process::Owner;
 
@@ -62,7 +62,7 @@ impl Scheduler for StandIn {
         _: (u32, &str),
         _: &mut dyn FnMut(&str, &Dir) -> bool,
         _: &mut Vec<Error>,
-    ) -> Vec<Present> {
+    ) -> Vec<PresentJob> {
         Vec::new()
     }
     fn is_daemon(&self, _: &Dir, _: i32) -> bool {
@@ -74,10 +74,10 @@ impl Scheduler for StandIn {
     fn serves(&self, _: &Dir, _: &str, _: &str) -> Result<bool> {
         Ok(false)
     }
-    fn left(&self, _: &Host, _: Option<&Membership>, _: IsWanted<'_>) -> Found {
-        Found::default()
+    fn left(&self, _: &Host, _: Option<&Membership>, _: IsWanted<'_>) -> LeftBehind {
+        LeftBehind::default()
     }
-    fn left_at(&self, _: &Host, _: &Path, _: IsWanted<'_>, _: &mut Found) {}
+    fn left_at(&self, _: &Host, _: &Path, _: IsWanted<'_>, _: &mut LeftBehind) {}
     fn end_beside_daemons(&self, _: &Host, _: &BTreeSet<Owner>, _: &mut Vec<Error>, _: Instant) -> Result<usize> {
         Ok(0)
     }

@@ -953,7 +953,7 @@ fn of_a_step_that_ends_meanwhile_nothing_is_said() {
     let levels = ["uid_1", "job_1", "step_0"].map(str::to_owned);
     assert_eq!(
         janitor::reap_one(&site.host(), &records, &levels, janitor::Holders { schedulers: ALL, units: None }, soon()),
-        Ok(janitor::Outcome::Gone)
+        Ok(janitor::ReapOutcome::Gone)
     );
 }
 

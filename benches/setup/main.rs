@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use floor::Floor;
-use jobfence::cgroup::layout::Kind;
+use jobfence::cgroup::layout::LayoutKind;
 use jobfence::cgroup::membership::Membership;
 use jobfence::fence;
 use jobfence::janitor::{self, Launch, Who};
@@ -110,9 +110,9 @@ fn run(options: &Options) -> Result<bool, Failure> {
 
 fn describe(place: &Place, floor: &Floor) -> Result<(), Failure> {
     let kind = match place.host.layout.kind() {
-        Kind::Unified => "cgroup v2",
-        Kind::Hybrid => "hybrid (limits on v1, processes held on cgroup2 too)",
-        Kind::Legacy => "cgroup v1",
+        LayoutKind::Unified => "cgroup v2",
+        LayoutKind::Hybrid => "hybrid (limits on v1, processes held on cgroup2 too)",
+        LayoutKind::Legacy => "cgroup v1",
     };
     let kernel = nix::sys::utsname::uname()?;
     let systemd = if place.host.systemd { "with" } else { "without" };

@@ -20,7 +20,7 @@ use nix::libc::dev_t;
 use nix::sys::stat::{Mode, SFlag, fstat, major, minor};
 
 pub use self::gpu::GpuDevice;
-pub use self::rules::{Access, Kind, MOST_RULES, Rule, Target, parse, text};
+pub use self::rules::{Access, DeviceKind, DeviceRule, MOST_RULES, Target, parse, text};
 pub use self::set::Numbers;
 use self::set::{EVERYBODYS, Set};
 pub use super::layout::DEVICES as CONTROLLER;
@@ -37,14 +37,14 @@ pub struct Devices(Vec<List>);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct List {
     /// `DeviceAllow`.
-    allow: Vec<Rule>,
+    allow: Vec<DeviceRule>,
     /// The job's GPUs: all others that are called so are denied, also where a rule allows them.
-    gpus: Option<Given>,
+    gpus: Option<GivenGpus>,
 }
 
 /// The GPUs that a job is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Given {
+struct GivenGpus {
     /// `GPUDevice`.
     device: GpuDevice,
     /// Their numbers in it.
@@ -55,8 +55,8 @@ struct Given {
 
 impl Devices {
     /// What `DeviceAllow` and `GPUDevice` say, for a job that has no GPU.
-    pub fn new(allow: Vec<Rule>, gpu: Option<GpuDevice>) -> Self {
-        let none = |device| Given { device, numbers: Vec::new(), withheld: None };
+    pub fn new(allow: Vec<DeviceRule>, gpu: Option<GpuDevice>) -> Self {
+        let none = |device| GivenGpus { device, numbers: Vec::new(), withheld: None };
         Self(vec![List { allow, gpus: gpu.map(none) }])
     }
 
@@ -98,8 +98,9 @@ impl Devices {
 impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |list: &List| {
-            let rules = |given: &Given| given.numbers.iter().map(|number| gpu_rule(&given.device, *number)).collect();
-            let gpus: Vec<Rule> = list.gpus.as_ref().map(rules).unwrap_or_default();
+            let rules =
+                |given: &GivenGpus| given.numbers.iter().map(|number| gpu_rule(&given.device, *number)).collect();
+            let gpus: Vec<DeviceRule> = list.gpus.as_ref().map(rules).unwrap_or_default();
             text(&list.allow.iter().cloned().chain(gpus).collect::<Vec<_>>())
         };
         f.write_str(&self.0.iter().map(list).collect::<Vec<_>>().join(" & "))
@@ -107,8 +108,8 @@ impl fmt::Display for Devices {
 }
 
 /// A GPU is opened for reading and writing; nobody in a job makes nodes.
-fn gpu_rule(gpu: &GpuDevice, number: u32) -> Rule {
-    Rule { target: Target::Path(gpu.path(number)), access: Access::READ_WRITE }
+fn gpu_rule(gpu: &GpuDevice, number: u32) -> DeviceRule {
+    DeviceRule { target: Target::Path(gpu.path(number)), access: Access::READ_WRITE }
 }
 
 impl Devices {
@@ -149,7 +150,7 @@ impl List {
             }
         }
         let mut deny = Vec::new();
-        if let Some(Given { device, numbers, .. }) = &self.gpus {
+        if let Some(GivenGpus { device, numbers, .. }) = &self.gpus {
             for number in numbers {
                 allow.push((device_at(&device.path(*number))?, Access::READ_WRITE));
             }
@@ -174,8 +175,8 @@ fn device_at(path: &Path) -> Result<Numbers> {
 
 fn numbers(mode: u32, device: dev_t) -> Option<Numbers> {
     let kind = match SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) {
-        SFlag::S_IFCHR => Kind::Char,
-        SFlag::S_IFBLK => Kind::Block,
+        SFlag::S_IFCHR => DeviceKind::Char,
+        SFlag::S_IFBLK => DeviceKind::Block,
         _ => return None,
     };
     let major = u32::try_from(major(device)).ok().filter(|major| *major <= rules::LARGEST_MAJOR)?;
@@ -185,11 +186,11 @@ fn numbers(mode: u32, device: dev_t) -> Option<Numbers> {
 
 /// The major numbers of a driver, of which some have several, in the text of `/proc/devices` (proc_devices(5)). A number
 /// stands for itself, whether it is there or not.
-fn majors(text: &str, kind: Kind, name: &str) -> Vec<u32> {
+fn majors(text: &str, kind: DeviceKind, name: &str) -> Vec<u32> {
     if let Ok(major) = name.parse() {
         return vec![major];
     }
-    let heading = if kind == Kind::Char { "Character devices:" } else { "Block devices:" };
+    let heading = if kind == DeviceKind::Char { "Character devices:" } else { "Block devices:" };
     let lines = text.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.is_empty());
     let majors = lines.filter_map(|line| {
         let (major, driver) = line.trim_start().split_once(' ')?;
@@ -260,18 +261,18 @@ Block devices:
     #[test]
     fn classes_are_those_of_their_kind_with_all_their_numbers() {
         for (kind, name, expected) in [
-            (Kind::Block, "sd", &[8, 65][..]),
-            (Kind::Char, "sd", &[65]),
-            (Kind::Char, "tty", &[4]),
-            (Kind::Char, "/dev/vc/0", &[4]),
-            (Kind::Char, "loop", &[]),
-            (Kind::Block, "huge", &[]),
-            (Kind::Block, "253", &[253]),
-            (Kind::Char, "", &[]),
+            (DeviceKind::Block, "sd", &[8, 65][..]),
+            (DeviceKind::Char, "sd", &[65]),
+            (DeviceKind::Char, "tty", &[4]),
+            (DeviceKind::Char, "/dev/vc/0", &[4]),
+            (DeviceKind::Char, "loop", &[]),
+            (DeviceKind::Block, "huge", &[]),
+            (DeviceKind::Block, "253", &[253]),
+            (DeviceKind::Char, "", &[]),
         ] {
             assert_eq!(majors(PROC_DEVICES, kind, name), expected, "{kind:?} {name}");
         }
-        assert_eq!(majors("", Kind::Char, "pts"), Vec::<u32>::new());
+        assert_eq!(majors("", DeviceKind::Char, "pts"), Vec::<u32>::new());
     }
 
     #[test]

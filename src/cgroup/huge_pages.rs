@@ -76,11 +76,11 @@ impl HugePages {
 
     /// The files of a directory and what is to be in each, in their order; those of reservations, which older kernels do not
     /// have, are marked.
-    pub fn writes(&self, version: Version) -> Vec<Write> {
+    pub fn writes(&self, version: Version) -> Vec<HugePageWrite> {
         let (limit, reserved) = limit_files(version);
         let files = |size: &HugePage| {
             let name = kernel_name(size.page);
-            [(limit, false), (reserved, true)].map(|(file, is_optional)| Write {
+            [(limit, false), (reserved, true)].map(|(file, is_optional)| HugePageWrite {
                 file: format!("hugetlb.{name}.{file}"),
                 bytes: size.limit,
                 is_optional,
@@ -115,7 +115,7 @@ impl fmt::Display for HugePages {
 
 /// One file's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Write {
+pub struct HugePageWrite {
     /// The file's name.
     pub file: String,
     /// In bytes.

@@ -83,7 +83,7 @@ impl fmt::Display for Hierarchy {
 
 /// What the host's mounts amount to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum LayoutKind {
     /// cgroup v2 alone.
     Unified,
     /// Controllers on v1, and cgroup v2 mounted beside them.
@@ -144,12 +144,12 @@ impl Layout {
     }
 
     /// Unified, hybrid or legacy.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> LayoutKind {
         let v1 = self.hierarchies.iter().any(|h| h.version == Version::V1 && !h.controllers.is_empty());
         match (self.unified().is_some(), v1) {
-            (true, false) => Kind::Unified,
-            (true, true) => Kind::Hybrid,
-            (false, _) => Kind::Legacy,
+            (true, false) => LayoutKind::Unified,
+            (true, true) => LayoutKind::Hybrid,
+            (false, _) => LayoutKind::Legacy,
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn hybrid() {
         let layout = parse(HYBRID);
-        assert_eq!(layout.kind(), Kind::Hybrid);
+        assert_eq!(layout.kind(), LayoutKind::Hybrid);
         assert_eq!(layout.hierarchies.len(), 4);
         assert_eq!(layout.with_controller("cpu"), layout.with_controller("cpuacct"));
         assert_eq!(layout.with_controller("memory").unwrap().mount, Path::new("/sys/fs/cgroup/memory"));
@@ -307,8 +307,8 @@ mod tests {
 
     #[test]
     fn unified_and_legacy() {
-        assert_eq!(parse("31 30 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n").kind(), Kind::Unified);
-        assert_eq!(parse("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n").kind(), Kind::Legacy);
+        assert_eq!(parse("31 30 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n").kind(), LayoutKind::Unified);
+        assert_eq!(parse("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n").kind(), LayoutKind::Legacy);
     }
 
     #[test]

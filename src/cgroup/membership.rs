@@ -7,10 +7,10 @@ use crate::sys::dir::Dir;
 
 /// The cgroups of one process, one for each hierarchy: `/proc/PID/cgroup` (cgroups(7)).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Membership(Vec<Entry>);
+pub struct Membership(Vec<MembershipLine>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
+struct MembershipLine {
     /// Empty for cgroup2.
     controllers: String,
     path: String,
@@ -27,14 +27,14 @@ impl Membership {
         let entry = |line: &str| {
             let (_, rest) = line.split_once(':')?;
             let (controllers, path) = rest.split_once(':')?;
-            Some(Entry { controllers: controllers.to_owned(), path: path.to_owned() })
+            Some(MembershipLine { controllers: controllers.to_owned(), path: path.to_owned() })
         };
         Self(text.lines().filter_map(entry).collect())
     }
 
     /// The path in this hierarchy, seen from the hierarchy's root.
     pub fn path_in(&self, hierarchy: &Hierarchy) -> Option<&str> {
-        let matches = |entry: &&Entry| match hierarchy.version {
+        let matches = |entry: &&MembershipLine| match hierarchy.version {
             Version::V2 => entry.controllers.is_empty(),
             Version::V1 => {
                 entry.controllers.split(',').any(|item| match (&hierarchy.name, item.strip_prefix("name=")) {

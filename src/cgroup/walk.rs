@@ -17,7 +17,7 @@ use crate::sys::dir::Dir;
 const AT_LEAST: u32 = 256;
 
 /// A directory on the way down.
-struct Level {
+struct OpenLevel {
     /// Its own name; the outermost has none.
     name: Option<OsString>,
     /// Those in it that have not been looked at.
@@ -39,7 +39,7 @@ pub fn visit(top: &Dir, deadline: Instant, mut each: impl FnMut(&Dir) -> Result<
     };
     let mut goes_on = note(each(top));
     let mut here = top.child(".")?;
-    let mut way = vec![Level { name: None, rest: names_in(&here)? }];
+    let mut way = vec![OpenLevel { name: None, rest: names_in(&here)? }];
     while goes_on && let Some(level) = way.last_mut() {
         seen += 1;
         if seen > AT_LEAST && Instant::now() >= deadline {
@@ -64,7 +64,7 @@ pub fn visit(top: &Dir, deadline: Instant, mut each: impl FnMut(&Dir) -> Result<
             Vec::new()
         });
         if !rest.is_empty() {
-            way.push(Level { name: Some(name), rest });
+            way.push(OpenLevel { name: Some(name), rest });
             here = below.named(somewhere(top));
         }
     }
@@ -74,7 +74,7 @@ pub fn visit(top: &Dir, deadline: Instant, mut each: impl FnMut(&Dir) -> Result<
 /// Removes all directories below one, until the deadline: what is removed by then is removed. `EBUSY`: a process is in one of them.
 pub fn clear(top: &Dir, deadline: Instant) -> Result<()> {
     let mut here = top.child(".")?;
-    let mut way = vec![Level { name: None, rest: names_in(&here)? }];
+    let mut way = vec![OpenLevel { name: None, rest: names_in(&here)? }];
     let mut seen = 0;
     while let Some(level) = way.last_mut() {
         seen += 1;
@@ -108,7 +108,7 @@ pub fn clear(top: &Dir, deadline: Instant) -> Result<()> {
         if rest.is_empty() {
             return Err(busy);
         }
-        way.push(Level { name: Some(name), rest });
+        way.push(OpenLevel { name: Some(name), rest });
         here = below.named(somewhere(top));
     }
     Ok(())

@@ -26,14 +26,14 @@ pub(super) struct Written {
 /// What one source says, of which that is `sound` holds.
 #[derive(Default)]
 pub(super) struct Layer<'a> {
-    general: Vec<Given<'a>>,
+    general: Vec<FoundAssignment<'a>>,
     sections: Vec<GivenSection<'a>>,
     /// At most [`MAX_ERRORS`].
     pub errors: Vec<ConfigError>,
 }
 
 /// An assignment as it was found.
-struct Given<'a> {
+struct FoundAssignment<'a> {
     key: &'static Key,
     first: Assignment<'a>,
     /// All that is said of the key, in the form of one value.
@@ -44,7 +44,7 @@ struct Given<'a> {
 struct GivenSection<'a> {
     /// `None` where the header is wrong: what follows it is looked at all the same.
     section: Option<Section>,
-    given: Vec<Given<'a>>,
+    given: Vec<FoundAssignment<'a>>,
 }
 
 impl<'a> Layer<'a> {
@@ -120,7 +120,7 @@ impl<'a> Layer<'a> {
         match earlier {
             Some(earlier) if sound => earlier.value = all,
             Some(earlier) => earlier.sound = false,
-            None => given.push(Given { key, first: target, value: all, sound }),
+            None => given.push(FoundAssignment { key, first: target, value: all, sound }),
         }
         wrong.map_or(Ok(()), Err)
     }
@@ -148,7 +148,7 @@ impl<'a> Layer<'a> {
             return Err(ConfigError::text(name.at, name.text, expected));
         }
         let checked = (key.set)(&mut Config::default(), value.text);
-        given.push(Given { key, first: assignment, value: value.text.into(), sound: checked.is_ok() });
+        given.push(FoundAssignment { key, first: assignment, value: value.text.into(), sound: checked.is_ok() });
         checked.map_err(|wrong| {
             ConfigError::text(value.at, value.text, format!("{} to be {}{}", key.name, key.expects, wrong.detail()))
         })?;
@@ -160,11 +160,11 @@ impl<'a> Layer<'a> {
 
     /// Off is for a whole node: among the jobs of one that is partly off, sessions would find no fence and be denied.
     pub fn refuse_modes(&mut self) {
-        let mode = |given: &Given<'_>| {
+        let mode = |given: &FoundAssignment<'_>| {
             let mut config = Config::default();
             (given.key.set)(&mut config, given.first.value.text).ok().map(|()| config.mode)
         };
-        let is_mode = |given: &&Given<'_>| given.key.name == "Mode" && given.sound;
+        let is_mode = |given: &&FoundAssignment<'_>| given.key.name == "Mode" && given.sound;
         let off = self.general.iter().find(is_mode).filter(|given| mode(given) == Some(Mode::Off));
         for given in self.sections.iter().filter_map(|section| section.given.iter().find(is_mode)) {
             let expected = match off {
@@ -195,10 +195,10 @@ impl<'a> Layer<'a> {
 }
 
 /// The sound ones, without the text that they were found in.
-fn own(given: Vec<Given<'_>>, section: Option<&str>) -> Vec<Setting> {
+fn own(given: Vec<FoundAssignment<'_>>, section: Option<&str>) -> Vec<Setting> {
     let sound = given.into_iter().filter(|given| given.sound);
     sound
-        .map(|Given { key, first, value, .. }| {
+        .map(|FoundAssignment { key, first, value, .. }| {
             let Position { source, line, .. } = first.key.at;
             let origin = match source {
                 Source::File(name) => Origin::File { name: name.to_owned(), line, section: section.map(str::to_owned) },

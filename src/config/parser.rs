@@ -35,7 +35,7 @@ pub(super) fn file<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item = Re
     let text = if wide.is_some() { &[] } else { text };
     let lines = text.split(|&byte| byte == b'\n').enumerate().flat_map(move |(index, line)| {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        Line::new(Position { source, line: index + 1, column: 1 }, line)
+        LineParser::new(Position { source, line: index + 1, column: 1 }, line)
     });
     wide.map(Err).into_iter().chain(lines)
 }
@@ -50,18 +50,18 @@ fn wide_text(source: Source<'_>, text: &[u8]) -> Option<ConfigError> {
 
 /// The assignment in one argument; `name` says which.
 pub(super) fn argument<'a>(name: &'a str, text: &'a [u8]) -> impl Iterator<Item = Result<Item<'a>, ConfigError>> {
-    Line::new(Position { source: Source::Argument(name), line: 1, column: 1 }, text)
+    LineParser::new(Position { source: Source::Argument(name), line: 1, column: 1 }, text)
 }
 
 /// What is left of one line; it gives no more than one error, since what follows an error could only be guessed.
-struct Line<'a> {
+struct LineParser<'a> {
     cursor: Cursor<'a>,
     refused: Option<ConfigError>,
     /// Nothing of it has been taken yet.
     begins: bool,
 }
 
-impl<'a> Line<'a> {
+impl<'a> LineParser<'a> {
     fn new(start: Position<'a>, bytes: &'a [u8]) -> Self {
         match readable(start, bytes) {
             Ok(text) => Self { cursor: Cursor::new(text, start), refused: None, begins: true },
@@ -166,7 +166,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl<'a> Iterator for Line<'a> {
+impl<'a> Iterator for LineParser<'a> {
     type Item = Result<Item<'a>, ConfigError>;
 
     fn next(&mut self) -> Option<Self::Item> {

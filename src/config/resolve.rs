@@ -11,7 +11,7 @@ use super::setting::{Origin, Setting};
 use super::strictness;
 use super::values::Config;
 use crate::error::Result;
-use crate::facts::{Asked, Facts};
+use crate::facts::{Facts, FactsNeeded};
 
 /// A configuration and where it came from.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ impl Loaded {
     }
 
     /// Of what the sections speak, so that only that need be found out.
-    pub fn asked(&self) -> Asked {
+    pub fn asked(&self) -> FactsNeeded {
         sections::asked(&self.written.sections)
     }
 

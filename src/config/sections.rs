@@ -13,7 +13,7 @@ use super::strictness::is_per_job;
 use super::suggest::nearest;
 use super::units::word_of;
 use crate::error::{Error, Result};
-use crate::facts::{Asked, Fact, Facts};
+use crate::facts::{Fact, Facts, FactsNeeded};
 use crate::hostlist::HostList;
 
 /// Where facts are unknown, so many combinations of sections are looked at, and not more: a launch must not take long.
@@ -166,8 +166,8 @@ fn is_number(name: &str) -> bool {
 }
 
 /// Of what these sections speak.
-pub(super) fn asked(sections: &[Section]) -> Asked {
-    let mut asked = Asked::default();
+pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
+    let mut asked = FactsNeeded::default();
     for Condition { kind, names, .. } in sections.iter().map(|section| &section.condition) {
         match kind {
             SectionKind::Partition | SectionKind::Qos | SectionKind::Account => asked.job = true,
@@ -398,12 +398,12 @@ mod tests {
 
     #[test]
     fn only_what_sections_speak_of_is_asked_for() {
-        assert_eq!(asked(&[]), Asked::default());
+        assert_eq!(asked(&[]), FactsNeeded::default());
         let by_number = sections(&[("User", "1,2"), ("Group", "3")]);
-        assert_eq!(asked(&by_number), Asked { gids: true, ..Asked::default() });
+        assert_eq!(asked(&by_number), FactsNeeded { gids: true, ..FactsNeeded::default() });
         let all = sections(&[("QOS", "x"), ("User", "1,b"), ("Group", "z,3,a"), ("Group", "a"), ("Node", "n")]);
         let groups = vec!["a".to_owned(), "z".to_owned()];
-        assert_eq!(asked(&all), Asked { job: true, user: true, gids: true, groups, node: true });
+        assert_eq!(asked(&all), FactsNeeded { job: true, user: true, gids: true, groups, node: true });
     }
 
     proptest! {

@@ -26,11 +26,11 @@ pub enum Wrong {
     Because(&'static str),
 }
 
-impl From<bytes::Refused> for Wrong {
-    fn from(refused: bytes::Refused) -> Self {
+impl From<bytes::SizeError> for Wrong {
+    fn from(refused: bytes::SizeError) -> Self {
         match refused {
-            bytes::Refused::Form => Self::Form,
-            bytes::Refused::Overflow => Self::Overflow,
+            bytes::SizeError::Form => Self::Form,
+            bytes::SizeError::Overflow => Self::Overflow,
         }
     }
 }
@@ -167,12 +167,12 @@ pub(super) fn text_or_unlimited(value: Option<impl fmt::Display>) -> String {
 }
 
 /// Rules of devices, or none.
-pub(super) fn device_rules(text: &str) -> Result<Vec<devices::Rule>, Wrong> {
+pub(super) fn device_rules(text: &str) -> Result<Vec<devices::DeviceRule>, Wrong> {
     if text.eq_ignore_ascii_case(NONE) { Ok(Vec::new()) } else { devices::parse(text).map_err(Wrong::Because) }
 }
 
 /// The rules as [`device_rules`] reads them.
-pub(super) fn device_rules_text(rules: &[devices::Rule]) -> String {
+pub(super) fn device_rules_text(rules: &[devices::DeviceRule]) -> String {
     if rules.is_empty() { NONE.to_owned() } else { devices::text(rules) }
 }
 

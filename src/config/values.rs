@@ -97,7 +97,7 @@ pub struct Config {
     /// `ConstrainDevices`: whether a step may use only those devices that are allowed, as in cgroup.conf(5).
     pub constrain_devices: bool,
     /// `DeviceAllow`: those devices, beside what everybody may use.
-    pub device_allow: Vec<devices::Rule>,
+    pub device_allow: Vec<devices::DeviceRule>,
     /// `GPUDevice`: what the device of a GPU is called; those of the job are allowed, and no others that are called so.
     pub gpu_device: Option<devices::GpuDevice>,
 }

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which process is to go where.
 #[derive(Debug, Clone, Default)]
-pub struct Request {
+pub struct AdoptRequest {
     /// The process; `None`, under PAM only: the one that opens the session.
     pub pid: Option<i32>,
     /// The job, by Slurm's number; `None`: the user's that began last.
@@ -91,7 +91,7 @@ impl Pam {
 
 /// What was done with the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Adoption {
     /// It was moved into this step.
     Adopted {
         /// Which process.
@@ -119,7 +119,7 @@ pub enum Outcome {
     Nothing,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for Adoption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Adopted { pid, key, path } => write!(f, "process {pid} is in {key} now: {path}"),
@@ -131,7 +131,7 @@ impl fmt::Display for Outcome {
 }
 
 /// Adopts as far as the configuration says so. What cannot be done is softened for PAM's sessions alone.
-pub fn answer(loaded: Result<Loaded, LoadError>, request: &Request) -> Answer<Outcome> {
+pub fn answer(loaded: Result<Loaded, LoadError>, request: &AdoptRequest) -> Answer<Adoption> {
     let of_every_job = |loaded: &Loaded| Ok((Resolved::plain(loaded.config.clone()), ()));
     let answer = launch::answer(loaded, of_every_job, |resolved, ()| {
         let host = Host::read(&resolved.config)?;
@@ -151,17 +151,17 @@ pub fn goes_on_without(why: &NotFenced, by: &str) -> String {
 /// Moves a process into the extern step of its user's job on this node.
 ///
 /// An error leaves it where it was, in every hierarchy, or says where that could not be done.
-pub fn adopt(host: &Host, config: &Config, request: &Request) -> Result<Outcome> {
+pub fn adopt(host: &Host, config: &Config, request: &AdoptRequest) -> Result<Adoption> {
     let becomes = match &request.pam {
         None => None,
         Some(pam) => match pam.becomes()? {
-            None => return Ok(Outcome::Nothing),
+            None => return Ok(Adoption::Nothing),
             user => user,
         },
     };
     let caller = request.pam.as_ref().map(|pam| pam.caller);
     let pid = request.pid.or(caller).ok_or_else(|| Error::new("say which process: --pid PID"))?;
-    let process = Process::open(&host.proc, pid)?;
+    let process = Adoptee::open(&host.proc, pid)?;
     let uid = process.user(becomes, caller)?;
 
     let before = Membership::read(&host.proc, pid)?;
@@ -181,7 +181,7 @@ pub fn adopt(host: &Host, config: &Config, request: &Request) -> Result<Outcome>
     Err(failure.unwrap_or_else(|| no_job(uid, request)))
 }
 
-fn no_job(uid: u32, request: &Request) -> Error {
+fn no_job(uid: u32, request: &AdoptRequest) -> Error {
     let who = match (&request.pam, User::from_uid(Uid::from_raw(uid))) {
         (Some(_), _) => "you have".to_owned(),
         (None, Ok(Some(user))) => format!("user {} (uid {uid}) has", user.name),
@@ -195,7 +195,7 @@ fn no_job(uid: u32, request: &Request) -> Error {
 }
 
 /// A process that is not mistaken for another.
-struct Process {
+struct Adoptee {
     /// Its pid and when it started.
     this: Owner,
     /// `None` on kernels before 5.3.
@@ -204,7 +204,7 @@ struct Process {
     uid: u32,
 }
 
-impl Process {
+impl Adoptee {
     fn open(proc: &Dir, pid: i32) -> Result<Self> {
         // 1 is who inherits us when our caller has died.
         if pid <= 1 {
@@ -259,7 +259,7 @@ fn number_after(status: &str, key: &str) -> Result<u32> {
 }
 
 /// Whether the process is where it should be, or where it must be left.
-fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Result<Option<Outcome>> {
+fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Result<Option<Adoption>> {
     let others = others(host, config, membership)?;
     if others.is_empty() {
         return Ok(slurms(host, config, pid, membership));
@@ -276,7 +276,7 @@ fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> R
                 .hint("an earlier attempt failed between the two; end the process"));
         }
     }
-    Ok(Some(Outcome::Inside { pid, path }))
+    Ok(Some(Adoption::Inside { pid, path }))
 }
 
 /// The hierarchies that are used, but for those in which Slurm itself holds the process.
@@ -287,12 +287,12 @@ fn others<'a>(host: &'a Host, config: &Config, membership: &Membership) -> Resul
 }
 
 /// Where Slurm itself holds the process, if it does.
-fn slurms(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Option<Outcome> {
+fn slurms(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Option<Adoption> {
     let used = host.hierarchies(&fence::controllers(config)).ok()?;
     let path = used
         .iter()
         .find_map(|h| membership.path_in(h).filter(|_| scheduler::placement(ALL, membership, h).is_some()))?;
-    Some(Outcome::Slurms { pid, path: path.to_owned() })
+    Some(Adoption::Slurms { pid, path: path.to_owned() })
 }
 
 /// The path of our step that a process with this path is in.
@@ -317,7 +317,7 @@ fn dir_of(hierarchy: &Hierarchy, path: &str) -> Result<Dir> {
 }
 
 /// An extern step whose daemon lives.
-struct Candidate {
+struct ExternStep {
     record: Record,
     key: JobKey,
     /// The number of its job.
@@ -325,7 +325,7 @@ struct Candidate {
 }
 
 /// The user's extern steps on this node, the one that began last first.
-fn extern_steps(host: &Host, config: &Config, uid: u32, request: &Request) -> Result<Vec<Candidate>> {
+fn extern_steps(host: &Host, config: &Config, uid: u32, request: &AdoptRequest) -> Result<Vec<ExternStep>> {
     let records = Records::open(&config.run_dir)?;
     let mut found = Vec::new();
     let mut failure = None;
@@ -339,7 +339,7 @@ fn extern_steps(host: &Host, config: &Config, uid: u32, request: &Request) -> Re
             _ => Ok(None),
         };
         match live() {
-            Ok(Some(record)) if key.uid == uid => found.push(Candidate { record, key, job }),
+            Ok(Some(record)) if key.uid == uid => found.push(ExternStep { record, key, job }),
             Ok(Some(_)) if request.job.is_some() => {
                 let theirs = format!("job {job} belongs to uid {}, not to uid {uid}", key.uid);
                 failure = failure.or(Some(Error::new(theirs)));
@@ -380,15 +380,15 @@ fn is_live(host: &Host, record: &Record) -> Result<bool> {
     Ok(here && record.owner.is_alive(&host.proc)?)
 }
 
-impl Candidate {
+impl ExternStep {
     fn take(
         &self,
         host: &Host,
         config: &Config,
-        process: &Process,
+        process: &Adoptee,
         before: &Membership,
         deadline: Instant,
-    ) -> Result<Outcome> {
+    ) -> Result<Adoption> {
         let pid = process.this.pid;
         let ended = || Error::new(format!("process {pid} has ended"));
         self.wait_until_made(host, config, before, deadline);
@@ -408,7 +408,7 @@ impl Candidate {
         if !process.is_alive(&host.proc) {
             return Err(ended());
         }
-        Ok(Outcome::Adopted { pid, key: self.key.clone(), path: fence.path().unwrap_or_default() })
+        Ok(Adoption::Adopted { pid, key: self.key.clone(), path: fence.path().unwrap_or_default() })
     }
 
     /// The record is there before the directories. There is no event to wait for, and it takes a few milliseconds.

@@ -20,7 +20,7 @@ use crate::launch::{self, Answer, Begin, Begun, Joining, NotFenced, Told, begin}
 use crate::policy::{self, CoreMap, Level};
 use crate::record::holder::Holder;
 use crate::record::{Record, Records};
-use crate::requests::Word;
+use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::sys::process::{self, Owner};
 
@@ -73,14 +73,14 @@ pub struct Granted {
     /// Memory on this node in bytes; `None`: not limited.
     pub memory: Option<u64>,
     /// What its user asks for, who can only lower what the site allows.
-    pub requests: Word,
+    pub requests: UserRequests,
     /// By which sections of the configuration are chosen.
     pub facts: Facts,
 }
 
 /// A fence that is to be.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct OpenRequest {
     /// Whose.
     pub uid: u32,
     /// The job.
@@ -131,7 +131,7 @@ pub struct Seen {
 
 /// How a fence was closed.
 #[derive(Debug)]
-pub enum Closed {
+pub enum HowClosed {
     /// All of it is gone.
     Removed(Box<Seen>),
     /// So is it, but nobody has seen what it used: its opening, or another closing, has stopped in the middle.
@@ -150,7 +150,7 @@ impl CoreMap for NoCores {
 }
 
 /// Makes a fence, limits it, and leaves it to its holder. Returns where it is.
-pub fn open(loaded: Result<Loaded, LoadError>, request: &Request) -> Answer<Seen> {
+pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Seen> {
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
     let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &request.granted.facts)?, Host::read(&loaded.config)?));
     launch::answer(loaded, resolve, |resolved, host| {
@@ -215,7 +215,7 @@ pub fn attach(
         let ids: Vec<Owner> = pids.iter().map(check).collect::<Result<_>>()?;
         for (index, (pid, id)) in pids.iter().copied().zip(ids).enumerate() {
             let joining = Joining { pid, task, is_first: index == 0 };
-            launch::attach(&mut fence, &host, &resolved.config, &Word::default(), joining)?;
+            launch::attach(&mut fence, &host, &resolved.config, &UserRequests::default(), joining)?;
             if !id.is_alive(&host.proc)? {
                 return Err(Error::new("the process has ended while it was put in:").value(pid).into());
             }
@@ -269,20 +269,20 @@ pub fn uid_of(config: &Config, which: &Which) -> Result<Option<u32>> {
 
 /// Ends what is left in these fences and removes them: what became of each, whatever became of the others. Empty: there is none, which is
 /// what was wanted.
-pub fn close(config: &Config, which: &Which) -> Result<Vec<Result<Closed>>> {
+pub fn close(config: &Config, which: &Which) -> Result<Vec<Result<HowClosed>>> {
     let host = Host::read(config)?;
     Ok(records(config, which)?.iter().map(|record| close_one(&host, config, record)).collect())
 }
 
-fn close_one(host: &Host, config: &Config, record: &Record) -> Result<Closed> {
+fn close_one(host: &Host, config: &Config, record: &Record) -> Result<HowClosed> {
     let seen = resumed(host, config, record).map(|fence| see(&fence, record)).ok();
     let deadline = Instant::now() + config.cleanup_timeout;
     let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
     let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
     Ok(match (closed, seen) {
-        (resume::Closed::AnotherBoot, _) => Closed::AnotherBoot(key()?),
-        (resume::Closed::Removed, Some(seen)) => Closed::Removed(Box::new(seen)),
-        (resume::Closed::Removed, None) => Closed::Unseen(key()?),
+        (resume::Closed::AnotherBoot, _) => HowClosed::AnotherBoot(key()?),
+        (resume::Closed::Removed, Some(seen)) => HowClosed::Removed(Box::new(seen)),
+        (resume::Closed::Removed, None) => HowClosed::Unseen(key()?),
     })
 }
 

@@ -11,7 +11,7 @@ use libloading::os::unix::Library;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::config;
-use crate::door::adopt::{self, Pam, Request};
+use crate::door::adopt::{self, AdoptRequest, Pam};
 use crate::launch::Answer;
 use crate::scheduler::slurm::spank::api::arguments;
 use crate::sys::guard::guard;
@@ -32,16 +32,16 @@ const PAM_USER: c_int = 2;
 const PAM_ERROR_MSG: c_int = 3;
 
 /// libpam's handle of a session, valid during one call.
-type Handle = *mut c_void;
-type GetItem = unsafe extern "C" fn(Handle, c_int, *mut *const c_void) -> c_int;
-type Prompt = unsafe extern "C" fn(Handle, c_int, *mut *mut c_char, *const c_char, ...) -> c_int;
+type PamHandle = *mut c_void;
+type GetItem = unsafe extern "C" fn(PamHandle, c_int, *mut *const c_void) -> c_int;
+type Prompt = unsafe extern "C" fn(PamHandle, c_int, *mut *mut c_char, *const c_char, ...) -> c_int;
 
 /// When a session is opened, in the process from which all of it descends. The arguments are those in plugstack.conf.
 ///
 /// # Safety
 /// For libpam only: `pam` must be the handle of this call, and `av` have `ac` strings.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pam_sm_open_session(pam: Handle, flags: c_int, ac: c_int, av: *mut *mut c_char) -> c_int {
+pub unsafe extern "C" fn pam_sm_open_session(pam: PamHandle, flags: c_int, ac: c_int, av: *mut *mut c_char) -> c_int {
     install_log();
     let code = guard("pam_sm_open_session", || {
         // SAFETY: as this function's own contract.
@@ -65,14 +65,14 @@ pub unsafe extern "C" fn pam_sm_open_session(pam: Handle, flags: c_int, ac: c_in
 
 /// When a session is closed. Its processes may well go on, and end with the job.
 #[unsafe(no_mangle)]
-pub extern "C" fn pam_sm_close_session(_pam: Handle, _flags: c_int, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+pub extern "C" fn pam_sm_close_session(_pam: PamHandle, _flags: c_int, _ac: c_int, _av: *mut *mut c_char) -> c_int {
     Code::Success as c_int
 }
 
 fn open(user: &str, arguments: &[&[u8]], tell: impl Fn(&str)) -> Code {
     let pid = std::process::id().cast_signed();
     let pam = Pam { kind: "open_session".to_owned(), user: user.to_owned(), caller: pid };
-    let request = Request { pid: Some(pid), job: None, pam: Some(pam) };
+    let request = AdoptRequest { pid: Some(pid), job: None, pam: Some(pam) };
     let loaded = config::load_named(arguments, &|number| format!("PAM argument {number}"));
     match adopt::answer(loaded, &request) {
         Answer::Off | Answer::Fenced(_) => Code::Success,
@@ -102,7 +102,7 @@ fn libpam() -> Result<Library, String> {
 ///
 /// # Safety
 /// `pam` must be libpam's handle of this call.
-unsafe fn user(pam: Handle) -> Result<String, String> {
+unsafe fn user(pam: PamHandle) -> Result<String, String> {
     let libpam = libpam()?;
     // SAFETY: the declaration is that of security/_pam_types.h.
     let get_item = unsafe { libpam.get::<GetItem>(b"pam_get_item\0") }.map_err(|error| error.to_string())?;
@@ -121,7 +121,7 @@ unsafe fn user(pam: Handle) -> Result<String, String> {
 ///
 /// # Safety
 /// `pam` must be libpam's handle of this call.
-unsafe fn tell(pam: Handle, sentence: &str) {
+unsafe fn tell(pam: PamHandle, sentence: &str) {
     let (Ok(libpam), Some(text)) = (libpam(), c_string(&format!("jobfence: {sentence}"))) else { return };
     // SAFETY: the declaration is that of security/pam_ext.h.
     let Ok(prompt) = (unsafe { libpam.get::<Prompt>(b"pam_prompt\0") }) else { return };

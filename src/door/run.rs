@@ -29,13 +29,13 @@ use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Told, end};
 use crate::policy;
-use crate::requests::Word;
+use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::sys::dir::Dir;
 
 /// What to run, as whom, within which limits.
 #[derive(Debug)]
-pub struct Request {
+pub struct RunRequest {
     /// CPUs; `None`: not limited.
     pub cpus: Option<Cpus>,
     /// Memory in bytes; `None`: not limited.
@@ -73,7 +73,7 @@ pub enum How {
 }
 
 /// Runs the command in its fence and waits for its end; whatever it leaves running in the fence is killed then.
-pub fn run(config: &Config, request: &Request) -> Result<Ended> {
+pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let command = c_strings(&request.command)?;
     let uid = request.user.as_ref().map_or_else(nix::unistd::getuid, |user| user.uid);
     let key =
@@ -81,7 +81,7 @@ pub fn run(config: &Config, request: &Request) -> Result<Ended> {
     let grant = Grant::whole(request.cpus, request.memory);
     let config = &exactly(config, request);
     let host = Host::read(config)?;
-    let requests = &Word::default();
+    let requests = &UserRequests::default();
     let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder: None };
     let Begun { mut fence, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
     let kernel_log = KernelLog::open().ok();
@@ -108,7 +108,7 @@ fn in_words(why: NotFenced) -> Error {
 }
 
 /// Somebody who names a number wants that number: no percentages, no least amount, and no limit that was not asked for.
-fn exactly(config: &Config, request: &Request) -> Config {
+fn exactly(config: &Config, request: &RunRequest) -> Config {
     Config {
         mode: Mode::Enforce,
         constrain_cpu_quota: request.cpus.is_some(),
@@ -175,7 +175,7 @@ const WATCHED: [Signal; 11] = [
     Signal::SIGCONT,
 ];
 
-fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &Request, command: &[CString]) -> Result<How> {
+fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &RunRequest, command: &[CString]) -> Result<How> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
     let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
@@ -331,7 +331,7 @@ mod tests {
         let config = crate::config::parse("test", text.as_bytes()).unwrap();
         let of = |config: &Config| policy::plan(config, &Grant::default()).0.task;
         assert!(!of(&config).is_empty());
-        let request = Request {
+        let request = RunRequest {
             cpus: None,
             memory: None,
             processes: None,

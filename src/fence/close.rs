@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::fenced::{Fence, LOCK_TIMEOUT, Tree};
 use super::limiting;
 use super::own::{self, Own};
-use super::resume::Alone;
+use super::resume::ClosingRight;
 use crate::cgroup::layout::Version;
 use crate::error::Result;
 use crate::host::Host;
@@ -54,12 +54,12 @@ impl Fence {
         }
         // Somebody else may be closing it, too, and the name be another's then.
         let _alone = match self.claim.alone(deadline)? {
-            Alone::Gone => {
+            ClosingRight::Gone => {
                 self.closed = true;
                 return Ok(());
             }
-            Alone::Owner => None,
-            Alone::Locked(lock) => Some(lock),
+            ClosingRight::Owner => None,
+            ClosingRight::Locked(lock) => Some(lock),
         };
         let own: Vec<&Own> = self.trees.iter().filter_map(Tree::own).collect();
         let mut done = own::remove(&own, &self.ours.levels, deadline);

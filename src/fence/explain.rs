@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use super::limiting::{self, LimitError, Whose, Write};
+use super::limiting::{self, FileWrite, LimitError, Whose};
 use super::names::{IDLE, in_mount};
 use super::open::{controllers, lowers_io};
 use crate::cgroup::disk::Disks;
@@ -19,7 +19,7 @@ use crate::scheduler::Scheduler;
 
 /// One limit of one directory.
 #[derive(Debug)]
-pub struct Line {
+pub struct LimitLine {
     /// What is limited.
     pub limit: Limit,
     /// Whose directory it is.
@@ -27,7 +27,7 @@ pub struct Line {
     /// The directory; as far as it is known, where it is a scheduler's.
     pub dir: PathBuf,
     /// What is written into its files, or why that cannot be.
-    pub writes: Result<Vec<Write>>,
+    pub writes: Result<Vec<FileWrite>>,
     /// The keys of jobfence.conf(5) that it comes from.
     pub keys: &'static [&'static str],
 }
@@ -45,7 +45,7 @@ pub fn explain(
     plan: &Plan,
     whose: impl Fn(&Hierarchy) -> Option<&'static dyn Scheduler>,
     limits_memory: bool,
-) -> Result<(Vec<Line>, Vec<LimitError>)> {
+) -> Result<(Vec<LimitLine>, Vec<LimitError>)> {
     let mut wanted = controllers(config);
     wanted.extend(more.iter().filter(|more| !wanted.contains(more)).copied().collect::<Vec<_>>());
     let mut plan = plan.clone();
@@ -69,11 +69,11 @@ pub fn explain(
             Whose::Own
         };
         if plan.scavenger && !overlay && hierarchy.has("cpu") {
-            lines.push(Line {
+            lines.push(LimitLine {
                 limit: Limit::Weight,
                 level: Level::User,
                 dir: hierarchy.mount.join(&host.base).join(IDLE),
-                writes: Ok(vec![Write { file: CPU_IDLE.to_owned(), value: "1".to_owned() }]),
+                writes: Ok(vec![FileWrite { file: CPU_IDLE.to_owned(), value: "1".to_owned() }]),
                 keys: &["Scavenger"],
             });
         }
@@ -86,7 +86,7 @@ pub fn explain(
                 Some(dir) => dir,
                 None => {
                     let refused = scheduler.map(|theirs| limiting::none_for_the_user(plan, hierarchy, theirs));
-                    lines.extend(refused.into_iter().flatten().map(|(limit, error)| Line {
+                    lines.extend(refused.into_iter().flatten().map(|(limit, error)| LimitLine {
                         limit,
                         level,
                         dir: hierarchy.mount.clone(),
@@ -99,7 +99,7 @@ pub fn explain(
             lines.extend(limiting::rules(hierarchy, level, place).filter_map(|rule| {
                 let writes =
                     (rule.writes)(&limits, hierarchy.version).map(|writes| existing(hierarchy, rule.limit, writes));
-                let line = |writes| Line { limit: rule.limit, level, dir: dir.clone(), writes, keys: rule.keys };
+                let line = |writes| LimitLine { limit: rule.limit, level, dir: dir.clone(), writes, keys: rule.keys };
                 match writes {
                     Ok(writes) if writes.is_empty() => None,
                     writes => Some(line(writes)),
@@ -119,7 +119,7 @@ pub fn explain(
 
 /// Of the files of I/O weight, and of a quota with its slack, those that this kernel has: any directory below the root shows it. All
 /// of them where none shows it.
-fn existing(hierarchy: &Hierarchy, limit: Limit, writes: Vec<Write>) -> Vec<Write> {
+fn existing(hierarchy: &Hierarchy, limit: Limit, writes: Vec<FileWrite>) -> Vec<FileWrite> {
     if !matches!(limit, Limit::IoWeight | Limit::Cpu) {
         return writes;
     }
@@ -128,7 +128,8 @@ fn existing(hierarchy: &Hierarchy, limit: Limit, writes: Vec<Write>) -> Vec<Writ
         name.map(|name| root.child(&name)).transpose()
     });
     let Ok(Some(below)) = below else { return writes };
-    let (there, missing): (Vec<Write>, Vec<Write>) = writes.into_iter().partition(|write| below.has(&write.file));
+    let (there, missing): (Vec<FileWrite>, Vec<FileWrite>) =
+        writes.into_iter().partition(|write| below.has(&write.file));
     if there.is_empty() { missing } else { there }
 }
 

@@ -23,9 +23,9 @@ pub struct Fence {
     pub(super) key: JobKey,
     /// In the order in which processes are attached.
     pub(super) trees: Vec<Tree>,
-    pub(super) ours: Ours,
+    pub(super) ours: OwnPath,
     pub(super) claim: Claim,
-    pub(super) limits: Wanted,
+    pub(super) limits: WantedLimits,
     pub(super) around: Around,
     /// Whether the scheduler's directories in hierarchies that are not used have been looked at.
     pub(super) are_others_marked: bool,
@@ -34,7 +34,7 @@ pub struct Fence {
 
 /// How the step's directories of ours are called, where it has some.
 #[derive(Debug)]
-pub(super) struct Ours {
+pub(super) struct OwnPath {
     /// Below the root of every hierarchy.
     pub(super) path: String,
     pub(super) levels: Vec<String>,
@@ -134,7 +134,7 @@ impl Deref for OpenDir<'_> {
 
 /// What a step is to be limited in, and what of it is done.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedLimits {
     pub(super) controllers: Vec<&'static str>,
     /// Controllers that limits were to be written to, and that are nowhere.
     pub(super) missing: Vec<(&'static str, Error)>,
@@ -156,7 +156,7 @@ pub(super) struct Wanted {
     pub(super) is_change: bool,
 }
 
-impl Wanted {
+impl WantedLimits {
     /// Nothing that needs a plan; for a fence of which only the directories are known.
     pub(super) fn nothing() -> Self {
         Self {

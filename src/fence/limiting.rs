@@ -24,14 +24,14 @@ pub type LimitError = (Limit, Error);
 
 /// One value for one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Write {
+pub struct FileWrite {
     /// In the directory that is limited.
     pub file: String,
     /// As it is written.
     pub value: String,
 }
 
-impl Write {
+impl FileWrite {
     fn number(file: &str, value: u64) -> Self {
         Self { file: file.to_owned(), value: value.to_string() }
     }
@@ -39,7 +39,7 @@ impl Write {
 
 /// How one kind of limit comes from the configuration into the kernel.
 #[derive(Debug)]
-pub struct Rule {
+pub struct LimitRule {
     /// What it limits.
     pub limit: Limit,
     /// Whose files they are.
@@ -47,7 +47,7 @@ pub struct Rule {
     /// The keys of jobfence.conf(5) that it comes from.
     pub keys: &'static [&'static str],
     /// What is written; nothing where these limits have none of its kind.
-    pub writes: fn(&Limits, Version) -> Result<Vec<Write>>,
+    pub writes: fn(&Limits, Version) -> Result<Vec<FileWrite>>,
     /// Writes it and reads it back.
     set: fn(&Dir, Version, &Limits) -> Result<()>,
     /// The levels at which it is set in the scheduler's own directories; in ours it is set at all.
@@ -59,8 +59,8 @@ const EVERYWHERE: &[Level] = &[Level::User, Level::Job, Level::Step, Level::Task
 const INSIDE: &[Level] = &[Level::Step, Level::Task];
 
 /// Every kind of limit, in the order in which they are set.
-pub static RULES: &[Rule] = &[
-    Rule {
+pub static RULES: &[LimitRule] = &[
+    LimitRule {
         limit: Limit::Cpu,
         controller: "cpu",
         keys: &[
@@ -75,28 +75,32 @@ pub static RULES: &[Rule] = &[
             let Some(quota) = limits.cpu else { return Ok(Vec::new()) };
             let mut writes = match version {
                 Version::V2 => {
-                    vec![Write { file: "cpu.max".to_owned(), value: format!("{} {}", quota.quota_us, quota.period_us) }]
+                    vec![FileWrite {
+                        file: "cpu.max".to_owned(),
+                        value: format!("{} {}", quota.quota_us, quota.period_us),
+                    }]
                 }
                 Version::V1 => vec![
-                    Write::number("cpu.cfs_period_us", quota.period_us),
-                    Write::number("cpu.cfs_quota_us", quota.quota_us),
+                    FileWrite::number("cpu.cfs_period_us", quota.period_us),
+                    FileWrite::number("cpu.cfs_quota_us", quota.quota_us),
                 ],
             };
             // Where the site gives more, that limit says it.
-            let slack = limits.burst.is_none().then(|| Write::number(limits::burst_file(version), quota.slack_us()));
+            let slack =
+                limits.burst.is_none().then(|| FileWrite::number(limits::burst_file(version), quota.slack_us()));
             writes.extend(slack);
             Ok(writes)
         },
         set: |dir, version, limits| limits.cpu.map_or(Ok(()), |quota| limits::set_cpu_quota(dir, version, quota)),
         overlay: EVERYWHERE,
     },
-    Rule {
+    LimitRule {
         limit: Limit::Burst,
         controller: "cpu",
         keys: &["CPUBurst"],
         writes: |limits, version| {
             let burst = limits.burst.zip(limits.cpu).map(|(burst, quota)| burst_us(burst, quota));
-            Ok(burst.map(|micros| Write::number(limits::burst_file(version), micros)).into_iter().collect())
+            Ok(burst.map(|micros| FileWrite::number(limits::burst_file(version), micros)).into_iter().collect())
         },
         // Of the quota that is there, which may be lower than planned.
         set: |dir, version, limits| {
@@ -108,12 +112,12 @@ pub static RULES: &[Rule] = &[
         },
         overlay: EVERYWHERE,
     },
-    Rule {
+    LimitRule {
         limit: Limit::Weight,
         controller: "cpu",
         keys: &["CPUPolicy", "Scavenger"],
         writes: |limits, version| {
-            let write = |weight| Write::number(limits::weight_file(version), limits::weight_value(version, weight));
+            let write = |weight| FileWrite::number(limits::weight_file(version), limits::weight_value(version, weight));
             Ok(limits.weight.map(write).into_iter().collect())
         },
         set: |dir, version, limits| match limits.weight {
@@ -126,51 +130,53 @@ pub static RULES: &[Rule] = &[
         // A step's siblings are the daemons' directories.
         overlay: &[Level::User, Level::Job],
     },
-    Rule {
+    LimitRule {
         limit: Limit::Processes,
         controller: "pids",
         keys: &["MaxProcesses", "MaxProcessesPerUser", "MaxProcessesPerTask"],
-        writes: |limits, _| Ok(limits.processes.map(|count| Write::number("pids.max", count)).into_iter().collect()),
+        writes: |limits, _| {
+            Ok(limits.processes.map(|count| FileWrite::number("pids.max", count)).into_iter().collect())
+        },
         set: |dir, _, limits| limits.processes.map_or(Ok(()), |count| limits::set_processes(dir, count)),
         overlay: EVERYWHERE,
     },
-    Rule {
+    LimitRule {
         limit: Limit::Io,
         controller: "io",
         keys: &["IOMax", "IOMaxPerUser", "IOMaxPerTask"],
         writes: |limits, version| {
             let all = limits.disks.iter().flat_map(|limit| io::writes(*limit, version));
-            Ok(all.map(|(file, value)| Write { file: file.to_owned(), value }).collect())
+            Ok(all.map(|(file, value)| FileWrite { file: file.to_owned(), value }).collect())
         },
         set: |dir, version, limits| limits.disks.iter().try_for_each(|limit| io::set_max(dir, version, *limit)),
         overlay: EVERYWHERE,
     },
-    Rule {
+    LimitRule {
         limit: Limit::IoWeight,
         controller: "io",
         keys: &["IOWeight", "Scavenger"],
         writes: |limits, version| {
             let all = limits.io_weight.into_iter().flat_map(|weight| io::weight_writes(weight, version));
-            Ok(all.map(|(file, value)| Write { file: file.to_owned(), value }).collect())
+            Ok(all.map(|(file, value)| FileWrite { file: file.to_owned(), value }).collect())
         },
         set: |dir, version, limits| limits.io_weight.map_or(Ok(()), |weight| io::set_weight(dir, version, weight)),
         // A step's siblings are the daemons' directories.
         overlay: &[Level::User, Level::Job],
     },
-    Rule {
+    LimitRule {
         limit: Limit::Ram,
         controller: "memory",
         keys: &["ConstrainRAMSpace", "AllowedRAMSpace", "MinRAMSpace", "MaxRAMPerUser", "MaxRAMPerTask"],
         writes: |limits, version| {
             let (file, _) = limits::memory_files(version);
-            Ok(limits.ram.map(|bytes| Write::number(file, limits::whole_pages(bytes))).into_iter().collect())
+            Ok(limits.ram.map(|bytes| FileWrite::number(file, limits::whole_pages(bytes))).into_iter().collect())
         },
         set: |dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),
         // On v1 Slurm has a directory for each user. Its daemons are below it, but where Slurm limits them itself they count
         // for their steps already, and the kernel spares them (oom_score_adj).
         overlay: &[Level::User, Level::Step, Level::Task],
     },
-    Rule {
+    LimitRule {
         limit: Limit::Swap,
         controller: "memory",
         keys: &["ConstrainSwapSpace", "AllowedSwapSpace"],
@@ -180,7 +186,7 @@ pub static RULES: &[Rule] = &[
                 Version::V2 => limits::whole_pages(limit.swap),
                 Version::V1 => limits::whole_pages(limit.ram.saturating_add(limit.swap)),
             };
-            Ok(limits.swap.map(|limit| Write::number(file, value(limit))).into_iter().collect())
+            Ok(limits.swap.map(|limit| FileWrite::number(file, value(limit))).into_iter().collect())
         },
         set: |dir, version, limits| match limits.swap {
             Some(swap) => set_swap(dir, version, swap),
@@ -188,26 +194,26 @@ pub static RULES: &[Rule] = &[
         },
         overlay: INSIDE,
     },
-    Rule {
+    LimitRule {
         limit: Limit::MemoryHigh,
         controller: "memory",
         keys: &["MemoryHighPercent"],
         writes: |limits, version| {
             let file = limits::high_file(version);
-            Ok(limits.high.map(|bytes| Write::number(file, limits::whole_pages(bytes))).into_iter().collect())
+            Ok(limits.high.map(|bytes| FileWrite::number(file, limits::whole_pages(bytes))).into_iter().collect())
         },
         set: |dir, version, limits| limits.high.map_or(Ok(()), |bytes| limits::set_high(dir, version, bytes)),
         overlay: INSIDE,
     },
-    Rule {
+    LimitRule {
         limit: Limit::MemoryProtection,
         controller: "memory",
         keys: &["MemoryLowPercent", "MemoryMinPercent"],
         writes: |limits, version| {
             let protected = [("memory.low", limits.low), ("memory.min", limits.min)];
-            let writes: Vec<Write> = protected
+            let writes: Vec<FileWrite> = protected
                 .into_iter()
-                .filter_map(|(file, bytes)| Some(Write::number(file, limits::whole_pages(bytes?))))
+                .filter_map(|(file, bytes)| Some(FileWrite::number(file, limits::whole_pages(bytes?))))
                 .collect();
             match version {
                 Version::V1 if !writes.is_empty() => Err(Error::new("cgroup v1 protects no memory from reclaim")
@@ -218,25 +224,25 @@ pub static RULES: &[Rule] = &[
         set: |dir, version, limits| set_plainly(Limit::MemoryProtection, dir, version, limits),
         overlay: INSIDE,
     },
-    Rule {
+    LimitRule {
         limit: Limit::OomGroup,
         controller: "memory",
         keys: &["OOMKillStep"],
         writes: |limits, version| match version {
             _ if !limits.oom_group => Ok(Vec::new()),
-            Version::V2 => Ok(vec![Write::number("memory.oom.group", 1)]),
+            Version::V2 => Ok(vec![FileWrite::number("memory.oom.group", 1)]),
             Version::V1 => Err(Error::new("cgroup v1 kills single processes, never a whole step, for want of memory")
                 .hint("set OOMKillStep=no, or OnError=fail,oomgroup:warn")),
         },
         set: |dir, version, limits| set_plainly(Limit::OomGroup, dir, version, limits),
         overlay: INSIDE,
     },
-    Rule {
+    LimitRule {
         limit: Limit::Cores,
         controller: "cpuset",
         keys: &["ConstrainCores"],
         writes: |limits, _| {
-            let write = |cpus: &CpuList| Write { file: cpuset::CPUS.to_owned(), value: cpus.to_string() };
+            let write = |cpus: &CpuList| FileWrite { file: cpuset::CPUS.to_owned(), value: cpus.to_string() };
             Ok(limits.cores.as_ref().map(write).into_iter().collect())
         },
         set: |dir, version, limits| match &limits.cores {
@@ -246,25 +252,25 @@ pub static RULES: &[Rule] = &[
         // The job's holds the step daemons, and Slurm writes it anew with each step.
         overlay: &[Level::Step],
     },
-    Rule {
+    LimitRule {
         limit: Limit::HugePages,
         controller: "hugetlb",
         keys: &["MaxHugePages", "MaxHugePagesPerUser", "MaxHugePagesPerTask"],
         writes: |limits, version| {
-            let write = |write: huge_pages::Write| Write::number(&write.file, write.bytes);
+            let write = |write: huge_pages::HugePageWrite| FileWrite::number(&write.file, write.bytes);
             Ok(limits.huge_pages.writes(version).into_iter().map(write).collect())
         },
         set: |dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),
         // No daemon uses any.
         overlay: EVERYWHERE,
     },
-    Rule {
+    LimitRule {
         limit: Limit::Devices,
         controller: devices::CONTROLLER,
         keys: &["ConstrainDevices", "DeviceAllow", "GPUDevice"],
         writes: |limits, version| {
             let rules = limits.devices.iter().flat_map(Devices::rules);
-            let write = |file: &str, value: String| Write { file: file.to_owned(), value };
+            let write = |file: &str, value: String| FileWrite { file: file.to_owned(), value };
             Ok(match version {
                 _ if limits.devices.is_none() => Vec::new(),
                 Version::V1 => [write("devices.deny", "a".to_owned())]
@@ -310,7 +316,7 @@ fn burst_us(burst: Percent, quota: CpuQuota) -> u64 {
 
 fn set_plainly(limit: Limit, dir: &Dir, version: Version, limits: &Limits) -> Result<()> {
     let Some(rule) = RULES.iter().find(|rule| rule.limit == limit) else { return Ok(()) };
-    for Write { file, value } in (rule.writes)(limits, version)? {
+    for FileWrite { file, value } in (rule.writes)(limits, version)? {
         limits::set_text(dir, rule.controller, &file, &value)?;
     }
     Ok(())
@@ -366,8 +372,8 @@ pub fn limits_at(plan: &Plan, level: Level, place: Whose, version: Version) -> L
 }
 
 /// The rules by which this level is limited in this place, in a hierarchy.
-pub fn rules(hierarchy: &Hierarchy, level: Level, place: Whose) -> impl Iterator<Item = &'static Rule> {
-    let here = move |rule: &&Rule| {
+pub fn rules(hierarchy: &Hierarchy, level: Level, place: Whose) -> impl Iterator<Item = &'static LimitRule> {
+    let here = move |rule: &&LimitRule| {
         place == Whose::Own || rule.overlay.contains(&level) && !is_theirs_alone(rule.limit, hierarchy)
     };
     RULES.iter().filter(|rule| hierarchy.has(rule.controller)).filter(here)
@@ -557,7 +563,7 @@ pub fn has_any(plan: &Plan, limit: Limit) -> bool {
 const ALL: [Level; 4] = [Level::User, Level::Job, Level::Step, Level::Task];
 
 /// As cgroup2 has it: what v1 does not have is planned all the same.
-fn writes_any(rule: &Rule, limits: &Limits) -> bool {
+fn writes_any(rule: &LimitRule, limits: &Limits) -> bool {
     !(rule.writes)(limits, Version::V2).is_ok_and(|writes| writes.is_empty())
 }
 
@@ -574,7 +580,7 @@ pub fn none_for_the_user(plan: &Plan, hierarchy: &Hierarchy, scheduler: &dyn Sch
     };
     // Which disks they are is not known yet when nothing has been looked for.
     let throttles = |limit| limit == Limit::Io && !plan.user.io.is_empty();
-    let is_planned = |rule: &&Rule| writes_any(rule, &plan.user) || throttles(rule.limit);
+    let is_planned = |rule: &&LimitRule| writes_any(rule, &plan.user) || throttles(rule.limit);
     let theirs = RULES.iter().filter(|rule| hierarchy.has(rule.controller)).filter(is_planned);
     theirs.map(|rule| (rule.limit, error())).collect()
 }
@@ -603,7 +609,7 @@ pub fn weigh_io_of_user(user: &Dir, version: Version) -> Result<()> {
 
 /// That nothing of what was planned for these controllers could be set, for one reason.
 pub fn none_of(plan: &Plan, controllers: impl Fn(&str) -> bool, error: &Error) -> Vec<LimitError> {
-    let planned = |rule: &&Rule| ALL.iter().any(|level| writes_any(rule, plan.of(*level)));
+    let planned = |rule: &&LimitRule| ALL.iter().any(|level| writes_any(rule, plan.of(*level)));
     let theirs = RULES.iter().filter(|rule| controllers(rule.controller)).filter(planned);
     theirs.map(|rule| (rule.limit, error.clone())).collect()
 }

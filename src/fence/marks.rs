@@ -8,7 +8,7 @@ use super::overlay::Overlay;
 use crate::cgroup::membership::Membership;
 use crate::host::Host;
 use crate::record::Header;
-use crate::record::roll::Kind;
+use crate::record::roll::EntryKind;
 use crate::scheduler;
 
 /// How long a launch may be held up by what an earlier run has left.
@@ -63,7 +63,7 @@ impl Fence {
 fn mark_all(claim: &Claim, overlays: Vec<&mut Overlay>) {
     let unmarked = overlays.iter().filter_map(|overlay| overlay.unmarked());
     let header = Header::parse(&claim.mark).ok();
-    let entry = |path| header.as_ref().map(|header| header.entry(Kind::Theirs, path));
+    let entry = |path| header.as_ref().map(|header| header.entry(EntryKind::Theirs, path));
     claim.records.note(&unmarked.filter_map(entry).collect::<Vec<_>>());
     for overlay in overlays {
         overlay.mark(&claim.mark);

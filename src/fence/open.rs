@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::fenced::{Around, Claim, Fence, Ours, Tree, Wanted};
+use super::fenced::{Around, Claim, Fence, OwnPath, Tree, WantedLimits};
 use super::names::IDLE;
 use super::overlay::{self, Overlay};
 use super::own::{self, Own, open_existing};
@@ -207,13 +207,13 @@ impl Fence {
                 continue;
             }
             let missing = wanted.iter().filter_map(|c| Some((*c, host.missing(c)?)));
-            let limits = Wanted {
+            let limits = WantedLimits {
                 controllers: wanted.clone(),
                 missing: missing.chain(withheld.iter().flatten().cloned()).collect(),
                 quota_ignored: host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota),
                 lowest_io,
                 headroom: config.headroom_cpus,
-                ..Wanted::nothing()
+                ..WantedLimits::nothing()
             };
             let shared = record.shared.is_some().then(|| Box::new(record.clone()));
             let claim = Claim { mark: record.mark(), records, is_recorded, owner, shared };
@@ -244,11 +244,11 @@ impl Fence {
     }
 
     /// Without directories.
-    fn new(opening: &Opening<'_>, record: Record, claim: Claim, limits: Wanted) -> Self {
+    fn new(opening: &Opening<'_>, record: Record, claim: Claim, limits: WantedLimits) -> Self {
         Self {
             key: opening.key.clone(),
             trees: Vec::new(),
-            ours: Ours::of(&record.base, record.levels),
+            ours: OwnPath::of(&record.base, record.levels),
             claim,
             limits,
             around: Around { schedulers: opening.schedulers, has_daemon: opening.daemon.is_some() },
@@ -300,7 +300,7 @@ impl Fence {
         });
         // In the order in which they were made: where a process can be killed comes first.
         trees.sort_by_key(|own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));
-        let ours = Ours::of(&record.base, record.levels.clone());
+        let ours = OwnPath::of(&record.base, record.levels.clone());
         if trees.is_empty() {
             return Err(
                 Error::new("the step has no directory in any hierarchy; it has just begun or ended:").at(ours.path)
@@ -311,7 +311,7 @@ impl Fence {
             trees: trees.into_iter().map(Tree::Own).collect(),
             ours,
             claim: Claim { records, is_recorded: false, mark: String::new(), owner: record.owner, shared: None },
-            limits: Wanted::nothing(),
+            limits: WantedLimits::nothing(),
             around: Around { schedulers, has_daemon: false },
             are_others_marked: true,
             closed: true,
@@ -319,7 +319,7 @@ impl Fence {
     }
 }
 
-impl Ours {
+impl OwnPath {
     pub(super) fn of(base: &str, levels: Vec<String>) -> Self {
         let path = format!("/{base}/{}", levels.join("/"));
         Self { path, levels, base_levels: base.split('/').count() }

@@ -19,7 +19,7 @@ use crate::sys::dir::Dir;
 
 /// Which job.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct WantedJob {
     /// Whose it is.
     pub uid: u32,
     /// Its number.
@@ -30,7 +30,7 @@ pub struct Wanted {
 
 /// One step's directories in one hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct PresentStep {
     /// Where the hierarchy is mounted.
     pub mount: PathBuf,
     /// Whether they are the scheduler's.
@@ -45,7 +45,7 @@ pub struct Step {
     tasks: Vec<PathBuf>,
 }
 
-impl Step {
+impl PresentStep {
     /// Leaves its job's and its user's.
     pub fn forget_step(&mut self) {
         self.step = None;
@@ -64,8 +64,8 @@ impl Step {
 }
 
 /// Every step of the job that has directories, and why there may be more.
-pub fn find(host: &Host, schedulers: Schedulers, run_dir: &Path, wanted: &Wanted) -> (Vec<Step>, Vec<Error>) {
-    let mut found = Found { wanted, steps: Vec::new(), unseen: Vec::new() };
+pub fn find(host: &Host, schedulers: Schedulers, run_dir: &Path, wanted: &WantedJob) -> (Vec<PresentStep>, Vec<Error>) {
+    let mut found = StepSearch { wanted, steps: Vec::new(), unseen: Vec::new() };
     let mut bases = vec![(host.base.clone(), None)];
     if nix::unistd::geteuid().is_root() {
         let recorded = recorded(run_dir, wanted).map_err(|error| found.unseen.push(error)).unwrap_or_default();
@@ -86,7 +86,7 @@ pub fn find(host: &Host, schedulers: Schedulers, run_dir: &Path, wanted: &Wanted
 }
 
 /// The job's records, as far as they can be understood.
-fn recorded(run_dir: &Path, wanted: &Wanted) -> Result<Vec<Record>> {
+fn recorded(run_dir: &Path, wanted: &WantedJob) -> Result<Vec<Record>> {
     // Opening would make a directory that is not there.
     if !run_dir.is_dir() {
         return Ok(Vec::new());
@@ -101,13 +101,13 @@ fn recorded(run_dir: &Path, wanted: &Wanted) -> Result<Vec<Record>> {
     Ok(found)
 }
 
-struct Found<'a> {
-    wanted: &'a Wanted,
-    steps: Vec<Step>,
+struct StepSearch<'a> {
+    wanted: &'a WantedJob,
+    steps: Vec<PresentStep>,
     unseen: Vec<Error>,
 }
 
-impl Found<'_> {
+impl StepSearch<'_> {
     /// Ours: `BASE[/idle][/NODE]/uid_U/job_J/step_S`.
     fn in_base(&mut self, hierarchy: &Hierarchy, root: &Dir, base: &str, record: Option<&Record>) {
         let Some(base) = down(root, base.split('/'), &mut self.unseen) else { return };
@@ -140,7 +140,7 @@ impl Found<'_> {
     /// A scheduler's.
     fn in_theirs(&mut self, hierarchy: &Hierarchy, root: &Dir, scheduler: &dyn Scheduler) {
         let mut unseen = Vec::new();
-        let Wanted { uid, job, other_name } = self.wanted;
+        let WantedJob { uid, job, other_name } = self.wanted;
         let is_its = &mut |name: &str, dir: &Dir| other_name.as_deref() == Some(name) || self.is_marked(dir);
         let jobs = scheduler.present(hierarchy, root, (*uid, &job.to_string()), is_its, &mut unseen);
         self.unseen.append(&mut unseen);
@@ -173,7 +173,7 @@ impl Found<'_> {
             let mut numbered = children(&step, |name| name.starts_with(tasks), &mut self.unseen);
             numbered.sort_by_key(|name| name.strip_prefix(tasks).and_then(|number| number.parse::<u32>().ok()));
             let plain = name.strip_prefix(steps).unwrap_or(&name);
-            self.steps.push(Step {
+            self.steps.push(PresentStep {
                 mount: hierarchy.mount.clone(),
                 is_overlay: theirs.is_some(),
                 // Ours has a number behind it where another had the name, and Slurm's one of a heterogeneous job.
@@ -202,7 +202,7 @@ mod tests {
     use crate::cgroup::layout::Version;
     use crate::scheduler::all::ALL;
 
-    fn found_in(version: Version, dirs: &[&str], wanted: &Wanted) -> Vec<Step> {
+    fn found_in(version: Version, dirs: &[&str], wanted: &WantedJob) -> Vec<PresentStep> {
         let temp = tempfile::tempdir().unwrap();
         for dir in dirs {
             std::fs::create_dir_all(temp.path().join(dir)).unwrap();
@@ -215,7 +215,7 @@ mod tests {
             controllers: std::collections::BTreeSet::new(),
             name: None,
         };
-        let mut found = Found { wanted, steps: Vec::new(), unseen: Vec::new() };
+        let mut found = StepSearch { wanted, steps: Vec::new(), unseen: Vec::new() };
         found.in_base(&hierarchy, &root, "jobfence.slice/jobfence.scope", None);
         for scheduler in ALL {
             found.in_theirs(&hierarchy, &root, *scheduler);
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn ours_are_found_in_every_branch() {
         let base = "jobfence.slice/jobfence.scope";
-        let wanted = Wanted { uid: 6, job: 5, other_name: None };
+        let wanted = WantedJob { uid: 6, job: 5, other_name: None };
         for branch in [base.to_owned(), format!("{base}/idle"), format!("{base}/n1"), format!("{base}/idle/n1")] {
             let job = format!("{branch}/uid_6/job_5");
             let dirs = [
@@ -268,7 +268,7 @@ mod tests {
         ];
         let dirs = dirs.each_ref().map(String::as_str);
         let names = |sluid: Option<&str>| {
-            let wanted = Wanted { uid: 6, job: 5, other_name: sluid.map(str::to_owned) };
+            let wanted = WantedJob { uid: 6, job: 5, other_name: sluid.map(str::to_owned) };
             let mut steps: Vec<String> = found_in(Version::V2, &dirs, &wanted)
                 .iter()
                 .map(|step| step.dir(Level::Step).unwrap().display().to_string().replace(&format!("{scope}/"), ""))
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(names(None), ["job_5/step_0/user"]);
         assert_eq!(names(Some("s2YNM7YN3THN00")), ["job_5/step_0/user", "s2YNM7YN3THN00/step_extern/user"]);
         let v1 = ["slurm_n1/uid_6/job_5/step_batch/task_0", "slurm/uid_7/job_5/step_0", "slurmy/uid_6/job_5/step_3"];
-        let steps = found_in(Version::V1, &v1, &Wanted { uid: 6, job: 5, other_name: None });
+        let steps = found_in(Version::V1, &v1, &WantedJob { uid: 6, job: 5, other_name: None });
         let [step] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(step.dir(Level::User), Some(Path::new("slurm_n1/uid_6")));
         assert_eq!(step.dir(Level::Task), Some(Path::new("slurm_n1/uid_6/job_5/step_batch/task_0")));

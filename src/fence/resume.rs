@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::fenced::{Around, Claim, Fence, Ours, Tree, Wanted};
+use super::fenced::{Around, Claim, Fence, OwnPath, Tree, WantedLimits};
 use super::names::in_mount;
 use super::open::controllers_named;
 use super::own::open_existing;
@@ -21,7 +21,7 @@ use crate::sys::lock::Lock;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who may close a fence now.
-pub(super) enum Alone {
+pub(super) enum ClosingRight {
     /// The one process that knows of it.
     Owner,
     /// This one, for as long as it keeps the lock.
@@ -40,12 +40,12 @@ pub enum Closed {
 }
 
 impl Claim {
-    /// See [`Alone`].
-    pub(super) fn alone(&self, deadline: Instant) -> Result<Alone> {
-        let Some(record) = &self.shared else { return Ok(Alone::Owner) };
+    /// See [`ClosingRight`].
+    pub(super) fn alone(&self, deadline: Instant) -> Result<ClosingRight> {
+        let Some(record) = &self.shared else { return Ok(ClosingRight::Owner) };
         let lock = self.records.lock_closing(deadline)?;
         let is_there = self.records.read(&record.levels)?.is_some_and(|there| there.is_same(record));
-        Ok(if is_there { Alone::Locked(lock) } else { Alone::Gone })
+        Ok(if is_there { ClosingRight::Locked(lock) } else { ClosingRight::Gone })
     }
 }
 
@@ -75,9 +75,9 @@ impl Fence {
         Ok(Self {
             key: record.key().ok_or_else(|| Error::new("the record names no user:").value(&name))?,
             trees: trees.into_iter().map(Tree::Own).collect(),
-            ours: Ours::of(&record.base, record.levels.clone()),
+            ours: OwnPath::of(&record.base, record.levels.clone()),
             claim,
-            limits: Wanted { controllers, plan: shared.plan.clone(), ..Wanted::nothing() },
+            limits: WantedLimits { controllers, plan: shared.plan.clone(), ..WantedLimits::nothing() },
             around: Around { schedulers, has_daemon: false },
             are_others_marked: true,
             closed: false,

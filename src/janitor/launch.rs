@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::holders::Holders;
 use super::one::reap_one;
-use super::reaped::{Outcome, PATIENCE_EACH, Reaped};
+use super::reaped::{PATIENCE_EACH, ReapOutcome, Reaped};
 use super::theirs::{Theirs, is_wanted};
 use crate::cgroup::membership::Membership;
 use crate::config::Config;
@@ -20,9 +20,9 @@ use crate::host::Host;
 use crate::job::JobKey;
 use crate::record::Records;
 use crate::record::job::JobRecords;
-use crate::record::roll::{Entry, Kind, Roll, Turn};
+use crate::record::roll::{Entry, EntryKind, Roll, Turn};
 use crate::record::tracked::{self, TrackedRecords};
-use crate::scheduler::{self, Found, Schedulers};
+use crate::scheduler::{self, LeftBehind, Schedulers};
 use crate::sys::process::Owner;
 
 /// Of so many owners a launch finds out whether they live, if it need not look further.
@@ -122,10 +122,10 @@ impl Work<'_> {
         }
         self.reaped.alive += living.len();
         let mut again = Vec::new();
-        let mut theirs: Vec<Found> = self.schedulers.iter().map(|_| Found::default()).collect();
+        let mut theirs: Vec<LeftBehind> = self.schedulers.iter().map(|_| LeftBehind::default()).collect();
         for (at, entry) in entries.into_iter().filter(|(_, entry)| dead.contains(&entry.owner)) {
             let done = match entry.kind {
-                Kind::Step => {
+                EntryKind::Step => {
                     let soon = self.deadline.min(Instant::now() + PATIENCE_EACH);
                     let levels = levels(&entry);
                     match reap_one(self.host, self.records, &levels, self.holders(), soon) {
@@ -136,9 +136,9 @@ impl Work<'_> {
                         outcome => self.is_done(&entry, &levels, outcome),
                     }
                 }
-                Kind::Theirs => self.find(&entry, &mut theirs),
-                Kind::Job => self.forget_job(&entry.name),
-                Kind::Tracked => self.look_after(&entry.name),
+                EntryKind::Theirs => self.find(&entry, &mut theirs),
+                EntryKind::Job => self.forget_job(&entry.name),
+                EntryKind::Tracked => self.look_after(&entry.name),
             };
             if done {
                 roll.strike(at);
@@ -159,28 +159,28 @@ impl Work<'_> {
     }
 
     /// Whether nothing is left of what a line names.
-    fn is_done(&mut self, entry: &Entry, levels: &[String], outcome: Result<Outcome>) -> bool {
+    fn is_done(&mut self, entry: &Entry, levels: &[String], outcome: Result<ReapOutcome>) -> bool {
         let done = match &outcome {
-            Ok(Outcome::Removed | Outcome::Gone) => true,
+            Ok(ReapOutcome::Removed | ReapOutcome::Gone) => true,
             // Another's, who has the name now.
-            Ok(Outcome::Alive) => {
+            Ok(ReapOutcome::Alive) => {
                 let header = self.records.header(levels);
                 matches!(header, Ok(Some(header)) if header.owner != entry.owner)
             }
-            Ok(Outcome::Busy) | Err(_) => false,
+            Ok(ReapOutcome::Busy) | Err(_) => false,
         };
-        if outcome != Ok(Outcome::Alive) {
+        if outcome != Ok(ReapOutcome::Alive) {
             self.reaped.count(levels, outcome);
         }
         done
     }
 
     /// Looks for what is left in a directory of the scheduler's. What is found is looked for again next time, until nothing is.
-    fn find(&mut self, entry: &Entry, theirs: &mut [Found]) -> bool {
+    fn find(&mut self, entry: &Entry, theirs: &mut [LeftBehind]) -> bool {
         if !self.host.has_cgroups() {
             return false;
         }
-        let count = |found: &[Found]| -> usize {
+        let count = |found: &[LeftBehind]| -> usize {
             found.iter().map(|found| found.marked.len() + found.shells.len() + found.unseen.len()).sum()
         };
         let before = count(theirs);
@@ -214,7 +214,7 @@ impl Work<'_> {
             Ok(None) => true,
             Ok(Some(None)) => false,
             Ok(Some(Some((tracked, outcome)))) => {
-                let is_over = matches!(outcome, Ok(tracked::Outcome::Ended(_)));
+                let is_over = matches!(outcome, Ok(tracked::TrackedEnd::Ended(_)));
                 self.reaped.count_tracked(&tracked, outcome);
                 is_over
             }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::holders::Holders;
-use super::reaped::{Outcome, PATIENCE_AT_LAUNCH};
+use super::reaped::{PATIENCE_AT_LAUNCH, ReapOutcome};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::fence::{self, Freed, Opening};
@@ -22,8 +22,8 @@ pub fn opening<'a>(host: &'a Host, config: &'a Config, schedulers: Schedulers, k
 fn free_name(opening: &Opening<'_>, records: &Records, levels: &[String]) -> Result<Freed> {
     let holders = Holders { schedulers: opening.schedulers, units: None };
     reap_one(opening.host, records, levels, holders, Instant::now() + PATIENCE_AT_LAUNCH).map(|outcome| match outcome {
-        Outcome::Removed | Outcome::Gone => Freed::Free,
-        Outcome::Alive | Outcome::Busy => Freed::Taken,
+        ReapOutcome::Removed | ReapOutcome::Gone => Freed::Free,
+        ReapOutcome::Alive | ReapOutcome::Busy => Freed::Taken,
     })
 }
 
@@ -34,33 +34,33 @@ pub fn reap_one(
     levels: &[String],
     holders: Holders,
     deadline: Instant,
-) -> Result<Outcome> {
+) -> Result<ReapOutcome> {
     // Whatever release made it; only what a dead one left in this boot must be understood.
     match records.header(levels)? {
-        None => return Ok(Outcome::Gone),
-        Some(header) if !holders.is_over(host, records, levels, &header)? => return Ok(Outcome::Alive),
+        None => return Ok(ReapOutcome::Gone),
+        Some(header) if !holders.is_over(host, records, levels, &header)? => return Ok(ReapOutcome::Alive),
         Some(_) => {}
     }
-    let Some(_lock) = records.lock_janitor()? else { return Ok(Outcome::Busy) };
+    let Some(_lock) = records.lock_janitor()? else { return Ok(ReapOutcome::Busy) };
     // Once more under the lock: the record of a dead owner is removed only by a janitor, so this one is still the same.
-    let Some(header) = records.header(levels)? else { return Ok(Outcome::Gone) };
+    let Some(header) = records.header(levels)? else { return Ok(ReapOutcome::Gone) };
     if !holders.is_over(host, records, levels, &header)? {
-        return Ok(Outcome::Alive);
+        return Ok(ReapOutcome::Alive);
     }
     if header.boot_id == host.boot_id {
         if !host.has_cgroups() {
             return Err(Error::new("no cgroups can be seen, and so not whether anything is left"));
         }
-        let Some(record) = records.read(levels)? else { return Ok(Outcome::Gone) };
+        let Some(record) = records.read(levels)? else { return Ok(ReapOutcome::Gone) };
         if let Some(owner) = fence::marked_by_another(host, &record)? {
             log::debug!("{}: made anew by process {}, with a record elsewhere", levels.join("/"), owner.pid);
             forget(records, levels, &header)?;
-            return Ok(Outcome::Removed);
+            return Ok(ReapOutcome::Removed);
         }
         fence::open_existing(host, &record.base, levels)?.remove(host, deadline)?;
     }
     forget(records, levels, &header)?;
-    Ok(Outcome::Removed)
+    Ok(ReapOutcome::Removed)
 }
 
 fn forget(records: &Records, levels: &[String], header: &Header) -> Result<()> {

@@ -8,7 +8,7 @@ use crate::record::tracked;
 
 /// What became of one recorded step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ReapOutcome {
     /// Its owner lives.
     Alive,
     /// Its owner was dead; nothing is left now.
@@ -45,22 +45,22 @@ pub struct Reaped {
 }
 
 impl Reaped {
-    pub(super) fn count(&mut self, levels: &[String], outcome: Result<Outcome>) {
+    pub(super) fn count(&mut self, levels: &[String], outcome: Result<ReapOutcome>) {
         let name = levels.join("/");
         match outcome {
-            Ok(Outcome::Alive) => self.alive += 1,
-            Ok(Outcome::Removed) => self.removed.push(name),
-            Ok(Outcome::Gone) => {}
-            Ok(Outcome::Busy) => self.busy += 1,
+            Ok(ReapOutcome::Alive) => self.alive += 1,
+            Ok(ReapOutcome::Removed) => self.removed.push(name),
+            Ok(ReapOutcome::Gone) => {}
+            Ok(ReapOutcome::Busy) => self.busy += 1,
             Err(error) => self.failed.push(format!("{name}: {error}")),
         }
     }
 
-    pub(super) fn count_tracked(&mut self, tracked: &tracked::Tracked, outcome: Result<tracked::Outcome>) {
+    pub(super) fn count_tracked(&mut self, tracked: &tracked::Tracked, outcome: Result<tracked::TrackedEnd>) {
         match outcome {
-            Ok(tracked::Outcome::Alive) => self.alive += 1,
-            Ok(tracked::Outcome::Watched(0) | tracked::Outcome::Ended(0)) => {}
-            Ok(tracked::Outcome::Watched(count) | tracked::Outcome::Ended(count)) => {
+            Ok(tracked::TrackedEnd::Alive) => self.alive += 1,
+            Ok(tracked::TrackedEnd::Watched(0) | tracked::TrackedEnd::Ended(0)) => {}
+            Ok(tracked::TrackedEnd::Watched(count) | tracked::TrackedEnd::Ended(count)) => {
                 self.removed.push(format!("{} ({count} processes without a fence)", tracked.name()));
             }
             Err(error) => self.failed.push(format!("{}: {error}", tracked.name())),

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
 use crate::record::{Record, Records};
-use crate::scheduler::{Found, LeftShell, LeftStep, Scheduler};
+use crate::scheduler::{LeftBehind, LeftShell, LeftStep, Scheduler};
 
 /// Whether who left a mark with this text is certainly dead.
 pub fn is_wanted(host: &Host, mark: &str) -> Result<Option<bool>> {
@@ -31,7 +31,7 @@ pub struct Theirs<'a> {
 }
 
 /// A step of which all processes were told to end.
-struct Ended {
+struct KilledStep {
     step: Box<dyn LeftStep>,
     was_inhabited: bool,
     /// Whether some may not have ended yet.
@@ -40,8 +40,8 @@ struct Ended {
 
 impl Theirs<'_> {
     /// Ends what was found of a scheduler's dead steps, and removes it.
-    pub fn end(&self, (scheduler, found): (&dyn Scheduler, Found), reaped: &mut Reaped) {
-        let Found { marked, shells, unseen, others: _ } = found;
+    pub fn end(&self, (scheduler, found): (&dyn Scheduler, LeftBehind), reaped: &mut Reaped) {
+        let LeftBehind { marked, shells, unseen, others: _ } = found;
         reaped.note_unseen(&unseen);
         if let Err(error) = self.end_unless_alive(scheduler, marked, &shells, reaped) {
             reaped.failed.push(error.to_string());
@@ -72,7 +72,7 @@ impl Theirs<'_> {
     }
 
     /// Each is ended, whatever the time is, before anybody is waited for.
-    fn end_each(&self, steps: Vec<Box<dyn LeftStep>>, reaped: &mut Reaped) -> Vec<Ended> {
+    fn end_each(&self, steps: Vec<Box<dyn LeftStep>>, reaped: &mut Reaped) -> Vec<KilledStep> {
         let mut all = Vec::new();
         for step in steps {
             if self.is_launch && Instant::now() >= self.deadline + PATIENCE_WITH_MANY {
@@ -81,13 +81,13 @@ impl Theirs<'_> {
             }
             let done = step.end(self.host, self.deadline.min(Instant::now() + PATIENCE_EACH));
             let (was_inhabited, is_inhabited) = done.map_or((true, true), |was_inhabited| (was_inhabited, false));
-            all.push(Ended { step, was_inhabited, is_inhabited });
+            all.push(KilledStep { step, was_inhabited, is_inhabited });
         }
         all
     }
 
-    fn remove(&self, ended: Ended, reaped: &mut Reaped) {
-        let Ended { step, was_inhabited, is_inhabited } = ended;
+    fn remove(&self, ended: KilledStep, reaped: &mut Reaped) {
+        let KilledStep { step, was_inhabited, is_inhabited } = ended;
         if self.is_late() {
             return reaped.failed.push(format!("{}: there was no time left for it", step.path()));
         }

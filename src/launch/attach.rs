@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::fence::Fence;
 use crate::host::Host;
 use crate::launch::refuse::{NotFenced, bear};
-use crate::requests::Word;
+use crate::requests::UserRequests;
 
 /// A process that is to be in the fence, before it runs anything of the user's.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ pub fn attach(
     fence: &mut Fence,
     host: &Host,
     config: &Config,
-    requests: &Word,
+    requests: &UserRequests,
     joining: Joining,
 ) -> Result<(), NotFenced> {
     let errors = fence.attach(host, joining.pid, joining.task)?;

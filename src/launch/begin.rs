@@ -14,7 +14,7 @@ use crate::job::JobKey;
 use crate::launch::refuse::{NotFenced, bear};
 use crate::policy::Plan;
 use crate::record::holder::Holder;
-use crate::requests::Word;
+use crate::requests::UserRequests;
 use crate::scheduler::Schedulers;
 
 /// A step that is to be fenced.
@@ -29,7 +29,7 @@ pub struct Begin<'a> {
     /// Whose it is.
     pub key: &'a JobKey,
     /// What the job's user asks for.
-    pub requests: &'a Word,
+    pub requests: &'a UserRequests,
     /// Where the scheduler's daemon of the step is; `None`: there is no such daemon.
     pub daemon: Option<&'a Membership>,
     /// Who holds it where other processes go on with it, and which run of the step it is; `None`: this process, and nobody else.
@@ -62,7 +62,7 @@ impl Begin<'_> {
         let Self { host, config, schedulers, key, requests, daemon, holder } = *self;
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
         let (plan, mut errors) = plan();
-        if *requests != Word::default() {
+        if *requests != UserRequests::default() {
             log::info!("{key}: its user asked for {requests}, which lowers what is higher");
         }
         let more = requests.controllers();

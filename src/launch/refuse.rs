@@ -7,7 +7,7 @@ use crate::config::{Config, Limit, OnError, OnErrors};
 use crate::error::Error;
 use crate::fence::LimitError;
 use crate::job::JobKey;
-use crate::requests::Word;
+use crate::requests::UserRequests;
 
 /// Why a step or a task is not fenced.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ const OTHERWISE: &str = "If that is refused, too, only your administrator can me
 impl NotFenced {
     /// Why there are no directories. Where the user has asked for what needs controllers that the site does not (`more` beside
     /// `ours`), it may be for them: nobody gets rid of a fence by asking for something.
-    pub fn of_open(error: Error, requests: &Word, more: &[&str], ours: &[&str]) -> Self {
+    pub fn of_open(error: Error, requests: &UserRequests, more: &[&str], ours: &[&str]) -> Self {
         if more.iter().all(|controller| ours.contains(controller)) {
             Self::General(error)
         } else {
@@ -72,7 +72,7 @@ impl fmt::Display for NotFenced {
 }
 
 /// Limits that could not be set: a failure unless `OnError` lets the step run without, which the log says then.
-pub fn bear(key: &JobKey, config: &Config, requests: &Word, errors: Vec<LimitError>) -> Result<(), NotFenced> {
+pub fn bear(key: &JobKey, config: &Config, requests: &UserRequests, errors: Vec<LimitError>) -> Result<(), NotFenced> {
     for (limit, error) in errors {
         if config.on_error.for_limit(limit) == OnError::Fail {
             let asked = requests.asks_for(limit).then(|| requests.options().into());
@@ -91,18 +91,19 @@ mod tests {
 
     #[test]
     fn nobody_gets_rid_of_a_fence_by_asking_for_a_controller_that_is_not_there() {
-        let why = |more: &[&str]| NotFenced::of_open(Error::new("x"), &Word::default(), more, &["cpu", "memory"]);
+        let why =
+            |more: &[&str]| NotFenced::of_open(Error::new("x"), &UserRequests::default(), more, &["cpu", "memory"]);
         assert!(why(&["memory"]).is_bearable(OnError::Warn) && why(&[]).is_bearable(OnError::Warn));
         assert!(!why(&["memory", "io"]).is_bearable(OnError::Warn));
     }
 
     #[test]
     fn a_user_is_sent_to_the_administrator_only_where_nobody_else_can_help() {
-        let mut asked = Word::default();
+        let mut asked = UserRequests::default();
         asked.step.pids_max = Some(5);
         let config = Config::default();
         let key = JobKey { node: None, uid: 1, job: Id::new("5").unwrap(), step: Id::new("0").unwrap() };
-        let told = |requests: &Word, limit| {
+        let told = |requests: &UserRequests, limit| {
             bear(&key, &config, requests, vec![(limit, Error::new("x"))]).map_err(|why| why.for_user()).unwrap_err()
         };
         assert_eq!(told(&asked, Limit::Cpu), "x. Only your administrator can mend that");
@@ -111,6 +112,6 @@ mod tests {
             "x. Try it without --pids-max. If that is refused, too, only your administrator can mend it"
         );
         assert_eq!(NotFenced::Asked(Error::new("x; for example y")).for_user(), "x; for example y");
-        assert_eq!(NotFenced::General(Error::new("x")).for_user(), told(&Word::default(), Limit::Processes));
+        assert_eq!(NotFenced::General(Error::new("x")).for_user(), told(&UserRequests::default(), Limit::Processes));
     }
 }

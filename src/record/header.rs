@@ -2,7 +2,7 @@
 //! The first lines of a record, which every release understands.
 
 use super::lines::field;
-use super::roll::{Entry, Kind};
+use super::roll::{Entry, EntryKind};
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::sys::process::Owner;
@@ -49,7 +49,7 @@ impl Header {
     }
 
     /// What its owner has, as a line in the roll.
-    pub fn entry(&self, kind: Kind, name: String) -> Entry {
+    pub fn entry(&self, kind: EntryKind, name: String) -> Entry {
         Entry { owner: self.owner, pid_namespace: self.pid_namespace.clone(), kind, name }
     }
 

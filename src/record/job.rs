@@ -16,7 +16,7 @@ use nix::sys::stat::{SFlag, fstat};
 
 use super::files::{self, is_ours, link_new, unlink};
 use super::lines::field;
-use super::roll::{self, Entry, Kind};
+use super::roll::{self, Entry, EntryKind};
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts, Gpus};
 use crate::host::Host;
@@ -98,7 +98,7 @@ impl JobRecord {
     /// Its line in the roll; `None` where nobody takes it away whose end can be seen.
     fn entry(&self, name: &str) -> Option<Entry> {
         let (owner, pid_namespace) = self.writer.clone()?;
-        Some(Entry { owner, pid_namespace, kind: Kind::Job, name: name.to_owned() })
+        Some(Entry { owner, pid_namespace, kind: EntryKind::Job, name: name.to_owned() })
     }
 
     /// Understands a record. An incomplete one is an error, never a guess.

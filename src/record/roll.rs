@@ -55,7 +55,7 @@ const LONGEST: i64 = 256 << 20;
 
 /// What a line names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum EntryKind {
     /// A record: the names of a step's directories, with commas.
     Step,
     /// A step's directory of the scheduler's, by its path.
@@ -66,8 +66,12 @@ pub enum Kind {
     Tracked,
 }
 
-const KINDS: [(Kind, &str); 4] =
-    [(Kind::Step, "step"), (Kind::Theirs, "theirs"), (Kind::Job, "job"), (Kind::Tracked, "tracked")];
+const KINDS: [(EntryKind, &str); 4] = [
+    (EntryKind::Step, "step"),
+    (EntryKind::Theirs, "theirs"),
+    (EntryKind::Job, "job"),
+    (EntryKind::Tracked, "tracked"),
+];
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +81,7 @@ pub struct Entry {
     /// The pid namespace in which that means something.
     pub pid_namespace: String,
     /// What it names.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Its name.
     pub name: String,
 }
@@ -468,7 +472,7 @@ mod tests {
     fn entry(number: usize) -> Entry {
         let owner = Owner { pid: 2 + i32::try_from(number).unwrap(), start: 100 };
         let name = format!("uid_{},job_{number},step_0", number % 7);
-        Entry { owner, pid_namespace: "p".into(), kind: Kind::Step, name }
+        Entry { owner, pid_namespace: "p".into(), kind: EntryKind::Step, name }
     }
 
     fn owners(turn: &Turn) -> BTreeSet<Owner> {
@@ -608,7 +612,7 @@ mod tests {
         for name in ["", "a\nb"] {
             note(&site.dir, &[Entry { name: name.to_owned(), ..entry(2) }]);
         }
-        note(&site.dir, &[Entry { kind: Kind::Theirs, name: "/a b/c;".to_owned(), ..entry(3) }]);
+        note(&site.dir, &[Entry { kind: EntryKind::Theirs, name: "/a b/c;".to_owned(), ..entry(3) }]);
         assert_eq!(site.names(), [entry(0).name, entry(1).name, "/a b/c;".to_owned()]);
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::header::{Header, SHARED, VERSION};
 use super::lines::field;
-use super::roll::{Entry, Kind};
+use super::roll::{Entry, EntryKind};
 use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::host::Host;
@@ -67,7 +67,7 @@ impl Record {
 
     /// Its line in the roll.
     pub fn entry(&self) -> Entry {
-        self.header().entry(Kind::Step, file_name(&self.levels))
+        self.header().entry(EntryKind::Step, file_name(&self.levels))
     }
 
     /// The job's user.

@@ -25,7 +25,7 @@ use crate::job::JobKey;
 use crate::record::files::{self, open_run_dir};
 use crate::record::header::Header;
 use crate::record::lines::field;
-use crate::record::roll::{self, Entry, Kind};
+use crate::record::roll::{self, Entry, EntryKind};
 use crate::scheduler::{Placement, Scheduler, placement};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
@@ -104,7 +104,7 @@ impl Tracked {
     /// Its line in the roll.
     pub fn entry(&self) -> Entry {
         let (owner, pid_namespace) = (self.owner, self.pid_namespace.clone());
-        Entry { owner, pid_namespace, kind: Kind::Tracked, name: TrackedRecords::file_name(self) }
+        Entry { owner, pid_namespace, kind: EntryKind::Tracked, name: TrackedRecords::file_name(self) }
     }
 
     /// The step, for people.
@@ -446,7 +446,7 @@ pub fn is_watched(run_dir: &Path) -> bool {
 
 /// What became of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TrackedEnd {
     /// Its daemon lives; who is new has been noted down.
     Alive,
     /// So many were ended, and `jobfence hold` looks whether that is all.
@@ -494,22 +494,22 @@ pub fn look_after(
     tracked: &Tracked,
     others: Option<Others<'_>>,
     deadline: Instant,
-) -> Result<Outcome> {
+) -> Result<TrackedEnd> {
     if tracked.boot_id != host.boot_id {
         records.forget(tracked)?;
-        return Ok(Outcome::Ended(0));
+        return Ok(TrackedEnd::Ended(0));
     }
     // Of another pid namespace: it is its own janitor's.
     if tracked.pid_namespace != host.pid_namespace {
-        return Ok(Outcome::Alive);
+        return Ok(TrackedEnd::Alive);
     }
     if !tracked.owner.is_alive(&host.proc)? {
         let ended = tracked.end(host, others, deadline)?;
         if others.is_none() && is_watched(run_dir) {
-            return Ok(Outcome::Watched(ended));
+            return Ok(TrackedEnd::Watched(ended));
         }
         records.forget(tracked)?;
-        return Ok(Outcome::Ended(ended));
+        return Ok(TrackedEnd::Ended(ended));
     }
     // Only those who look again and again: who begins a step has no time for it.
     if others.is_some() {
@@ -523,7 +523,7 @@ pub fn look_after(
             records.replace(tracked, &now)?;
         }
     }
-    Ok(Outcome::Alive)
+    Ok(TrackedEnd::Alive)
 }
 
 #[cfg(test)]

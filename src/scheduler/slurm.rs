@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::JobKey;
 use crate::policy::Level;
-use crate::scheduler::{Found, IsWanted, Placement, Present, Scheduler, Titled};
+use crate::scheduler::{IsWanted, LeftBehind, Placement, PresentJob, Scheduler, Titled};
 use crate::sys::dir::Dir;
 use crate::sys::process::Owner;
 
@@ -56,7 +56,7 @@ impl Scheduler for SlurmScheduler {
         (uid, job): (u32, &str),
         is_its: &mut dyn FnMut(&str, &Dir) -> bool,
         unseen: &mut Vec<Error>,
-    ) -> Vec<Present> {
+    ) -> Vec<PresentJob> {
         placement::present(hierarchy, root, (uid, job), is_its, unseen)
     }
 
@@ -72,11 +72,11 @@ impl Scheduler for SlurmScheduler {
         Ok(daemons::is_among(&daemons::all(proc)?, job, step, |_| false))
     }
 
-    fn left(&self, host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> Found {
+    fn left(&self, host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> LeftBehind {
         leftovers::find(host, near, is_wanted)
     }
 
-    fn left_at(&self, host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut Found) {
+    fn left_at(&self, host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut LeftBehind) {
         leftovers::find_at(host, path, is_wanted, found);
     }
 

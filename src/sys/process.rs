@@ -257,13 +257,13 @@ const READ: char = '=';
 
 /// A process that is still the one that was meant.
 #[derive(Debug)]
-pub struct Handle {
+pub struct ProcessHandle {
     id: Owner,
     /// `None` on kernels before 5.3.
     pidfd: Option<OwnedFd>,
 }
 
-impl Handle {
+impl ProcessHandle {
     /// `None`: it has ended.
     pub fn open(proc: &Dir, id: Owner) -> Result<Option<Self>> {
         if id.pid <= 1 || id.pid == Pid::this().as_raw() {
@@ -309,7 +309,7 @@ const MOMENT: Duration = Duration::from_millis(20);
 struct Stopped {
     all: BTreeSet<Owner>,
     /// Of as many as have room.
-    handles: Vec<Handle>,
+    handles: Vec<ProcessHandle>,
 }
 
 /// Ends processes, of which some may be starting others meanwhile: whoever is found is stopped, until nobody new is, and then they are
@@ -353,7 +353,7 @@ impl Stopped {
                 if self.all.contains(&id) {
                     continue;
                 }
-                let Some(handle) = Handle::open(proc, id)? else { continue };
+                let Some(handle) = ProcessHandle::open(proc, id)? else { continue };
                 let done = handle.signal(Signal::SIGSTOP);
                 self.all.insert(id);
                 if self.handles.len() < AT_ONCE {
@@ -370,15 +370,16 @@ impl Stopped {
 
     /// One who cannot be killed goes on; the others die all the same.
     fn kill_all(&self, proc: &Dir) -> Result<()> {
-        let kill =
-            |handle: &Handle| handle.signal(Signal::SIGKILL).inspect_err(|_| drop(handle.signal(Signal::SIGCONT)));
+        let kill = |handle: &ProcessHandle| {
+            handle.signal(Signal::SIGKILL).inspect_err(|_| drop(handle.signal(Signal::SIGCONT)))
+        };
         let mut done = Ok(());
         for handle in &self.handles {
             done = done.and(kill(handle));
         }
         let held: BTreeSet<Owner> = self.handles.iter().map(|handle| handle.id).collect();
         for id in self.all.difference(&held) {
-            done = done.and(Handle::open(proc, *id).and_then(|handle| handle.as_ref().map_or(Ok(()), kill)));
+            done = done.and(ProcessHandle::open(proc, *id).and_then(|handle| handle.as_ref().map_or(Ok(()), kill)));
         }
         done
     }
@@ -453,16 +454,16 @@ mod tests {
         let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap();
         let id = Owner::of(&proc, i32::try_from(child.id()).unwrap()).unwrap().unwrap();
         // The pid is right, and the process is another.
-        assert!(Handle::open(&proc, Owner { start: id.start + 1, ..id }).unwrap().is_none());
-        let handle = Handle::open(&proc, id).unwrap().unwrap();
+        assert!(ProcessHandle::open(&proc, Owner { start: id.start + 1, ..id }).unwrap().is_none());
+        let handle = ProcessHandle::open(&proc, id).unwrap().unwrap();
         assert!(!handle.has_ended_by(&proc, Instant::now()));
         handle.signal(Signal::SIGKILL).unwrap();
         assert!(handle.has_ended_by(&proc, Instant::now() + Duration::from_secs(5)), "not even a zombie");
-        assert!(Handle::open(&proc, id).unwrap().is_none(), "a zombie has ended");
+        assert!(ProcessHandle::open(&proc, id).unwrap().is_none(), "a zombie has ended");
         child.wait().unwrap();
         handle.signal(Signal::SIGKILL).unwrap();
         for nobody in [0, 1, -1, Pid::this().as_raw()] {
-            assert!(Handle::open(&proc, Owner { pid: nobody, start: 0 }).is_err(), "{nobody}");
+            assert!(ProcessHandle::open(&proc, Owner { pid: nobody, start: 0 }).is_err(), "{nobody}");
         }
     }
 

@@ -17,7 +17,7 @@ use jobfence::config::Config;
 use jobfence::host::Host;
 use jobfence::janitor::{self, LOOKS, LOOKS_WHERE_WATCHED, Launch, Reaped, Who};
 use jobfence::job::{Id, JobKey};
-use jobfence::record::roll::Kind;
+use jobfence::record::roll::EntryKind;
 use jobfence::record::tracked;
 use jobfence::record::{Record, Records};
 use jobfence::scheduler::all::ALL;
@@ -164,7 +164,7 @@ impl Site {
             let names = if *kind == "v2" { record.levels.get(1..).unwrap() } else { &record.levels[..] };
             let step = names.iter().fold(top.clone(), |path, name| path.join(name));
             fs::create_dir_all(&step).unwrap();
-            self.records().note(&[record.header().entry(Kind::Theirs, step.to_str().unwrap().to_owned())]);
+            self.records().note(&[record.header().entry(EntryKind::Theirs, step.to_str().unwrap().to_owned())]);
             for marked in [step.as_path(), step.parent().unwrap()] {
                 mark::set(&Dir::open(marked).unwrap(), &record.to_string()).unwrap();
             }

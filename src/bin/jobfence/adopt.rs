@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
-use jobfence::door::adopt::{self, Pam, Request};
+use jobfence::door::adopt::{self, AdoptRequest, Pam};
 use jobfence::launch::Answer;
 use nix::unistd::getppid;
 
@@ -13,7 +13,7 @@ use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 
 #[derive(Args)]
-pub struct Options {
+pub struct AdoptOptions {
     /// The process [default, where pam_exec(8) is the caller: the one that opens the session]
     #[arg(long, value_name = "PID", value_parser = RangedI64ValueParser::<i32>::new().range(1..))]
     pid: Option<i32>,
@@ -25,11 +25,11 @@ pub struct Options {
 }
 
 /// Fails unless the process is fenced, so that PAM can deny the session. A session says nothing but why it is denied.
-pub fn adopt(options: &Options) -> Result<ExitCode, Failure> {
+pub fn adopt(options: &AdoptOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence adopt'")?;
     let pam = Pam::from_environment(std::env::vars_os(), getppid().as_raw());
     let is_session = pam.is_some();
-    let request = Request { pid: options.pid, job: options.job, pam };
+    let request = AdoptRequest { pid: options.pid, job: options.job, pam };
     match adopt::answer(options.configured.load(), &request) {
         Answer::Off | Answer::Fenced(_) if is_session => {}
         Answer::Fenced(outcome) => println!("{outcome}"),

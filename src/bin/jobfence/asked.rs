@@ -2,7 +2,7 @@
 //! The options by which a job's user asks for less, as in sbatch, and what is known of a user: the same for every subcommand.
 
 use clap::Args;
-use jobfence::facts::{Asked as OfSections, Fact, Facts};
+use jobfence::facts::{Fact, Facts, FactsNeeded};
 use jobfence::requests::{REQUESTS, Requests};
 use nix::unistd::{Gid, Group, User};
 
@@ -10,7 +10,7 @@ use crate::command::Failure;
 
 /// What the job's user asks for.
 #[derive(Args)]
-pub struct Asked {
+pub struct RequestOptions {
     /// What its user asks for, as in sbatch
     #[arg(long, value_name = "CPUS")]
     cpu_limit: Option<String>,
@@ -28,7 +28,7 @@ pub struct Asked {
     io_max: Option<String>,
 }
 
-impl Asked {
+impl RequestOptions {
     /// The same as the step daemon reads it.
     pub fn read(&self) -> Result<Requests, Failure> {
         let mut requests = Requests::default();
@@ -62,7 +62,7 @@ pub fn user(text: &str) -> Result<(u32, Option<String>), String> {
 }
 
 /// Completes what is known of the user by the groups, as far as sections ask for them.
-pub fn know_groups(facts: &mut Facts, asked: &OfSections) {
+pub fn know_groups(facts: &mut Facts, asked: &FactsNeeded) {
     if !asked.gids {
         return;
     }

@@ -25,12 +25,12 @@ use jobfence::scheduler::slurm::plugins::Slurm;
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::pam;
-use line::Given;
-use slurms::Places;
+use line::PluginArguments;
+use slurms::SlurmDirs;
 use verdict::{Cause, Fault, Verdict};
 
 #[derive(Args)]
-pub struct Options {
+pub struct CheckOptions {
     /// Show every key with its value, in the form of the configuration file
     #[arg(long)]
     pub keys: bool,
@@ -44,7 +44,7 @@ pub struct Options {
     pub configured: Configured,
 }
 
-impl Default for Options {
+impl Default for CheckOptions {
     fn default() -> Self {
         let configured = Configured { config: None, overrides: Vec::new() };
         Self { keys: false, plugstack: None, pam_directory: PathBuf::from(pam::DIRECTORY), configured }
@@ -52,17 +52,17 @@ impl Default for Options {
 }
 
 /// Fails unless a job would be fenced as configured.
-pub fn check(options: &Options) -> Result<ExitCode, Failure> {
+pub fn check(options: &CheckOptions) -> Result<ExitCode, Failure> {
     run(options).map(|fenced| if fenced { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Whether a job would be fenced as configured, which is said with all that there is to say about it.
-pub fn run(options: &Options) -> Result<bool, Failure> {
+pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     let is_root = nix::unistd::geteuid().is_root();
     let ours = options.configured.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
     let slurm = conf::find(Some(&ours)).map(|file| Slurm::of(&file));
     let found = line::find(options.plugstack.as_deref(), slurm.as_ref());
-    let given = Given::of(found.as_ref(), &options.configured);
+    let given = PluginArguments::of(found.as_ref(), &options.configured);
     let Some(loaded) = understood(&given, is_root) else { return Ok(false) };
     describe::sections(&loaded, slurm.as_ref(), options.keys);
     let (candidates, untried) = candidates(&loaded, slurm.as_ref());
@@ -86,7 +86,7 @@ pub fn run(options: &Options) -> Result<bool, Failure> {
     }
     describe::io(&host, config);
     describe::cores(&loaded);
-    let places = Places::find(&host, slurm.as_ref())?;
+    let places = SlurmDirs::find(&host, slurm.as_ref())?;
     places.describe(&host, &candidates);
     let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), given: &given };
     let tried = look.at_all(&candidates, &places, is_root, &mut verdict)?;
@@ -109,7 +109,7 @@ pub fn run(options: &Options) -> Result<bool, Failure> {
 }
 
 /// The configuration, and where it is from; `None` where it is wrong, which has been said.
-fn understood(given: &Given, is_root: bool) -> Option<Loaded> {
+fn understood(given: &PluginArguments, is_root: bool) -> Option<Loaded> {
     match given.load() {
         Ok(loaded) => {
             match &loaded.file {
@@ -151,7 +151,7 @@ struct Look<'a> {
     host: &'a Host,
     loaded: &'a Loaded,
     slurm: Option<&'a Slurm>,
-    given: &'a Given,
+    given: &'a PluginArguments,
 }
 
 impl Look<'_> {
@@ -159,7 +159,7 @@ impl Look<'_> {
     fn at_all(
         &self,
         candidates: &[Candidate],
-        places: &Places,
+        places: &SlurmDirs,
         is_root: bool,
         verdict: &mut Verdict,
     ) -> Result<Option<String>, Failure> {

@@ -22,7 +22,7 @@ use jobfence::sys::dir::Dir;
 
 use crate::command::{Failure, require_root};
 use crate::hold::systemds_own;
-use crate::line::{self, Line};
+use crate::line::{self, InstalledLine};
 use crate::systemd::{self, Service};
 
 /// It is off, and something of it is still needed.
@@ -35,15 +35,15 @@ const LOADING: Duration = Duration::from_secs(1);
 const SCOPE: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
-pub struct Options {
+pub struct DisableOptions {
     /// The file with the plugin's line [default: PREFIX/share/jobfence/plugstack.conf]
     #[arg(long, value_name = "FILE")]
     line: Option<PathBuf>,
 }
 
-pub fn disable(options: &Options) -> Result<ExitCode, Failure> {
+pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence disable'")?;
-    let line = Line::installed(options.line.as_deref());
+    let line = InstalledLine::installed(options.line.as_deref());
     // Before it is gone.
     let config = config(if line.active.is_file() { &line.active } else { line.candidate() });
     let loaded_from = plugins(&line);
@@ -91,13 +91,13 @@ fn config(line: &Path) -> Config {
 }
 
 /// The files that the step daemons may have loaded, as the kernel calls them.
-fn plugins(line: &Line) -> Vec<String> {
-    let active = Line::installed(Some(&line.active)).plugin;
+fn plugins(line: &InstalledLine) -> Vec<String> {
+    let active = InstalledLine::installed(Some(&line.active)).plugin;
     let files = [line.plugin.clone(), active].into_iter().flatten();
     files.map(|file| fs::canonicalize(&file).unwrap_or(file).to_string_lossy().into_owned()).collect()
 }
 
-fn turn_off(line: &Line) -> Result<(), Failure> {
+fn turn_off(line: &InstalledLine) -> Result<(), Failure> {
     if let Some(kept) = line.deactivate()? {
         println!(
             "kept           the line as it was changed is in {}; 'jobfence enable' takes it from there",

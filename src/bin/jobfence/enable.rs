@@ -13,11 +13,11 @@ use jobfence::sys::systemd::is_systemd;
 
 use crate::check;
 use crate::command::{Failure, require_root};
-use crate::line::{self, Line};
+use crate::line::{self, InstalledLine};
 use crate::systemd::Service;
 
 #[derive(Args)]
-pub struct Options {
+pub struct EnableOptions {
     /// The file with the plugin's line [default: PREFIX/share/jobfence/plugstack.conf]
     #[arg(long, value_name = "FILE")]
     line: Option<PathBuf>,
@@ -27,9 +27,9 @@ pub struct Options {
 }
 
 /// Fails, and activates nothing, unless jobs would be fenced here.
-pub fn enable(options: &Options) -> Result<ExitCode, Failure> {
+pub fn enable(options: &EnableOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence enable'")?;
-    let line = Line::installed(options.line.as_deref());
+    let line = InstalledLine::installed(options.line.as_deref());
     if line.plugin.is_none() {
         let file = line.template.display();
         return Err(
@@ -54,9 +54,9 @@ pub fn enable(options: &Options) -> Result<ExitCode, Failure> {
 }
 
 /// `Ok(false)`: the check has said why not.
-fn turn_on(line: &Line, slurm: &Slurm, write_include: bool) -> Result<bool, Failure> {
+fn turn_on(line: &InstalledLine, slurm: &Slurm, write_include: bool) -> Result<bool, Failure> {
     let candidate = line.candidate();
-    let as_if = check::Options {
+    let as_if = check::CheckOptions {
         plugstack: Some(candidate.to_owned()),
         // Its other arguments the check finds there.
         configured: line::configured(candidate).file_alone(),
@@ -85,8 +85,8 @@ fn turn_on(line: &Line, slurm: &Slurm, write_include: bool) -> Result<bool, Fail
 }
 
 /// It is on already, by whichever line.
-fn stays_on(line: &Line, slurm: &Slurm, active: &str) -> Result<bool, Failure> {
-    let as_it_is = check::Options { configured: line::active(slurm), ..Default::default() };
+fn stays_on(line: &InstalledLine, slurm: &Slurm, active: &str) -> Result<bool, Failure> {
+    let as_it_is = check::CheckOptions { configured: line::active(slurm), ..Default::default() };
     if check::check(&as_it_is)? != ExitCode::SUCCESS {
         eprintln!("jobfence: it is on, by {active}, and stays so; 'jobfence disable' turns it off");
         return Ok(false);
@@ -103,7 +103,7 @@ fn stays_on(line: &Line, slurm: &Slurm, active: &str) -> Result<bool, Failure> {
 }
 
 /// Sees to it that plugstack.conf includes what has just been written.
-fn included(line: &Line, slurm: &Slurm, write: bool) -> Result<(), Failure> {
+fn included(line: &InstalledLine, slurm: &Slurm, write: bool) -> Result<(), Failure> {
     let is_read = || line::loading(slurm).is_some();
     if is_read() {
         return Ok(());

@@ -13,22 +13,22 @@ use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
-use jobfence::facts::{Asked as OfSections, Fact, Facts};
-use jobfence::fence::explain::{Line, explain as lines_of};
-use jobfence::fence::present::{self, Step, Wanted};
+use jobfence::facts::{Fact, Facts, FactsNeeded};
+use jobfence::fence::explain::{LimitLine, explain as lines_of};
+use jobfence::fence::present::{self, PresentStep, WantedJob};
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy::{self, Level};
-use jobfence::requests::{REQUESTS, Requests, Word};
+use jobfence::requests::{REQUESTS, Requests, UserRequests};
 use jobfence::scheduler::Scheduler;
 use jobfence::scheduler::all::ALL;
 use jobfence::scheduler::slurm::SLURM;
 use jobfence::scheduler::slurm::cores::Topology;
-use jobfence::scheduler::slurm::prolog::gpus::{self, Places};
+use jobfence::scheduler::slurm::prolog::gpus::{self, GpuSources};
 use jobfence::sys::dir::Dir;
 use nix::unistd::User;
 
-use crate::asked::{Asked, know_groups, user};
+use crate::asked::{RequestOptions, know_groups, user};
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::slurm_job::{self, SlurmJob};
@@ -36,7 +36,7 @@ use jobfence::scheduler::slurm::conf;
 use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 
 #[derive(Args)]
-pub struct Options {
+pub struct ExplainOptions {
     /// A job that is known to Slurm; otherwise one as the options say
     #[arg(value_name = "JOBID")]
     job: Option<u32>,
@@ -74,7 +74,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     #[command(flatten)]
-    asked: Asked,
+    asked: RequestOptions,
     /// As if the directories were Slurm's own wherever it can have some [default: as slurm.conf says]
     #[arg(long)]
     overlay: bool,
@@ -83,16 +83,16 @@ pub struct Options {
 }
 
 /// What is known of the job.
-struct Job {
+struct ExplainedJob {
     id: u32,
     grant: Grant,
     facts: Facts,
     /// One that Slurm knows: it may have directories.
-    running: Option<Wanted>,
+    running: Option<WantedJob>,
 }
 
 /// Fails where a limit cannot be set as configured.
-pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
+pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let loaded = options.configured.load()?;
     let host = Host::read(&loaded.config)?;
     let mut job = match options.job {
@@ -103,11 +103,11 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
     know_user(&mut job.facts, options, &asked);
     let numbers = options.gpus.as_ref().map(|gpus| gpus.iter().collect()).unwrap_or_default();
     let slurm_conf = conf::find(loaded.file.as_deref());
-    let places = Places { slurm_conf, proc: &host.proc, root: Path::new("/") };
+    let places = GpuSources { slurm_conf, proc: &host.proc, root: Path::new("/") };
     job.facts.gpus = gpus::with_numbers(numbers, &node_name(options), &places);
     let resolved = loaded.for_job(&job.facts)?;
     let config = &resolved.config;
-    let word = Word { job: options.asked.read()?, step: Requests::default() };
+    let word = UserRequests { job: options.asked.read()?, step: Requests::default() };
     let topology = || Topology::of_node(loaded.file.as_deref());
     // The name of the only step that has none, as Slurm has it.
     let has_tasks = options.step != "extern";
@@ -125,7 +125,7 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
         println!("mode       {}: none of this is written", mode_of(config));
     }
     let slurm = Slurm::read(loaded.file.as_deref());
-    let present = Present::find(&host, config, &job, &options.step);
+    let present = PresentDirs::find(&host, config, &job, &options.step);
     let is_overlay = &|hierarchy: &Hierarchy| match &slurm {
         // What there is needs no guess.
         _ if present.is_overlay(hierarchy).is_some() => present.is_overlay(hierarchy) == Some(true),
@@ -169,15 +169,15 @@ pub fn explain(options: &Options) -> Result<ExitCode, Failure> {
 
 /// The directories that the job has now.
 #[derive(Default)]
-struct Present {
+struct PresentDirs {
     /// Of the step that is asked for.
-    steps: Vec<Step>,
+    steps: Vec<PresentStep>,
     /// What is to be said of the others.
     notes: Vec<String>,
 }
 
-impl Present {
-    fn find(host: &Host, config: &Config, job: &Job, step: &str) -> Self {
+impl PresentDirs {
+    fn find(host: &Host, config: &Config, job: &ExplainedJob, step: &str) -> Self {
         let Some(wanted) = &job.running else { return Self::default() };
         let (mut steps, unseen) = present::find(host, ALL, &config.run_dir, wanted);
         let names: BTreeSet<&str> = steps.iter().map(|step| step.name.as_str()).collect();
@@ -201,7 +201,7 @@ impl Present {
         let is_there = steps.iter().any(|found| found.name == step);
         steps.retain(|found| found.name == step || !is_there);
         if !is_there {
-            steps.iter_mut().for_each(Step::forget_step);
+            steps.iter_mut().for_each(PresentStep::forget_step);
         }
         Self { steps, notes }
     }
@@ -212,7 +212,7 @@ impl Present {
     }
 
     /// The directory that a line is about.
-    fn dir(&self, line: &Line) -> Option<PathBuf> {
+    fn dir(&self, line: &LimitLine) -> Option<PathBuf> {
         // One hierarchy may be mounted within another.
         let inside = self.steps.iter().filter(|step| line.dir.starts_with(&step.mount));
         let step = inside.max_by_key(|step| step.mount.components().count())?;
@@ -230,7 +230,7 @@ fn can_be_slurms(hierarchy: &Hierarchy) -> bool {
 }
 
 /// The job, and what of the configuration holds for it.
-fn describe(job: &Job, loaded: &Loaded, resolved: &Resolved) {
+fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
     let facts = &job.facts;
     let or_unknown = |fact: &Fact<String>| match fact.known() {
         Some(name) if name.is_empty() => "none".to_owned(),
@@ -275,7 +275,7 @@ fn mode_of(config: &Config) -> &'static str {
 }
 
 /// What is written, file by file, and what is there now if the directory is found; or why it cannot be.
-fn in_words(line: &Line, found: Option<&Path>) -> Vec<String> {
+fn in_words(line: &LimitLine, found: Option<&Path>) -> Vec<String> {
     let writes = match &line.writes {
         Ok(writes) => writes,
         Err(error) => return vec![format!("cannot be written: {error}")],
@@ -298,7 +298,7 @@ fn in_words(line: &Line, found: Option<&Path>) -> Vec<String> {
 }
 
 /// The keys behind a limit, with their values and places; and what its user has asked for.
-fn reasons(line: &Line, resolved: &Resolved, word: &Word) -> String {
+fn reasons(line: &LimitLine, resolved: &Resolved, word: &UserRequests) -> String {
     let counts = |name: &&&'static str| match line.level {
         // What the administrator names there has nothing to do with the job's grant.
         Level::User | Level::Task => name.ends_with(&format!("Per{}", in_key(line.level))) || OF_ALL.contains(name),
@@ -330,7 +330,7 @@ fn in_key(level: Level) -> &'static str {
 }
 
 /// A job that does not exist.
-fn as_said(options: &Options) -> Job {
+fn as_said(options: &ExplainOptions) -> ExplainedJob {
     let named = |name: &Option<String>| Fact::from(name.clone());
     let facts = Facts {
         partition: named(&options.partition),
@@ -339,16 +339,16 @@ fn as_said(options: &Options) -> Job {
         ..Facts::default()
     };
     let grant = grant(options, options.cpus, options.mem, options.cores.clone().unwrap_or_default());
-    Job { id: 0, grant, facts, running: None }
+    ExplainedJob { id: 0, grant, facts, running: None }
 }
 
-fn grant(options: &Options, cpus: Option<Cpus>, memory: Option<u64>, cores: CpuList) -> Grant {
+fn grant(options: &ExplainOptions, cpus: Option<Cpus>, memory: Option<u64>, cores: CpuList) -> Grant {
     let whole = Grant::whole(cpus, memory);
     Grant { task_cpus: options.cpus_per_task.or(cpus), job_cores: cores.clone(), step_cores: cores, ..whole }
 }
 
 /// A job as Slurm's controller knows it.
-fn of_slurm(options: &Options, id: u32) -> Result<Job, Failure> {
+fn of_slurm(options: &ExplainOptions, id: u32) -> Result<ExplainedJob, Failure> {
     let SlurmJob { uid, partition, qos, account, sluid, granted } = slurm_job::ask(id, &node_name(options))?;
     let name = User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
     let facts = Facts { partition, qos, account, uid: Fact::Known(uid), user: Fact::from(name), ..Facts::default() };
@@ -356,7 +356,7 @@ fn of_slurm(options: &Options, id: u32) -> Result<Job, Failure> {
     let cores = options.cores.clone().unwrap_or_else(|| cores_of(&granted.threads));
     let memory = granted.mib.map(|mib| mib.saturating_mul(1 << 20));
     let grant = grant(options, count.map(Cpus::whole), memory, cores);
-    Ok(Job { id, grant, facts, running: Some(Wanted { uid, job: id, other_name: sluid }) })
+    Ok(ExplainedJob { id, grant, facts, running: Some(WantedJob { uid, job: id, other_name: sluid }) })
 }
 
 /// The cores of hardware threads, by Slurm's numbers, in which those of a core follow each other.
@@ -366,7 +366,7 @@ fn cores_of(threads: &CpuList) -> CpuList {
     CpuList::parse(&cores.join(",")).unwrap_or_default()
 }
 
-fn node_name(options: &Options) -> String {
+fn node_name(options: &ExplainOptions) -> String {
     let host = || {
         nix::unistd::gethostname()
             .unwrap_or_default()
@@ -380,7 +380,7 @@ fn node_name(options: &Options) -> String {
 }
 
 /// Completes what is known of the user and the node.
-fn know_user(facts: &mut Facts, options: &Options, asked: &OfSections) {
+fn know_user(facts: &mut Facts, options: &ExplainOptions, asked: &FactsNeeded) {
     if facts.uid.known().is_none() {
         let asking = || {
             let uid = nix::unistd::getuid();

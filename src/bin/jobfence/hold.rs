@@ -39,7 +39,7 @@ const SEPARATOR: &str = "\u{1f}";
 const LEAF: &str = "hold";
 
 #[derive(Args)]
-pub struct Options {
+pub struct HoldOptions {
     /// systemd-run has made the scope and put this process into it
     #[arg(long, hide = true)]
     inside: bool,
@@ -54,7 +54,7 @@ struct Units {
 }
 
 /// Does not return before SIGTERM, unless it fails.
-pub fn hold(options: &Options) -> Result<ExitCode, Failure> {
+pub fn hold(options: &HoldOptions) -> Result<ExitCode, Failure> {
     ignore_sigpipe();
     require_root("'jobfence hold'")?;
     let config = match handed_down(options.inside) {
@@ -90,7 +90,7 @@ fn hold_scope(config: &Config, inside: bool) -> Result<(), Failure> {
 #[derive(Parser)]
 struct HandedDown {
     #[command(flatten)]
-    options: Options,
+    options: HoldOptions,
 }
 
 /// The options before systemd-run.

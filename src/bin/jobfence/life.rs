@@ -5,21 +5,21 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
-use jobfence::door::life::{self, Closed, Granted, HeldBy, Request, Seen, Which};
+use jobfence::door::life::{self, Granted, HeldBy, HowClosed, OpenRequest, Seen, Which};
 use jobfence::facts::{Fact, Facts};
 use jobfence::job::{Cpus, Id};
 use jobfence::launch::Answer;
-use jobfence::requests::{Requests, Word};
+use jobfence::requests::{Requests, UserRequests};
 
 use nix::unistd::User;
 
-use crate::asked::{self, Asked};
+use crate::asked::{self, RequestOptions};
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 use crate::run::{cpus, size};
 
 #[derive(Args)]
-pub struct Open {
+pub struct OpenOptions {
     /// The job, as its batch system writes it
     #[arg(long, value_name = "ID", value_parser = id)]
     job: Id,
@@ -36,14 +36,14 @@ pub struct Open {
     #[arg(long, value_name = "HOLDER", default_value = "manual")]
     holder: HeldBy,
     #[command(flatten)]
-    grant: Grant,
+    grant: GrantOptions,
     #[command(flatten)]
     configured: Configured,
 }
 
 /// What a job is limited by.
 #[derive(Args)]
-struct Grant {
+struct GrantOptions {
     /// CPUs (hardware threads) that the job is granted on this node, such as 0.5 or 4 [default: not limited]
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     cpus: Option<Cpus>,
@@ -60,11 +60,11 @@ struct Grant {
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
     #[command(flatten)]
-    asked: Asked,
+    asked: RequestOptions,
 }
 
 #[derive(Args)]
-pub struct Fences {
+pub struct FenceOptions {
     /// The job, as its batch system writes it
     #[arg(long, value_name = "ID", value_parser = id)]
     job: Id,
@@ -79,9 +79,9 @@ pub struct Fences {
 }
 
 #[derive(Args)]
-pub struct Attach {
+pub struct AttachOptions {
     #[command(flatten)]
-    fences: Fences,
+    fences: FenceOptions,
     /// The number of the task that they are; each task has limits of its own
     #[arg(long, value_name = "NUMBER")]
     task: Option<u32>,
@@ -94,33 +94,33 @@ pub struct Attach {
 }
 
 #[derive(Args)]
-pub struct Limit {
+pub struct LimitOptions {
     #[command(flatten)]
-    fences: Fences,
+    fences: FenceOptions,
     #[command(flatten)]
-    grant: Grant,
+    grant: GrantOptions,
 }
 
 #[derive(Args)]
-pub struct Usage {
+pub struct UsageOptions {
     #[command(flatten)]
-    fences: Fences,
+    fences: FenceOptions,
     /// As JSON, see jobfence(8)
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
-pub struct Close {
+pub struct CloseOptions {
     #[command(flatten)]
-    fences: Fences,
+    fences: FenceOptions,
     /// Say what was used
     #[arg(short, long)]
     verbose: bool,
 }
 
 /// Makes a fence and says where it is.
-pub fn open(options: &Open) -> Result<ExitCode, Failure> {
+pub fn open(options: &OpenOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence open'")?;
     let loaded = options.configured.load();
     let (uid, user) = options.user.clone();
@@ -129,7 +129,7 @@ pub fn open(options: &Open) -> Result<ExitCode, Failure> {
     if let Ok(loaded) = &loaded {
         asked::know_groups(&mut granted.facts, &loaded.asked());
     }
-    let request = Request {
+    let request = OpenRequest {
         uid,
         job: options.job.clone(),
         step: options.step.clone(),
@@ -141,7 +141,7 @@ pub fn open(options: &Open) -> Result<ExitCode, Failure> {
 }
 
 /// Puts processes into a fence.
-pub fn attach(options: &Attach) -> Result<ExitCode, Failure> {
+pub fn attach(options: &AttachOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence attach'")?;
     let loaded = options.fences.configured.load();
     let answer = life::attach(loaded, &options.fences.which(), &options.pids, options.task, options.any_user);
@@ -149,7 +149,7 @@ pub fn attach(options: &Attach) -> Result<ExitCode, Failure> {
 }
 
 /// Changes limits.
-pub fn limit(options: &Limit) -> Result<ExitCode, Failure> {
+pub fn limit(options: &LimitOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence limit'")?;
     let (loaded, which) = (options.fences.configured.load(), options.fences.which());
     let mut granted = options.grant.read(Facts::default())?;
@@ -164,7 +164,7 @@ pub fn limit(options: &Limit) -> Result<ExitCode, Failure> {
 }
 
 /// Says what was used.
-pub fn usage(options: &Usage) -> Result<ExitCode, Failure> {
+pub fn usage(options: &UsageOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence usage'")?;
     let which = options.fences.which();
     let seen = life::usage(&options.fences.configured.load()?.config, &which)?;
@@ -184,14 +184,14 @@ pub fn usage(options: &Usage) -> Result<ExitCode, Failure> {
 }
 
 /// Stops processes, or lets them go on.
-pub fn freeze(fences: &Fences, is_frozen: bool) -> Result<ExitCode, Failure> {
+pub fn freeze(fences: &FenceOptions, is_frozen: bool) -> Result<ExitCode, Failure> {
     require_root(if is_frozen { "'jobfence freeze'" } else { "'jobfence thaw'" })?;
     life::freeze(&fences.configured.load()?.config, &fences.which(), is_frozen)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Ends fences. That there is none is no failure: an epilog may come twice.
-pub fn close(options: &Close) -> Result<ExitCode, Failure> {
+pub fn close(options: &CloseOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence close'")?;
     let which = options.fences.which();
     let closed = life::close(&options.fences.configured.load()?.config, &which)?;
@@ -211,34 +211,34 @@ pub fn close(options: &Close) -> Result<ExitCode, Failure> {
     Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn say_closed(closed: &Closed, is_verbose: bool) {
+fn say_closed(closed: &HowClosed, is_verbose: bool) {
     match closed {
-        Closed::Removed(seen) => {
+        HowClosed::Removed(seen) => {
             tell(seen);
             if is_verbose {
                 println!("{}", life::in_words(seen));
             }
         }
-        Closed::Unseen(key) => {
+        HowClosed::Unseen(key) => {
             eprintln!("jobfence: {key}: what it used is not known, since its fence was not whole");
         }
-        Closed::AnotherBoot(key) => {
+        HowClosed::AnotherBoot(key) => {
             eprintln!("jobfence: {key}: the machine has booted since; only its record was left");
         }
     }
 }
 
-impl Fences {
+impl FenceOptions {
     fn which(&self) -> Which {
         Which { job: self.job.clone(), step: self.step.clone(), run: self.run }
     }
 }
 
-impl Grant {
+impl GrantOptions {
     fn read(&self, facts: Facts) -> Result<Granted, Failure> {
         let named = |name: &Option<String>| Fact::from(name.clone());
         let (partition, qos, account) = (named(&self.partition), named(&self.qos), named(&self.account));
-        let requests = Word { job: self.asked.read()?, step: Requests::default() };
+        let requests = UserRequests { job: self.asked.read()?, step: Requests::default() };
         let facts = Facts { partition, qos, account, ..facts };
         Ok(Granted { cpus: self.cpus, memory: self.mem, requests, facts })
     }

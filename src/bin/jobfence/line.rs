@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use jobfence::config::DEFAULT_FILE;
 use jobfence::scheduler::slurm::plugins::Slurm;
-use jobfence::scheduler::slurm::plugstack::{self, Found};
+use jobfence::scheduler::slurm::plugstack::{self, PlugstackLookup};
 
 use crate::command::Failure;
 use crate::configured::Configured;
@@ -20,7 +20,7 @@ const TEMPLATE: &str = "share/jobfence/plugstack.conf";
 const OURS: &str = "# Written by 'jobfence enable'.";
 
 /// The line, and what 'make install' has said with it.
-pub struct Line {
+pub struct InstalledLine {
     /// As it was installed. Slurm does not read this file.
     pub template: PathBuf,
     /// The plugin that it loads; `None` where the line is not there.
@@ -33,7 +33,7 @@ pub struct Line {
     pub kept: PathBuf,
 }
 
-impl Line {
+impl InstalledLine {
     /// That of this command, or of this file.
     pub fn installed(template: Option<&Path>) -> Self {
         let program = std::env::current_exe().unwrap_or_default();
@@ -145,10 +145,10 @@ fn config(argument: &str) -> Option<PathBuf> {
 }
 
 /// The line by which Slurm loads the plugin now.
-fn found(slurm: &Slurm) -> Option<plugstack::Line> {
+fn found(slurm: &Slurm) -> Option<plugstack::PlugstackLine> {
     match plugstack::find(slurm.plugstack()) {
-        Found::Line(line) => Some(line),
-        Found::Nothing(_) | Found::Unseen(_) => None,
+        PlugstackLookup::Line(line) => Some(line),
+        PlugstackLookup::Nothing(_) | PlugstackLookup::Unseen(_) => None,
     }
 }
 

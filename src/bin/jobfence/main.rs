@@ -40,15 +40,15 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Read the configuration and look at this host: would a job be fenced here, and how?
-    Check(check::Options),
+    Check(check::CheckOptions),
     /// Have Slurm load the plugin, once a check has said that jobs would be fenced here.
-    Enable(enable::Options),
+    Enable(enable::EnableOptions),
     /// Have Slurm load the plugin no more, and remove what no step needs any more.
-    Disable(disable::Options),
+    Disable(disable::DisableOptions),
     /// Say which limits a job gets, from which line of which file, and what is written where.
-    Explain(explain::Options),
+    Explain(explain::ExplainOptions),
     /// Run a command in a fence, without any scheduler.
-    Run(run::Options),
+    Run(run::RunOptions),
     /// Remove what dead step daemons have left.
     Reap(Configured),
     /// Note down what slurmd says of a job, for slurm.conf's Prolog=; always succeeds
@@ -56,23 +56,23 @@ enum Command {
     /// Forget a job and what it left, for slurm.conf's Epilog=; always succeeds
     Epilog(Configured),
     /// Put a process that Slurm did not start into its user's job.
-    Adopt(adopt::Options),
+    Adopt(adopt::AdoptOptions),
     /// Make a fence for a job of any batch system, for its prolog.
-    Open(life::Open),
+    Open(life::OpenOptions),
     /// Put processes into a job's fence.
-    Attach(life::Attach),
+    Attach(life::AttachOptions),
     /// Change the limits of a job's fence.
-    Limit(life::Limit),
+    Limit(life::LimitOptions),
     /// Say what a job has used.
-    Usage(life::Usage),
+    Usage(life::UsageOptions),
     /// Stop all processes of a job where they are.
-    Freeze(life::Fences),
+    Freeze(life::FenceOptions),
     /// Let them go on.
-    Thaw(life::Fences),
+    Thaw(life::FenceOptions),
     /// End what is left of a job and remove its fence, for its epilog.
-    Close(life::Close),
+    Close(life::CloseOptions),
     /// Make the delegated scope and keep it alive, for jobfence.service.
-    Hold(hold::Options),
+    Hold(hold::HoldOptions),
 }
 
 fn main() -> ExitCode {

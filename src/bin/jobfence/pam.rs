@@ -56,7 +56,7 @@ impl fmt::Display for At {
 
 /// A line that calls a module.
 struct Call {
-    kind: Kind,
+    kind: PamGroup,
     /// The module and its arguments.
     words: Vec<String>,
     /// The places by which it came to be in the service, from the service's own file to its own.
@@ -64,14 +64,14 @@ struct Call {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PamGroup {
     Auth,
     Account,
     Session,
     Password,
 }
 
-impl Kind {
+impl PamGroup {
     fn of(word: &str) -> Option<Self> {
         // A `-` only says that the module may be missing.
         let word = word.strip_prefix('-').unwrap_or(word);
@@ -101,7 +101,7 @@ impl Call {
 
     /// Whether it puts the session into a job.
     fn is_ours(&self) -> bool {
-        self.kind == Kind::Session && (self.module() == "libjobfence" || self.executes_us())
+        self.kind == PamGroup::Session && (self.module() == "libjobfence" || self.executes_us())
     }
 
     fn executes_us(&self) -> bool {
@@ -120,7 +120,7 @@ impl Call {
 
     /// Whether it moves the process into a cgroup of the session's.
     fn is_logind(&self) -> bool {
-        self.kind == Kind::Session && matches!(self.module(), "pam_systemd" | "pam_elogind")
+        self.kind == PamGroup::Session && matches!(self.module(), "pam_systemd" | "pam_elogind")
     }
 
     /// Where the ways to it and to another part: in a file that both are in.
@@ -145,7 +145,7 @@ impl Stack {
         stack
     }
 
-    fn add(&mut self, directories: &[&Path], file: &Path, only: Option<Kind>, path: &[At]) {
+    fn add(&mut self, directories: &[&Path], file: &Path, only: Option<PamGroup>, path: &[At]) {
         // What cannot be read PAM treats as a failure: no session begins.
         let Ok(text) = fs::read(file) else { return };
         for (line, words) in statements(&String::from_utf8_lossy(&text)) {
@@ -159,7 +159,7 @@ impl Stack {
             match words.as_slice() {
                 [word, name, ..] if word == "@include" => include(name, only),
                 [kind, control, rest @ ..] => {
-                    let Some(kind) = Kind::of(kind).filter(|kind| only.is_none_or(|only| only == *kind)) else {
+                    let Some(kind) = PamGroup::of(kind).filter(|kind| only.is_none_or(|only| only == *kind)) else {
                         continue;
                     };
                     match rest {
@@ -181,8 +181,8 @@ impl Stack {
                 return None;
             }
             // pam_exec runs it once more when the session is closed, and then all of the stack has been there.
-            let again = ours.kind == Kind::Session && ours.argument("type") != Some("open_session");
-            let before = |other, kind| if kind == ours.kind { again || other < number } else { kind == Kind::Auth };
+            let again = ours.kind == PamGroup::Session && ours.argument("type") != Some("open_session");
+            let before = |other, kind| if kind == ours.kind { again || other < number } else { kind == PamGroup::Auth };
             let sets = |(other, call): &(usize, &Call)| call.reads_users_environment() && before(*other, call.kind);
             let (_, env) = self.calls.iter().enumerate().find(sets)?;
             Some(format!(
@@ -221,7 +221,7 @@ impl Stack {
     /// Whether it is pam_slurm_adopt, and works in this service: in sshd, unless told otherwise.
     fn adopts(&self, call: &Call, alone: bool) -> bool {
         let service = call.argument("service").unwrap_or("sshd");
-        call.kind == Kind::Account
+        call.kind == PamGroup::Account
             && call.module() == "pam_slurm_adopt"
             && (service == "*" && alone || self.file.file_name().is_some_and(|name| name == service))
     }

@@ -8,7 +8,7 @@ use clap::Args;
 use jobfence::cgroup::io::IoRules;
 use jobfence::cgroup::limits::MOST_PROCESSES;
 use jobfence::config::parse_size;
-use jobfence::door::run::{self, Request};
+use jobfence::door::run::{self, RunRequest};
 use jobfence::job::Cpus;
 use nix::unistd::User;
 
@@ -16,7 +16,7 @@ use crate::command::{Failure, require_root};
 use crate::configured::Configured;
 
 #[derive(Args)]
-pub struct Options {
+pub struct RunOptions {
     /// CPU time as a number of CPUs, such as 0.5 or 4 [default: not limited]
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     cpus: Option<Cpus>,
@@ -43,10 +43,10 @@ pub struct Options {
 }
 
 /// Runs the command and ends as it ended.
-pub fn run(options: &Options) -> Result<ExitCode, Failure> {
+pub fn run(options: &RunOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence run'")?;
     let config = options.configured.load()?.config;
-    let request = Request {
+    let request = RunRequest {
         cpus: options.cpus,
         memory: options.mem,
         processes: options.processes,

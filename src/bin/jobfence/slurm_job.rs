@@ -21,12 +21,12 @@ pub struct SlurmJob {
     pub account: Fact<String>,
     /// Its other name, where the release has one.
     pub sluid: Option<String>,
-    pub granted: Granted,
+    pub granted: NodeAllocation,
 }
 
 /// What it has on one node.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Granted {
+pub struct NodeAllocation {
     /// Hardware threads, by Slurm's numbers.
     pub threads: CpuList,
     /// Memory; `None`: it is not said.
@@ -36,8 +36,10 @@ pub struct Granted {
 /// Asks the controller.
 pub fn ask(id: u32, node: &str) -> Result<SlurmJob, String> {
     let said = squeue(&id.to_string(), "%A|%i|%U|%N").map_err(|error| match error {
-        Refused::Start(error) => format!("cannot ask Slurm: squeue: {error}; say what is granted by --cpus and --mem"),
-        Refused::Answer(error) => format!("Slurm does not know job {id}: {error}"),
+        CommandFailure::Start(error) => {
+            format!("cannot ask Slurm: squeue: {error}; say what is granted by --cpus and --mem")
+        }
+        CommandFailure::Answer(error) => format!("Slurm does not know job {id}: {error}"),
     })?;
     // None of these is a user's to write. An array or a heterogeneous job has a line for each of its jobs.
     let mut ours = said.lines().filter_map(|line| line.strip_prefix(&format!("{id}|")));
@@ -58,7 +60,9 @@ pub fn ask(id: u32, node: &str) -> Result<SlurmJob, String> {
     };
     let shown = run("scontrol", &["--all", "--details", "--oneliner", "show", "job", which]);
     let shown = shown.map_err(|error| match error {
-        Refused::Start(error) | Refused::Answer(error) => format!("cannot ask Slurm for job {id}: scontrol: {error}"),
+        CommandFailure::Start(error) | CommandFailure::Answer(error) => {
+            format!("cannot ask Slurm for job {id}: scontrol: {error}")
+        }
     })?;
     let name = alone('j');
     let (sluid, rest) = behind_name(&shown, name.as_deref());
@@ -79,18 +83,18 @@ pub fn ask(id: u32, node: &str) -> Result<SlurmJob, String> {
     })
 }
 
-enum Refused {
+enum CommandFailure {
     /// The command cannot be run.
     Start(String),
     /// It fails.
     Answer(String),
 }
 
-fn squeue(which: &str, format: &str) -> Result<String, Refused> {
+fn squeue(which: &str, format: &str) -> Result<String, CommandFailure> {
     run("squeue", &["--all", "--noheader", "--states=all", "--jobs", which, "--format", format])
 }
 
-fn run(program: &str, arguments: &[&str]) -> Result<String, Refused> {
+fn run(program: &str, arguments: &[&str]) -> Result<String, CommandFailure> {
     let mut command = Command::new(program);
     // These would choose other fields and other jobs.
     for (name, _) in std::env::vars_os() {
@@ -99,12 +103,12 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, Refused> {
             command.env_remove(&name);
         }
     }
-    let output = command.args(arguments).output().map_err(|error| Refused::Start(error.to_string()))?;
+    let output = command.args(arguments).output().map_err(|error| CommandFailure::Start(error.to_string()))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {
         Ok(text(&output.stdout))
     } else {
-        Err(Refused::Answer(text(&output.stderr).trim().to_owned()))
+        Err(CommandFailure::Answer(text(&output.stderr).trim().to_owned()))
     }
 }
 
@@ -142,7 +146,7 @@ fn before_the_rest(shown: &str) -> &str {
 
 /// What a job has on a node: of each kind of node that it has, Slurm says `Nodes=LIST CPU_IDs=LIST Mem=MIB GRES=...`. The error is
 /// how many parts speak of the node, where that is not one.
-fn granted(shown: &str, node: &str) -> Result<Granted, usize> {
+fn granted(shown: &str, node: &str) -> Result<NodeAllocation, usize> {
     let parts = shown.match_indices("CPU_IDs=").filter_map(|(at, key)| {
         let (before, rest) = (shown.get(..at)?, shown.get(at + key.len()..)?);
         let nodes = HostList::parse(before.split_whitespace().next_back()?.strip_prefix("Nodes=")?)?;
@@ -153,7 +157,7 @@ fn granted(shown: &str, node: &str) -> Result<Granted, usize> {
     let mut words = part.split_whitespace();
     let threads = words.next().and_then(CpuList::parse).unwrap_or_default();
     let mib = words.next().and_then(|word| word.strip_prefix("Mem=")?.parse().ok()).filter(|mib| *mib > 0);
-    Ok(Granted { threads, mib })
+    Ok(NodeAllocation { threads, mib })
 }
 
 #[cfg(test)]
@@ -162,8 +166,8 @@ mod tests {
 
     const OF_NODES: &str = "  Nodes=n[1-2] CPU_IDs=0-3 Mem=200 GRES=   Nodes=n3 CPU_IDs=2 Mem=100 GRES=gpu:1(IDX:0) ";
 
-    fn has(threads: &str, mib: u64) -> Result<Granted, usize> {
-        Ok(Granted { threads: CpuList::parse(threads).unwrap(), mib: Some(mib) })
+    fn has(threads: &str, mib: u64) -> Result<NodeAllocation, usize> {
+        Ok(NodeAllocation { threads: CpuList::parse(threads).unwrap(), mib: Some(mib) })
     }
 
     #[test]
@@ -174,7 +178,7 @@ mod tests {
             assert_eq!(granted(&shown, node), expected, "{node}");
         }
         // Where memory is not allocated.
-        let unlimited = Granted { threads: CpuList::parse("0-1").unwrap(), mib: None };
+        let unlimited = NodeAllocation { threads: CpuList::parse("0-1").unwrap(), mib: None };
         assert_eq!(granted(" Nodes=n1 CPU_IDs=0-1 Mem=0 GRES=", "n1"), Ok(unlimited));
     }
 

@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use super::rules::{Access, Kind};
-use super::set::{Alone, Numbers, Set};
+use super::rules::{Access, DeviceKind};
+use super::set::{ForeignProgram, Numbers, Set};
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
@@ -46,10 +46,10 @@ const MAJOR: u8 = 4;
 const MINOR: u8 = 5;
 
 /// `BPF_DEVCG_DEV_*`.
-const fn kind_number(kind: Kind) -> u32 {
+const fn kind_number(kind: DeviceKind) -> u32 {
     match kind {
-        Kind::Block => 1,
-        Kind::Char => 2,
+        DeviceKind::Block => 1,
+        DeviceKind::Char => 2,
     }
 }
 
@@ -145,7 +145,7 @@ struct Load {
 
 #[repr(C)]
 #[derive(Default)]
-struct Attach {
+struct BpfAttachment {
     directory: u32,
     program: u32,
     kind: u32,
@@ -287,7 +287,7 @@ impl Program {
 
     fn change(&self, command: i32, dir: &Dir, flags: u32) -> Result<(), Errno> {
         let (directory, program) = (raw(dir.as_fd()), raw(self.fd.as_fd()));
-        bpf(command, Attach { directory, program, kind: ATTACH_CGROUP_DEVICE, flags }).map(drop)
+        bpf(command, BpfAttachment { directory, program, kind: ATTACH_CGROUP_DEVICE, flags }).map(drop)
     }
 }
 
@@ -351,7 +351,7 @@ fn unanswered(path: &Path, errno: Errno) -> Error {
 
 /// What decides alone over a directory, in it (`here`) or above it: the nearest one with a program says, as for the kernel
 /// (`hierarchy_allows_attach` and `compute_effective_progs`, kernel/bpf/cgroup.c).
-fn alone(dir: &Dir, here: bool) -> Result<Option<Alone>> {
+fn alone(dir: &Dir, here: bool) -> Result<Option<ForeignProgram>> {
     /// No tree of cgroups that anybody uses is deeper.
     const DEEPEST: usize = 256;
     let mut path = dir.path().to_path_buf();
@@ -366,7 +366,9 @@ fn alone(dir: &Dir, here: bool) -> Result<Option<Alone>> {
                 Err(errno) => return Err(unanswered(&path, errno)),
             };
             if let Some(id) = found.ids.first() {
-                return Ok((found.flags & ALLOW_MULTI == 0).then(|| Alone { dir: path, program: in_words(*id) }));
+                return Ok(
+                    (found.flags & ALLOW_MULTI == 0).then(|| ForeignProgram { dir: path, program: in_words(*id) })
+                );
             }
         }
         let parent = openat(fd, "..", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
@@ -455,7 +457,7 @@ mod tests {
     use super::*;
 
     /// Runs the program as the kernel would, for one access; `None` where it would not be accepted.
-    fn run(program: &[Insn], kind: Kind, access: u32, major: u32, minor: u32) -> Option<i64> {
+    fn run(program: &[Insn], kind: DeviceKind, access: u32, major: u32, minor: u32) -> Option<i64> {
         let mut registers = [0i64; 6];
         let context = [kind_number(kind) | access << 16, major, minor];
         let mut at = 0;
@@ -480,15 +482,15 @@ mod tests {
     }
 
     /// What the set means.
-    fn admits(set: &Set, kind: Kind, access: u32, major: u32, minor: u32) -> bool {
+    fn admits(set: &Set, kind: DeviceKind, access: u32, major: u32, minor: u32) -> bool {
         let one = Numbers { kind, major, minor: Some(minor) };
         let is_within = |allowed: &Access| access & !u32::from(allowed.bits()) == 0;
         !set.deny.iter().any(|numbers| numbers.has(one))
             && set.allow.iter().any(|(numbers, allowed)| numbers.has(one) && is_within(allowed))
     }
 
-    fn kinds() -> impl Strategy<Value = Kind> {
-        prop_oneof![Just(Kind::Char), Just(Kind::Block)]
+    fn kinds() -> impl Strategy<Value = DeviceKind> {
+        prop_oneof![Just(DeviceKind::Char), Just(DeviceKind::Block)]
     }
 
     fn some_numbers() -> impl Strategy<Value = Numbers> {
@@ -525,18 +527,18 @@ mod tests {
     fn what_everybody_may_use_is_admitted_and_nothing_else() {
         let program = program(&Set::new([], &[]));
         let ask = |kind, access, major, minor| run(&program, kind, access, major, minor).unwrap();
-        assert_eq!(ask(Kind::Char, 7, 1, 3), 1);
-        assert_eq!(ask(Kind::Block, 2, 1, 3), 0);
-        assert_eq!(ask(Kind::Char, 2, 1, 1), 0);
-        assert_eq!(ask(Kind::Char, 6, 136, 1_000_000), 1);
+        assert_eq!(ask(DeviceKind::Char, 7, 1, 3), 1);
+        assert_eq!(ask(DeviceKind::Block, 2, 1, 3), 0);
+        assert_eq!(ask(DeviceKind::Char, 2, 1, 1), 0);
+        assert_eq!(ask(DeviceKind::Char, 6, 136, 1_000_000), 1);
         // mknod
-        assert_eq!(ask(Kind::Char, 1, 136, 0), 0);
-        assert_eq!(ask(Kind::Char, 2, 10, 237), 0);
+        assert_eq!(ask(DeviceKind::Char, 1, 136, 0), 0);
+        assert_eq!(ask(DeviceKind::Char, 2, 10, 237), 0);
     }
 
     #[test]
     fn the_most_rules_fit_into_what_old_kernels_load() {
-        let rule = |minor| (Numbers { kind: Kind::Block, major: 4095, minor: Some(minor) }, Access::READ_WRITE);
+        let rule = |minor| (Numbers { kind: DeviceKind::Block, major: 4095, minor: Some(minor) }, Access::READ_WRITE);
         let set = Set::new((0..u32::try_from(super::super::MOST_RULES).unwrap()).map(rule), &[]);
         // BPF_MAXINSNS
         assert!(program(&set).len() < 4096);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Character or block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum DeviceKind {
     /// `c` in devices.list.
     Char,
     /// `b` in devices.list.
@@ -69,24 +69,24 @@ pub enum Target {
     /// The device that is there when a step begins; symbolic links are followed, as udev makes them.
     Path(PathBuf),
     /// Every device of a driver: its name in `/proc/devices`, or its major number.
-    Class(Kind, String),
+    Class(DeviceKind, String),
 }
 
 /// One rule of `DeviceAllow`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct DeviceRule {
     /// Which devices.
     pub target: Target,
     /// What may be done with them.
     pub access: Access,
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for DeviceRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.target {
             Target::Path(path) => write!(f, "{}", path.display())?,
-            Target::Class(Kind::Char, name) => write!(f, "char-{name}")?,
-            Target::Class(Kind::Block, name) => write!(f, "block-{name}")?,
+            Target::Class(DeviceKind::Char, name) => write!(f, "char-{name}")?,
+            Target::Class(DeviceKind::Block, name) => write!(f, "block-{name}")?,
         }
         if self.access == Access::ALL { Ok(()) } else { write!(f, " {}", self.access) }
     }
@@ -106,7 +106,7 @@ pub(super) const LARGEST_MINOR: u32 = (1 << 20) - 1;
 
 /// Reads `DeviceAllow`: rules with commas between them, each a device and perhaps, after a blank, its access (`rwm` without).
 /// The error completes "it is refused, since ...".
-pub fn parse(text: &str) -> Result<Vec<Rule>, &'static str> {
+pub fn parse(text: &str) -> Result<Vec<DeviceRule>, &'static str> {
     let mut rules = Vec::new();
     for part in text.split(',') {
         if rules.len() == MOST_RULES {
@@ -118,11 +118,11 @@ pub fn parse(text: &str) -> Result<Vec<Rule>, &'static str> {
 }
 
 /// The rules as [`parse`] reads them.
-pub fn text(rules: &[Rule]) -> String {
-    rules.iter().map(Rule::to_string).collect::<Vec<_>>().join(",")
+pub fn text(rules: &[DeviceRule]) -> String {
+    rules.iter().map(DeviceRule::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn rule(part: &str) -> Result<Rule, &'static str> {
+fn rule(part: &str) -> Result<DeviceRule, &'static str> {
     let mut words = part.split([' ', '\t']).filter(|word| !word.is_empty());
     let Some(device) = words.next() else { return Err("a rule is empty") };
     let access = match words.next() {
@@ -134,11 +134,11 @@ fn rule(part: &str) -> Result<Rule, &'static str> {
     }
     let class = |kind, name: &str| class(name).map(|name| Target::Class(kind, name));
     let target = match (device.strip_prefix("char-"), device.strip_prefix("block-")) {
-        (Some(name), _) => class(Kind::Char, name)?,
-        (_, Some(name)) => class(Kind::Block, name)?,
+        (Some(name), _) => class(DeviceKind::Char, name)?,
+        (_, Some(name)) => class(DeviceKind::Block, name)?,
         (None, None) => Target::Path(path(device)?),
     };
-    Ok(Rule { target, access })
+    Ok(DeviceRule { target, access })
 }
 
 pub(super) fn path(text: &str) -> Result<PathBuf, &'static str> {
@@ -175,12 +175,12 @@ fn class(name: &str) -> Result<String, &'static str> {
 mod tests {
     use super::*;
 
-    fn path_rule(path: &str, access: &str) -> Rule {
-        Rule { target: Target::Path(path.into()), access: Access::parse(access).unwrap() }
+    fn path_rule(path: &str, access: &str) -> DeviceRule {
+        DeviceRule { target: Target::Path(path.into()), access: Access::parse(access).unwrap() }
     }
 
-    fn class_rule(kind: Kind, name: &str, access: &str) -> Rule {
-        Rule { target: Target::Class(kind, name.into()), access: Access::parse(access).unwrap() }
+    fn class_rule(kind: DeviceKind, name: &str, access: &str) -> DeviceRule {
+        DeviceRule { target: Target::Class(kind, name.into()), access: Access::parse(access).unwrap() }
     }
 
     #[test]
@@ -188,11 +188,11 @@ mod tests {
         let rules = parse("/dev/nvidia0 rw,  char-pts\twr,block-loop r, /dev/fuse,char-cpu/msr r,char-195").unwrap();
         let expected = [
             path_rule("/dev/nvidia0", "rw"),
-            class_rule(Kind::Char, "pts", "rw"),
-            class_rule(Kind::Block, "loop", "r"),
+            class_rule(DeviceKind::Char, "pts", "rw"),
+            class_rule(DeviceKind::Block, "loop", "r"),
             path_rule("/dev/fuse", "rwm"),
-            class_rule(Kind::Char, "cpu/msr", "r"),
-            class_rule(Kind::Char, "195", "rwm"),
+            class_rule(DeviceKind::Char, "cpu/msr", "r"),
+            class_rule(DeviceKind::Char, "195", "rwm"),
         ];
         assert_eq!(rules, expected);
         assert_eq!(text(&rules), "/dev/nvidia0 rw,char-pts rw,block-loop r,/dev/fuse,char-cpu/msr r,char-195");

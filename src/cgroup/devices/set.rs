@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::rules::{Access, Kind};
+use super::rules::{Access, DeviceKind};
 
 /// Devices as the kernel knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Numbers {
     /// Character or block.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// 0 to 4095.
     pub major: u32,
     /// 0 to 1048575; `None`: all of the major number.
@@ -21,7 +21,7 @@ pub struct Numbers {
 /// As devices.list shows it: `c 1:3`.
 impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.kind == Kind::Char { 'c' } else { 'b' };
+        let kind = if self.kind == DeviceKind::Char { 'c' } else { 'b' };
         match self.minor {
             Some(minor) => write!(f, "{kind} {}:{minor}", self.major),
             None => write!(f, "{kind} {}:*", self.major),
@@ -31,7 +31,7 @@ impl fmt::Display for Numbers {
 
 impl Numbers {
     pub(super) const fn char(major: u32, minor: Option<u32>) -> Self {
-        Self { kind: Kind::Char, major, minor }
+        Self { kind: DeviceKind::Char, major, minor }
     }
 
     /// Whether the other is among these.
@@ -102,14 +102,14 @@ impl Set {
 
 /// Where a program that is not ours decides alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Alone {
+pub(super) struct ForeignProgram {
     /// The directory to which it is attached.
     pub dir: PathBuf,
     /// In words: its name and id.
     pub program: String,
 }
 
-impl fmt::Display for Alone {
+impl fmt::Display for ForeignProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

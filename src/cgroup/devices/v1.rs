@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
 use nix::errno::Errno;
 
-use super::rules::{Access, Kind};
+use super::rules::{Access, DeviceKind};
 use super::set::{Numbers, Set, is_everybodys};
 use crate::cgroup::kernel::missing;
 use crate::cgroup::layout::DEVICES;
@@ -44,7 +44,7 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
     })?;
     let mut want = set.allow.clone();
     for (numbers, access) in &set.allow {
-        let kind = if numbers.kind == Kind::Char { DeviceType::Char } else { DeviceType::Block };
+        let kind = if numbers.kind == DeviceKind::Char { DeviceType::Char } else { DeviceType::Block };
         let letters = access.to_string();
         let permissions: Vec<_> = letters.chars().filter_map(DevicePermissions::from_char).collect();
         let minor = numbers.minor.map_or(ANY, i64::from);
@@ -85,8 +85,8 @@ fn list(dir: &Dir) -> Result<Option<BTreeMap<Numbers, Access>>> {
 fn line(line: &str) -> Option<(Numbers, Access)> {
     let mut words = line.split(' ');
     let kind = match words.next()? {
-        "c" => Kind::Char,
-        "b" => Kind::Block,
+        "c" => DeviceKind::Char,
+        "b" => DeviceKind::Block,
         _ => return None,
     };
     let (major, minor) = words.next()?.split_once(':')?;
@@ -101,9 +101,9 @@ mod tests {
 
     #[test]
     fn lines_of_the_kernels_list() {
-        let null = Numbers { kind: Kind::Char, major: 1, minor: Some(3) };
+        let null = Numbers { kind: DeviceKind::Char, major: 1, minor: Some(3) };
         assert_eq!(line("c 1:3 rwm"), Some((null, Access::ALL)));
-        let loops = Numbers { kind: Kind::Block, major: 7, minor: None };
+        let loops = Numbers { kind: DeviceKind::Block, major: 7, minor: None };
         assert_eq!(line("b 7:* r"), Some((loops, Access::parse("r").unwrap())));
         for text in ["a *:* rwm", "c *:3 r", "c 1 r", "c 1:3", "", "c 1:-3 r", "c 1:3 x"] {
             assert_eq!(line(text), None, "{text}");
@@ -114,7 +114,7 @@ mod tests {
     fn a_gpu_of_others_within_an_allowed_class_is_an_error_before_anything_is_written() {
         let temp = tempfile::tempdir().unwrap();
         let dir = Dir::open(temp.path()).unwrap();
-        let class = Numbers { kind: Kind::Char, major: 195, minor: None };
+        let class = Numbers { kind: DeviceKind::Char, major: 195, minor: None };
         let set = Set::new([(class, Access::ALL)], &[Numbers { minor: Some(1), ..class }]);
         let error = constrain(&dir, &set).unwrap_err().to_string();
         assert!(error.contains("c 195:1") && error.contains("DeviceAllow"), "{error}");

@@ -102,11 +102,11 @@ impl Default for Files {
 
 /// The assignments in a file of Slurm's, with those of the files that it includes.
 #[derive(Debug)]
-pub struct Lines(Vec<Assignment>);
+pub struct Lines(Vec<SlurmAssignment>);
 
 /// One `Key=Value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assignment {
+pub struct SlurmAssignment {
     /// As it is written.
     pub key: String,
     /// Without quotes.
@@ -145,28 +145,28 @@ impl Lines {
                 continue;
             }
             let assignments = assignments(line).into_iter();
-            let assignment = |(key, value)| Assignment { key, value, file: file.to_owned(), line: number + 1 };
+            let assignment = |(key, value)| SlurmAssignment { key, value, file: file.to_owned(), line: number + 1 };
             self.0.extend(assignments.map(assignment));
         }
     }
 
     /// The assignments of each line, as they stand on it.
-    pub fn by_line(&self) -> impl Iterator<Item = &[Assignment]> {
+    pub fn by_line(&self) -> impl Iterator<Item = &[SlurmAssignment]> {
         self.0.chunk_by(|one, next| (&one.file, one.line) == (&next.file, next.line))
     }
 
     /// The last one of this key, which counts, as in Slurm.
-    pub fn last(&self, key: &str) -> Option<&Assignment> {
+    pub fn last(&self, key: &str) -> Option<&SlurmAssignment> {
         self.0.iter().rev().find(|found| found.is(key))
     }
 }
 
 /// The last value of a key on a line.
-pub fn value<'a>(line: &'a [Assignment], key: &str) -> Option<&'a str> {
+pub fn value<'a>(line: &'a [SlurmAssignment], key: &str) -> Option<&'a str> {
     line.iter().rev().find(|assignment| assignment.is(key)).map(|found| found.value.as_str())
 }
 
-impl Assignment {
+impl SlurmAssignment {
     /// Whether it is of this key, in any case.
     pub fn is(&self, key: &str) -> bool {
         self.key.eq_ignore_ascii_case(key)

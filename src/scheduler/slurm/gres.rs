@@ -12,7 +12,7 @@
 //! Whatever is not surely so is an error that says why, since a wrong guess is another job's GPU.
 
 use crate::hostlist::HostList;
-use crate::scheduler::slurm::conf::{Assignment, Lines, value};
+use crate::scheduler::slurm::conf::{Lines, SlurmAssignment, value};
 use crate::sys::nvidia::Gpu;
 
 /// Slurm's name of what is counted here.
@@ -24,7 +24,7 @@ const MOST: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GresConf {
     detect: Detect,
-    lines: Vec<Line>,
+    lines: Vec<GresLine>,
 }
 
 /// Who finds GPUs that gres.conf does not name.
@@ -42,7 +42,7 @@ enum Detect {
 
 /// GPUs of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Line {
+struct GresLine {
     kind: Option<String>,
     /// Empty: they are to be found.
     files: Vec<String>,
@@ -77,12 +77,12 @@ impl GresConf {
                 }
                 local = detect.map(str::to_owned).or(local);
                 if is_gpu {
-                    ours.push(Line::read(first, rest)?);
+                    ours.push(GresLine::read(first, rest)?);
                 }
             } else if first.is("Name") && value(rest, "NodeName").is_none() {
                 // AutoDetect counts for nothing here.
                 if is_gpu {
-                    everybodys.push(Line::read(first, rest)?);
+                    everybodys.push(GresLine::read(first, rest)?);
                 }
             } else {
                 return Err(format!("{} begins neither with Name nor with NodeName", place(first)));
@@ -160,11 +160,11 @@ impl GresConf {
             }
             return Ok(self.lines.iter().flat_map(|line| line.files.clone()).collect());
         };
-        let mut left: Vec<&Line> = self.lines.iter().collect();
+        let mut left: Vec<&GresLine> = self.lines.iter().collect();
         let mut named: Vec<String> = Vec::new();
         for (kind, count) in types {
             let mut count = usize::try_from(*count).unwrap_or(usize::MAX);
-            let is_one = |line: &&Line| match (kind, &line.kind) {
+            let is_one = |line: &&GresLine| match (kind, &line.kind) {
                 (None, _) => true,
                 (Some(kind), Some(theirs)) => kind.eq_ignore_ascii_case(theirs),
                 (Some(_), None) => false,
@@ -208,8 +208,8 @@ impl Detect {
     }
 }
 
-impl Line {
-    fn read(first: &Assignment, rest: &[Assignment]) -> Result<Self, String> {
+impl GresLine {
+    fn read(first: &SlurmAssignment, rest: &[SlurmAssignment]) -> Result<Self, String> {
         let is_exact = value(rest, "Name") == Some(GPU);
         if !is_exact || value(rest, "MultipleFiles").is_some() {
             let why = if is_exact {
@@ -236,7 +236,7 @@ fn short(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(100).collect()
 }
 
-fn place(line: &Assignment) -> String {
+fn place(line: &SlurmAssignment) -> String {
     format!("{}:{}", line.file.display(), line.line)
 }
 

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::fence::own::{self, child, children, is_in_use, is_inhabited, there};
 use crate::host::Host;
 use crate::record::Record;
-use crate::scheduler::{Found, IsWanted, LeftShell, LeftStep, Titled};
+use crate::scheduler::{IsWanted, LeftBehind, LeftShell, LeftStep, Titled};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::process;
@@ -62,8 +62,8 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Finds those marked ones that are wanted: of the same Slurm as a step daemon's (`near`), or all there are. What is not understood is
 /// another release's, and stays.
-pub fn find(host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> Found {
-    let mut found = Found::default();
+pub fn find(host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> LeftBehind {
+    let mut found = LeftBehind::default();
     let is_v1 = |hierarchy: &&Hierarchy| hierarchy.version == Version::V1;
     let v1 = host.layout.hierarchies.iter().filter(is_v1);
     // In some hierarchies the daemon is in its job's directory, and in others Slurm makes one only for its tasks.
@@ -105,7 +105,7 @@ fn scope_of<'a>(member: &'a Membership, unified: &Hierarchy) -> Option<&'a str> 
 }
 
 /// The same where a step's directory has this path, or had it: itself, and what is around it if it is gone.
-pub fn find_at(host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut Found) {
+pub fn find_at(host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut LeftBehind) {
     let around = host.layout.hierarchies.iter().filter_map(|hierarchy| {
         let below = path.strip_prefix(&hierarchy.mount).ok()?.to_str()?;
         Some((hierarchy, below.split('/').collect::<Vec<_>>()))
@@ -142,7 +142,7 @@ fn find_in_scope(
     scope: &Dir,
     only: Option<[&str; 2]>,
     is_wanted: IsWanted<'_>,
-    found: &mut Found,
+    found: &mut LeftBehind,
 ) {
     // The daemons' own, while they have no job.
     let is_job = |name: &str| name != "system" && name != "slurmd";
@@ -164,7 +164,13 @@ fn find_in_scope(
     }
 }
 
-fn find_in_v1(hierarchy: &Hierarchy, root: &Dir, only: Option<[&str; 4]>, is_wanted: IsWanted<'_>, found: &mut Found) {
+fn find_in_v1(
+    hierarchy: &Hierarchy,
+    root: &Dir,
+    only: Option<[&str; 4]>,
+    is_wanted: IsWanted<'_>,
+    found: &mut LeftBehind,
+) {
     for name in those(root, only.map(|[top, ..]| top), is_top, &mut found.unseen) {
         let Some(top) = child(root, &name, &mut found.unseen) else { continue };
         let only_user = only.map(|[_, user, ..]| user);
@@ -201,7 +207,7 @@ fn marked(dir: &Dir, is_wanted: IsWanted<'_>, unseen: &mut Vec<Error>) -> Option
     Some((text, is_wanted))
 }
 
-fn add(found: &mut Found, step: &Dir, is_wanted: IsWanted<'_>, marked_as: impl FnOnce(Record) -> Result<Marked>) {
+fn add(found: &mut LeftBehind, step: &Dir, is_wanted: IsWanted<'_>, marked_as: impl FnOnce(Record) -> Result<Marked>) {
     match marked(step, is_wanted, &mut found.unseen) {
         Some((text, true)) => {
             let step = Record::parse(&text).and_then(marked_as);
@@ -214,7 +220,7 @@ fn add(found: &mut Found, step: &Dir, is_wanted: IsWanted<'_>, marked_as: impl F
 }
 
 fn add_shell(
-    found: &mut Found,
+    found: &mut LeftBehind,
     dir: &Dir,
     is_wanted: IsWanted<'_>,
     dirs: impl FnOnce() -> Result<(Dir, Vec<(Dir, String)>)>,
@@ -361,7 +367,7 @@ impl Marked {
         }
         for id in beside {
             if !is_step_daemon(&host.proc, id.pid)
-                && let Some(handle) = process::Handle::open(&host.proc, id)?
+                && let Some(handle) = process::ProcessHandle::open(&host.proc, id)?
             {
                 handle.signal(Signal::SIGKILL)?;
             }

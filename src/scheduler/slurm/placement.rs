@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::fence::own::{child, children};
 use crate::job::JobKey;
 use crate::policy::Level;
-use crate::scheduler::{Placement, Present, StepDirs};
+use crate::scheduler::{Placement, PresentJob, StepDirs};
 use crate::sys::dir::Dir;
 
 /// Below a job's directory on v1.
@@ -146,7 +146,7 @@ pub fn present(
     (uid, job): (u32, &str),
     is_its: &mut dyn FnMut(&str, &Dir) -> bool,
     unseen: &mut Vec<Error>,
-) -> Vec<Present> {
+) -> Vec<PresentJob> {
     let mut found = Vec::new();
     let (job, dirs) = (format!("job_{job}"), dirs(hierarchy.version));
     match hierarchy.version {
@@ -157,7 +157,7 @@ pub fn present(
                     continue;
                 };
                 let there = child(&user, &job, unseen);
-                found.extend(there.map(|job| Present { user: Some(user.path().to_path_buf()), job, dirs }));
+                found.extend(there.map(|job| PresentJob { user: Some(user.path().to_path_buf()), job, dirs }));
             }
         }
         Version::V2 => {
@@ -167,7 +167,7 @@ pub fn present(
                 for name in children(&scope, |name| name != "system" && name != "slurmd", unseen) {
                     let Some(dir) = child(&scope, &name, unseen) else { continue };
                     if name == job || is_its(&name, &dir) {
-                        found.push(Present { user: None, job: dir, dirs });
+                        found.push(PresentJob { user: None, job: dir, dirs });
                     }
                 }
             }

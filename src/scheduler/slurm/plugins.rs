@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::scheduler::slurm::conf::{self, Lines};
-use crate::scheduler::slurm::plugstack::{self, Found};
+use crate::scheduler::slurm::plugstack::{self, PlugstackLookup};
 
 /// A key of slurm.conf or cgroup.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Setting {
+struct SlurmSetting {
     key: &'static str,
     value: String,
     /// `None`: the key is absent, and this is Slurm's default.
     at: Option<(PathBuf, usize)>,
 }
 
-impl Setting {
+impl SlurmSetting {
     fn has(&self, word: &str) -> bool {
         self.value.split(',').any(|item| item.trim().eq_ignore_ascii_case(word))
     }
@@ -31,10 +31,10 @@ impl Setting {
 }
 
 /// The last one counts, as in Slurm.
-fn setting(lines: &Lines, key: &'static str, default: &str) -> Setting {
+fn setting(lines: &Lines, key: &'static str, default: &str) -> SlurmSetting {
     match lines.last(key) {
-        Some(found) => Setting { key, value: found.value.clone(), at: Some((found.file.clone(), found.line)) },
-        None => Setting { key, value: default.to_owned(), at: None },
+        Some(found) => SlurmSetting { key, value: found.value.clone(), at: Some((found.file.clone(), found.line)) },
+        None => SlurmSetting { key, value: default.to_owned(), at: None },
     }
 }
 
@@ -42,7 +42,7 @@ fn is_yes(value: &str) -> bool {
     ["yes", "true", "up", "1"].iter().any(|yes| value.eq_ignore_ascii_case(yes))
 }
 
-impl fmt::Display for Setting {
+impl fmt::Display for SlurmSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.at {
             Some((file, line)) => write!(f, "{}={} ({}:{line})", self.key, self.value, file.display()),
@@ -54,18 +54,18 @@ impl fmt::Display for Setting {
 /// What Slurm's configuration says of cgroups.
 pub struct Slurm {
     file: PathBuf,
-    proctrack: Setting,
-    task: Setting,
-    accounting: Setting,
-    ram: Setting,
-    swap: Setting,
-    devices: Setting,
+    proctrack: SlurmSetting,
+    task: SlurmSetting,
+    accounting: SlurmSetting,
+    ram: SlurmSetting,
+    swap: SlurmSetting,
+    devices: SlurmSetting,
     /// Whether task/cgroup has anything to do.
     constrains: bool,
-    cgroups: Setting,
-    plugstack: Setting,
-    plugin_dir: Setting,
-    prolog: Setting,
+    cgroups: SlurmSetting,
+    plugstack: SlurmSetting,
+    plugin_dir: SlurmSetting,
+    prolog: SlurmSetting,
 }
 
 /// A placement and its reason.
@@ -126,7 +126,7 @@ impl Slurm {
 
     /// The line that gives the plugin these arguments, as FILE:LINE; `None` where that is not certain.
     pub fn line_with(&self, arguments: &[&[u8]]) -> Option<String> {
-        let Found::Line(line) = plugstack::find(self.plugstack()) else { return None };
+        let PlugstackLookup::Line(line) = plugstack::find(self.plugstack()) else { return None };
         let is_it = arguments.iter().copied().eq(line.arguments.iter().map(String::as_bytes));
         is_it.then(|| line.place())
     }

@@ -22,7 +22,7 @@ const LONGEST: usize = 4095;
 
 /// A line that loads the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct PlugstackLine {
     /// The file in which it stands.
     pub file: PathBuf,
     /// Counted from 1.
@@ -37,14 +37,14 @@ pub struct Line {
     pub is_cut: bool,
 }
 
-impl Line {
+impl PlugstackLine {
     /// FILE:NUMBER.
     pub fn place(&self) -> String {
         format!("{}:{}", self.file.display(), self.number)
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for PlugstackLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.required { "required" } else { "optional" };
         write!(f, "{kind} {} ({})", self.plugin.escape_debug(), self.place())
@@ -53,9 +53,9 @@ impl fmt::Display for Line {
 
 /// What plugstack.conf says of the plugin.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum PlugstackLookup {
     /// The first line that loads it: the one that counts.
-    Line(Line),
+    Line(PlugstackLine),
     /// No line does. Those that name it and that Slurm ignores, as FILE:NUMBER.
     Nothing(Vec<String>),
     /// This process may not read one of the files.
@@ -63,19 +63,19 @@ pub enum Found {
 }
 
 /// Looks through a plugstack.conf and what that includes.
-pub fn find(file: &Path) -> Found {
+pub fn find(file: &Path) -> PlugstackLookup {
     let mut search = Search::default();
     search.read(&mut Files::new(), file);
     match (search.line, search.unseen) {
-        (Some(line), _) => Found::Line(line),
-        (None, Some(error)) => Found::Unseen(error),
-        (None, None) => Found::Nothing(search.ignored),
+        (Some(line), _) => PlugstackLookup::Line(line),
+        (None, Some(error)) => PlugstackLookup::Unseen(error),
+        (None, None) => PlugstackLookup::Nothing(search.ignored),
     }
 }
 
 #[derive(Default)]
 struct Search {
-    line: Option<Line>,
+    line: Option<PlugstackLine>,
     ignored: Vec<String>,
     unseen: Option<Error>,
 }
@@ -118,7 +118,7 @@ impl Search {
                 }
             }
             [kind @ ("required" | "optional"), plugin, ref arguments @ ..] if is_ours(plugin) => {
-                self.line = Some(Line {
+                self.line = Some(PlugstackLine {
                     file: file.to_owned(),
                     number,
                     required: kind == "required",
@@ -165,7 +165,7 @@ fn glob(pattern: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    fn line_of(text: &str) -> Found {
+    fn line_of(text: &str) -> PlugstackLookup {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("plugstack.conf");
         std::fs::write(&file, text).unwrap();
@@ -174,7 +174,7 @@ mod tests {
 
     fn arguments(text: &str) -> Option<(String, Vec<String>)> {
         match line_of(text) {
-            Found::Line(line) => Some((line.plugin, line.arguments)),
+            PlugstackLookup::Line(line) => Some((line.plugin, line.arguments)),
             _ => None,
         }
     }
@@ -184,7 +184,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let find = || match find(&path("plugstack.conf")) {
-            Found::Line(line) => line.to_string().replace(&format!("{}/", dir.path().display()), ""),
+            PlugstackLookup::Line(line) => line.to_string().replace(&format!("{}/", dir.path().display()), ""),
             other => format!("{other:?}"),
         };
         assert_eq!(find(), "Nothing([])");
@@ -214,17 +214,19 @@ mod tests {
         assert_eq!(split("required /x/libjobfence.so.1 a=b"), found("/x/libjobfence.so.1", "a=b"));
         assert_eq!(split("required /jobfence/other.so\n"), None);
         // What it ignores loads nothing, and is named.
-        let Found::Nothing(ignored) = line_of("\nrequird /x/libjobfence.so\n/x/libjobfence.so\n") else { panic!() };
+        let PlugstackLookup::Nothing(ignored) = line_of("\nrequird /x/libjobfence.so\n/x/libjobfence.so\n") else {
+            panic!()
+        };
         assert_eq!(ignored.iter().filter_map(|place| place.rsplit(':').next()).collect::<Vec<_>>(), ["2", "3"]);
     }
 
     #[test]
     fn a_line_longer_than_slurm_reads_at_once_is_two() {
         let long = format!("required /x/libjobfence.so {} end=1\n", "x".repeat(LONGEST));
-        let Found::Line(line) = line_of(&long) else { panic!() };
+        let PlugstackLookup::Line(line) = line_of(&long) else { panic!() };
         assert!(line.is_cut && line.arguments.len() == 1 && line.arguments[0].len() < LONGEST);
         let comment = format!("# {}\nrequired /x/libjobfence.so a=b\n", "x".repeat(2 * LONGEST));
-        let Found::Line(line) = line_of(&comment) else { panic!() };
+        let PlugstackLookup::Line(line) = line_of(&comment) else { panic!() };
         assert_eq!((line.is_cut, line.number, line.arguments.len()), (false, 2, 1));
     }
 }

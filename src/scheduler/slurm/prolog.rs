@@ -16,7 +16,7 @@ pub mod gpus;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use self::gpus::Places;
+use self::gpus::GpuSources;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::facts::Fact;
@@ -35,7 +35,7 @@ pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>
     let mut record = JobRecord::new(host, None, number(env, "SLURM_JOB_UID")?);
     read(&mut record, env);
     let slurm_conf = env("SLURM_CONF").map(PathBuf::from).or_else(|| conf::find(None));
-    record.gpus = gpus::find(env, &Places { slurm_conf, proc: &host.proc, root: Path::new("/") });
+    record.gpus = gpus::find(env, &GpuSources { slurm_conf, proc: &host.proc, root: Path::new("/") });
     records.write(&id, &record)?;
     Ok((id, record))
 }

@@ -25,7 +25,7 @@ mod waiting_tasks;
 
 pub use api::Context;
 use api::{Spank, bindings};
-use callback::{Verdict, answer, callback};
+use callback::{ReturnCode, answer, callback};
 
 use crate::sys::guard::guard;
 
@@ -59,7 +59,7 @@ pub static slurm_spank_init_failure_mode: AtomicI32 = AtomicI32::new(3012);
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call, and `av` have `ac` strings.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_init(spank: api::Handle, ac: c_int, av: *mut *mut c_char) -> c_int {
+pub unsafe extern "C" fn slurm_spank_init(spank: api::SpankHandle, ac: c_int, av: *mut *mut c_char) -> c_int {
     let _ = callback("slurm_spank_init", || {
         match api::context() {
             // SAFETY: as this function's own contract.
@@ -67,9 +67,9 @@ pub unsafe extern "C" fn slurm_spank_init(spank: api::Handle, ac: c_int, av: *mu
             Context::Step | Context::Srun | Context::Allocator => options::register(spank),
             Context::Other => {}
         }
-        Verdict::Good
+        ReturnCode::Good
     });
-    answer(Verdict::Good)
+    answer(ReturnCode::Good)
 }
 
 /// When options have been read; in slurmstepd the step is known, and nothing of the user's runs yet.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn slurm_spank_init(spank: api::Handle, ac: c_int, av: *mu
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call, and `av` have `ac` strings.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: api::Handle, ac: c_int, av: *mut *mut c_char) -> c_int {
+pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: api::SpankHandle, ac: c_int, av: *mut *mut c_char) -> c_int {
     let _ = callback("slurm_spank_init_post_opt", || {
         match api::context() {
             Context::Step => {
@@ -92,11 +92,11 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: api::Handle, ac: c_int
             Context::Srun => environment::hand_nothing_on(),
             Context::Slurmd | Context::Other => {}
         }
-        Verdict::Good
+        ReturnCode::Good
     });
     // Never a failure from here: it would drain the node, and up to 24.11 report the job as completed. A begin that did not
     // finish has left a state in which every task is refused.
-    answer(Verdict::Good)
+    answer(ReturnCode::Good)
 }
 
 /// In each task's process, as root, before it becomes the user's. The only place where failing fails just the job.
@@ -105,15 +105,15 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(spank: api::Handle, ac: c_int
 /// For Slurm only: `spank` must be the handle of this call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_task_init_privileged(
-    spank: api::Handle,
+    spank: api::SpankHandle,
     _ac: c_int,
     _av: *mut *mut c_char,
 ) -> c_int {
     let verdict = callback("slurm_spank_task_init_privileged", || match api::context() {
         Context::Step => step::admit(&Spank::new(spank)),
-        _ => Verdict::Good,
+        _ => ReturnCode::Good,
     });
-    answer(verdict.unwrap_or(Verdict::Bad))
+    answer(verdict.unwrap_or(ReturnCode::Bad))
 }
 
 /// In each task's process, as the user, just before its exec.
@@ -121,14 +121,14 @@ pub unsafe extern "C" fn slurm_spank_task_init_privileged(
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_task_init(spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+pub unsafe extern "C" fn slurm_spank_task_init(spank: api::SpankHandle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
     let _ = callback("slurm_spank_task_init", || {
         if api::context() == Context::Step {
             step::tell_task(&Spank::new(spank));
         }
-        Verdict::Good
+        ReturnCode::Good
     });
-    answer(Verdict::Good)
+    answer(ReturnCode::Good)
 }
 
 /// In the step daemon, with the task waiting before its exec, in its final place as far as Slurm is concerned.
@@ -136,18 +136,22 @@ pub unsafe extern "C" fn slurm_spank_task_init(spank: api::Handle, _ac: c_int, _
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_task_post_fork(spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+pub unsafe extern "C" fn slurm_spank_task_post_fork(
+    spank: api::SpankHandle,
+    _ac: c_int,
+    _av: *mut *mut c_char,
+) -> c_int {
     let verdict = callback("slurm_spank_task_post_fork", || {
         if api::context() == Context::Step {
             step::attach(&Spank::new(spank));
         }
-        Verdict::Good
+        ReturnCode::Good
     });
     if verdict.is_none() {
         let _ = guard("end the task", || step::attach_did_not_finish(&Spank::new(spank)));
     }
     // Never a failure from here: it would drain the node, as from init_post_opt.
-    answer(Verdict::Good)
+    answer(ReturnCode::Good)
 }
 
 /// In the step daemon when a task has ended, and the user's stderr is still open.
@@ -155,14 +159,14 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(spank: api::Handle, _ac: c_i
 /// # Safety
 /// For Slurm only: `spank` must be the handle of this call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_task_exit(spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+pub unsafe extern "C" fn slurm_spank_task_exit(spank: api::SpankHandle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
     let _ = callback("slurm_spank_task_exit", || {
         if api::context() == Context::Step {
             step::task_ended(&Spank::new(spank));
         }
-        Verdict::Good
+        ReturnCode::Good
     });
-    answer(Verdict::Good)
+    answer(ReturnCode::Good)
 }
 
 /// In the step daemon when every task has ended.
@@ -170,12 +174,12 @@ pub unsafe extern "C" fn slurm_spank_task_exit(spank: api::Handle, _ac: c_int, _
 /// # Safety
 /// For Slurm only.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_exit(_spank: api::Handle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
+pub unsafe extern "C" fn slurm_spank_exit(_spank: api::SpankHandle, _ac: c_int, _av: *mut *mut c_char) -> c_int {
     let _ = callback("slurm_spank_exit", || {
         if api::context() == Context::Step {
             step::end();
         }
-        Verdict::Good
+        ReturnCode::Good
     });
-    answer(Verdict::Good)
+    answer(ReturnCode::Good)
 }

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use crate::cgroup::kernel::LoadedScheduler;
-use crate::cgroup::layout::Kind;
+use crate::cgroup::layout::LayoutKind;
 use crate::config::{Config, Limit, Loaded, Mode};
 use crate::error::Error;
 use crate::fence::{LimitError, limiting};
@@ -38,7 +38,7 @@ pub fn of_config(host: &Host, config: &Config, slurm: Option<&Slurm>, file: Opti
     let ignored = host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota);
     all.extend(ignored.filter(|_| limiting::has_any(&plan, Limit::Cpu)).map(|error| (Limit::Cpu, error)));
     // On hybrid hosts nothing is limited in cgroup2, and v1 has a directory of each user.
-    let unified = host.layout.unified().filter(|_| host.layout.kind() == Kind::Unified);
+    let unified = host.layout.unified().filter(|_| host.layout.kind() == LayoutKind::Unified);
     let is_slurms = |slurm: &Slurm| unified.is_some_and(|h| matches!(slurm.placement(h), ByConfig::Overlay(_)));
     if let Some(unified) = unified.filter(|_| slurm.is_some_and(is_slurms)) {
         all.extend(limiting::none_for_the_user(&plan, unified, &SLURM));

@@ -6,12 +6,12 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 
 use jobfence::cpu_list::CpuList;
-use jobfence::facts::{Asked, Fact};
+use jobfence::facts::{Fact, FactsNeeded};
 use jobfence::job::{Cpus, Name};
 use jobfence::scheduler::slurm::spank::api::bindings::spank_item as of;
 use jobfence::scheduler::slurm::spank::api::{Spank, bindings::spank_context::S_CTX_REMOTE};
 use jobfence::scheduler::slurm::spank::facts::gather;
-use jobfence::scheduler::slurm::spank::grant::{Kind, is_unallocated, of_step};
+use jobfence::scheduler::slurm::spank::grant::{StepKind, is_unallocated, of_step};
 
 use super::slurmstepd::{Answers, answer};
 use super::{is_readable, text};
@@ -77,7 +77,7 @@ pub fn run(data: &[u8]) {
     });
 
     let spank = Spank::new(null_mut());
-    let kind = Kind::of(number("step") as u32);
+    let kind = StepKind::of(number("step") as u32);
     assert!(Name::new(kind.name()).is_ok());
     let on_record = string("on_record").map(|_| number("on_record") as u32);
     let cores = lists.map(|(_, list)| CpuList::parse(list.unwrap_or_default().split('\0').next().unwrap_or_default()));
@@ -89,8 +89,8 @@ pub fn run(data: &[u8]) {
             let (job, step) = (threads(grant.job_cpus), threads(grant.step_cpus));
             assert!(job != Some(0) && step.unwrap_or(0) <= job.unwrap_or(0), "{grant:?}");
             match kind {
-                Kind::Extern => assert_eq!(grant.task_cpus, None),
-                Kind::Interactive => assert_eq!(step, job),
+                StepKind::Extern => assert_eq!(grant.task_cpus, None),
+                StepKind::Interactive => assert_eq!(step, job),
                 _ => assert!(step.is_some_and(|step| step <= ncpus.into()), "{grant:?}"),
             }
             assert!(grant.task_cpus <= grant.step_cpus, "{grant:?}");
@@ -103,12 +103,12 @@ pub fn run(data: &[u8]) {
         }
         Err(error) => {
             is_readable(&error.to_string().chars().take(2000).collect::<String>().replace(char::is_control, "?"));
-            let nothing = number("ncpus") as u16 == 0 && kind != Kind::Extern;
+            let nothing = number("ncpus") as u16 == 0 && kind != StepKind::Extern;
             assert!(nothing || failing.is_some() || cores.contains(&None), "{error}");
         }
     }
 
-    let asked = Asked { job: true, gids: true, groups: vec!["root".to_owned()], ..Asked::default() };
+    let asked = FactsNeeded { job: true, gids: true, groups: vec!["root".to_owned()], ..FactsNeeded::default() };
     match gather(&spank, kind, &asked, None) {
         Ok(facts) => {
             let known = gids.filter(|_| gid_count > 0).map(|gids| {
@@ -120,14 +120,14 @@ pub fn run(data: &[u8]) {
             assert_eq!(facts.gids, known.into());
             assert_eq!(facts.groups.get("root").copied(), in_root);
             if let Fact::Known(partition) = &facts.partition {
-                assert_eq!((kind, getenv_code), (Kind::Batch, None));
+                assert_eq!((kind, getenv_code), (StepKind::Batch, None));
                 assert!(!partition.is_empty() && !partition.contains(char::is_control));
                 assert!(string("partition").is_some_and(|said| said.starts_with(partition.as_str())));
             }
         }
         Err(error) => {
             is_readable(&error.to_string());
-            let too_long = kind == Kind::Batch && string("partition").is_some_and(|value| value.len() >= 1024);
+            let too_long = kind == StepKind::Batch && string("partition").is_some_and(|value| value.len() >= 1024);
             assert!(failing.is_some() || getenv_code.is_some() || too_long, "{error}");
         }
     }

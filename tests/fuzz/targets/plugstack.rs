@@ -2,7 +2,7 @@
 //! plugstack.conf, whether it loads us, and files that include themselves.
 
 use jobfence::scheduler::slurm::plugins::Slurm;
-use jobfence::scheduler::slurm::plugstack::{self, Found};
+use jobfence::scheduler::slurm::plugstack::{self, PlugstackLookup};
 
 use super::{files, slurm_conf::within, text};
 
@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
     let data = within(data);
     files::put("stack/plugstack.conf", &data);
     let file = files::put("stack/slurm.conf", b"");
-    if let Found::Line(line) = plugstack::find(Slurm::of(&file).plugstack()) {
+    if let PlugstackLookup::Line(line) = plugstack::find(Slurm::of(&file).plugstack()) {
         assert!(line.plugin.contains("jobfence") && line.number > 0);
         let all = text(&data);
         // A line that Slurm reads in pieces can be cut within a word.

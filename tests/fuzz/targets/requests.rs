@@ -4,7 +4,7 @@
 use jobfence::config::Config;
 use jobfence::job::{Cpus, Grant};
 use jobfence::policy::{Level, obey, plan};
-use jobfence::requests::{REQUESTS, Requests, Word};
+use jobfence::requests::{REQUESTS, Requests, UserRequests};
 
 use super::is_readable;
 
@@ -25,7 +25,7 @@ pub const WORDS: &[&str] = &[
 const BUFFER: usize = 1024;
 
 pub fn run(data: &[u8]) {
-    let mut word = Word::default();
+    let mut word = UserRequests::default();
     let mut of_step = false;
     for line in data.split(|&byte| byte == b'\n') {
         if line == b"--" {

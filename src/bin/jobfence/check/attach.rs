@@ -13,14 +13,14 @@ use jobfence::fence;
 use jobfence::host::Host;
 use jobfence::scheduler::slurm::plugins::Slurm;
 
-use super::slurms::Places;
+use super::slurms::SlurmDirs;
 use super::trial::{self, Idle};
 
 /// What is less is nothing to a job.
 const NOTICED: f64 = 1.0;
 
 /// Says it. `own`: whether jobs are moved by us, and not by Slurm.
-pub fn say(host: &Host, config: &Config, slurm: Option<&Slurm>, places: &Places, own: bool) {
+pub fn say(host: &Host, config: &Config, slurm: Option<&Slurm>, places: &SlurmDirs, own: bool) {
     let scope = if own { None } else { places.scopes.first() };
     let saved = if !own && scope.is_none() {
         None

@@ -3,7 +3,7 @@
 
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io::{self, IoRules};
-use jobfence::cgroup::layout::{self, Hierarchy, Kind, Version};
+use jobfence::cgroup::layout::{self, Hierarchy, LayoutKind, Version};
 use jobfence::cgroup::protection;
 use jobfence::config::{Config, Loaded, Percent, SwapSpace};
 use jobfence::fence;
@@ -39,18 +39,18 @@ pub fn sections(loaded: &Loaded, slurm: Option<&Slurm>, keys: bool) {
 
 /// Which directories would be ours.
 #[derive(Default)]
-pub struct Ours {
+pub struct OwnDirs {
     pub any: bool,
     /// Those in which something is limited.
     pub limits: bool,
 }
 
 /// Says what is here.
-pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
+pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>) -> OwnDirs {
     let kind = match host.layout.kind() {
-        Kind::Unified => "unified: cgroup v2 alone",
-        Kind::Hybrid => "hybrid: limits on cgroup v1, killing and counting on cgroup v2",
-        Kind::Legacy => "legacy: cgroup v1 alone",
+        LayoutKind::Unified => "unified: cgroup v2 alone",
+        LayoutKind::Hybrid => "hybrid: limits on cgroup v1, killing and counting on cgroup v2",
+        LayoutKind::Legacy => "legacy: cgroup v1 alone",
     };
     println!("layout         {kind}");
     println!("systemd        {}", if host.systemd { "is the service manager" } else { "is not running here" });
@@ -65,7 +65,7 @@ pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>) -> Ours {
             "slurm.conf     was not found (SLURM_CONF can name it): taking it that Slurm uses no cgroups itself"
         ),
     }
-    let mut own = Ours::default();
+    let mut own = OwnDirs::default();
     for hierarchy in &host.layout.hierarchies {
         let mark = if used.contains(&hierarchy) { "used" } else { "-" };
         println!("hierarchy      {hierarchy}: {mark}");

@@ -5,35 +5,35 @@ use std::path::{Path, PathBuf};
 
 use jobfence::config::{self, Candidate, KEYS, Loaded};
 use jobfence::scheduler::slurm::plugins::Slurm;
-use jobfence::scheduler::slurm::plugstack::{self, Found, Line};
+use jobfence::scheduler::slurm::plugstack::{self, PlugstackLine, PlugstackLookup};
 
 use super::load;
 use crate::configured::Configured;
 
 /// The line by which Slurm would load us, in `file` or where slurm.conf says; `None` where there is no Slurm.
-pub fn find(file: Option<&Path>, slurm: Option<&Slurm>) -> Option<(PathBuf, Found)> {
+pub fn find(file: Option<&Path>, slurm: Option<&Slurm>) -> Option<(PathBuf, PlugstackLookup)> {
     let file = file.map_or_else(|| slurm.map(Slurm::plugstack), Some)?;
     Some((file.to_owned(), plugstack::find(file)))
 }
 
 /// The line, if there is one.
-fn of(found: Option<&(PathBuf, Found)>) -> Option<&Line> {
+fn of(found: Option<&(PathBuf, PlugstackLookup)>) -> Option<&PlugstackLine> {
     match found {
-        Some((_, Found::Line(line))) => Some(line),
+        Some((_, PlugstackLookup::Line(line))) => Some(line),
         _ => None,
     }
 }
 
 /// Says what Slurm would make of it, and why it would load nothing, if so.
-pub fn look((file, found): &(PathBuf, Found), slurm: Option<&Slurm>) -> Option<String> {
+pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -> Option<String> {
     match found {
-        Found::Line(line) if line.is_cut => {
+        PlugstackLookup::Line(line) if line.is_cut => {
             println!(
                 "plugin         {line}: is longer than 4095 bytes, after which Slurm begins another line; put keys into jobfence.conf"
             );
             Some(format!("NO job would be fenced here: Slurm cuts {}", line.place()))
         }
-        Found::Line(line) => match load::load(line, slurm.and_then(Slurm::plugin_dir)) {
+        PlugstackLookup::Line(line) => match load::load(line, slurm.and_then(Slurm::plugin_dir)) {
             Ok(loaded) if loaded == Path::new(&line.plugin) => {
                 println!("plugin         {line}");
                 None
@@ -51,7 +51,7 @@ pub fn look((file, found): &(PathBuf, Found), slurm: Option<&Slurm>) -> Option<S
                 Some(format!("NO job would be fenced here: {then}"))
             }
         },
-        Found::Nothing(ignored) => {
+        PlugstackLookup::Nothing(ignored) => {
             let ignored = match ignored.as_slice() {
                 [] => String::new(),
                 places => {
@@ -61,7 +61,7 @@ pub fn look((file, found): &(PathBuf, Found), slurm: Option<&Slurm>) -> Option<S
             println!("plugin         no line of {} loads libjobfence.so{ignored}", file.display());
             Some("NO job would be fenced here: Slurm does not load the plugin".to_owned())
         }
-        Found::Unseen(error) => {
+        PlugstackLookup::Unseen(error) => {
             println!("plugin         {error}: whether Slurm loads the plugin was not seen");
             None
         }
@@ -69,7 +69,7 @@ pub fn look((file, found): &(PathBuf, Found), slurm: Option<&Slurm>) -> Option<S
 }
 
 /// The line by which sessions are fenced, with this configuration: the file that Slurm loads, with the same arguments.
-pub fn of_pam(configured: &Configured, found: Option<&(PathBuf, Found)>) -> String {
+pub fn of_pam(configured: &Configured, found: Option<&(PathBuf, PlugstackLookup)>) -> String {
     let beside = || {
         let program = std::env::current_exe().unwrap_or_default();
         let found = program.ancestors().nth(2).map(|prefix| prefix.join("lib/slurm/libjobfence.so"));
@@ -100,10 +100,10 @@ pub fn node(slurm: Option<&Slurm>) -> Option<String> {
 
 /// What the plugin would be given, each with who says it: the line's arguments, but for keys that the command line has, and
 /// then those of the command line.
-pub struct Given(Vec<(Vec<u8>, String)>);
+pub struct PluginArguments(Vec<(Vec<u8>, String)>);
 
-impl Given {
-    pub fn of(found: Option<&(PathBuf, Found)>, configured: &Configured) -> Self {
+impl PluginArguments {
+    pub fn of(found: Option<&(PathBuf, PlugstackLookup)>, configured: &Configured) -> Self {
         let key =
             |argument: &[u8]| argument.split(|byte| *byte == b'=').next().unwrap_or_default().to_ascii_lowercase();
         let (ours, options) = configured.named_arguments();

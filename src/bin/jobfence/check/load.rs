@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use jobfence::scheduler::slurm::plugstack::Line;
+use jobfence::scheduler::slurm::plugstack::PlugstackLine;
 use jobfence::scheduler::slurm::spank::version;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
@@ -21,7 +21,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork, pipe2};
 
 /// The file that Slurm would load, or why it cannot. `plugin_dir` is slurm.conf's.
-pub fn load(line: &Line, plugin_dir: Option<&str>) -> Result<PathBuf, String> {
+pub fn load(line: &PlugstackLine, plugin_dir: Option<&str>) -> Result<PathBuf, String> {
     let library = slurms_library();
     let cannot = |errno: nix::errno::Errno| format!("it cannot be tried: {}", errno.desc());
     let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(cannot)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use jobfence::cgroup::base::fill;
 use jobfence::cgroup::handing_down::not_given;
-use jobfence::cgroup::layout::{Hierarchy, Kind, Version};
+use jobfence::cgroup::layout::{Hierarchy, LayoutKind, Version};
 use jobfence::cgroup::limits;
 use jobfence::cgroup::membership::Membership;
 use jobfence::cgroup::walk;
@@ -31,7 +31,7 @@ use super::line;
 const NAME: &str = "jobfence-check-";
 
 /// Where Slurm has, or will have, directories of its own.
-pub struct Places {
+pub struct SlurmDirs {
     /// Slurm's scopes on cgroup2: this node's, or all if that cannot be told.
     pub scopes: Vec<Dir>,
     /// Whether jobs will be in one on cgroup2.
@@ -40,7 +40,7 @@ pub struct Places {
     ours_first: bool,
 }
 
-impl Places {
+impl SlurmDirs {
     pub fn find(host: &Host, slurm: Option<&Slurm>) -> Result<Self> {
         let is_slurms = |slurm: &&Slurm| is_overlay(host.layout.unified(), slurm);
         let Some((slurm, unified)) = slurm.filter(is_slurms).zip(host.layout.unified()) else {
@@ -123,7 +123,7 @@ impl Likeness {
         for hierarchy in &host.layout.hierarchies {
             match (hierarchy.version, scope) {
                 _ if !is_overlay(Some(hierarchy), slurm) => {}
-                (Version::V2, Some(scope)) if host.layout.kind() == Kind::Unified => {
+                (Version::V2, Some(scope)) if host.layout.kind() == LayoutKind::Unified => {
                     self.make_in_scope(hierarchy, slurm, key, scope, task)?;
                 }
                 (Version::V2, _) => {}

@@ -19,7 +19,7 @@ use jobfence::janitor;
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy::{self, CoreMap, Plan};
 use jobfence::record::Records;
-use jobfence::requests::Word;
+use jobfence::requests::UserRequests;
 use jobfence::scheduler;
 use jobfence::scheduler::all::ALL;
 use jobfence::scheduler::slurm::cores::Topology;
@@ -32,7 +32,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, pipe2};
 
-use super::slurms::{Likeness, Places};
+use super::slurms::{Likeness, SlurmDirs};
 use super::verdict::Cause;
 
 /// With less the process of the trial could not live.
@@ -55,7 +55,7 @@ impl PartialEq for Planned {
 }
 
 impl Planned {
-    pub fn of(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>, candidate: &Candidate, places: &Places) -> Self {
+    pub fn of(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>, candidate: &Candidate, places: &SlurmDirs) -> Self {
         let mut config = candidate.config.clone();
         config.on_error = config.on_error.within(config.mode);
         let memory = config.min_ram_space.max(LEAST_MEMORY);
@@ -69,7 +69,7 @@ impl Planned {
         }
         let resolved = Resolved::plain(config.clone());
         let (mut plan, errors) =
-            policy::of_step(&resolved, &Facts::default(), &grant, &Word::default(), true, topology);
+            policy::of_step(&resolved, &Facts::default(), &grant, &UserRequests::default(), true, topology);
         let mut planned = Self { config, plan: plan.clone(), errors: Vec::new() };
         if planned.config.mode != Mode::Enforce {
             return planned;
@@ -98,7 +98,7 @@ impl Planned {
     }
 
     /// Whether there is anything to try it in.
-    pub fn can_be_tried(&self, places: &Places) -> bool {
+    pub fn can_be_tried(&self, places: &SlurmDirs) -> bool {
         !places.are_nowhere()
     }
 
@@ -112,7 +112,12 @@ impl Planned {
     }
 
     /// Tries it in each place. Returns the limits that could not be set; an error where there is no step at all.
-    pub fn run(&self, host: &Host, slurm: Option<&Slurm>, places: &Places) -> Result<Vec<LimitError>, (Cause, Error)> {
+    pub fn run(
+        &self,
+        host: &Host,
+        slurm: Option<&Slurm>,
+        places: &SlurmDirs,
+    ) -> Result<Vec<LimitError>, (Cause, Error)> {
         // Every step opens it, and makes it where it is missing.
         if let Err(error) = Records::open(&self.config.run_dir) {
             let is_missing = error.kernel_errno() == Some(Errno::ENOENT);
@@ -163,7 +168,7 @@ impl Planned {
 }
 
 /// A core that jobs could have, by Slurm's number: one whose CPUs are not kept from the place in which jobs are.
-fn a_core(host: &Host, places: &Places, topology: &Topology) -> CpuList {
+fn a_core(host: &Host, places: &SlurmDirs, topology: &Topology) -> CpuList {
     let cores = (0..topology.cores()).filter_map(|core| CpuList::parse(&core.to_string()));
     let hierarchy = host.layout.with_controller("cpuset");
     let root = hierarchy.and_then(|hierarchy| hierarchy.open().ok());

@@ -8,8 +8,8 @@ use jobfence::error::Error;
 use jobfence::fence::limiting;
 use jobfence::host::Host;
 
-use super::line::Given;
-use super::slurms::Places;
+use super::line::PluginArguments;
+use super::slurms::SlurmDirs;
 
 /// What cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Fault<'_> {
         }
     }
 
-    pub fn line(&self, given: &Given) -> String {
+    pub fn line(&self, given: &PluginArguments) -> String {
         let (what, keys): (_, &[&str]) = match self.cause {
             Cause::Limit(limit) => (limit.to_string(), limiting::keys_of(limit)),
             Cause::RunDir => ("records".to_owned(), &["RunDir"]),
@@ -109,7 +109,7 @@ impl Verdict {
         false
     }
 
-    pub fn say(self, host: &Host, mode: Mode, own: bool, places: &Places) -> bool {
+    pub fn say(self, host: &Host, mode: Mode, own: bool, places: &SlurmDirs) -> bool {
         if let Some(why) = &self.no {
             println!("verdict        {why}");
             return false;

@@ -20,7 +20,7 @@ use crate::sys::nvidia;
 
 /// Where GPUs are looked for.
 #[derive(Debug)]
-pub struct Places<'a> {
+pub struct GpuSources<'a> {
     /// slurmd's own slurm.conf, beside which is gres.conf (`get_extra_conf_path`).
     pub slurm_conf: Option<PathBuf>,
     /// `/proc`.
@@ -30,7 +30,7 @@ pub struct Places<'a> {
 }
 
 /// Finds the job's GPUs.
-pub fn find(env: &dyn Fn(&str) -> Option<String>, places: &Places<'_>) -> Gpus {
+pub fn find(env: &dyn Fn(&str) -> Option<String>, places: &GpuSources<'_>) -> Gpus {
     let Some(said) = env("SLURM_JOB_GPUS").filter(|said| !said.is_empty()) else { return Gpus::None };
     let Some(positions) = parse_gpus(&said) else {
         return Gpus::Unknown("SLURM_JOB_GPUS is not a list of numbers".to_owned());
@@ -55,7 +55,7 @@ pub fn find(env: &dyn Fn(&str) -> Option<String>, places: &Places<'_>) -> Gpus {
 }
 
 /// The GPUs of a node with these numbers of Slurm's.
-pub fn with_numbers(positions: Vec<u32>, node: &str, places: &Places<'_>) -> Gpus {
+pub fn with_numbers(positions: Vec<u32>, node: &str, places: &GpuSources<'_>) -> Gpus {
     match (&places.slurm_conf, nvidia::gpus(places.proc)) {
         _ if positions.is_empty() => Gpus::None,
         (None, _) => Gpus::Positions(positions, NO_SLURM_CONF.to_owned()),
@@ -115,7 +115,7 @@ fn in_order(
     lines: &Lines,
     node: &str,
     driver: &[nvidia::Gpu],
-    places: &Places<'_>,
+    places: &GpuSources<'_>,
 ) -> Gpus {
     let gres_conf = match GresConf::of_node(&Lines::read(&slurm_conf.with_file_name("gres.conf")), node) {
         Ok(gres_conf) => gres_conf,
@@ -185,7 +185,7 @@ mod tests {
             let get = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
             let proc = Dir::open(self.0.path().join("proc")).unwrap();
             let slurm_conf = Some(self.0.path().join("slurm.conf"));
-            find(&get, &Places { slurm_conf, proc: &proc, root: self.0.path() })
+            find(&get, &GpuSources { slurm_conf, proc: &proc, root: self.0.path() })
         }
     }
 

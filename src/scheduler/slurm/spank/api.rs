@@ -40,7 +40,7 @@ pub enum Context {
 }
 
 /// Slurm's handle of a step, valid during one callback.
-pub type Handle = bindings::spank_t;
+pub type SpankHandle = bindings::spank_t;
 
 static API: OnceCell<SpankApi> = OnceCell::new();
 
@@ -103,11 +103,11 @@ const NO_SUCH_VARIABLE: bindings::spank_err_t = 3004;
 const NO_SPACE: bindings::spank_err_t = 3005;
 
 /// What Slurm knows of the step.
-pub struct Spank(Handle);
+pub struct Spank(SpankHandle);
 
 impl Spank {
     /// For the length of the callback that was given the handle.
-    pub fn new(handle: Handle) -> Self {
+    pub fn new(handle: SpankHandle) -> Self {
         Self(handle)
     }
 

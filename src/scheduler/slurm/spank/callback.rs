@@ -8,7 +8,7 @@ use crate::sys::guard::guard;
 
 /// What Slurm is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ReturnCode {
     /// 0
     Good,
     /// -1
@@ -16,15 +16,15 @@ pub(super) enum Verdict {
 }
 
 /// `None`: the callback did not finish, which has been logged.
-pub(super) fn callback(name: &'static str, body: impl FnOnce() -> Verdict) -> Option<Verdict> {
+pub(super) fn callback(name: &'static str, body: impl FnOnce() -> ReturnCode) -> Option<ReturnCode> {
     log::install();
     guard(name, body)
 }
 
 /// The code for it.
-pub(super) fn answer(verdict: Verdict) -> c_int {
+pub(super) fn answer(verdict: ReturnCode) -> c_int {
     match verdict {
-        Verdict::Good => 0,
-        Verdict::Bad => -1,
+        ReturnCode::Good => 0,
+        ReturnCode::Bad => -1,
     }
 }

@@ -16,19 +16,19 @@
 use nix::unistd::{Group, User};
 
 use crate::error::Result;
-use crate::facts::{Asked, Fact, Facts};
+use crate::facts::{Fact, Facts, FactsNeeded};
 use crate::record::job::{JobRecord, is_name};
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
-use crate::scheduler::slurm::spank::grant::Kind;
+use crate::scheduler::slurm::spank::grant::StepKind;
 
 /// Finds out what is asked for.
-pub fn gather(spank: &Spank, kind: Kind, asked: &Asked, record: Option<&JobRecord>) -> Result<Facts> {
+pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option<&JobRecord>) -> Result<Facts> {
     let uid = spank.u32(spank_item::S_JOB_UID)?;
     let mut facts = Facts { uid: Fact::Known(uid), ..Facts::default() };
     if let Some(record) = record {
         record.add_to(&mut facts);
-    } else if kind == Kind::Batch && asked.job {
+    } else if kind == StepKind::Batch && asked.job {
         facts.partition = spank.getenv(c"SLURM_JOB_PARTITION")?.filter(|name| !name.is_empty() && is_name(name)).into();
     }
     if asked.node {

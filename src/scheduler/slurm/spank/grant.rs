@@ -26,7 +26,7 @@ use crate::scheduler::slurm::spank::bindings::spank_item;
 
 /// Kinds of step, by number (`SLURM_BATCH_SCRIPT` and others in slurm.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum StepKind {
     /// The batch script.
     Batch,
     /// The placeholder that PrologFlags=Contain makes on each node of a job, before any other step.
@@ -37,7 +37,7 @@ pub enum Kind {
     Regular(u32),
 }
 
-impl Kind {
+impl StepKind {
     /// From `S_JOB_STEPID`.
     pub fn of(step_id: u32) -> Self {
         match step_id {
@@ -67,21 +67,21 @@ const UNALLOCATED_JOBS: RangeInclusive<u32> = 0xffff_0000..=0xffff_fffd;
 ///
 /// What certainly says so is that a step of srun has no CPU. Of any other slurmd writes at least one into the request, from a
 /// credential that it has verified (`_check_job_credential` in src/slurmd/slurmd/req.c of all releases from 22.05 to 26.05).
-pub fn is_unallocated(spank: &Spank, kind: Kind) -> Result<bool> {
+pub fn is_unallocated(spank: &Spank, kind: StepKind) -> Result<bool> {
     let (job, ncpus) = (spank.u32(spank_item::S_JOB_ID)?, spank.u16(spank_item::S_JOB_NCPUS)?);
     let mib = [spank_item::S_JOB_ALLOC_MEM, spank_item::S_STEP_ALLOC_MEM].map(|item| spank.u64(item));
     let [job_mib, step_mib] = mib;
     Ok(has_nothing(kind, job, ncpus.into(), [job_mib?, step_mib?]))
 }
 
-fn has_nothing(kind: Kind, job: u32, ncpus: u32, mib: [u64; 2]) -> bool {
-    matches!(kind, Kind::Regular(_)) && UNALLOCATED_JOBS.contains(&job) && ncpus == 0 && mib == [0, 0]
+fn has_nothing(kind: StepKind, job: u32, ncpus: u32, mib: [u64; 2]) -> bool {
+    matches!(kind, StepKind::Regular(_)) && UNALLOCATED_JOBS.contains(&job) && ncpus == 0 && mib == [0, 0]
 }
 
 /// The items that a grant is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Items {
-    kind: Kind,
+    kind: StepKind,
     ncpus: u32,
     local_tasks: u32,
     job_cores: u32,
@@ -92,7 +92,7 @@ struct Items {
 }
 
 /// Asks Slurm. `on_record` are the job's hardware threads on this node, where somebody trusted has noted them down.
-pub fn of_step(spank: &Spank, kind: Kind, on_record: Option<u32>) -> Result<Grant> {
+pub fn of_step(spank: &Spank, kind: StepKind, on_record: Option<u32>) -> Result<Grant> {
     let cores = |item| {
         let list = spank.string(item)?.unwrap_or_default();
         CpuList::parse(&list).ok_or_else(|| Error::new("Slurm's list of cores cannot be read").value(list))
@@ -119,20 +119,20 @@ fn count(number: usize) -> u32 {
 
 fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result<Grant> {
     let (job_cpus, step_cpus) = match items.kind {
-        Kind::Batch if items.ncpus > 0 => (items.ncpus, items.ncpus),
+        StepKind::Batch if items.ncpus > 0 => (items.ncpus, items.ncpus),
         // The first step on a node, told nothing but its cores: an upper bound, that later steps lower.
-        Kind::Extern => {
+        StepKind::Extern => {
             // Where the threads cannot be counted it is not limited: too low a bound could not be raised again.
             let threads = threads_per_core().map_or(0, |threads| items.job_cores.saturating_mul(threads));
             (threads, threads)
         }
-        Kind::Interactive | Kind::Regular(_) if items.ncpus > 0 => {
+        StepKind::Interactive | StepKind::Regular(_) if items.ncpus > 0 => {
             // Threads per core as Slurm counts them on this node: a node may be configured with fewer than it has.
             let per_core = items.ncpus.checked_div(items.step_cores).unwrap_or(1).max(1);
             let job = items.job_cores.saturating_mul(per_core).max(items.ncpus);
             // Whatever its tasks ask for: mpiexec's only task starts as many processes as the job has CPUs. The interactive
             // step has one task, too, and is where its user calls what else there is.
-            (job, if items.kind == Kind::Interactive { job } else { items.ncpus })
+            (job, if items.kind == StepKind::Interactive { job } else { items.ncpus })
         }
         kind => {
             let what = format!("Slurm does not say how many CPUs it granted to step {}: S_JOB_NCPUS", kind.name());
@@ -151,7 +151,7 @@ fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result
     let cpus = |count: u32| (count > 0).then(|| Cpus::whole(count));
     // An equal share of the step, which is its CPUs per task wherever these use all that the step has, and the whole step where
     // it has one task.
-    let task_cpus = if items.kind == Kind::Extern { 0 } else { step_cpus.div_ceil(items.local_tasks.max(1)) };
+    let task_cpus = if items.kind == StepKind::Extern { 0 } else { step_cpus.div_ceil(items.local_tasks.max(1)) };
     // MiB; 0 means that memory is not a consumable resource on this cluster, and not that none was granted.
     let memory = |mib: u64| (mib > 0).then(|| mib.saturating_mul(1 << 20));
     Ok(Grant {
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     const BATCH: Items = Items {
-        kind: Kind::Batch,
+        kind: StepKind::Batch,
         ncpus: 1,
         local_tasks: 1,
         job_cores: 1,
@@ -178,7 +178,7 @@ mod tests {
         step_mib: 200,
         on_record: None,
     };
-    const SRUN: Items = Items { kind: Kind::Regular(0), ..BATCH };
+    const SRUN: Items = Items { kind: StepKind::Regular(0), ..BATCH };
 
     fn cpus(items: Items) -> (u64, u64) {
         let grant = grant(items, || Some(2)).unwrap();
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn an_interactive_step_has_what_its_job_has() {
-        let salloc = Items { kind: Kind::Interactive, ncpus: 4, job_cores: 2, step_cores: 2, ..SRUN };
+        let salloc = Items { kind: StepKind::Interactive, ncpus: 4, job_cores: 2, step_cores: 2, ..SRUN };
         assert_eq!(cpus(salloc), (4, 4));
         assert_eq!(cpus(Items { step_cores: 1, ncpus: 2, ..salloc }), (4, 4));
         assert_eq!(cpus(Items { on_record: Some(3), ..salloc }), (3, 3));
@@ -244,24 +244,24 @@ mod tests {
         let of = |ncpus, local_tasks| Items { ncpus, local_tasks, job_cores: 8, step_cores: ncpus, ..SRUN };
         // mpiexec's, salloc's and the batch script's one task; -n4 -c2; more tasks than CPUs; what cannot be divided.
         assert_eq!(task(of(8, 1)), Some(8));
-        assert_eq!(task(Items { kind: Kind::Interactive, ..of(8, 1) }), Some(8));
+        assert_eq!(task(Items { kind: StepKind::Interactive, ..of(8, 1) }), Some(8));
         assert_eq!(task(Items { ncpus: 8, ..BATCH }), Some(8));
         assert_eq!(task(of(8, 4)), Some(2));
         assert_eq!(task(of(2, 8)), Some(1));
         assert_eq!(task(of(8, 3)), Some(3));
         assert_eq!(task(Items { on_record: Some(2), ..of(8, 1) }), Some(2));
         assert_eq!(task(Items { local_tasks: 0, ..of(8, 1) }), Some(8));
-        assert_eq!(task(Items { kind: Kind::Extern, ..of(0, 0) }), None);
+        assert_eq!(task(Items { kind: StepKind::Extern, ..of(0, 0) }), None);
     }
 
     #[test]
     fn nothing_is_allocated_only_where_all_says_so() {
-        let (srun, nothing) = (Kind::Regular(7), [0, 0]);
+        let (srun, nothing) = (StepKind::Regular(7), [0, 0]);
         for job in [0xffff_0000, 0xffff_8000, 0xffff_fffd] {
             assert!(has_nothing(srun, job, 0, nothing), "{job:x}");
             assert!(!has_nothing(srun, job, 1, nothing), "{job:x}");
             assert!(!has_nothing(srun, job, 0, [1, 0]) && !has_nothing(srun, job, 0, [0, 1]), "{job:x}");
-            for kind in [Kind::Batch, Kind::Extern, Kind::Interactive] {
+            for kind in [StepKind::Batch, StepKind::Extern, StepKind::Interactive] {
                 assert!(!has_nothing(kind, job, 0, nothing), "{kind:?}");
             }
         }
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_extern_step_is_told_nothing_but_cores() {
-        let first = Items { kind: Kind::Extern, ncpus: 0, job_cores: 2, step_cores: 2, ..BATCH };
+        let first = Items { kind: StepKind::Extern, ncpus: 0, job_cores: 2, step_cores: 2, ..BATCH };
         assert_eq!(cpus(first), (4, 4));
         assert_eq!(cpus(Items { job_cores: 0, ..first }), (0, 0));
         assert_eq!(grant(first, || None).unwrap().job_cpus, None);
@@ -283,7 +283,7 @@ mod tests {
         // --threads-per-core=1 -c1: an extern step, and one of srun, count the core's two threads.
         let srun = Items { ncpus: 2, on_record: Some(1), ..SRUN };
         assert_eq!(cpus(srun), (1, 1));
-        let first = Items { kind: Kind::Extern, ncpus: 0, ..srun };
+        let first = Items { kind: StepKind::Extern, ncpus: 0, ..srun };
         assert_eq!(cpus(first), (1, 1));
         assert_eq!(cpus(Items { on_record: Some(64), ..srun }), (2, 2));
         assert_eq!(cpus(Items { on_record: Some(64), ..first }), (2, 2));
@@ -310,7 +310,7 @@ mod tests {
         for (id, name) in
             [(0, "0"), (7, "7"), (0xffff_fffb, "batch"), (0xffff_fffc, "extern"), (0xffff_fffa, "interactive")]
         {
-            assert_eq!(Kind::of(id).name(), name);
+            assert_eq!(StepKind::of(id).name(), name);
         }
     }
 }

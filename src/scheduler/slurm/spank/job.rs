@@ -11,12 +11,12 @@ use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
 use crate::scheduler::slurm::spank::facts;
-use crate::scheduler::slurm::spank::grant::{self, Kind};
+use crate::scheduler::slurm::spank::grant::{self, StepKind};
 use crate::sys::process::Owner;
 
 /// Which step it is: what kind of it, and whose.
-pub fn key_of(spank: &Spank, host: &Host) -> Result<(Kind, JobKey)> {
-    let kind = Kind::of(spank.u32(spank_item::S_JOB_STEPID)?);
+pub fn key_of(spank: &Spank, host: &Host) -> Result<(StepKind, JobKey)> {
+    let kind = StepKind::of(spank.u32(spank_item::S_JOB_STEPID)?);
     let key = JobKey {
         node: host.node_level(std::env::var("SLURMD_NODENAME").ok())?,
         uid: spank.u32(spank_item::S_JOB_UID)?,
@@ -28,7 +28,7 @@ pub fn key_of(spank: &Spank, host: &Host) -> Result<(Kind, JobKey)> {
 
 /// Whose step this is, and what is known of its job.
 pub struct Job {
-    pub kind: Kind,
+    pub kind: StepKind,
     pub host: Host,
     pub key: JobKey,
     pub id: JobId,
@@ -75,11 +75,11 @@ impl Job {
     /// What those steps must know that begin or end later: the record that goes with this step.
     pub fn note(&self, config: &Config) -> Option<JobRecord> {
         match (self.kind, &self.record) {
-            (Kind::Batch | Kind::Extern, Some(record)) => Some(record.clone()),
+            (StepKind::Batch | StepKind::Extern, Some(record)) => Some(record.clone()),
             // slurmd calls the prolog of such a job, but no epilog.
             (_, Some(record)) if self.unallocated => Some(record.clone()),
             // Nobody has said anything, and the steps after this one are told less.
-            (Kind::Batch, None) if self.asked && self.facts.partition.known().is_some() => self.write_note(config),
+            (StepKind::Batch, None) if self.asked && self.facts.partition.known().is_some() => self.write_note(config),
             _ => None,
         }
     }

@@ -16,28 +16,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::requests::{REQUESTS, Request, Requests, Word};
-use crate::scheduler::slurm::spank::api::{Handle, Spank, bindings::spank_option};
-use crate::scheduler::slurm::spank::callback::{Verdict, answer, callback};
+use crate::requests::{REQUESTS, Request, Requests, UserRequests};
+use crate::scheduler::slurm::spank::api::{Spank, SpankHandle, bindings::spank_option};
+use crate::scheduler::slurm::spank::callback::{ReturnCode, answer, callback};
 
 /// What the options of this process say.
 #[derive(Default)]
-struct Given {
+struct GivenOptions {
     requests: Requests,
     /// What was wrong first.
     error: Option<Error>,
 }
 
-static GIVEN: LazyLock<Mutex<Given>> = LazyLock::new(Mutex::default);
+static GIVEN: LazyLock<Mutex<GivenOptions>> = LazyLock::new(Mutex::default);
 
 /// A callback that panicked has left an error.
-fn given() -> MutexGuard<'static, Given> {
+fn given() -> MutexGuard<'static, GivenOptions> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes the options known, in the commands and in slurmstepd. Only from `slurm_spank_init`; once, however often the file is
 /// listed in plugstack.conf, since Slurm complains of two plugins with the same options.
-pub fn register(spank: Handle) {
+pub fn register(spank: SpankHandle) {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if ONCE.swap(true, Ordering::Relaxed) {
         return;
@@ -49,7 +49,7 @@ pub fn register(spank: Handle) {
     }
 }
 
-fn register_one(spank: Handle, index: c_int, request: &Request) -> Result<()> {
+fn register_one(spank: SpankHandle, index: c_int, request: &Request) -> Result<()> {
     let text = |text: &str| CString::new(text).map_err(|_| Error::new("a text with a NUL"));
     let (name, argument) = (text(request.name)?, text(request.argument)?);
     // As other plugins say whose option it is.
@@ -79,28 +79,28 @@ unsafe extern "C" fn option_given(index: c_int, value: *const c_char, remote: c_
     if verdict.is_none() {
         given().error.get_or_insert(Error::new("jobfence did not finish reading an option"));
     }
-    answer(verdict.unwrap_or(Verdict::Bad))
+    answer(verdict.unwrap_or(ReturnCode::Bad))
 }
 
-fn take(index: c_int, value: Option<&[u8]>, remote: bool) -> Verdict {
+fn take(index: c_int, value: Option<&[u8]>, remote: bool) -> ReturnCode {
     let request = usize::try_from(index).ok().and_then(|index| REQUESTS.get(index));
     // Never seen; a launch message could come without a value all the same.
     let (Some(request), Some(value)) = (request, value) else {
         let error = Error::new("Slurm has named an option without a value, or one that is not jobfence's");
         given().error.get_or_insert(error);
-        return Verdict::Bad;
+        return ReturnCode::Bad;
     };
     let mut given = given();
     let result = request.read(&format!("--{}", request.name), value, &mut given.requests);
     match result {
-        Ok(()) => Verdict::Good,
+        Ok(()) => ReturnCode::Good,
         Err(error) => {
             // At the prompt this is the answer; in slurmstepd the log has it when the step is refused.
             if !remote {
                 log::error!("{error}");
             }
             given.error.get_or_insert(error);
-            Verdict::Bad
+            ReturnCode::Bad
         }
     }
 }
@@ -120,12 +120,12 @@ pub fn tell_job(spank: &Spank) {
 }
 
 /// In slurmstepd: what was asked for the job and for the step. The first thing that is wrong in any of it is an error.
-pub fn word(spank: &Spank) -> Result<Word> {
+pub fn word(spank: &Spank) -> Result<UserRequests> {
     let given = given();
     if let Some(error) = &given.error {
         return Err(error.clone());
     }
-    let mut word = Word { job: Requests::default(), step: given.requests.clone() };
+    let mut word = UserRequests { job: Requests::default(), step: given.requests.clone() };
     for request in REQUESTS {
         let name = format!("SLURM_SPANK_{}", variable(request));
         let c_name = CString::new(name.as_str()).map_err(|_| Error::new("a variable's name with a NUL"))?;
@@ -164,13 +164,13 @@ mod tests {
     fn the_last_value_counts_and_the_first_error_stays() {
         let pids = REQUESTS.iter().position(|request| request.name == "pids-max").unwrap();
         let pids = c_int::try_from(pids).unwrap();
-        assert_eq!(take(pids, Some(b"50"), true), Verdict::Good);
-        assert_eq!(take(pids, Some(b"60"), true), Verdict::Good);
+        assert_eq!(take(pids, Some(b"50"), true), ReturnCode::Good);
+        assert_eq!(take(pids, Some(b"60"), true), ReturnCode::Good);
         assert_eq!(given().requests.pids_max, Some(60));
-        assert_eq!(take(pids, Some(b"many"), true), Verdict::Bad);
-        assert_eq!(take(pids, None, true), Verdict::Bad);
-        assert_eq!(take(-1, Some(b"1"), true), Verdict::Bad);
-        assert_eq!(take(c_int::MAX, Some(b"1"), true), Verdict::Bad);
+        assert_eq!(take(pids, Some(b"many"), true), ReturnCode::Bad);
+        assert_eq!(take(pids, None, true), ReturnCode::Bad);
+        assert_eq!(take(-1, Some(b"1"), true), ReturnCode::Bad);
+        assert_eq!(take(c_int::MAX, Some(b"1"), true), ReturnCode::Bad);
         assert_eq!(given().requests.pids_max, Some(60));
         let error = given().error.take().unwrap().to_string();
         assert!(error.starts_with("--pids-max: found \"many\""), "{error}");

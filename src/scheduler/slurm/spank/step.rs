@@ -21,13 +21,13 @@ use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenc
 use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::record::tracked::{self, Tracker};
-use crate::requests::Word;
+use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::slurm::cores::Topology;
-use crate::scheduler::slurm::spank::Verdict;
+use crate::scheduler::slurm::spank::ReturnCode;
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
-use crate::scheduler::slurm::spank::grant::{self, Kind};
+use crate::scheduler::slurm::spank::grant::{self, StepKind};
 use crate::scheduler::slurm::spank::job::{Job, key_of};
 use crate::scheduler::slurm::spank::log::tell_user;
 use crate::scheduler::slurm::spank::rights::Rights;
@@ -37,7 +37,7 @@ use crate::sys::as_user::AsUser;
 use crate::sys::process::{Owner, is_ending};
 
 /// What became of this process's step.
-enum Step {
+enum StepState {
     /// `begin` has not run, or did not finish.
     New,
     /// Nothing is to be done: Mode=off.
@@ -61,7 +61,7 @@ struct Fenced {
     fence: Fence,
     plan: Plan,
     /// What the job's user asks for.
-    requests: Word,
+    requests: UserRequests,
     host: Host,
     config: Config,
     /// The record that is to go when the job has ended on this node, and so with this step.
@@ -88,13 +88,13 @@ struct Unfenced {
     key: JobKey,
 }
 
-static STEP: Mutex<Step> = Mutex::new(Step::New);
+static STEP: Mutex<StepState> = Mutex::new(StepState::New);
 
 const UNFINISHED: &str =
     "jobfence did not finish its preparation; only your administrator can see why, in slurmd's log";
 
 /// The state; `None` if another thread is in a callback, which Slurm does not do.
-fn step() -> Option<MutexGuard<'static, Step>> {
+fn step() -> Option<MutexGuard<'static, StepState>> {
     match STEP.try_lock() {
         Ok(step) => Some(step),
         // A callback that panicked left it as it was; `begin` leaves `Refused` then.
@@ -106,31 +106,31 @@ fn step() -> Option<MutexGuard<'static, Step>> {
 /// Before any task exists: builds the fence, or remembers why there is none.
 pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     let Some(mut step) = step() else { return };
-    if !matches!(*step, Step::New) {
+    if !matches!(*step, StepState::New) {
         log::warn!("listed more than once in plugstack.conf; the first entry counts");
         return;
     }
     // Until it is known better: what follows may panic.
-    *step = Step::Refused { reason: UNFINISHED.to_owned(), daemon: Pid::this() };
+    *step = StepState::Refused { reason: UNFINISHED.to_owned(), daemon: Pid::this() };
     environment::forget(spank);
     let loaded = arguments::load(arguments);
     let build = |resolved, job| build(spank, resolved, job);
     *step = match launch::answer(loaded, |loaded| Job::of(spank, loaded), build) {
-        Answer::Off => Step::Off,
-        Answer::Fenced(fenced) => Step::Fenced(Box::new(fenced)),
+        Answer::Off => StepState::Off,
+        Answer::Fenced(fenced) => StepState::Fenced(Box::new(fenced)),
         Answer::Unfenced { config, by, why } => {
             log::error!("this step runs WITHOUT a fence ({by}): {why}");
             match Unfenced::new(spank, *config) {
-                Ok(unfenced) => Step::Unfenced(Box::new(unfenced)),
+                Ok(unfenced) => StepState::Unfenced(Box::new(unfenced)),
                 Err(error) => {
                     log::error!("its processes are not tracked, either: {error}");
-                    Step::Off
+                    StepState::Off
                 }
             }
         }
         Answer::Refused(why) => {
             log::error!("this step is refused, since it cannot be fenced: {why}");
-            Step::Refused { reason: why.for_user(), daemon: Pid::this() }
+            StepState::Refused { reason: why.for_user(), daemon: Pid::this() }
         }
     };
 }
@@ -171,13 +171,13 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         Err(error) if config.mode == Mode::Enforce => return Err(NotFenced::Asked(error)),
         Err(error) => {
             log::error!("{key}: Mode=observe: what was asked for would be refused: {error}");
-            Word::default()
+            UserRequests::default()
         }
     };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
     let begin = Begin { host, config, schedulers: ALL, key, requests: &requests, daemon: Some(&daemon), holder: None };
-    let has_tasks = *kind != Kind::Extern;
+    let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, || Topology::of_node(None));
     let Begun { mut fence, plan, leftovers } = begin.open(plan)?;
     let mark = |fence: &Fence| spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, fence.owner()));
@@ -207,11 +207,11 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
 }
 
 /// In a task's own process, before it becomes the user's.
-pub fn admit(spank: &Spank) -> Verdict {
+pub fn admit(spank: &Spank) -> ReturnCode {
     let (reason, daemon) = match step().as_deref() {
-        Some(Step::Fenced(_) | Step::Unfenced(_) | Step::Off) => return Verdict::Good,
-        Some(Step::Refused { reason, daemon }) => (reason.clone(), Some(*daemon)),
-        Some(Step::New | Step::Ended) | None => (UNFINISHED.to_owned(), None),
+        Some(StepState::Fenced(_) | StepState::Unfenced(_) | StepState::Off) => return ReturnCode::Good,
+        Some(StepState::Refused { reason, daemon }) => (reason.clone(), Some(*daemon)),
+        Some(StepState::New | StepState::Ended) | None => (UNFINISHED.to_owned(), None),
     };
     // Once, not for each of the tasks.
     if spank.int(spank_item::S_TASK_ID).unwrap_or(0) == 0 {
@@ -223,14 +223,14 @@ pub fn admit(spank: &Spank) -> Verdict {
         // SAFETY: ends this process at once; nothing of it is used afterwards.
         unsafe { libc::_exit(1) };
     }
-    Verdict::Bad
+    ReturnCode::Bad
 }
 
 /// In a task's own process, as the user, when it is where it will stay: where that is Slurm's place, what was said before can
 /// be wrong, or Slurm has limits of its own there. Its CPUs, too, are known only here.
 pub fn tell_task(spank: &Spank) {
     let mut step = step();
-    let Some(Step::Fenced(fenced)) = step.as_deref_mut() else { return };
+    let Some(StepState::Fenced(fenced)) = step.as_deref_mut() else { return };
     let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
     fenced.fence.look_from(&member);
     // Only this process's environment, and only for information.
@@ -248,8 +248,8 @@ pub fn attach(spank: &Spank) {
     let pid = match spank.int(spank_item::S_TASK_PID) {
         Ok(pid) if pid > 1 => pid,
         // It has no task, and calls this all the same.
-        _ if spank.u32(spank_item::S_JOB_STEPID).is_ok_and(|step| Kind::of(step) == Kind::Extern) => {
-            if let Some(Step::Fenced(fenced)) = step.as_deref_mut() {
+        _ if spank.u32(spank_item::S_JOB_STEPID).is_ok_and(|step| StepKind::of(step) == StepKind::Extern) => {
+            if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
                 settle_extern(fenced);
             }
             return;
@@ -258,21 +258,21 @@ pub fn attach(spank: &Spank) {
             let answer = answer.map_or_else(|error| error.to_string(), |pid| format!("it says {pid}"));
             log::error!("a task runs WITHOUT a fence, since Slurm does not tell its pid ({answer})");
             // It cannot be ended, but those that are still to come can.
-            if let Some(Step::Fenced(fenced)) = step.as_deref_mut() {
+            if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
                 fenced.ended = fenced.config.on_error.general() == OnError::Fail;
             }
             return;
         }
     };
     let failure = match step.as_deref_mut() {
-        Some(Step::Off | Step::Refused { .. }) => return,
-        Some(Step::Unfenced(unfenced)) => {
+        Some(StepState::Off | StepState::Refused { .. }) => return,
+        Some(StepState::Unfenced(unfenced)) => {
             let Unfenced { outside, host, config, key } = &mut **unfenced;
             return outside.add(host, config, key, pid);
         }
-        Some(Step::Fenced(fenced)) if fenced.ended => return waiting_tasks::end(Some(&fenced.host.proc), &[pid]),
-        Some(Step::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
-        Some(Step::Fenced(fenced)) => match fence_task(fenced, spank, pid) {
+        Some(StepState::Fenced(fenced)) if fenced.ended => return waiting_tasks::end(Some(&fenced.host.proc), &[pid]),
+        Some(StepState::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
+        Some(StepState::Fenced(fenced)) => match fence_task(fenced, spank, pid) {
             Ok(()) => {
                 if fenced.attached.is_empty()
                     && let Some(sentence) = launch::tell::gpus_not_allowed(&fenced.fence)
@@ -301,7 +301,7 @@ pub fn attach(spank: &Spank) {
                 error.for_user()
             }
         },
-        Some(Step::New | Step::Ended) | None => UNFINISHED.to_owned(),
+        Some(StepState::New | StepState::Ended) | None => UNFINISHED.to_owned(),
     };
     refuse_task(step.as_deref(), pid, &failure);
 }
@@ -310,24 +310,24 @@ pub fn attach(spank: &Spank) {
 pub fn attach_did_not_finish(spank: &Spank) {
     let Some(pid) = spank.int(spank_item::S_TASK_PID).ok().filter(|&pid| pid > 1) else { return };
     let mut step = step();
-    if let Some(Step::Fenced(fenced)) = step.as_deref_mut() {
+    if let Some(StepState::Fenced(fenced)) = step.as_deref_mut() {
         fenced.ended = true;
     }
     refuse_task(step.as_deref(), pid, UNFINISHED);
 }
 
 /// Ends a task that waits before its exec, and those that were attached before it.
-fn refuse_task(step: Option<&Step>, pid: i32, failure: &str) {
+fn refuse_task(step: Option<&StepState>, pid: i32, failure: &str) {
     // Before its end: see `waiting_tasks`.
     tell_user(&format!("this task was not started, since it cannot be fenced: {failure}"));
     let proc = match step {
-        Some(Step::Fenced(fenced)) => Some(&fenced.host.proc),
+        Some(StepState::Fenced(fenced)) => Some(&fenced.host.proc),
         _ => None,
     };
     waiting_tasks::end(proc, &[pid]);
     log::error!("task {pid} was ended, since it cannot be fenced: {failure}");
     // The others would wait for it, perhaps for ever; those that are still to come meet `ended`.
-    if let Some(Step::Fenced(fenced)) = step
+    if let Some(StepState::Fenced(fenced)) = step
         && !fenced.attached.is_empty()
     {
         log::error!("{}: its tasks {:?} were ended, too", fenced.fence.key(), fenced.attached);
@@ -370,8 +370,8 @@ fn settle_extern(fenced: &mut Fenced) {
 pub fn task_ended(spank: &Spank) {
     let mut step = step();
     let fenced = match step.as_deref_mut() {
-        Some(Step::Fenced(fenced)) => fenced,
-        Some(Step::Unfenced(unfenced)) => {
+        Some(StepState::Fenced(fenced)) => fenced,
+        Some(StepState::Unfenced(unfenced)) => {
             let Unfenced { outside, host, .. } = &mut **unfenced;
             return outside.task_ended(host);
         }
@@ -407,14 +407,14 @@ fn tell_what_happened(fenced: &mut Fenced) {
 /// In the step daemon, when every task has ended: what was used, and then nothing is left.
 pub fn end() {
     let Some(mut step) = step() else { return };
-    let mut fenced = match std::mem::replace(&mut *step, Step::Ended) {
-        Step::Fenced(fenced) => fenced,
-        Step::Unfenced(mut unfenced) => {
+    let mut fenced = match std::mem::replace(&mut *step, StepState::Ended) {
+        StepState::Fenced(fenced) => fenced,
+        StepState::Unfenced(mut unfenced) => {
             let deadline = Instant::now() + unfenced.config.cleanup_timeout;
             let Unfenced { outside, host, config, key } = &mut *unfenced;
             return outside.end(host, config, key, deadline);
         }
-        Step::New | Step::Off | Step::Refused { .. } | Step::Ended => return,
+        StepState::New | StepState::Off | StepState::Refused { .. } | StepState::Ended => return,
     };
     log::info!("{}", launch::end::used(&fenced.fence));
     let deadline = Instant::now() + fenced.config.cleanup_timeout;
