@@ -17,7 +17,7 @@ pub mod tell;
 pub use attach::{Joining, attach};
 pub use begin::{Begin, Begun};
 pub use refuse::NotFenced;
-pub use tell::{AskedProcesses, Told, tell};
+pub use tell::{AskedProcesses, Reported, tell};
 
 /// What becomes of what a door wants to fence.
 #[derive(Debug)]

@@ -336,11 +336,11 @@ pub fn pin(plan: &mut Plan, grant: &Grant, cores: &impl CoreMap) -> Result<(), E
 }
 
 /// Lowers the limits to what was asked for; never raises one, whatever that is. What was asked for and cannot be comes back.
-pub fn obey(plan: &mut Plan, config: &Config, word: &UserRequests) -> Vec<(Limit, Error)> {
+pub fn obey(plan: &mut Plan, config: &Config, requests: &UserRequests) -> Vec<(Limit, Error)> {
     let mut errors = Vec::new();
     // The job's word binds each of its steps; a step's only the step.
-    let step = word.step.clone().at_most(&word.job);
-    for (requests, limits) in [(&word.job, &mut plan.job), (&step, &mut plan.step)] {
+    let step = requests.step.clone().at_most(&requests.job);
+    for (requests, limits) in [(&requests.job, &mut plan.job), (&step, &mut plan.step)] {
         match requests.cpu_limit.map(|cpus| requested_quota(config, cpus)).transpose() {
             Ok(quota) => limits.cpu = least(limits.cpu, quota, CpuQuota::at_most),
             Err(error) => errors.push((Limit::Cpu, error)),
@@ -384,7 +384,7 @@ pub fn of_step<Map: CoreMap>(
     resolved: &Resolved,
     facts: &Facts,
     grant: &Grant,
-    word: &UserRequests,
+    requests: &UserRequests,
     has_tasks: bool,
     core_map: impl FnOnce() -> Result<Map, Error>,
 ) -> (Plan, Vec<(Limit, Error)>) {
@@ -394,7 +394,7 @@ pub fn of_step<Map: CoreMap>(
         let pinned = core_map().and_then(|cores| pin(&mut plan, grant, &cores));
         errors.extend(pinned.err().map(|error| (Limit::Cores, error)));
     }
-    errors.extend(obey(&mut plan, &resolved.config, word));
+    errors.extend(obey(&mut plan, &resolved.config, requests));
     if !has_tasks {
         // On cgroup2 no process could be in it beside directories of some.
         plan.task = Limits::default();
@@ -540,12 +540,15 @@ mod tests {
 
     #[test]
     fn swap_yields_only_where_nobody_insists_on_its_limit() {
-        let step = |word: &str| {
-            let text = format!("ConstrainSwapSpace={word}\n");
+        let step = |value: &str| {
+            let text = format!("ConstrainSwapSpace={value}\n");
             plan(&crate::config::parse("test", text.as_bytes()).unwrap(), &granted(1, 100)).0.step
         };
         let yields = |limits: Limits| (limits.swap.is_some(), limits.swap_yields);
-        assert_eq!(["yes", "auto", "no"].map(|word| yields(step(word))), [(true, false), (true, true), (false, false)]);
+        assert_eq!(
+            ["yes", "auto", "no"].map(|value| yields(step(value))),
+            [(true, false), (true, true), (false, false)]
+        );
         for (one, other, expected) in [
             ("auto", "auto", (true, true)),
             ("auto", "no", (true, true)),
@@ -660,11 +663,11 @@ mod tests {
     fn a_users_word_lowers_the_job_and_its_steps_or_a_step_alone() {
         let config = Config { max_processes: Some(100), cpu_burst: percent("50"), ..Config::default() };
         let mut lowered = plan(&config, &granted(2, 200)).0;
-        let word = UserRequests {
+        let requests = UserRequests {
             job: asked(Some(1500), Some(2000), Some(100 * MIB), Some(60)),
             step: asked(Some(500), None, Some(150 * MIB), Some(70)),
         };
-        assert_eq!(obey(&mut lowered, &config, &word), []);
+        assert_eq!(obey(&mut lowered, &config, &requests), []);
         let (job, step) = (&lowered.job, &lowered.step);
         assert_eq!((job.cpu.unwrap().quota_us, step.cpu.unwrap().quota_us), (150_000, 50_000));
         assert_eq!((job.burst, step.burst), (Some(percent("20")), Some(percent("20"))));
@@ -695,9 +698,9 @@ mod tests {
     fn a_word_limits_where_the_site_does_not() {
         let off = Config { constrain_cpu_quota: false, constrain_ram_space: false, ..Config::default() };
         let mut plan = plan(&off, &granted(2, 200)).0;
-        let word =
+        let requests =
             UserRequests { step: asked(Some(500), Some(1000), Some(50 * MIB), Some(9)), ..UserRequests::default() };
-        assert_eq!(obey(&mut plan, &off, &word), []);
+        assert_eq!(obey(&mut plan, &off, &requests), []);
         assert_eq!((plan.job.cpu, plan.step.cpu.unwrap().quota_us), (None, 50_000));
         // Bursts are the site's to give.
         assert_eq!((plan.step.burst, plan.step.high, plan.step.processes), (None, Some(50 * MIB), Some(9)));
@@ -707,8 +710,8 @@ mod tests {
     fn less_than_the_kernels_least_is_said_once_with_what_can_be_had() {
         let config = Config::default();
         let mut same = plan(&config, &granted(2, 200)).0;
-        let word = UserRequests { job: asked(Some(9), None, None, None), ..UserRequests::default() };
-        let errors = obey(&mut same, &config, &word);
+        let requests = UserRequests { job: asked(Some(9), None, None, None), ..UserRequests::default() };
+        let errors = obey(&mut same, &config, &requests);
         assert_eq!(errors.len(), 1);
         assert!(errors[0].1.to_string().ends_with("ask for at least --cpu-limit=0.01"), "{}", errors[0].1);
         assert_eq!(same, plan(&config, &granted(2, 200)).0);
@@ -797,8 +800,8 @@ mod tests {
             };
             let before = plan(&config, &granted(granted_cpus, mib)).0;
             let mut after = before.clone();
-            let word = |at: usize| asked(cpus[at], bursts[at], highs[at], pids[at]);
-            obey(&mut after, &config, &UserRequests { job: word(0), step: word(1) });
+            let requests = |at: usize| asked(cpus[at], bursts[at], highs[at], pids[at]);
+            obey(&mut after, &config, &UserRequests { job: requests(0), step: requests(1) });
             for level in [Level::User, Level::Job, Level::Step, Level::Task] {
                 let (now, was) = (after.of(level), before.of(level));
                 // As much as at_most leaves of it: nothing above what was.
@@ -831,7 +834,7 @@ mod tests {
             rates in proptest::array::uniform3(proptest::option::of(1u64..1 << 40)),
             pages in proptest::array::uniform3(proptest::option::of(1u64..1 << 30)),
             high in proptest::option::of(100u32..=10_000),
-            word in (proptest::option::of(1u64..200_000), proptest::option::of(1u64..1 << 40), proptest::option::of(1u64..10_000)),
+            requests in (proptest::option::of(1u64..200_000), proptest::option::of(1u64..1 << 40), proptest::option::of(1u64..10_000)),
         ) {
             let rules = |rate: Option<u64>| {
                 let parsed = rate.map(|rate| IoRules::parse(&format!("/scratch rbps={rate}")).unwrap());
@@ -857,9 +860,9 @@ mod tests {
                 ..Grant::default()
             };
             let mut plan = plan(&config, &grant).0;
-            let asked = asked(word.0, None, word.1, word.2);
-            for word in [UserRequests::default(), UserRequests { job: asked.clone(), step: Requests::default() }, UserRequests { step: asked, ..UserRequests::default() }] {
-                obey(&mut plan, &config, &word);
+            let asked = asked(requests.0, None, requests.1, requests.2);
+            for requests in [UserRequests::default(), UserRequests { job: asked.clone(), step: Requests::default() }, UserRequests { step: asked, ..UserRequests::default() }] {
+                obey(&mut plan, &config, &requests);
                 let levels = [Level::User, Level::Job, Level::Step, Level::Task].map(|level| plan.of(level));
                 for (depth, below) in levels.iter().enumerate() {
                     for around in levels.iter().take(depth) {

@@ -181,7 +181,7 @@ mod tests {
         let task = OomKill { limit_at: Some("/jobfence/uid_1/job_5/step_batch/task_0".into()), ..kill.clone() };
         let said = out_of_memory(&key(), Some(&task), &levels());
         assert!(said.contains("its task reached its own memory limit"), "{said}");
-        let outside = OomKill { limit_at: None, ..kill };
-        assert!(out_of_memory(&key(), Some(&outside), &levels()).contains("the node ran out of memory"));
+        let of_node = OomKill { limit_at: None, ..kill };
+        assert!(out_of_memory(&key(), Some(&of_node), &levels()).contains("the node ran out of memory"));
     }
 }

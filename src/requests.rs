@@ -403,8 +403,8 @@ mod tests {
             let (text, mut requests) = (rules(length), Requests::default());
             let result = named("io-max").read("--io-max", text.trim_end_matches(';').as_bytes(), &mut requests);
             assert_eq!(result.is_ok(), fits, "{result:?}");
-            let told = named("io-max").value(&requests).map(|value| value.len());
-            assert_eq!(told, fits.then_some(MAX_VALUE - 1), "{told:?}");
+            let length = named("io-max").value(&requests).map(|value| value.len());
+            assert_eq!(length, fits.then_some(MAX_VALUE - 1), "{length:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The order of the house, read from its sources: a file imports only what is as low as itself or lower, no two import each other,
-//! also not through others, and only the rooms that are a scheduler's name one.
+//! also not through others, and only the rooms that are a scheduler's name one. No two types share a name, and each name can be
+//! read by itself.
 //!
 //! What counts is the code without its tests: `use` trees and paths, followed through `pub use` to the file that defines the name.
 
@@ -50,6 +51,9 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("cgroup::devices::gpu", "Slurm has given the job", "the user knows who gave the job its GPUs"),
     ("cgroup::handing_down", "slurm", "the hint names the unit and the daemon to start again"),
 ];
+
+/// Words that say something only to a reader who knows the code already: nothing is called so.
+const UNCLEAR: [&str; 7] = ["impossible", "beside", "told", "outside", "withheld", "there", "Word"];
 
 /// A whole path, the name by which it is known then, and whether `pub` hands it on.
 type Use = (Vec<String>, String, bool);
@@ -250,6 +254,35 @@ impl File {
             all.extend(paths.into_iter().filter_map(|(path, name)| Some((self.resolve(&path)?, name, is_public))));
         }
         all
+    }
+
+    /// The types that it defines, of whatever visibility. What a trait calls `type` in its `impl` is none.
+    fn types(&self) -> Vec<&str> {
+        let mut types = Vec::new();
+        // Whether each brace that is open is that of an `impl` or a `trait`.
+        let mut open: Vec<bool> = Vec::new();
+        let mut is_of_trait = false;
+        for (at, word) in self.tokens.iter().enumerate() {
+            let names =
+                self.tokens.get(at + 1).filter(|next| next.starts_with(|c: char| c.is_alphabetic() || c == '_'));
+            match (word.as_str(), names) {
+                ("struct" | "enum" | "union", Some(name)) => types.push(name.as_str()),
+                ("trait", Some(name)) => {
+                    types.push(name);
+                    is_of_trait = true;
+                }
+                ("type", Some(name)) if open.last() != Some(&true) => types.push(name),
+                // Not `-> impl Trait`, nor `(x: impl Trait)`.
+                ("impl", _) => {
+                    is_of_trait |= at == 0 || matches!(self.tokens[at - 1].as_str(), "}" | ";" | "]" | "{" | "unsafe");
+                }
+                ("{", _) => open.push(std::mem::take(&mut is_of_trait)),
+                ("}", _) => drop(open.pop()),
+                (";", _) => is_of_trait = false,
+                _ => {}
+            }
+        }
+        types
     }
 
     /// What is neither declared nor imported: the code.
@@ -461,6 +494,60 @@ fn only_what_is_a_schedulers_names_one() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Each name of more than one type, and the modules that define one.
+fn shared_names(files: &BTreeMap<String, File>) -> BTreeMap<&str, Vec<&str>> {
+    let mut all: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for file in files.values() {
+        for name in file.types() {
+            all.entry(name).or_default().push(&file.module);
+        }
+    }
+    all.retain(|_, modules| modules.len() > 1);
+    all
+}
+
+/// Each identifier that is one of `UNCLEAR`, with its module.
+fn unclear(files: &BTreeMap<String, File>) -> BTreeSet<(&str, &str)> {
+    let all = files.values().flat_map(|file| file.tokens.iter().map(|word| (file.module.as_str(), word.as_str())));
+    all.filter(|(_, word)| UNCLEAR.contains(word)).collect()
+}
+
+/// Files and folders, of the tests too, that are called by one of them, or by one and other words.
+fn unclear_files(directory: &Path, wrong: &mut Vec<String>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let is_code = path.extension().is_some_and(|extension| extension == "rs" || extension == "py");
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if (is_code || path.is_dir()) && name.split('_').any(|word| UNCLEAR.contains(&word)) {
+            wrong.push(format!("{} does not say what it is", path.display()));
+        }
+        if path.is_dir() {
+            unclear_files(&path, wrong);
+        }
+    }
+}
+
+#[test]
+fn no_two_types_share_a_name() {
+    let files = files();
+    let shared = shared_names(&files);
+    let wrong: Vec<String> = shared.iter().map(|(name, modules)| format!("{name} of {}", modules.join(", "))).collect();
+    assert!(wrong.is_empty(), "types of one name:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn names_say_what_they_name() {
+    let files = files();
+    let unclear = unclear(&files);
+    let mut wrong: Vec<String> =
+        unclear.iter().map(|(module, word)| format!("{module} calls something {word}")).collect();
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for directory in ["src", "tests"] {
+        unclear_files(&top.join(directory), &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn what_is_not_yet_so_is_still_not_so() {
     let files = files();
@@ -518,4 +605,25 @@ fn what_is_built_upside_down_is_seen() {
         let imports = imports_of(&files);
         assert_eq!(circles(&imports), BTreeSet::from([vec!["fence", "fence::own"]]), "{needs}");
     }
+}
+
+#[test]
+fn what_is_called_badly_is_seen() {
+    let files = house(&[
+        (
+            "sys",
+            "pub struct Kind; type Outcome = u8; impl Iterator for Kind { type Item = u8; } fn told() { let there = \"beside\"; }",
+        ),
+        (
+            "cgroup",
+            "pub(crate) enum Kind<'a> { Word } trait Item { type Outcome; fn f(x: impl Fn()) { type Outcome = u8; } }",
+        ),
+        (
+            "fence",
+            "fn f() -> impl Fn() { struct Whole {} } impl X { fn f() { x } } #[cfg(test)] mod tests { struct Kind; }",
+        ),
+    ]);
+    let shared: Vec<(&str, Vec<&str>)> = shared_names(&files).into_iter().collect();
+    assert_eq!(shared, [("Kind", vec!["cgroup", "sys"]), ("Outcome", vec!["cgroup", "sys"])]);
+    assert_eq!(Vec::from_iter(unclear(&files)), [("cgroup", "Word"), ("sys", "there"), ("sys", "told")]);
 }

@@ -50,20 +50,20 @@ struct GivenGpus {
     /// Their numbers in it.
     numbers: Vec<u32>,
     /// Why it is given none of those that Slurm has given it.
-    withheld: Option<String>,
+    why_none: Option<String>,
 }
 
 impl Devices {
     /// What `DeviceAllow` and `GPUDevice` say, for a job that has no GPU.
     pub fn new(allow: Vec<DeviceRule>, gpu: Option<GpuDevice>) -> Self {
-        let none = |device| GivenGpus { device, numbers: Vec::new(), withheld: None };
+        let none = |device| GivenGpus { device, numbers: Vec::new(), why_none: None };
         Self(vec![List { allow, gpus: gpu.map(none) }])
     }
 
     /// Gives the job these GPUs, as far as it is certain which devices they are: if it is not, none.
     pub fn give_gpus(&mut self, gpus: &Gpus) {
         for given in self.0.iter_mut().filter_map(|list| list.gpus.as_mut()) {
-            (given.numbers, given.withheld) = match given.device.numbers_of(gpus) {
+            (given.numbers, given.why_none) = match given.device.numbers_of(gpus) {
                 Ok(numbers) => (numbers, None),
                 Err(why) => (Vec::new(), Some(why)),
             };
@@ -71,8 +71,8 @@ impl Devices {
     }
 
     /// Why the job is given none of the GPUs that Slurm has given it.
-    pub fn gpus_withheld(&self) -> Option<&str> {
-        self.0.iter().filter_map(|list| list.gpus.as_ref()).find_map(|given| given.withheld.as_deref())
+    pub fn why_no_gpus(&self) -> Option<&str> {
+        self.0.iter().filter_map(|list| list.gpus.as_ref()).find_map(|given| given.why_none.as_deref())
     }
 
     /// What both allow.
@@ -328,9 +328,9 @@ Block devices:
         missing.give_gpus(&Gpus::Devices(vec![of(1), of(9)]));
         assert!(missing.look_up().unwrap_err().to_string().contains("gpu9"));
         // None at all, where it is not certain which.
-        assert_eq!(devices.gpus_withheld(), None);
+        assert_eq!(devices.why_no_gpus(), None);
         devices.give_gpus(&Gpus::Positions(vec![1], "why".into()));
-        assert_eq!((devices.look_up().unwrap().deny.len(), devices.gpus_withheld()), (2, Some("why")));
+        assert_eq!((devices.look_up().unwrap().deny.len(), devices.why_no_gpus()), (2, Some("why")));
     }
 
     #[test]

@@ -145,15 +145,15 @@ mod tests {
             )
         );
         // No name is no file, also where links on the way lead to directories.
-        let there = link("there", ".");
-        for none in [there.join("f"), dir.path().join("no/f"), there.join("no/f")] {
+        let link_to_here = link("there", ".");
+        for none in [link_to_here.join("f"), dir.path().join("no/f"), link_to_here.join("no/f")] {
             assert_eq!(load_at(&[], &none).unwrap().file, None, "{}", none.display());
         }
-        let told = |path: &Path| load_at(&[], path).unwrap_err().split(", expected").next().unwrap().to_owned();
+        let error_of = |path: &Path| load_at(&[], path).unwrap_err().split(", expected").next().unwrap().to_owned();
         fs::write(dir.path().join("file"), "").unwrap();
-        assert_eq!(told(&dir.path().join("file/f")), "FILE: found Not a directory (ENOTDIR)");
+        assert_eq!(error_of(&dir.path().join("file/f")), "FILE: found Not a directory (ENOTDIR)");
         let circle = link("circle", "circle");
-        assert!(told(&circle).ends_with("(ELOOP)") && told(&circle.join("f")).ends_with("(ELOOP)"));
+        assert!(error_of(&circle).ends_with("(ELOOP)") && error_of(&circle.join("f")).ends_with("(ELOOP)"));
         // What comes while it is looked for is read.
         fs::create_dir(dir.path().join("gone")).unwrap();
         fs::write(dir.path().join("gone/jobfence.conf"), "MaxProcesses=7\n").unwrap();

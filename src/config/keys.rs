@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::units::{
-    NONE, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules, or_unlimited, path,
-    percent, period, processes, seconds, size, text_or_unlimited, weight, word, word_of,
+    NONE, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules, keyword, keyword_of,
+    or_unlimited, path, percent, period, processes, seconds, size, text_or_unlimited, weight,
 };
 use super::values::{self, Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
 use crate::bytes;
@@ -52,8 +52,8 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "Mode",
         expects: "enforce, observe or off",
-        set: |config, text| word(text, MODES).map(|mode| config.mode = mode),
-        get: |config| Some(word_of(config.mode, MODES).to_owned()),
+        set: |config, text| keyword(text, MODES).map(|mode| config.mode = mode),
+        get: |config| Some(keyword_of(config.mode, MODES).to_owned()),
     },
     Key {
         name: "OnError",
@@ -98,14 +98,14 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "ReapSchedulerLeftovers",
         expects: YES_NO,
-        set: |config, text| word(text, BOOLEANS).map(|yes| config.reap_scheduler_leftovers = yes),
-        get: |config| Some(word_of(config.reap_scheduler_leftovers, BOOLEANS).to_owned()),
+        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.reap_scheduler_leftovers = yes),
+        get: |config| Some(keyword_of(config.reap_scheduler_leftovers, BOOLEANS).to_owned()),
     },
     Key {
         name: "ConstrainCPUQuota",
         expects: YES_NO,
-        set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_cpu_quota = yes),
-        get: |config| Some(word_of(config.constrain_cpu_quota, BOOLEANS).to_owned()),
+        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_cpu_quota = yes),
+        get: |config| Some(keyword_of(config.constrain_cpu_quota, BOOLEANS).to_owned()),
     },
     Key {
         name: "CPUQuotaPercent",
@@ -128,14 +128,14 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "CPUPolicy",
         expects: "quota, weight or both",
-        set: |config, text| word(text, CPU_POLICIES).map(|policy| config.cpu_policy = policy),
-        get: |config| Some(word_of(config.cpu_policy, CPU_POLICIES).to_owned()),
+        set: |config, text| keyword(text, CPU_POLICIES).map(|policy| config.cpu_policy = policy),
+        get: |config| Some(keyword_of(config.cpu_policy, CPU_POLICIES).to_owned()),
     },
     Key {
         name: "Scavenger",
         expects: YES_NO,
-        set: |config, text| word(text, BOOLEANS).map(|yes| config.scavenger = yes),
-        get: |config| Some(word_of(config.scavenger, BOOLEANS).to_owned()),
+        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.scavenger = yes),
+        get: |config| Some(keyword_of(config.scavenger, BOOLEANS).to_owned()),
     },
     Key {
         name: "MaxCPUsPerUser",
@@ -152,8 +152,8 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "ConstrainCores",
         expects: YES_NO,
-        set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_cores = yes),
-        get: |config| Some(word_of(config.constrain_cores, BOOLEANS).to_owned()),
+        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_cores = yes),
+        get: |config| Some(keyword_of(config.constrain_cores, BOOLEANS).to_owned()),
     },
     Key {
         name: "HeadroomCPUs",
@@ -164,14 +164,14 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "ThreadHints",
         expects: YES_NO,
-        set: |config, text| word(text, BOOLEANS).map(|yes| config.thread_hints = yes),
-        get: |config| Some(word_of(config.thread_hints, BOOLEANS).to_owned()),
+        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.thread_hints = yes),
+        get: |config| Some(keyword_of(config.thread_hints, BOOLEANS).to_owned()),
     },
     Key {
         name: "ConstrainRAMSpace",
         expects: YES_NO,
-        set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_ram_space = yes),
-        get: |config| Some(word_of(config.constrain_ram_space, BOOLEANS).to_owned()),
+        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_ram_space = yes),
+        get: |config| Some(keyword_of(config.constrain_ram_space, BOOLEANS).to_owned()),
     },
     Key {
         name: "AllowedRAMSpace",
@@ -232,8 +232,8 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "OOMKillStep",
         expects: YES_NO,
-        set: |config, text| word(text, BOOLEANS).map(|yes| config.oom_kill_step = yes),
-        get: |config| Some(word_of(config.oom_kill_step, BOOLEANS).to_owned()),
+        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.oom_kill_step = yes),
+        get: |config| Some(keyword_of(config.oom_kill_step, BOOLEANS).to_owned()),
     },
     Key {
         name: "MaxProcesses",
@@ -298,8 +298,8 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "ConstrainDevices",
         expects: YES_NO,
-        set: |config, text| word(text, BOOLEANS).map(|yes| config.constrain_devices = yes),
-        get: |config| Some(word_of(config.constrain_devices, BOOLEANS).to_owned()),
+        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_devices = yes),
+        get: |config| Some(keyword_of(config.constrain_devices, BOOLEANS).to_owned()),
     },
     Key {
         name: "DeviceAllow",
@@ -356,14 +356,14 @@ fn swap_space(text: &str) -> Result<SwapSpace, Wrong> {
     if text.eq_ignore_ascii_case(AUTO) {
         return Ok(SwapSpace::Auto);
     }
-    word(text, BOOLEANS).map(|yes| if yes { SwapSpace::Yes } else { SwapSpace::No })
+    keyword(text, BOOLEANS).map(|yes| if yes { SwapSpace::Yes } else { SwapSpace::No })
 }
 
 fn swap_space_text(swap: SwapSpace) -> &'static str {
     match swap {
         SwapSpace::Auto => AUTO,
-        SwapSpace::Yes => word_of(true, BOOLEANS),
-        SwapSpace::No => word_of(false, BOOLEANS),
+        SwapSpace::Yes => keyword_of(true, BOOLEANS),
+        SwapSpace::No => keyword_of(false, BOOLEANS),
     }
 }
 
@@ -405,26 +405,26 @@ fn some_cpus(text: &str) -> Result<Cpus, Wrong> {
 
 fn on_errors(text: &str) -> Result<OnErrors, Wrong> {
     let mut parts = text.split(',');
-    let mut on_errors = OnErrors::all(word(parts.next().unwrap_or_default(), ON_ERROR)?);
+    let mut on_errors = OnErrors::all(keyword(parts.next().unwrap_or_default(), ON_ERROR)?);
     let mut seen = Vec::new();
     for part in parts {
         let (limit, on_error) = part.split_once(':').ok_or(Wrong::Form)?;
-        let limit = word(limit, LIMITS)?;
+        let limit = keyword(limit, LIMITS)?;
         if seen.contains(&limit) {
             return Err(Wrong::Form);
         }
         seen.push(limit);
-        on_errors = on_errors.with(limit, word(on_error, ON_ERROR)?);
+        on_errors = on_errors.with(limit, keyword(on_error, ON_ERROR)?);
     }
     Ok(on_errors)
 }
 
 fn on_errors_text(on_errors: OnErrors) -> String {
-    let mut text = word_of(on_errors.general(), ON_ERROR).to_owned();
+    let mut text = keyword_of(on_errors.general(), ON_ERROR).to_owned();
     for &(name, limit) in LIMITS {
         let on_error = on_errors.for_limit(limit);
         if on_error != on_errors.general() {
-            text.push_str(&format!(",{name}:{}", word_of(on_error, ON_ERROR)));
+            text.push_str(&format!(",{name}:{}", keyword_of(on_error, ON_ERROR)));
         }
     }
     text
@@ -494,7 +494,7 @@ mod tests {
 
     #[test]
     fn booleans_are_those_of_slurm() {
-        let read = |text| word(text, BOOLEANS);
+        let read = |text| keyword(text, BOOLEANS);
         assert!(["yes", "UP", "True", "1"].into_iter().all(|text| read(text) == Ok(true)));
         assert!(["No", "down", "false", "0"].into_iter().all(|text| read(text) == Ok(false)));
         assert!(["y", "n", "on", "off", ""].into_iter().all(|text| read(text) == Err(Wrong::Form)));

@@ -11,7 +11,7 @@ use super::parser::Assignment;
 use super::setting::Setting;
 use super::strictness::is_per_job;
 use super::suggest::nearest;
-use super::units::word_of;
+use super::units::keyword_of;
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts, FactsNeeded};
 use crate::hostlist::HostList;
@@ -48,7 +48,7 @@ const KINDS: &[(&str, SectionKind)] = &[
 
 impl fmt::Display for SectionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(word_of(*self, KINDS))
+        f.write_str(keyword_of(*self, KINDS))
     }
 }
 

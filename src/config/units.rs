@@ -205,13 +205,13 @@ pub(crate) fn size(text: &str) -> Result<u64, Wrong> {
 }
 
 /// One of `words`, whatever its case.
-pub(super) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Wrong> {
-    words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|&(_, value)| value).ok_or(Wrong::Form)
+pub(super) fn keyword<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Wrong> {
+    words.iter().find(|(keyword, _)| keyword.eq_ignore_ascii_case(text)).map(|&(_, value)| value).ok_or(Wrong::Form)
 }
 
 /// The reverse of [`word`].
-pub(super) fn word_of<T: PartialEq>(value: T, words: &[(&'static str, T)]) -> &'static str {
-    words.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word)
+pub(super) fn keyword_of<T: PartialEq>(value: T, words: &[(&'static str, T)]) -> &'static str {
+    words.iter().find(|(_, known)| *known == value).map_or("", |(keyword, _)| keyword)
 }
 
 /// A path that is the same for every process, can be logged, and can be written in the file again.

@@ -268,8 +268,8 @@ fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> R
     let Some(path) = others.iter().find_map(|h| step_in(h)) else { return Ok(None) };
     for hierarchy in others {
         // A step made with another configuration may have no directory in some hierarchies.
-        let there = in_root(hierarchy, &path);
-        if step_in(hierarchy).as_ref() != Some(&path) && dir_of(hierarchy, &there).is_ok() {
+        let daemons_dir = in_root(hierarchy, &path);
+        if step_in(hierarchy).as_ref() != Some(&path) && dir_of(hierarchy, &daemons_dir).is_ok() {
             return Err(Error::new(format!("process {pid} is in a step in another hierarchy, but not in"))
                 .at(&hierarchy.mount)
                 .value(path)
@@ -311,8 +311,8 @@ fn in_root(hierarchy: &Hierarchy, path: &str) -> String {
 
 /// The directory of a path as `/proc/PID/cgroup` shows it.
 fn dir_of(hierarchy: &Hierarchy, path: &str) -> Result<Dir> {
-    let outside = || Error::new("the cgroup is not below what is mounted at").at(&hierarchy.mount).value(path);
-    let inside = hierarchy.below_mount(path).ok_or_else(outside)?;
+    let not_below = || Error::new("the cgroup is not below what is mounted at").at(&hierarchy.mount).value(path);
+    let inside = hierarchy.below_mount(path).ok_or_else(not_below)?;
     inside.split('/').filter(|name| !name.is_empty()).try_fold(hierarchy.open()?, |dir, name| dir.child(name))
 }
 

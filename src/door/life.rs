@@ -16,7 +16,7 @@ use crate::fence::{Fence, resume};
 use crate::host::Host;
 use crate::janitor::{self, Who};
 use crate::job::{Cpus, Grant, Id, JobKey};
-use crate::launch::{self, Answer, Begin, Begun, Joining, NotFenced, Told, begin};
+use crate::launch::{self, Answer, Begin, Begun, Joining, NotFenced, Reported, begin};
 use crate::policy::{self, CoreMap, Level};
 use crate::record::holder::Holder;
 use crate::record::{Record, Records};
@@ -126,7 +126,7 @@ pub struct Seen {
     /// Its processes and threads at most; `None`: not limited.
     pub processes: Option<u64>,
     /// At which limits it was stopped, in sentences.
-    pub told: Vec<String>,
+    pub sentences: Vec<String>,
 }
 
 /// How a fence was closed.
@@ -294,7 +294,7 @@ pub fn in_words(seen: &Seen) -> String {
 fn see(fence: &Fence, record: &Record) -> Seen {
     let shared = record.shared.as_deref();
     let step = fence.memory_levels().into_iter().find(|level| level.whose == Level::Step);
-    let (told, _) = launch::tell(fence, fence.kernel_log().as_ref(), None, Told::default());
+    let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), None, Reported::default());
     Seen {
         key: fence.key().clone(),
         run: shared.map_or(0, |shared| shared.run),
@@ -304,7 +304,7 @@ fn see(fence: &Fence, record: &Record) -> Seen {
         cpus: fence.cpus(),
         memory: step.and_then(|step| step.limit),
         processes: fence.processes(),
-        told,
+        sentences,
     }
 }
 

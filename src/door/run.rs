@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
-use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Told, end};
+use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
 use crate::policy;
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
@@ -58,7 +58,7 @@ pub struct Ended {
     /// What it used, in one line.
     pub used: String,
     /// At which limits it was stopped, in sentences.
-    pub told: Vec<String>,
+    pub sentences: Vec<String>,
     /// Why its directories remain, in a sentence, if they do.
     pub remains: Option<String>,
 }
@@ -92,9 +92,9 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let how = spawn(|pid| attach(&mut fence, pid), request, &command);
     let used = end::used(&fence);
     let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
-    let (told, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Told::default());
+    let (sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default());
     let remains = end::close(&mut fence, Instant::now() + config.cleanup_timeout, |_| false);
-    Ok(Ended { how: how?, used, told, remains })
+    Ok(Ended { how: how?, used, sentences, remains })
 }
 
 /// For root, who runs it, and can mend the configuration.

@@ -128,9 +128,9 @@ fn existing(hierarchy: &Hierarchy, limit: Limit, writes: Vec<FileWrite>) -> Vec<
         name.map(|name| root.child(&name)).transpose()
     });
     let Ok(Some(below)) = below else { return writes };
-    let (there, missing): (Vec<FileWrite>, Vec<FileWrite>) =
+    let (present, missing): (Vec<FileWrite>, Vec<FileWrite>) =
         writes.into_iter().partition(|write| below.has(&write.file));
-    if there.is_empty() { missing } else { there }
+    if present.is_empty() { missing } else { present }
 }
 
 /// The directory of a level; `None` where there is none of users.

@@ -159,7 +159,7 @@ impl Fence {
         let (Tree::Overlay(overlay), Some(ours)) = (tree, &plan.step.cores) else { return true };
         let version = overlay.hierarchy.version;
         let dirs = overlay.step().and_then(|step| Ok((step, overlay.above_jobs()?)));
-        match dirs.and_then(|(step, all)| limiting::cores_beside(&step, &all, version, ours)) {
+        match dirs.and_then(|(step, all)| limiting::compare_cores(&step, &all, version, ours)) {
             Ok(Cores::Same) => false,
             Ok(Cores::Other(theirs)) => {
                 log::warn!(
@@ -209,7 +209,7 @@ impl Fence {
             Err(error) => return errors.push((Limit::MemoryHigh, error)),
         };
         let limits = Limits { high: Some(high), ..Limits::default() };
-        let limits = limiting::beside_theirs(&step, hierarchy.version, &limits);
+        let limits = limiting::within_theirs(&step, hierarchy.version, &limits);
         let place = Whose::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
         limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::MemoryHigh, errors);
     }
@@ -238,7 +238,7 @@ impl Fence {
             };
             match step {
                 Ok(step) => {
-                    let limits = limiting::beside_theirs(&step, hierarchy.version, &limits);
+                    let limits = limiting::within_theirs(&step, hierarchy.version, &limits);
                     let place = Whose::Overlay { headroom: self.limits.headroom, daemons: 0, batch: None };
                     limiting::set(&step, hierarchy, Level::Step, place, &limits, |limit| limit == Limit::Swap, errors);
                 }
@@ -333,7 +333,7 @@ impl Levels<'_> {
             let mut limits = limiting::limits_at(plan, level, self.place, version);
             // Nobody else limits users.
             if self.place != Whose::Own && level != Level::User {
-                limits = limiting::beside_theirs(dir, version, &limits);
+                limits = limiting::within_theirs(dir, version, &limits);
                 // Decided when the scheduler has had its turn: see `limit_swap`.
                 limits.swap = limits.swap.filter(|_| !limits.swap_yields);
             }

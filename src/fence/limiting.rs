@@ -301,7 +301,7 @@ pub enum Cores {
 }
 
 /// Compares a step's cpuset in the scheduler's directories; `all` is the one that holds every job's.
-pub fn cores_beside(step: &Dir, all: &Dir, version: Version, ours: &CpuList) -> Result<Cores> {
+pub fn compare_cores(step: &Dir, all: &Dir, version: Version, ours: &CpuList) -> Result<Cores> {
     match cpuset::cpus(step)? {
         Some(theirs) if theirs == *ours => Ok(Cores::Same),
         Some(theirs) if theirs != cpuset::effective(all, version)? => Ok(Cores::Other(theirs)),
@@ -506,7 +506,7 @@ pub fn limits_memory_itself(job: &Dir, version: Version) -> Result<bool> {
 }
 
 /// What is left of these limits of memory where the scheduler has set its own; a lower `memory.high` of its own stays.
-pub fn beside_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
+pub fn within_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
     let (file, swap_file) = limits::memory_files(version);
     let theirs = |file| limits::memory_limit(dir, file).ok().flatten();
     let ram = theirs(file);

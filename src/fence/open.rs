@@ -138,8 +138,8 @@ impl<'a> Opening<'a> {
     /// Whether this very run has a fence that lives: whoever wants it once more goes on with that one.
     fn refuse_twice(&self, records: &Records, wanted: &Record) -> Result<()> {
         let Some(ours) = &wanted.shared else { return Ok(()) };
-        let there = records.read(&wanted.levels).ok().flatten();
-        let theirs = there.and_then(|there| there.shared);
+        let recorded = records.read(&wanted.levels).ok().flatten();
+        let theirs = recorded.and_then(|recorded| recorded.shared);
         match theirs.filter(|theirs| (&theirs.job, &theirs.step, theirs.run) == (&ours.job, &ours.step, ours.run)) {
             Some(theirs) => Err(Error::new("this run of the step has a fence already:")
                 .value(self.key)
@@ -191,7 +191,7 @@ impl Fence {
         let shared = opening.shared(us, &wanted)?;
         let owner = shared.as_ref().map_or(us, |(owner, _)| *owner);
         let mut tries = Tries { again: 1, removed: 0 };
-        let mut withheld: Option<Vec<(&'static str, Error)>> = None;
+        let mut not_handed_down: Option<Vec<(&'static str, Error)>> = None;
         loop {
             let records = Records::open(&config.run_dir)?;
             let record = opening.record(owner, tries.again, shared.as_ref().map(|(_, shared)| shared.clone()));
@@ -209,7 +209,7 @@ impl Fence {
             let missing = wanted.iter().filter_map(|c| Some((*c, host.missing(c)?)));
             let limits = WantedLimits {
                 controllers: wanted.clone(),
-                missing: missing.chain(withheld.iter().flatten().cloned()).collect(),
+                missing: missing.chain(not_handed_down.iter().flatten().cloned()).collect(),
                 quota_ignored: host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota),
                 lowest_io,
                 headroom: config.headroom_cpus,
@@ -223,13 +223,14 @@ impl Fence {
                     tries.again += 1;
                 }
                 // What is limited by controllers that are handed down can be limited all the same.
-                Err(error) if withheld.is_none() => {
+                Err(error) if not_handed_down.is_none() => {
                     let theirs = host.not_handed_down(&wanted);
                     if theirs.is_empty() {
                         return Err(error);
                     }
-                    wanted.retain(|controller| !theirs.iter().any(|(withheld, _)| withheld == controller));
-                    withheld = Some(theirs);
+                    wanted
+                        .retain(|controller| !theirs.iter().any(|(not_handed_down, _)| not_handed_down == controller));
+                    not_handed_down = Some(theirs);
                 }
                 Err(error) => return Err(error),
                 Ok(mut fence) => {

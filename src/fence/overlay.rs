@@ -338,8 +338,8 @@ pub fn check_owner(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, found: &P
 
 /// Opens a directory by its path as `/proc/PID/cgroup` shows it, from one that is so many levels below the mount point.
 fn open_below(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, path: &str) -> Result<Dir> {
-    let outside = || Error::new("the cgroup is not below what is mounted at").at(&hierarchy.mount).value(path);
-    let below = hierarchy.below_mount(path).ok_or_else(outside)?;
+    let not_below = || Error::new("the cgroup is not below what is mounted at").at(&hierarchy.mount).value(path);
+    let below = hierarchy.below_mount(path).ok_or_else(not_below)?;
     let dir = anchor.child(&format!("{}{below}", "../".repeat(levels)))?;
     Ok(dir.named(hierarchy.mount.join(below)))
 }

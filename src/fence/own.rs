@@ -228,7 +228,7 @@ pub fn unrecorded(host: &Host, records: &Records, unseen: &mut Vec<Error>) -> Ve
     for hierarchy in &host.layout.hierarchies {
         for base in [host.base.clone(), format!("{}/{IDLE}", host.base)] {
             let top = hierarchy.open().and_then(|root| root.child(&base));
-            let Some(top) = there(top, unseen) else { continue };
+            let Some(top) = found_or_noted(top, unseen) else { continue };
             let mut add = |levels: &[&str], dir: &Dir| {
                 let levels: Vec<String> = levels.iter().map(|name| (*name).to_owned()).collect();
                 let mark = mark::get(dir);
@@ -296,18 +296,18 @@ fn steps_of(above: &[&str], parent: &Dir, unseen: &mut Vec<Error>, add: &mut dyn
 
 /// The directories in one that have such names. Why it could not be looked at is added to `unseen`; if it is gone, none is there.
 pub fn children(dir: &Dir, is_wanted: impl Fn(&str) -> bool, unseen: &mut Vec<Error>) -> Vec<String> {
-    let mut names = there(dir.list(true), unseen).unwrap_or_default();
+    let mut names = found_or_noted(dir.list(true), unseen).unwrap_or_default();
     names.retain(|name| is_wanted(name));
     names
 }
 
 /// One of them. They are opened one at a time: there may be more than this process may have descriptors.
 pub fn child(dir: &Dir, name: &str, unseen: &mut Vec<Error>) -> Option<Dir> {
-    there(dir.child(name), unseen)
+    found_or_noted(dir.child(name), unseen)
 }
 
 /// What was found, unless it is gone. Why it could not be looked at is added to `unseen`.
-pub fn there<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> {
+pub fn found_or_noted<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> {
     match what {
         Ok(what) => Some(what),
         Err(error) => {

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::names::IDLE;
-use super::own::{child, children, there};
+use super::own::{child, children, found_or_noted};
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::mark;
 use crate::error::{Error, Result};
@@ -72,7 +72,7 @@ pub fn find(host: &Host, schedulers: Schedulers, run_dir: &Path, wanted: &Wanted
         bases.extend(recorded.into_iter().map(|record| (record.base.clone(), Some(record))));
     }
     for hierarchy in &host.layout.hierarchies {
-        let Some(root) = there(hierarchy.open(), &mut found.unseen) else { continue };
+        let Some(root) = found_or_noted(hierarchy.open(), &mut found.unseen) else { continue };
         for (base, record) in &bases {
             found.in_base(hierarchy, &root, base, record.as_ref());
         }
@@ -131,7 +131,7 @@ impl StepSearch<'_> {
         for top in tops {
             let user = top.join(&user);
             let job = user.join(format!("job_{}", self.wanted.job));
-            if let Some(job_dir) = there(Dir::open(&job), &mut self.unseen) {
+            if let Some(job_dir) = found_or_noted(Dir::open(&job), &mut self.unseen) {
                 self.steps_of(hierarchy, Some(&user), &job_dir, None);
             }
         }
@@ -154,7 +154,8 @@ impl StepSearch<'_> {
         if !nix::unistd::geteuid().is_root() {
             return false;
         }
-        let record = there(mark::get(job), &mut self.unseen).flatten().and_then(|text| Record::parse(&text).ok());
+        let record =
+            found_or_noted(mark::get(job), &mut self.unseen).flatten().and_then(|text| Record::parse(&text).ok());
         record.is_some_and(|record| {
             record.uid() == Some(self.wanted.uid)
                 && record.job().is_some_and(|job| job.as_str() == self.wanted.job.to_string())

@@ -44,7 +44,7 @@ impl Claim {
     pub(super) fn alone(&self, deadline: Instant) -> Result<ClosingRight> {
         let Some(record) = &self.shared else { return Ok(ClosingRight::Owner) };
         let lock = self.records.lock_closing(deadline)?;
-        let is_there = self.records.read(&record.levels)?.is_some_and(|there| there.is_same(record));
+        let is_there = self.records.read(&record.levels)?.is_some_and(|recorded| recorded.is_same(record));
         Ok(if is_there { ClosingRight::Locked(lock) } else { ClosingRight::Gone })
     }
 }
@@ -150,7 +150,7 @@ pub fn close(
 ) -> Result<Closed> {
     if record.boot_id != host.boot_id {
         let _lock = records.lock_closing(deadline)?;
-        if records.read(&record.levels)?.is_some_and(|there| there.is_same(record)) {
+        if records.read(&record.levels)?.is_some_and(|recorded| recorded.is_same(record)) {
             records.forget_shared(&record.levels)?;
         }
         return Ok(Closed::AnotherBoot);

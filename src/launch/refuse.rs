@@ -103,15 +103,18 @@ mod tests {
         asked.step.pids_max = Some(5);
         let config = Config::default();
         let key = JobKey { node: None, uid: 1, job: Id::new("5").unwrap(), step: Id::new("0").unwrap() };
-        let told = |requests: &UserRequests, limit| {
+        let sentence = |requests: &UserRequests, limit| {
             bear(&key, &config, requests, vec![(limit, Error::new("x"))]).map_err(|why| why.for_user()).unwrap_err()
         };
-        assert_eq!(told(&asked, Limit::Cpu), "x. Only your administrator can mend that");
+        assert_eq!(sentence(&asked, Limit::Cpu), "x. Only your administrator can mend that");
         assert_eq!(
-            told(&asked, Limit::Processes),
+            sentence(&asked, Limit::Processes),
             "x. Try it without --pids-max. If that is refused, too, only your administrator can mend it"
         );
         assert_eq!(NotFenced::Asked(Error::new("x; for example y")).for_user(), "x; for example y");
-        assert_eq!(NotFenced::General(Error::new("x")).for_user(), told(&UserRequests::default(), Limit::Processes));
+        assert_eq!(
+            NotFenced::General(Error::new("x")).for_user(),
+            sentence(&UserRequests::default(), Limit::Processes)
+        );
     }
 }

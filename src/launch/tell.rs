@@ -8,7 +8,7 @@ use crate::report;
 
 /// How much the user has been told. What tells next, perhaps in another process, goes on from there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Reported {
     /// How many of the step's processes the kernel had killed for want of memory.
     pub kills: u64,
     /// How many forks had failed.
@@ -31,14 +31,14 @@ pub fn tell(
     fence: &Fence,
     kernel_log: Option<&KernelLog>,
     asked: Option<AskedProcesses>,
-    before: Told,
-) -> (Vec<String>, Told) {
+    before: Reported,
+) -> (Vec<String>, Reported) {
     let refusals = fence.forks_refused();
     let refused = of_refusals(fence, refusals.saturating_sub(before.refusals), asked);
     let kills = fence.oom_kills();
     let killed = of_kills(fence, kills.saturating_sub(before.kills), kernel_log);
     // A process in a directory that has gone is not counted any more.
-    (refused.into_iter().chain(killed).collect(), Told { kills: kills.max(before.kills), refusals })
+    (refused.into_iter().chain(killed).collect(), Reported { kills: kills.max(before.kills), refusals })
 }
 
 fn of_refusals(fence: &Fence, unsaid: u64, asked: Option<AskedProcesses>) -> Option<String> {
@@ -70,7 +70,7 @@ fn of_kills(fence: &Fence, unsaid: u64, kernel_log: Option<&KernelLog>) -> Optio
 
 /// Why the step may use none of the GPUs that its job has been given, if so.
 pub fn gpus_not_allowed(fence: &Fence) -> Option<String> {
-    let why = fence.devices().and_then(Devices::gpus_withheld)?;
+    let why = fence.devices().and_then(Devices::why_no_gpus)?;
     Some(format!(
         "{}: none of the job's GPUs is allowed, since it is not certain which devices they are: {why}; an administrator finds \
          under GPUDevice in jobfence.conf(5) how they are named",

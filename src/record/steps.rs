@@ -96,7 +96,7 @@ impl Records {
         let name = file_name(&record.levels);
         let gone = || Error::new("somebody has closed the fence meanwhile:").at(self.dir.path().join(&name));
         let _lock = self.lock_closing(deadline)?;
-        if !self.read(&record.levels)?.is_some_and(|there| there.is_same(record)) {
+        if !self.read(&record.levels)?.is_some_and(|recorded| recorded.is_same(record)) {
             return Err(gone());
         }
         let new = match mkdirat(&self.dir, NEW, Mode::from_bits_truncate(0o700)) {

@@ -319,8 +319,8 @@ impl TrackedRecords {
     pub fn write(&self, tracked: &mut Tracked, deadline: Instant) -> Result<()> {
         let _lock = Lock::on(&self.dir, ".", deadline)?;
         let name = Self::file_name(tracked);
-        if let Some(there) = self.read(&name)? {
-            tracked.seen.extend(there.seen);
+        if let Some(recorded) = self.read(&name)? {
+            tracked.seen.extend(recorded.seen);
         } else {
             roll::note(&self.run_dir, &[tracked.entry()]);
         }
@@ -332,8 +332,8 @@ impl TrackedRecords {
         let _lock = Lock::on(&self.dir, ".", Instant::now() + LOCK_TIMEOUT)?;
         let name = Self::file_name(tracked);
         // Whom the daemon has started meanwhile.
-        let Some(there) = self.read(&name)? else { return Ok(()) };
-        let new = there.seen.difference(&before.seen);
+        let Some(recorded) = self.read(&name)? else { return Ok(()) };
+        let new = recorded.seen.difference(&before.seen);
         let seen = tracked.seen.iter().chain(new).copied().collect();
         self.put(&name, &Tracked { seen, ..tracked.clone() })
     }

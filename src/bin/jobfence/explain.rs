@@ -107,11 +107,11 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     job.facts.gpus = gpus::with_numbers(numbers, &node_name(options), &places);
     let resolved = loaded.for_job(&job.facts)?;
     let config = &resolved.config;
-    let word = UserRequests { job: options.asked.read()?, step: Requests::default() };
+    let requests = UserRequests { job: options.asked.read()?, step: Requests::default() };
     let topology = || Topology::of_node(loaded.file.as_deref());
     // The name of the only step that has none, as Slurm has it.
     let has_tasks = options.step != "extern";
-    let (plan, mut errors) = policy::of_step(&resolved, &job.facts, &job.grant, &word, has_tasks, topology);
+    let (plan, mut errors) = policy::of_step(&resolved, &job.facts, &job.grant, &requests, has_tasks, topology);
     let uid = job.facts.uid.known().copied().unwrap_or_else(|| nix::unistd::getuid().as_raw());
     let node = job.facts.node.known().cloned();
     let key = JobKey {
@@ -135,7 +135,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     };
     let theirs = slurm.as_ref().and_then(Slurm::swap_in_words);
     let whose = |hierarchy: &Hierarchy| is_overlay(hierarchy).then_some(&SLURM as &'static dyn Scheduler);
-    let (lines, more) = lines_of(&host, config, &word.controllers(), &key, &plan, whose, theirs.is_some())?;
+    let (lines, more) = lines_of(&host, config, &requests.controllers(), &key, &plan, whose, theirs.is_some())?;
     errors.extend(more);
     for note in &present.notes {
         println!("{note}");
@@ -146,7 +146,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
         for text in in_words(line, found.as_deref()) {
             println!("{:6} {text}", line.level.to_string());
         }
-        println!("       {} by {}", line.limit, reasons(line, &resolved, &word));
+        println!("       {} by {}", line.limit, reasons(line, &resolved, &requests));
     }
     let in_memory = host.layout.with_controller("memory");
     if let Some(theirs) = theirs.filter(|_| plan.step.swap_yields && in_memory.is_some_and(is_overlay)) {
@@ -155,7 +155,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
             setting("ConstrainSwapSpace", &resolved)
         );
     }
-    if let Some(why) = plan.step.devices.as_ref().and_then(Devices::gpus_withheld) {
+    if let Some(why) = plan.step.devices.as_ref().and_then(Devices::why_no_gpus) {
         println!("\nnone of its GPUs is allowed, since it is not certain which devices they are: {why}");
     }
     let mut failed = false;
@@ -298,7 +298,7 @@ fn in_words(line: &LimitLine, found: Option<&Path>) -> Vec<String> {
 }
 
 /// The keys behind a limit, with their values and places; and what its user has asked for.
-fn reasons(line: &LimitLine, resolved: &Resolved, word: &UserRequests) -> String {
+fn reasons(line: &LimitLine, resolved: &Resolved, requests: &UserRequests) -> String {
     let counts = |name: &&&'static str| match line.level {
         // What the administrator names there has nothing to do with the job's grant.
         Level::User | Level::Task => name.ends_with(&format!("Per{}", in_key(line.level))) || OF_ALL.contains(name),
@@ -307,7 +307,7 @@ fn reasons(line: &LimitLine, resolved: &Resolved, word: &UserRequests) -> String
     let keys = line.keys.iter().filter(counts).map(|name| setting(name, resolved)).filter(|text| !text.is_empty());
     let asked = REQUESTS.iter().filter(|request| request.limit == line.limit);
     let asked =
-        asked.filter_map(|request| Some(format!("--{}={} (the user)", request.name, request.value(&word.job)?)));
+        asked.filter_map(|request| Some(format!("--{}={} (the user)", request.name, request.value(&requests.job)?)));
     let all: Vec<String> = keys.chain(asked).collect();
     all.join(", ")
 }

@@ -255,7 +255,7 @@ fn answered<T>(answer: Answer<T>, done: impl FnOnce(T)) -> Result<ExitCode, Fail
 }
 
 fn tell(seen: &Seen) {
-    for sentence in &seen.told {
+    for sentence in &seen.sentences {
         eprintln!("jobfence: {sentence}");
     }
 }

@@ -37,8 +37,8 @@ impl InstalledLine {
     /// That of this command, or of this file.
     pub fn installed(template: Option<&Path>) -> Self {
         let program = std::env::current_exe().unwrap_or_default();
-        let beside = || program.ancestors().nth(2).unwrap_or(Path::new("/usr")).join(TEMPLATE);
-        let template = template.map_or_else(beside, |file| std::path::absolute(file).unwrap_or(file.to_owned()));
+        let sibling = || program.ancestors().nth(2).unwrap_or(Path::new("/usr")).join(TEMPLATE);
+        let template = template.map_or_else(sibling, |file| std::path::absolute(file).unwrap_or(file.to_owned()));
         let text = fs::read_to_string(&template).unwrap_or_default();
         let mut words = words(&text).unwrap_or_default().into_iter();
         let plugin = words.next().map(PathBuf::from);
@@ -194,9 +194,9 @@ fn put(file: &Path, text: &[u8]) -> Result<(), Failure> {
     let file = &fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     // Of its own name, and of one that `include plugstack.conf.d/*` does not match.
     let name = format!(".{}.{}.new", file.file_name().unwrap_or_default().display(), std::process::id());
-    let beside = file.with_file_name(name);
+    let sibling = file.with_file_name(name);
     let write = || {
-        let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&sibling)?;
         new.write_all(text)?;
         match fs::metadata(file) {
             Ok(before) => {
@@ -206,11 +206,11 @@ fn put(file: &Path, text: &[u8]) -> Result<(), Failure> {
             Err(_) => new.set_permissions(Permissions::from_mode(0o644))?,
         }
         new.sync_all()?;
-        fs::rename(&beside, file)?;
+        fs::rename(&sibling, file)?;
         File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
     };
     Ok(write().map_err(|error| {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&sibling);
         at("write", file)(error)
     })?)
 }

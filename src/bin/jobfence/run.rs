@@ -55,7 +55,7 @@ pub fn run(options: &RunOptions) -> Result<ExitCode, Failure> {
         command: options.command.clone(),
     };
     let ended = run::run(&config, &request)?;
-    for sentence in &ended.told {
+    for sentence in &ended.sentences {
         eprintln!("jobfence: {sentence}");
     }
     // The command's end is what the caller asked about: this does not change the exit status.

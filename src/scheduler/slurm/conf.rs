@@ -16,9 +16,9 @@ const SLURM_CONF: [&str; 3] = ["/etc/slurm/slurm.conf", "/usr/local/etc/slurm.co
 /// usually is; `None` where there is none.
 pub fn find(ours: Option<&Path>) -> Option<PathBuf> {
     let named = std::env::var_os("SLURM_CONF").map(PathBuf::from);
-    let beside = ours.map(|ours| ours.with_file_name("slurm.conf"));
+    let sibling = ours.map(|ours| ours.with_file_name("slurm.conf"));
     let known = SLURM_CONF.iter().map(PathBuf::from);
-    named.into_iter().chain(beside).chain(known).find(|file| file.is_file())
+    named.into_iter().chain(sibling).chain(known).find(|file| file.is_file())
 }
 
 /// The files that a pattern with at most one `*`, in its last component, stands for, in their order.

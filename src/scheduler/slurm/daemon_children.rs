@@ -209,7 +209,8 @@ pub fn sweep(host: &Host, of_living: &BTreeSet<Owner>, unseen: &mut Vec<Error>, 
             {
                 continue;
             }
-            let mark = own::there(process::environment(&host.proc, pid, tracked::VARIABLE, deadline), unseen).flatten();
+            let mark = own::found_or_noted(process::environment(&host.proc, pid, tracked::VARIABLE, deadline), unseen)
+                .flatten();
             let owner = mark.and_then(|mark| tracked::marked(&mark, &host.boot_id));
             if let Some(owner) = owner
                 && !owner.is_alive(&host.proc)?
@@ -228,7 +229,7 @@ fn in_places(host: &Host, unseen: &mut Vec<Error>) -> Vec<i32> {
     let mut found = Vec::new();
     for hierarchy in host.layout.hierarchies.iter().filter(|h| h.version == Version::V2 || h.name.is_some()) {
         let mut units = Vec::new();
-        if let Some(root) = own::there(hierarchy.open(), unseen) {
+        if let Some(root) = own::found_or_noted(hierarchy.open(), unseen) {
             units::find_units(&root, is_unit, units::SLICES, &mut units, unseen);
         }
         for unit in units {
@@ -242,7 +243,7 @@ fn in_places(host: &Host, unseen: &mut Vec<Error>) -> Vec<i32> {
 const DEEPEST: u32 = 3;
 
 fn add_pids(dir: &Dir, deeper: u32, found: &mut Vec<i32>, unseen: &mut Vec<Error>) {
-    found.extend(own::there(pids(dir), unseen).unwrap_or_default());
+    found.extend(own::found_or_noted(pids(dir), unseen).unwrap_or_default());
     if deeper == 0 {
         return;
     }

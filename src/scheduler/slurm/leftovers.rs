@@ -18,7 +18,7 @@ use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
-use crate::fence::own::{self, child, children, is_in_use, is_inhabited, there};
+use crate::fence::own::{self, child, children, found_or_noted, is_in_use, is_inhabited};
 use crate::host::Host;
 use crate::record::Record;
 use crate::scheduler::{IsWanted, LeftBehind, LeftShell, LeftStep, Titled};
@@ -69,18 +69,18 @@ pub fn find(host: &Host, near: Option<&Membership>, is_wanted: IsWanted<'_>) -> 
     // In some hierarchies the daemon is in its job's directory, and in others Slurm makes one only for its tasks.
     if near.is_none_or(|daemon| v1.clone().any(|hierarchy| placement::of(daemon, hierarchy).is_some())) {
         for hierarchy in v1 {
-            if let Some(root) = there(hierarchy.open(), &mut found.unseen) {
+            if let Some(root) = found_or_noted(hierarchy.open(), &mut found.unseen) {
                 find_in_v1(hierarchy, &root, None, is_wanted, &mut found);
             }
         }
     }
     let Some(unified) = host.layout.unified() else { return found };
-    let Some(root) = there(unified.open(), &mut found.unseen) else { return found };
+    let Some(root) = found_or_noted(unified.open(), &mut found.unseen) else { return found };
     let mut scopes = Vec::new();
     match near {
         Some(daemon) => {
             let scope = scope_of(daemon, unified).map(|scope| root.child(scope));
-            scopes.extend(scope.and_then(|scope| there(scope, &mut found.unseen)));
+            scopes.extend(scope.and_then(|scope| found_or_noted(scope, &mut found.unseen)));
         }
         None => find_units(&root, is_scope, SLICES, &mut scopes, &mut found.unseen),
     }
@@ -111,7 +111,7 @@ pub fn find_at(host: &Host, path: &Path, is_wanted: IsWanted<'_>, found: &mut Le
         Some((hierarchy, below.split('/').collect::<Vec<_>>()))
     });
     let Some((hierarchy, names)) = around.min_by_key(|(_, names)| names.len()) else { return };
-    let Some(root) = there(hierarchy.open(), &mut found.unseen) else { return };
+    let Some(root) = found_or_noted(hierarchy.open(), &mut found.unseen) else { return };
     match (hierarchy.version, names.as_slice()) {
         (Version::V1, [top, user, job, step]) => {
             find_in_v1(hierarchy, &root, Some([top, user, job, step]), is_wanted, found);
@@ -202,8 +202,8 @@ fn find_in_v1(
 
 /// The mark of a directory, and whether it says that this is wanted.
 fn marked(dir: &Dir, is_wanted: IsWanted<'_>, unseen: &mut Vec<Error>) -> Option<(String, bool)> {
-    let text = there(mark::get(dir), unseen)??;
-    let is_wanted = there(is_wanted(&text), unseen)??;
+    let text = found_or_noted(mark::get(dir), unseen)??;
+    let is_wanted = found_or_noted(is_wanted(&text), unseen)??;
     Some((text, is_wanted))
 }
 
@@ -211,7 +211,7 @@ fn add(found: &mut LeftBehind, step: &Dir, is_wanted: IsWanted<'_>, marked_as: i
     match marked(step, is_wanted, &mut found.unseen) {
         Some((text, true)) => {
             let step = Record::parse(&text).and_then(marked_as);
-            let step = there(step, &mut found.unseen);
+            let step = found_or_noted(step, &mut found.unseen);
             found.marked.extend(step.map(|step| Box::new(step) as Box<dyn LeftStep>));
         }
         Some((text, false)) => found.others.push((text, step.path().to_owned())),
@@ -227,7 +227,7 @@ fn add_shell(
 ) {
     let Some((text, true)) = marked(dir, is_wanted, &mut found.unseen) else { return };
     let shell = Record::parse(&text).and_then(|record| dirs().map(|(root, dirs)| Shell { record, root, dirs }));
-    let shell = there(shell, &mut found.unseen);
+    let shell = found_or_noted(shell, &mut found.unseen);
     found.shells.extend(shell.map(|shell| Box::new(shell) as Box<dyn LeftShell>));
 }
 
@@ -358,14 +358,14 @@ impl Marked {
         }
         let Some(dir) = is_there(step.child("slurm"))? else { return Ok(true) };
         // What TaskEpilog= has left beside the daemon, each by its handle: where another daemon comes is no place for cgroup.kill.
-        let mut beside = Vec::new();
+        let mut in_step = Vec::new();
         for pid in own::pids_below(&dir, deadline)?.into_iter().filter(|pid| *pid > 1) {
-            beside.extend(process::of(&host.proc, pid)?.map(|process| process.id));
+            in_step.extend(process::of(&host.proc, pid)?.map(|process| process.id));
         }
-        if !beside.is_empty() && !self.is_free(host, step)? {
+        if !in_step.is_empty() && !self.is_free(host, step)? {
             return Ok(false);
         }
-        for id in beside {
+        for id in in_step {
             if !is_step_daemon(&host.proc, id.pid)
                 && let Some(handle) = process::ProcessHandle::open(&host.proc, id)?
             {

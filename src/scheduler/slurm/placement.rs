@@ -156,8 +156,8 @@ pub fn present(
                 else {
                     continue;
                 };
-                let there = child(&user, &job, unseen);
-                found.extend(there.map(|job| PresentJob { user: Some(user.path().to_path_buf()), job, dirs }));
+                let job_dir = child(&user, &job, unseen);
+                found.extend(job_dir.map(|job| PresentJob { user: Some(user.path().to_path_buf()), job, dirs }));
             }
         }
         Version::V2 => {

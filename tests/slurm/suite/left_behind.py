@@ -16,7 +16,7 @@ from ..harness import (
     expect_not_started, fenced, fences_well, kill_daemons, logged, nobody_looks, pid_from,
 )
 from ..sites import PATH, die_with_parent, until
-from .beside_systemd import SCOPE, only_beside_systemd, systemctl
+from .with_systemd import SCOPE, only_with_systemd, systemctl
 from .failure import failing, makes_ours_first
 
 STUCK = Path(__file__).resolve().parents[1] / "stuck.py"
@@ -333,7 +333,7 @@ def run_is_full(site):
 @case
 def scope_is_stopped(site):
     """systemd ends all jobs in the scope: that is what was asked for. Nothing is left, and the next job is fenced."""
-    only_beside_systemd(site)
+    only_with_systemd(site)
     user = site.users[0]
     jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
     if fenced(site, jobid).slurms:

@@ -70,15 +70,15 @@ pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -
 
 /// The line by which sessions are fenced, with this configuration: the file that Slurm loads, with the same arguments.
 pub fn of_pam(configured: &Configured, found: Option<&(PathBuf, PlugstackLookup)>) -> String {
-    let beside = || {
+    let default_plugin = || {
         let program = std::env::current_exe().unwrap_or_default();
         let found = program.ancestors().nth(2).map(|prefix| prefix.join("lib/slurm/libjobfence.so"));
         found.filter(|file| file.is_file()).unwrap_or_else(|| PathBuf::from("/usr/lib/slurm/libjobfence.so"))
     };
     let (file, mut arguments) = match of(found) {
         Some(line) if line.plugin.starts_with('/') => (PathBuf::from(&line.plugin), line.arguments.clone()),
-        Some(line) => (beside(), line.arguments.clone()),
-        None => (beside(), Vec::new()),
+        Some(line) => (default_plugin(), line.arguments.clone()),
+        None => (default_plugin(), Vec::new()),
     };
     if let Some(config) = &configured.config {
         let config = std::path::absolute(config).unwrap_or_else(|_| config.clone());

@@ -133,18 +133,18 @@ const HINT: &CStr = c"JOBFENCE_THREADS";
 
 /// Of an environment, by which `get` finds a variable's value, the variables that we have told another step. Not among them is
 /// what its user has set instead, nor the mark.
-fn told_before(get: impl Fn(&CStr) -> Option<String>) -> Vec<&'static CStr> {
+fn set_before(get: impl Fn(&CStr) -> Option<String>) -> Vec<&'static CStr> {
     let hint = get(HINT);
     let hints = THREADS.into_iter().filter(|name| hint.is_some() && get(name) == hint);
-    let told = VARIABLES.iter().map(|variable| variable.name).chain([CGROUP, HINT]);
-    hints.chain(told.filter(|name| get(name).is_some())).collect()
+    let variables = VARIABLES.iter().map(|variable| variable.name).chain([CGROUP, HINT]);
+    hints.chain(variables.filter(|name| get(name).is_some())).collect()
 }
 
 /// In slurmstepd, before anything is told: takes out what the step has inherited of what another was told, and whose step that was.
 /// Without a fence nothing is told in its place.
 pub fn forget(spank: &Spank) {
     // One that is too long is none of ours.
-    told_before(|name| spank.getenv(name).ok().flatten()).into_iter().for_each(|name| spank.unsetenv(name));
+    set_before(|name| spank.getenv(name).ok().flatten()).into_iter().for_each(|name| spank.unsetenv(name));
     spank.unsetenv(STEP);
 }
 
@@ -154,7 +154,7 @@ pub fn forget(spank: &Spank) {
 pub fn hand_nothing_on() {
     let get = |name: &CStr| std::env::var(name.to_str().ok()?).ok();
     let is_sbatch = std::env::current_exe().is_ok_and(|program| program.ends_with("sbatch"));
-    for name in told_before(get).into_iter().chain([STEP].into_iter().filter(|_| is_sbatch)) {
+    for name in set_before(get).into_iter().chain([STEP].into_iter().filter(|_| is_sbatch)) {
         let Ok(name) = name.to_str() else { continue };
         // SAFETY: This is the command's first thread, which has itself just set variables, and will set more (`setenvf`). Only 26.05
         // has others by now (its connection manager); unsetenv(3) frees and moves no string, so one that looks for a
@@ -220,12 +220,12 @@ mod tests {
                 let found = environment.iter().find(|(key, _)| name.to_str() == Ok(key));
                 found.map(|(_, value)| (*value).to_owned())
             };
-            let mut names: Vec<&str> = told_before(get).into_iter().map(|name| name.to_str().unwrap()).collect();
+            let mut names: Vec<&str> = set_before(get).into_iter().map(|name| name.to_str().unwrap()).collect();
             names.sort_unstable();
             names
         };
-        let told = [("JOBFENCE_CGROUP", "/x"), ("JOBFENCE_CPUS", "1"), ("JOBFENCE_STEP", "b/1/2")];
-        assert_eq!(taken(&told), ["JOBFENCE_CGROUP", "JOBFENCE_CPUS"]);
+        let variables = [("JOBFENCE_CGROUP", "/x"), ("JOBFENCE_CPUS", "1"), ("JOBFENCE_STEP", "b/1/2")];
+        assert_eq!(taken(&variables), ["JOBFENCE_CGROUP", "JOBFENCE_CPUS"]);
         let theirs = [("OMP_NUM_THREADS", "1"), ("JOBFENCE_MINE", "1"), ("SLURM_SPANK_JOBFENCE_CPU_LIMIT", "1")];
         assert!(taken(&theirs).is_empty());
         let changed = [("JOBFENCE_THREADS", "1"), ("OMP_NUM_THREADS", "7"), ("MKL_NUM_THREADS", "1")];

@@ -120,20 +120,20 @@ pub fn tell_job(spank: &Spank) {
 }
 
 /// In slurmstepd: what was asked for the job and for the step. The first thing that is wrong in any of it is an error.
-pub fn word(spank: &Spank) -> Result<UserRequests> {
+pub fn requests(spank: &Spank) -> Result<UserRequests> {
     let given = given();
     if let Some(error) = &given.error {
         return Err(error.clone());
     }
-    let mut word = UserRequests { job: Requests::default(), step: given.requests.clone() };
+    let mut requests = UserRequests { job: Requests::default(), step: given.requests.clone() };
     for request in REQUESTS {
         let name = format!("SLURM_SPANK_{}", variable(request));
         let c_name = CString::new(name.as_str()).map_err(|_| Error::new("a variable's name with a NUL"))?;
         if let Some(value) = spank.getenv(&c_name).map_err(|error| error.hint(request.for_example()))? {
-            request.read(&name, value.as_bytes(), &mut word.job)?;
+            request.read(&name, value.as_bytes(), &mut requests.job)?;
         }
     }
-    Ok(word)
+    Ok(requests)
 }
 
 /// `JOBFENCE_CPU_LIMIT`

@@ -17,7 +17,7 @@ use crate::fence::Fence;
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{Grant, JobKey};
-use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Told};
+use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported};
 use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::record::tracked::{self, Tracker};
@@ -57,7 +57,7 @@ enum StepState {
 struct Fenced {
     /// The step daemon; with contain_spank some callbacks run in a child of it.
     daemon: Pid,
-    outside: UnfencedProcesses,
+    unfenced_processes: UnfencedProcesses,
     fence: Fence,
     plan: Plan,
     /// What the job's user asks for.
@@ -71,7 +71,7 @@ struct Fenced {
     /// What a dead step daemon left did not go when this step began.
     leftovers: bool,
     /// What the user knows of it.
-    told: Told,
+    reported: Reported,
     /// The tasks that are in it.
     attached: Vec<i32>,
     /// How many of them have ended.
@@ -82,7 +82,7 @@ struct Fenced {
 
 /// A step without a fence, whose processes are tracked as well as can be.
 struct Unfenced {
-    outside: UnfencedProcesses,
+    unfenced_processes: UnfencedProcesses,
     host: Host,
     config: Config,
     key: JobKey,
@@ -147,7 +147,7 @@ impl Unfenced {
         let tracker = Tracker::begin(&host, &config.run_dir, &key);
         spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, Owner::this(&host.proc)?))?;
         let place = Membership::read(&host.proc, Pid::this().as_raw())?;
-        Ok(Self { outside: UnfencedProcesses::of_all(place, tracker), host, config, key })
+        Ok(Self { unfenced_processes: UnfencedProcesses::of_all(place, tracker), host, config, key })
     }
 }
 
@@ -158,7 +158,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         true => Grant { unallocated: true, ..Grant::default() },
         false => grant::of_step(spank, *kind, facts.cpus)?,
     };
-    let requests = match options::word(spank) {
+    let requests = match options::requests(spank) {
         Ok(mut requests) => {
             if requests.names_paths() {
                 let gid = spank.u32(spank_item::S_JOB_GID)?;
@@ -190,7 +190,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
     let Job { host, id, .. } = job;
     Ok(Fenced {
         daemon: Pid::this(),
-        outside: UnfencedProcesses::new(daemon),
+        unfenced_processes: UnfencedProcesses::new(daemon),
         fence,
         plan,
         requests,
@@ -199,7 +199,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         note: note.map(|note| (id, note)),
         kernel_log: kernel_log.ok(),
         leftovers,
-        told: Told::default(),
+        reported: Reported::default(),
         attached: Vec::new(),
         exited: 0,
         ended: false,
@@ -267,8 +267,8 @@ pub fn attach(spank: &Spank) {
     let failure = match step.as_deref_mut() {
         Some(StepState::Off | StepState::Refused { .. }) => return,
         Some(StepState::Unfenced(unfenced)) => {
-            let Unfenced { outside, host, config, key } = &mut **unfenced;
-            return outside.add(host, config, key, pid);
+            let Unfenced { unfenced_processes, host, config, key } = &mut **unfenced;
+            return unfenced_processes.add(host, config, key, pid);
         }
         Some(StepState::Fenced(fenced)) if fenced.ended => return waiting_tasks::end(Some(&fenced.host.proc), &[pid]),
         Some(StepState::Fenced(fenced)) if fenced.attached.contains(&pid) => return,
@@ -281,7 +281,7 @@ pub fn attach(spank: &Spank) {
                 }
                 fenced.attached.push(pid);
                 if fenced.fence.has_overlay() {
-                    fenced.outside.task_attached(&fenced.host);
+                    fenced.unfenced_processes.task_attached(&fenced.host);
                 }
                 return;
             }
@@ -293,8 +293,8 @@ pub fn attach(spank: &Spank) {
             Err(error) if error.is_bearable(fenced.config.on_error.general()) => {
                 let by = OnErrors::softened_by(fenced.config.mode);
                 log::error!("task {pid} runs WITHOUT a fence ({by}): {error}");
-                let Fenced { outside, host, config, fence, .. } = &mut **fenced;
-                return outside.add(host, config, fence.key(), pid);
+                let Fenced { unfenced_processes, host, config, fence, .. } = &mut **fenced;
+                return unfenced_processes.add(host, config, fence.key(), pid);
             }
             Err(error) => {
                 fenced.ended = true;
@@ -372,20 +372,20 @@ pub fn task_ended(spank: &Spank) {
     let fenced = match step.as_deref_mut() {
         Some(StepState::Fenced(fenced)) => fenced,
         Some(StepState::Unfenced(unfenced)) => {
-            let Unfenced { outside, host, .. } = &mut **unfenced;
-            return outside.task_ended(host);
+            let Unfenced { unfenced_processes, host, .. } = &mut **unfenced;
+            return unfenced_processes.task_ended(host);
         }
         _ => return,
     };
-    fenced.outside.task_ended(&fenced.host);
+    fenced.unfenced_processes.task_ended(&fenced.host);
     fenced.fence.take_usage();
     tell_what_happened(fenced);
     fenced.exited = fenced.exited.saturating_add(1);
     let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
     // While others run, what another plugin has started for the step is of use to them.
     if !tasks.as_ref().is_ok_and(|tasks| fenced.exited < *tasks) {
-        let Fenced { outside, host, config, fence, .. } = &mut **fenced;
-        outside.end_after_tasks(host, config, fence.key());
+        let Fenced { unfenced_processes, host, config, fence, .. } = &mut **fenced;
+        unfenced_processes.end_after_tasks(host, config, fence.key());
     }
     if tasks.is_ok_and(|tasks| fenced.exited == tasks) {
         let deadline = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
@@ -396,11 +396,11 @@ pub fn task_ended(spank: &Spank) {
 }
 
 fn tell_what_happened(fenced: &mut Fenced) {
-    let Fenced { fence, config, requests, kernel_log, told, .. } = fenced;
+    let Fenced { fence, config, requests, kernel_log, reported, .. } = fenced;
     let asked = requests.processes().filter(|asked| config.max_processes.is_none_or(|site| site > *asked));
     let asked = asked.map(|most| AskedProcesses { most, option: "--pids-max" });
     let sentences;
-    (sentences, *told) = launch::tell(fence, kernel_log.as_ref(), asked, *told);
+    (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported);
     sentences.iter().for_each(|sentence| tell_user(sentence));
 }
 
@@ -411,8 +411,8 @@ pub fn end() {
         StepState::Fenced(fenced) => fenced,
         StepState::Unfenced(mut unfenced) => {
             let deadline = Instant::now() + unfenced.config.cleanup_timeout;
-            let Unfenced { outside, host, config, key } = &mut *unfenced;
-            return outside.end(host, config, key, deadline);
+            let Unfenced { unfenced_processes, host, config, key } = &mut *unfenced;
+            return unfenced_processes.end(host, config, key, deadline);
         }
         StepState::New | StepState::Off | StepState::Refused { .. } | StepState::Ended => return,
     };
@@ -422,8 +422,8 @@ pub fn end() {
     if let Some(remains) = launch::end::close(&mut fenced.fence, deadline, |error| rights.take_back(error)) {
         log::error!("{remains}");
     }
-    let Fenced { outside, host, config, fence, .. } = &mut *fenced;
-    outside.end(host, config, fence.key(), deadline);
+    let Fenced { unfenced_processes, host, config, fence, .. } = &mut *fenced;
+    unfenced_processes.end(host, config, fence.key(), deadline);
     if let Some((id, seen)) = &fenced.note {
         let forgotten = JobRecords::existing(&fenced.config.run_dir)
             .and_then(|records| records.map_or(Ok(()), |records| records.forget_this(id, seen)));
@@ -434,7 +434,7 @@ pub fn end() {
     // A launch cannot wait for long, and the node's next may be hours away. What has failed once was said then.
     if fenced.leftovers
         && Instant::now() + janitor::PATIENCE_AT_LAUNCH + janitor::PATIENCE_WITH_MANY < deadline
-        && let Some(place) = fenced.outside.place()
+        && let Some(place) = fenced.unfenced_processes.place()
         && let who = janitor::Who::Launch(janitor::Launch { daemon: place, key: Some(fenced.fence.key()), all: true })
         && let Ok(reaped) =
             janitor::reap(&fenced.host, &fenced.config, ALL, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH)

@@ -16,13 +16,13 @@ from .newer import since
 from .placement import tracked_by_cgroup
 
 
-def only_beside_systemd(site):
+def only_with_systemd(site):
     if not isinstance(site, InstalledSite) or not Path("/run/systemd/system").is_dir():
         raise Skip("only beside systemd")
 
 
 def unchanged_by(site, *command):
-    only_beside_systemd(site)
+    only_with_systemd(site)
     jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=200")
     group = fenced(site, jobid)
     members = group.members()
@@ -64,7 +64,7 @@ def service_restart(site):
 @case
 def dollars_are_not_expanded(site):
     """systemd-run expands $ in what it starts in a scope (262 does, 257 not yet): our own options do not pass by there."""
-    only_beside_systemd(site)
+    only_with_systemd(site)
     name = f"jobfencetest{os.getpid()}"
     config = site.home / "a$$b ${HOME} $HOME.conf"
     config.write_text(f"CgroupBase={name}.slice/{name}.scope\n")
@@ -119,7 +119,7 @@ def refused_and_named(site, parts):
 @case
 def controller_not_handed_down(site):
     """A slice that takes the memory controller away: who does, and which line it is, stands in every message."""
-    only_beside_systemd(site)
+    only_with_systemd(site)
     if not kernel.has_v2_controllers():
         raise Skip("cgroup v1 has no controllers to hand down")
     user = site.users[0]
@@ -169,7 +169,7 @@ def slice_without(controller, slurms):
 @case
 def controller_not_handed_to_slurm(site):
     """The same for a controller that Slurm does without, above the scope that is Slurm's."""
-    only_beside_systemd(site)
+    only_with_systemd(site)
     if not tracked_by_cgroup(site):
         raise Skip("the limits are not in Slurm's own scope here")
     # Before, Slurm itself takes its other controllers for missing, too.
@@ -193,7 +193,7 @@ def controller_not_handed_to_slurm(site):
 @case
 def needs_no_scope(site):
     """Where every directory is Slurm's, jobs are fenced without jobfence.service."""
-    only_beside_systemd(site)
+    only_with_systemd(site)
     if not tracked_by_cgroup(site):
         raise Skip("jobfence has directories of its own here")
     with without_scope(site):
