@@ -58,20 +58,23 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
             .any(|level| level.whose == Level::Step && level.holds(kill.limit_at.as_deref().unwrap_or_default()))
     };
     if level.is_none() && kill.is_some_and(in_step) {
-        return format!("{key}: {victim} was killed: its task reached its own memory limit. Use less in each task.");
+        return format!(
+            "{key}: {victim} was killed: one task reached the memory limit of a task. Use less memory in \
+            each task."
+        );
     }
     let Some(level) = level else {
         return format!(
-            "{key}: {victim} was killed: the node ran out of memory outside of this job. Only your administrator \
-             can mend that."
+            "{key}: {victim} was killed: the node ran out of memory, not this job. Tell your \
+             administrator."
         );
     };
     let limit = level.limit.map_or_else(String::new, |limit| format!(" of {}", mebibytes(limit)));
     let peak = level.peak.map_or_else(String::new, |peak| format!(" (peak use {})", mebibytes(peak)));
     if level.whose == Level::User {
         return format!(
-            "{key}: {victim} was killed: all your jobs on this node together reached their memory limit{limit}{peak}. Use \
-             less, or run fewer at once."
+            "{key}: {victim} was killed: your jobs on this node together reached their memory limit{limit}{peak}. Run \
+             fewer at once, or use less."
         );
     }
     format!(
@@ -91,7 +94,7 @@ pub fn too_many_processes(
     of_task: Option<u64>,
     asked: Option<&str>,
 ) -> String {
-    let times = if refused == 1 { "once".to_owned() } else { format!("{refused} times") };
+    let times = if refused == 1 { String::new() } else { format!(" ({refused} times)") };
     let job = of_job.map(|limit| (format!("the job may have {limit} at once on this node"), "MaxProcesses"));
     let task = of_task.map(|limit| (format!("each of its tasks may have {limit}"), "MaxProcessesPerTask"));
     let (limits, keys): (Vec<_>, Vec<_>) = job.into_iter().chain(task).unzip();
@@ -99,7 +102,7 @@ pub fn too_many_processes(
         Some(option) if of_task.is_none() => format!("Start fewer, or ask for more with {option}"),
         _ => format!("Start fewer; only your administrator can allow more ({})", keys.join(", ")),
     };
-    format!("{key}: {times} no further process or thread could be started: {}. {remedy}.", limits.join(", and "))
+    format!("{key}: could not start a process or thread{times}: {}. {remedy}.", limits.join(", and "))
 }
 
 #[cfg(test)]
@@ -124,7 +127,7 @@ mod tests {
     #[test]
     fn forks_are_refused_by_the_limits_that_there_are() {
         let said = |job, task| too_many_processes(&key(), 2, job, task, None);
-        let begin = "job 5 step batch: 2 times no further process or thread could be started:";
+        let begin = "job 5 step batch: could not start a process or thread (2 times):";
         let end = "Start fewer; only your administrator can allow more";
         assert_eq!(
             said(Some(60), None),
@@ -180,7 +183,7 @@ mod tests {
         assert!(unknown.contains("a process was killed: the job reached"), "{unknown}");
         let task = OomKill { limit_at: Some("/jobfence/uid_1/job_5/step_batch/task_0".into()), ..kill.clone() };
         let said = out_of_memory(&key(), Some(&task), &levels());
-        assert!(said.contains("its task reached its own memory limit"), "{said}");
+        assert!(said.contains("one task reached the memory limit of a task"), "{said}");
         let of_node = OomKill { limit_at: None, ..kill };
         assert!(out_of_memory(&key(), Some(&of_node), &levels()).contains("the node ran out of memory"));
     }

@@ -26,7 +26,7 @@ const MAX_SHOWN: usize = 60;
 /// on which a step does not end (`UnkillableStepTimeout`): nobody should be able to have that for the asking.
 const LEAST_RATE: fn(Rate) -> u64 = |rate| if rate.counts_bytes() { 1 << 20 } else { 100 };
 const TOO_SLOW: &str =
-    "at least 1M of bytes, or 100 operations, in a second, since who waits for less cannot be killed";
+    "at least 1M bytes or 100 operations in a second, since a process that waits for less cannot be killed";
 
 const TOO_LONG: &str = "at most 1023 bytes, with a blank behind each comma and semicolon";
 

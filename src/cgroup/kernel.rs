@@ -143,13 +143,13 @@ impl LoadedScheduler {
         let error = Error::new(format!("the CPU quota is not kept by Linux now: {self}"));
         if release.is_some_and(|release| release < TELLS_QUOTAS) {
             return error.hint(
-                "before Linux 6.17 no such scheduler hears of quotas: end it (systemctl stop scx.service, or its loader), or let \
-                 jobs run all the same with OnError=fail,cpu:warn",
+                "before Linux 6.17 the kernel tells no such scheduler of quotas: end it (systemctl stop scx.service, \
+                 or its loader), or let jobs run without the quota (OnError=fail,cpu:warn)",
             );
         }
         error.hint(
-            "whether it keeps quotas is its own affair: if it does, OnError=fail,cpu:warn lets jobs run; otherwise end it (systemctl \
-             stop scx.service, or its loader)",
+            "only the scheduler itself knows whether it keeps quotas: if it does, OnError=fail,cpu:warn lets jobs \
+             run; otherwise end it (systemctl stop scx.service, or its loader)",
         )
     }
 }
@@ -242,9 +242,9 @@ mod tests {
         assert!(found.everybody && found.ignores_quota().is_some());
         assert!(found.to_string().contains("rusty_1.0") && !found.to_string().contains('\x1b'), "{found}");
         let old = found.error(Some((6, 12))).to_string();
-        assert!(old.contains("before Linux 6.17 no such scheduler hears of quotas"), "{old}");
+        assert!(old.contains("before Linux 6.17 the kernel tells no such scheduler of quotas"), "{old}");
         let new = found.error(Some((6, 17))).to_string();
-        assert!(new.contains("whether it keeps quotas is its own affair"), "{new}");
+        assert!(new.contains("only the scheduler itself knows whether it keeps quotas"), "{new}");
         let partial = LoadedScheduler::find(&sys("enabled", "0", Some("flash")).1).unwrap();
         assert_eq!(partial.ignores_quota(), None);
         assert!(partial.to_string().contains("SCHED_EXT"), "{partial}");

@@ -145,7 +145,7 @@ pub fn answer(loaded: Result<Loaded, LoadError>, request: &AdoptRequest) -> Answ
 
 /// That a session goes on without a fence, as a step that cannot be fenced does; and why.
 pub fn goes_on_without(why: &NotFenced, by: &str) -> String {
-    format!("{why}; this session is not fenced ({by})")
+    format!("this session is not fenced ({by}): {why}")
 }
 
 /// Moves a process into the extern step of its user's job on this node.
@@ -160,7 +160,7 @@ pub fn adopt(host: &Host, config: &Config, request: &AdoptRequest) -> Result<Ado
         },
     };
     let caller = request.pam.as_ref().map(|pam| pam.caller);
-    let pid = request.pid.or(caller).ok_or_else(|| Error::new("say which process: --pid PID"))?;
+    let pid = request.pid.or(caller).ok_or_else(|| Error::new("no process is named: use --pid PID"))?;
     let process = Adoptee::open(&host.proc, pid)?;
     let uid = process.user(becomes, caller)?;
 
@@ -189,8 +189,8 @@ fn no_job(uid: u32, request: &AdoptRequest) -> Error {
     };
     let what = request.job.map_or_else(|| "job".to_owned(), |job| format!("job {job}"));
     Error::new(format!("{who} no {what} with an extern step on this node")).hint(
-        "start one here first; where squeue shows one on this node, only the administrator can help (slurm.conf needs \
-               PrologFlags=Contain)",
+        "start a job on this node first; if squeue shows one here, ask the administrator (slurm.conf needs \
+         PrologFlags=Contain)",
     )
 }
 

@@ -471,7 +471,7 @@ pub fn is_exceeded(user: &Dir, version: Version, limits: &Limits) -> bool {
     let exceeded = is_new && limits::memory_in_use(user, version).is_some_and(|used| used > ram) && others_live(user);
     if exceeded {
         log::warn!(
-            "{}: its jobs use more memory than their user may have from now on, {}; it is limited when they do not",
+            "{}: the user's jobs use more memory than the new limit of {}; it is set when they use less",
             user.path().display(),
             mebibytes(ram)
         );
@@ -495,7 +495,7 @@ fn set_swap(dir: &Dir, version: Version, swap: SwapLimit) -> Result<()> {
     if limits::set_swap(dir, version, swap, is_limited)? || !has_swap() {
         return Ok(());
     }
-    Err(Error::new("this host has swap, but its kernel does not count whose it is; no limit of swap in")
+    Err(Error::new("this host has swap, but its kernel does not count swap by cgroup, so none can be limited in")
         .at(dir.path())
         .hint("boot with swapaccount=1, or set ConstrainSwapSpace=no"))
 }

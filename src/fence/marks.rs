@@ -20,7 +20,7 @@ impl Fence {
             let Tree::Overlay(overlay) = tree else { continue };
             let soon = Instant::now() + PATIENCE_WITH_OTHERS;
             if let Err(error) = overlay.end_earlier_run(host, self.claim.owner, soon) {
-                log::warn!("{}: what an earlier run has left stays: {error}", self.key);
+                log::warn!("{}: cannot remove what an earlier run of the step left: {error}", self.key);
             }
         }
     }
@@ -50,7 +50,7 @@ impl Fence {
             if matches!(overlay.locate(&self.key, &found), Ok(true)) {
                 let soon = Instant::now() + PATIENCE_WITH_OTHERS;
                 if let Err(error) = overlay.end_earlier_run(host, self.claim.owner, soon) {
-                    log::warn!("{}: what an earlier run has left stays: {error}", self.key);
+                    log::warn!("{}: cannot remove what an earlier run of the step left: {error}", self.key);
                 }
                 others.push(overlay);
             }

@@ -175,7 +175,10 @@ impl Tries {
         if self.again + self.removed <= 100 {
             return Ok(());
         }
-        Err(Error::new("a hundred times another step had the name of this one").value(key).hint("see 'jobfence reap'"))
+        Err(Error::new("another step had the name of this one a hundred times:").value(key).hint(
+            "run 'jobfence \
+            reap', which says why they stay",
+        ))
     }
 }
 

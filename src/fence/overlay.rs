@@ -317,7 +317,7 @@ pub fn check_daemon(hierarchy: &Hierarchy, key: &JobKey, daemon: &Membership, fo
     Err(Error::new("the step daemon is in another step's cgroup in")
         .at(&hierarchy.mount)
         .value(place)
-        .hint(format!("its {started} was started within a job, which is not to be touched: start it outside of one")))
+        .hint(format!("its {started} was started within a job: start it outside of one")))
 }
 
 /// Refuses directories that are not root's: somebody could have made them like the scheduler's, where he may make some, and have the

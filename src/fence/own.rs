@@ -73,9 +73,10 @@ pub fn make_dirs(
                     // Ours is missing, which has its own remedy.
                     return Err(error);
                 } else {
-                    return Err(
-                        error.hint("somebody removes the step's directories while they are made: see who else does so")
-                    );
+                    return Err(error.hint(
+                        "another program removes the step's directories while jobfence makes them: find \
+                            and stop it",
+                    ));
                 }
             }
             other => return other,
@@ -115,7 +116,12 @@ fn try_dirs(
                 // another slurmd's, which keeps its records elsewhere (in a container): it is not for us to kill. A cgroup
                 // that was ever killed is not used again (kernels before 7.3 kill what is born in it).
                 Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
-                    let stays = || error.clone().hint("processes live there, and no record says whose");
+                    let stays = || {
+                        error.clone().hint(
+                            "processes live there, and no record says to which step they \
+                        belong: end them if they belong to none",
+                        )
+                    };
                     if parent.child(name).is_ok_and(|dir| is_inhabited(&dir, Instant::now() + NOBODYS)) {
                         return Err(stays());
                     }
@@ -321,7 +327,7 @@ pub fn found_or_noted<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> 
 /// whether a step daemon of the step lives.
 pub fn remove_if_empty(host: &Host, found: &Unrecorded, is_served: impl FnOnce(&Record) -> Result<bool>) -> Result<()> {
     if !found.is_certain {
-        return Err(Error::new("whose these directories are cannot be seen"));
+        return Err(Error::new("it cannot be seen whose these directories are"));
     }
     // In a container, where nothing can be marked, another daemon may keep its records elsewhere.
     if is_served(&found.named(host))? {
@@ -336,7 +342,7 @@ pub fn remove_if_empty(host: &Host, found: &Unrecorded, is_served: impl FnOnce(&
             "processes live in a step's directory, and neither a record nor a mark says whose it is:",
         )
         .at(step.path())
-        .hint("end them if they are nobody's; then it is removed"));
+        .hint("end them if they belong to no job; jobfence then removes it"));
     }
     for tree in trees.iter().filter(whole) {
         let mut names = found.levels.iter().zip(&tree.dirs).rev();

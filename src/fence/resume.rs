@@ -56,7 +56,7 @@ impl Fence {
         let shared = record
             .shared
             .as_ref()
-            .ok_or_else(|| Error::new("the process that has opened this fence shares it with nobody:").value(&name))?;
+            .ok_or_else(|| Error::new("only the process that opened this fence may use it:").value(&name))?;
         if record.boot_id != host.boot_id {
             return Err(Error::new("the machine has booted since this fence was opened, and nothing is in it:")
                 .value(&name)
@@ -100,7 +100,7 @@ impl Fence {
         if is_whole && self.limits.plan.is_some() {
             return Ok(());
         }
-        Err(Error::new("this fence is not whole, since its opening or its closing has not come to an end:")
+        Err(Error::new("this fence is not whole, since its opening or closing was interrupted:")
             .value(&self.key)
             .hint("close it, and open it again"))
     }

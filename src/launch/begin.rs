@@ -63,7 +63,7 @@ impl Begin<'_> {
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
         let (plan, mut errors) = plan();
         if *requests != UserRequests::default() {
-            log::info!("{key}: its user asked for {requests}, which lowers what is higher");
+            log::info!("{key}: the user asked for {requests}; each limit above that is lowered to it");
         }
         let more = requests.controllers();
         let (holder, run) = holder.map_or((None, 0), |(holder, run)| (Some(holder), run));

@@ -20,7 +20,7 @@ pub fn close(fence: &mut Fence, deadline: Instant, mut again: impl FnMut(&Error)
         match fence.close(deadline) {
             Ok(()) => return None,
             Err(error) if again(&error) => {}
-            Err(error) => return Some(format!("{}: its directories remain for now: {error}", fence.key())),
+            Err(error) => return Some(format!("{}: cannot remove the step's directories yet: {error}", fence.key())),
         }
     }
 }

@@ -27,8 +27,8 @@ pub enum NotFenced {
     Asked(Error),
 }
 
-const NOT_YOURS: &str = "Only your administrator can mend that";
-const OTHERWISE: &str = "If that is refused, too, only your administrator can mend it";
+const NOT_YOURS: &str = "Only your administrator can fix that";
+const OTHERWISE: &str = "If that is refused too, only your administrator can fix it";
 
 impl NotFenced {
     /// Why there are no directories. Where the user has asked for what needs controllers that the site does not (`more` beside
@@ -106,10 +106,10 @@ mod tests {
         let sentence = |requests: &UserRequests, limit| {
             bear(&key, &config, requests, vec![(limit, Error::new("x"))]).map_err(|why| why.for_user()).unwrap_err()
         };
-        assert_eq!(sentence(&asked, Limit::Cpu), "x. Only your administrator can mend that");
+        assert_eq!(sentence(&asked, Limit::Cpu), "x. Only your administrator can fix that");
         assert_eq!(
             sentence(&asked, Limit::Processes),
-            "x. Try it without --pids-max. If that is refused, too, only your administrator can mend it"
+            "x. Try it without --pids-max. If that is refused too, only your administrator can fix it"
         );
         assert_eq!(NotFenced::Asked(Error::new("x; for example y")).for_user(), "x; for example y");
         assert_eq!(

@@ -72,8 +72,8 @@ fn of_kills(fence: &Fence, unsaid: u64, kernel_log: Option<&KernelLog>) -> Optio
 pub fn gpus_not_allowed(fence: &Fence) -> Option<String> {
     let why = fence.devices().and_then(Devices::why_no_gpus)?;
     Some(format!(
-        "{}: none of the job's GPUs is allowed, since it is not certain which devices they are: {why}; an administrator finds \
-         under GPUDevice in jobfence.conf(5) how they are named",
+        "{}: the job may use none of its GPUs, since jobfence is not certain which devices they are: {why}. Ask your \
+         administrator to set GPUDevice, see jobfence.conf(5)",
         fence.key()
     ))
 }

@@ -251,7 +251,7 @@ impl JobRecords {
             }
             unlink(&self.dir, &name)?;
         }
-        Err(Error::new("somebody else keeps writing the record of this job:").at(self.dir.path().join(name)))
+        Err(Error::new("another process keeps writing the record of this job:").at(self.dir.path().join(name)))
     }
 
     /// What is noted down of a job; `None`: nothing, or by another boot or a batch step that is dead. That was of an earlier run of

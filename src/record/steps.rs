@@ -94,7 +94,7 @@ impl Records {
     /// Writes a record in the place of what it was before, if it is still there.
     pub fn replace(&self, record: &Record, deadline: Instant) -> Result<()> {
         let name = file_name(&record.levels);
-        let gone = || Error::new("somebody has closed the fence meanwhile:").at(self.dir.path().join(&name));
+        let gone = || Error::new("another process has closed the fence meanwhile:").at(self.dir.path().join(&name));
         let _lock = self.lock_closing(deadline)?;
         if !self.read(&record.levels)?.is_some_and(|recorded| recorded.is_same(record)) {
             return Err(gone());

@@ -392,7 +392,7 @@ impl Tracker {
     /// From now on its processes are tracked, as far as that is possible; `None` for root's.
     pub fn begin(host: &Host, run_dir: &Path, key: &JobKey) -> Option<Self> {
         let tracked = Tracked::new(host, key)
-            .inspect_err(|error| log::error!("{key}: its processes are not tracked, either: {error}"))
+            .inspect_err(|error| log::error!("{key}: the step's processes are not tracked either: {error}"))
             .ok()
             .flatten()?;
         let mut tracker = Self { tracked, run_dir: run_dir.to_owned() };
@@ -411,7 +411,10 @@ impl Tracker {
         let records = TrackedRecords::open(&self.run_dir);
         let written = records.and_then(|records| records.write(&mut self.tracked, deadline));
         if let Err(error) = written {
-            log::error!("{}: who tracks its processes cannot be told of them: {error}", self.tracked.name());
+            log::error!(
+                "{}: cannot record the step's processes, so they may outlive the step: {error}",
+                self.tracked.name()
+            );
         }
     }
 

@@ -156,7 +156,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
         );
     }
     if let Some(why) = plan.step.devices.as_ref().and_then(Devices::why_no_gpus) {
-        println!("\nnone of its GPUs is allowed, since it is not certain which devices they are: {why}");
+        println!("\nthe job may use none of its GPUs, since jobfence is not certain which devices they are: {why}");
     }
     let mut failed = false;
     for (limit, error) in &errors {

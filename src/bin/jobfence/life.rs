@@ -220,7 +220,7 @@ fn say_closed(closed: &HowClosed, is_verbose: bool) {
             }
         }
         HowClosed::Unseen(key) => {
-            eprintln!("jobfence: {key}: what it used is not known, since its fence was not whole");
+            eprintln!("jobfence: {key}: what the step used is not known, since its fence was not whole");
         }
         HowClosed::AnotherBoot(key) => {
             eprintln!("jobfence: {key}: the machine has booted since; only its record was left");

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Notes down what slurmd says of a job.
 pub fn prolog(configured: &Configured) -> ExitCode {
     ignore_sigpipe();
-    tell(write(configured), "this job counts as unknown, and the strictest of all sections that it could have holds")
+    tell(write(configured), "nothing is known of this job, so the strictest of all sections that it could have holds")
 }
 
 /// Forgets it.

@@ -68,9 +68,9 @@ pub fn ask(id: u32, node: &str) -> Result<SlurmJob, String> {
     let (sluid, rest) = behind_name(&shown, name.as_deref());
     let granted = granted(before_the_rest(rest), node).map_err(|several| {
         format!(
-            "{several} parts of what Slurm says of job {id} speak of node {node}, and one of them alone is Slurm's: its user has \
-             written the others into a text of the job's (look at scontrol -d show job {id}); say what is granted by --cpus \
-             and --mem, without the job's number"
+            "{several} parts of what Slurm says of job {id} speak of node {node}, and only one is Slurm's: the user \
+             has written the others into a text of the job (see scontrol -d show job {id}). Leave out the job's \
+             number, and say what is granted by --cpus and --mem"
         )
     })?;
     Ok(SlurmJob {

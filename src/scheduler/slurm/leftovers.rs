@@ -416,9 +416,9 @@ impl Marked {
         });
         match strangers {
             None => Ok(()),
-            Some(pid) => Err(Error::new("a process that is neither the job's user's nor root's keeps them:")
+            Some(pid) => Err(Error::new("a process that belongs neither to the job's user nor to root keeps them:")
                 .value(format!("pid {pid}"))
-                .hint("end it if it is nobody's")),
+                .hint("end it if it belongs to no job")),
         }
     }
 }

@@ -283,7 +283,7 @@ def more_than_the_site_allows(site):
     expect_limits(step.parent, 1.0, 200)
     expect_equal(step.processes_limit(), 60, "process limit")
     expect_equal(step.cpu_burst_us(), step.cpu_period_us() * 0.1, "burst in us")
-    logged(site, mark, rf"jobfence: job {jobid} step batch: its user asked for .*--pids-max=4000000")
+    logged(site, mark, rf"jobfence: job {jobid} step batch: the user asked for .*--pids-max=4000000")
     found = told_by(site, jobid)
     expect_equal((found.get("JOBFENCE_CPUS"), found.get("JOBFENCE_MAX_PROCESSES"), found.get("JOBFENCE_CPU_BURST")),
                  ("1", "60", "10"), "what the job is told")

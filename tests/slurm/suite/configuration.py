@@ -38,7 +38,7 @@ def bad_configuration(site):
         try:
             expect_not_started(site, user, jobid)
             logged(site, mark, rf"{re.escape(str(site.config))}:{before + line}:\d+.*{NAMED.get(what, '')}")
-            expect_in("Only your administrator can mend that", site.output(jobid), "the job's output")
+            expect_in("Only your administrator can fix that", site.output(jobid), "the job's output")
         except AssertionError as error:
             raise AssertionError(f"{what}: {error}") from None
         expect_not_drained(site)
@@ -78,7 +78,7 @@ def wrong_arguments(site):
             said = site.output(jobid)
             expect_in(NOT_STARTED + place, said, "the job's output")
             expect_in(found, said, "the job's output")
-            expect_in("Only your administrator can mend that", said, "the job's output")
+            expect_in("Only your administrator can fix that", said, "the job's output")
             mark = site.log_mark()
             site.restart_slurmd()
             logged(site, mark, "will not be fenced as configured: " + re.escape(place))

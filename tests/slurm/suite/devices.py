@@ -245,7 +245,7 @@ def gpus_of_which_it_is_not_certain_which_they_are(site):
         mark = site.log_mark()
         jobid, usable, said = job_with_a_gpu(site, user, gpus)
         expect_equal((usable, said.count(EPERM)), ([], 2), f"what it can use; it says:\n{said}")
-        expect_in("none of the job's GPUs is allowed, since it is not certain which devices they are: with AutoDetect=nvml", said, "its output")
+        expect_in("the job may use none of its GPUs, since jobfence is not certain which devices they are: with AutoDetect=nvml", said, "its output")
         expect_in("GPUDevice in jobfence.conf(5)", said, "its output")
         expect_in("devices=none\n", said, "its output")
         expect_match(r"\ngpus=0\ngpu_devices=\ngpus_unknown=with AutoDetect=nvml", record_of(site, jobid), "its record")

@@ -403,7 +403,7 @@ def end_fails(site):
             remains = remains and (own or makes_ours_first(site))
             expect_equal(bool(site.leftovers()), remains, f"{action} in {callback}: whether something remains")
         if remains:
-            logged(site, mark, "directories remain for now|slurm_spank_exit did not finish")
+            logged(site, mark, "cannot remove the step's directories yet|slurm_spank_exit did not finish")
             fences_well(site, user)
             until(lambda: not site.leftovers(), 5, f"a clean tree after {action} in {callback}")
     fences_well(site, user)
@@ -434,7 +434,7 @@ def end_without_rights(site):
             # One that does not wait uses all of that time.
             expect(cpu < (100 + 5 * sleeps) * sites.PATIENCE, f"{action}: the end used {cpu} ms of CPU and slept {sleeps} times")
         if remains:
-            logged(site, mark, "directories remain for now")
+            logged(site, mark, "cannot remove the step's directories yet")
             fences_well(site, user)
             until(lambda: not site.leftovers(), 5, "a clean tree")
     fences_well(site, user)

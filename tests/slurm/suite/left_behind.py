@@ -432,7 +432,7 @@ def stuck_in_the_kernel(site):
         expect(kernel.identity(who[0]) == who, "the process did not wait inside the kernel: this shows nothing")
         # Less than without the key, which are 10 s.
         expect(2 < took < 3 + 2 * sites.PATIENCE, f"the end took {took:.1f} s, and 3 s were allowed")
-        logged(site, mark, "its directories remain for now: .*(not die|looked through in time)")
+        logged(site, mark, "cannot remove the step's directories yet: .*(not die|looked through in time)")
         # Meanwhile others begin and end.
         fences_well(site, user)
         expect_not_drained(site)

@@ -305,8 +305,8 @@ def fork_bomb(site):
     expect(max(counted) <= 60 + os.cpu_count(), f"{max(counted)} processes of 60")
     said = site.output(jobid)
     expect_in("may=60\n", said, "what the job was told")
-    refused = r"no further process or thread could be started: the job may have 60 at once on this node\. Start fewer; only your administrator "
-    expect_match(rf"jobfence: job {jobid} step batch: \d+ times {refused}", said, "what the user is told")
+    refused = r"could not start a process or thread \(\d+ times\): the job may have 60 at once on this node\. Start fewer; only your administrator "
+    expect_match(rf"jobfence: job {jobid} step batch: {refused}", said, "what the user is told")
     logged(site, mark, ended_line(jobid, "batch") + r".*, forks refused \d+")
     until(lambda: not group.parent.remains(), 10, "the end of its directories")
 

@@ -265,7 +265,7 @@ def memory_of_user(site):
     eater = site.submit(first, EAT, "-c1", "--mem=200")
     expect(site.wait(eater) != "COMPLETED", "the second job had all that it wanted")
     until(lambda: not site.step_daemons(eater), 10, "the end of its step daemon")
-    expect_in("was killed: all your jobs on this node together reached their memory limit of 250.0 MiB", site.output(eater),
+    expect_in("was killed: your jobs on this node together reached their memory limit of 250.0 MiB", site.output(eater),
               "what the user is told")
     expect_equal(site.job(kept).get("JobState"), "RUNNING", "state of the first job")
     # 80 and 190 are more than 250.

@@ -112,7 +112,7 @@ def partition_without_prolog(site):
             for env in (None, FORGED):
                 expect_equal(limit_of_srun(site, user, "-p", partition, env=env), FEW,
                              f"processes in {partition} with {env}")
-        logged(site, mark, r"which sections of jobfence.conf hold is not known \(Partition\), so of 3 possibilities")
+        logged(site, mark, r"which sections of jobfence.conf hold is not known \(Partition\): the strictest limits of 3 possibilities hold")
         # Of an account only the prolog knows.
         site.configure_raw(f"[Account=free]\nMaxProcesses=unlimited\n[Account=other]\nMaxProcesses={SOME}\n")
         expect_equal(limit_of_batch(site, user, env=FORGED), SOME, "processes of a job without an account")

@@ -289,5 +289,5 @@ print(refused)
     expect_equal(done.returncode, 0, f"status ({done.stderr})")
     refused = int(done.stdout)
     expect(refused >= 20, f"{refused} of 40 forks refused")
-    told = rf"{refused} times no further process or thread could be started: each of its tasks may have 20\. Start fewer; only your administrator "
+    told = rf"could not start a process or thread \({refused} times\): each of its tasks may have 20\. Start fewer; only your administrator "
     expect_match(told, done.stderr, "what the user is told")

@@ -31,8 +31,9 @@ pub fn sections(loaded: &Loaded, slurm: Option<&Slurm>, keys: bool) {
     }
     if loaded.asked().job && slurm.is_some_and(|slurm| !slurm.has_prolog()) {
         println!(
-            "sections       slurm.conf has no Prolog=, so nobody says a job's QOS and account, nor the partition of one without a \
-             batch step: the strictest of all that it could be holds; see 'jobfence prolog' in jobfence(8)"
+            "sections       slurm.conf has no Prolog=, so jobfence knows no job's QOS and account, nor the partition \
+             of a job without a batch step: the strictest sections that the job could have hold; see 'jobfence \
+             prolog' in jobfence(8)"
         );
     }
 }

@@ -46,7 +46,7 @@ pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option
         let group = Group::from_name(name).inspect_err(|errno| log::error!("cannot look for group {name}: {errno}"));
         let group = group.ok().flatten();
         if group.is_none() {
-            log::debug!("this node does not know the group {name:?}, of which jobfence.conf speaks");
+            log::debug!("this node does not know the group {name:?} that jobfence.conf names");
         }
         if let (Some(group), Some(gids)) = (group, facts.gids.known()) {
             facts.groups.insert(name.clone(), gids.contains(&group.gid.as_raw()));

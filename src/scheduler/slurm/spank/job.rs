@@ -51,7 +51,7 @@ impl Job {
         let record = JobRecords::existing(&loaded.config.run_dir)
             .and_then(|records| records.map_or(Ok(None), |records| records.read(&id, &host)));
         let record = record.unwrap_or_else(|error| {
-            log::error!("{key}: what is noted down of the job cannot be used: {error}");
+            log::error!("{key}: cannot use what is noted down of the job: {error}");
             None
         });
         // Numbers of jobs begin again some day.
@@ -63,8 +63,8 @@ impl Job {
         let resolved = begin::resolve(loaded, &facts)?;
         match resolved.unknown_in_words() {
             Some(unknown) => log::warn!(
-                "{key}: which sections of jobfence.conf hold is not known ({unknown}), so of {} possibilities the strictest \
-                 limits do; Prolog= of slurm.conf with 'jobfence prolog' would say, see jobfence(8)",
+                "{key}: which sections of jobfence.conf hold is not known ({unknown}): the strictest limits of {} \
+                 possibilities hold. Have Prolog= of slurm.conf call 'jobfence prolog', see jobfence(8)",
                 resolved.candidates.len()
             ),
             None => log::debug!("{key}: sections {:?}", resolved.candidates.first().map(|only| &only.sections)),
@@ -91,6 +91,14 @@ impl Job {
             JobRecords::open(&config.run_dir)?.write(&self.id, &record)?;
             Ok(record)
         });
-        written.inspect_err(|error| log::error!("{}: later steps are not told its partition: {error}", self.key)).ok()
+        written
+            .inspect_err(|error| {
+                log::error!(
+                    "{}: cannot note down the job's partition for its later steps: \
+            {error}",
+                    self.key
+                )
+            })
+            .ok()
     }
 }

@@ -44,7 +44,7 @@ pub fn register(spank: SpankHandle) {
     }
     for (index, request) in (0..).zip(REQUESTS) {
         if let Err(error) = register_one(spank, index, request) {
-            log::error!("there is no option --{}: {error}", request.name);
+            log::error!("cannot register the option --{}: {error}", request.name);
         }
     }
 }
@@ -114,7 +114,7 @@ pub fn tell_job(spank: &Spank) {
     for request in REQUESTS {
         let Some(value) = request.value(&requests) else { continue };
         if let Err(error) = spank.set_for_job(&variable(request), &value) {
-            log::error!("only the options of its steps will limit the job: {error}");
+            log::error!("cannot hand the job's options to its steps, which only their own options limit now: {error}");
         }
     }
 }

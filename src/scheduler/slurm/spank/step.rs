@@ -90,8 +90,7 @@ struct Unfenced {
 
 static STEP: Mutex<StepState> = Mutex::new(StepState::New);
 
-const UNFINISHED: &str =
-    "jobfence did not finish its preparation; only your administrator can see why, in slurmd's log";
+const UNFINISHED: &str = "jobfence did not finish its preparation. Tell your administrator: slurmd's log says why";
 
 /// The state; `None` if another thread is in a callback, which Slurm does not do.
 fn step() -> Option<MutexGuard<'static, StepState>> {
@@ -107,7 +106,7 @@ fn step() -> Option<MutexGuard<'static, StepState>> {
 pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     let Some(mut step) = step() else { return };
     if !matches!(*step, StepState::New) {
-        log::warn!("listed more than once in plugstack.conf; the first entry counts");
+        log::warn!("plugstack.conf lists jobfence more than once; the first line counts: remove the others");
         return;
     }
     // Until it is known better: what follows may panic.
@@ -123,7 +122,7 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
             match Unfenced::new(spank, *config) {
                 Ok(unfenced) => StepState::Unfenced(Box::new(unfenced)),
                 Err(error) => {
-                    log::error!("its processes are not tracked, either: {error}");
+                    log::error!("the step's processes are not tracked either: {error}");
                     StepState::Off
                 }
             }
@@ -361,7 +360,10 @@ fn settle_extern(fenced: &mut Fenced) {
             .and_then(|errors| launch::refuse::bear(fenced.fence.key(), &fenced.config, &fenced.requests, errors));
         if let Err(error) = settled {
             // No task to refuse: the job's other steps say so to their user.
-            log::error!("{}: what is adopted into it is not limited as it should be: {error}", fenced.fence.key());
+            log::error!(
+                "{}: the processes that are adopted into the step are not limited as configured: {error}",
+                fenced.fence.key()
+            );
         }
     }
 }
@@ -428,7 +430,7 @@ pub fn end() {
         let forgotten = JobRecords::existing(&fenced.config.run_dir)
             .and_then(|records| records.map_or(Ok(()), |records| records.forget_this(id, seen)));
         if let Err(error) = forgotten {
-            log::error!("{}: what was noted down of the job remains for now: {error}", fenced.fence.key());
+            log::error!("{}: cannot remove what is noted down of the job yet: {error}", fenced.fence.key());
         }
     }
     // A launch cannot wait for long, and the node's next may be hours away. What has failed once was said then.

@@ -92,7 +92,7 @@ impl UnfencedProcesses {
         if let Err(error) = ended {
             // It is tried again at the end.
             self.failed = true;
-            log::debug!("{key}: what TaskEpilog has left remains for now: {error}");
+            log::debug!("{key}: cannot end the processes that TaskEpilog left yet: {error}");
         }
     }
 
@@ -101,8 +101,8 @@ impl UnfencedProcesses {
         self.track(host, config, key);
         match self.tracker.as_mut().map_or(Ok(0), |tracker| tracker.end(host, deadline)) {
             Ok(0) => {}
-            Ok(count) => log::info!("{key}: ended {count} processes that it had left without a fence"),
-            Err(error) => log::error!("{key}: processes that run without a fence remain for now: {error}"),
+            Ok(count) => log::info!("{key}: ended {count} processes of the step that ran without a fence"),
+            Err(error) => log::error!("{key}: cannot end the step's processes that run without a fence yet: {error}"),
         }
         if Pid::this() != self.daemon {
             return;
@@ -115,9 +115,9 @@ impl UnfencedProcesses {
             }
             Ok(None | Some(0)) => {}
             Ok(Some(count)) => {
-                log::info!("{key}: ended {count} processes that were started beside its tasks (TaskEpilog)")
+                log::info!("{key}: ended {count} processes that TaskEpilog had left")
             }
-            Err(error) => log::error!("{key}: what was started beside its tasks (TaskEpilog) remains for now: {error}"),
+            Err(error) => log::error!("{key}: cannot end the processes that TaskEpilog left yet: {error}"),
         }
     }
 
