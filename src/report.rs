@@ -73,12 +73,12 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
     let peak = level.peak.map_or_else(String::new, |peak| format!(" (peak use {})", mebibytes(peak)));
     if level.whose == Level::User {
         return format!(
-            "{key}: {victim} was killed: your jobs on this node together reached their memory limit{limit}{peak}. Run \
-             fewer at once, or use less."
+            "{key}: {victim} was killed: your jobs on this node together reached their memory limit{limit}. Run fewer \
+             at once."
         );
     }
     format!(
-        "{key}: {victim} was killed: the {} reached its memory limit{limit}{peak}. Ask for more memory (--mem) or use less.",
+        "{key}: {victim} was killed: the {} reached its memory limit{limit}{peak}. Raise --mem, or use less.",
         level.whose
     )
 }
@@ -94,15 +94,19 @@ pub fn too_many_processes(
     of_task: Option<u64>,
     asked: Option<&str>,
 ) -> String {
-    let times = if refused == 1 { String::new() } else { format!(" ({refused} times)") };
-    let job = of_job.map(|limit| (format!("the job may have {limit} at once on this node"), "MaxProcesses"));
-    let task = of_task.map(|limit| (format!("each of its tasks may have {limit}"), "MaxProcessesPerTask"));
+    let refused = if refused == 1 {
+        "1 process or thread was".to_owned()
+    } else {
+        format!("{refused} processes or threads were")
+    };
+    let job = of_job.map(|limit| (format!("the job {limit} at once"), "MaxProcesses"));
+    let task = of_task.map(|limit| (format!("each of its tasks {limit} at once"), "MaxProcessesPerTask"));
     let (limits, keys): (Vec<_>, Vec<_>) = job.into_iter().chain(task).unzip();
     let remedy = match asked {
         Some(option) if of_task.is_none() => format!("Start fewer, or ask for more with {option}"),
-        _ => format!("Start fewer; only your administrator can allow more ({})", keys.join(", ")),
+        _ => format!("Start fewer, or ask your administrator ({})", keys.join(", ")),
     };
-    format!("{key}: could not start a process or thread{times}: {}. {remedy}.", limits.join(", and "))
+    format!("{key}: {refused} refused: this node allows {}. {remedy}.", limits.join(", and "))
 }
 
 #[cfg(test)]
@@ -127,24 +131,21 @@ mod tests {
     #[test]
     fn forks_are_refused_by_the_limits_that_there_are() {
         let said = |job, task| too_many_processes(&key(), 2, job, task, None);
-        let begin = "job 5 step batch: could not start a process or thread (2 times):";
-        let end = "Start fewer; only your administrator can allow more";
-        assert_eq!(
-            said(Some(60), None),
-            format!("{begin} the job may have 60 at once on this node. {end} (MaxProcesses).")
-        );
+        let begin = "job 5 step batch: 2 processes or threads were refused: this node allows";
+        let end = "Start fewer, or ask your administrator";
+        assert_eq!(said(Some(60), None), format!("{begin} the job 60 at once. {end} (MaxProcesses)."));
         assert_eq!(
             said(Some(60), Some(9)),
             format!(
-                "{begin} the job may have 60 at once on this node, and each of its tasks may have 9. {end} (MaxProcesses, \
+                "{begin} the job 60 at once, and each of its tasks 9 at once. {end} (MaxProcesses, \
                  MaxProcessesPerTask)."
             )
         );
-        assert_eq!(said(None, Some(9)), format!("{begin} each of its tasks may have 9. {end} (MaxProcessesPerTask)."));
+        assert_eq!(said(None, Some(9)), format!("{begin} each of its tasks 9 at once. {end} (MaxProcessesPerTask)."));
         // The user's own limit is nobody else's to raise.
         assert_eq!(
             too_many_processes(&key(), 2, Some(60), None, Some("--pids-max")),
-            format!("{begin} the job may have 60 at once on this node. Start fewer, or ask for more with --pids-max.")
+            format!("{begin} the job 60 at once. Start fewer, or ask for more with --pids-max.")
         );
     }
 
@@ -177,7 +178,7 @@ mod tests {
             pid: 77,
         };
         let sentence = "job 5 step batch: process 77 (python3) was killed: the job reached its memory limit of 200.0 MiB \
-                        (peak use 200.0 MiB). Ask for more memory (--mem) or use less.";
+                        (peak use 200.0 MiB). Raise --mem, or use less.";
         assert_eq!(out_of_memory(&key(), Some(&kill), &levels()), sentence);
         let unknown = out_of_memory(&key(), None, &levels());
         assert!(unknown.contains("a process was killed: the job reached"), "{unknown}");

@@ -317,7 +317,7 @@ bytearray(80 << 20)";
     assert!(closed.status.success(), "{closed:?}");
     let said = err(&closed);
     assert!(said.contains("(python3) was killed") && said.contains("memory limit of 40.0 MiB"), "{said}");
-    assert!(said.contains("could not start a process or thread (7 times)"), "{said}");
+    assert!(said.contains("7 processes or threads were refused"), "{said}");
     assert!(site.is_clean());
 }
 

@@ -248,7 +248,7 @@ impl Mount {
                 "what a job writes there counts as its memory; take it out of IOMax",
             ),
             "zfs" => (
-                "ZFS, which reads and writes in threads of its own: the kernel cannot see for whom",
+                "ZFS, which reads and writes in threads of its own: the kernel cannot tell for which job",
                 "take it out of IOMax",
             ),
             "overlay" => ("an overlay of other file systems", "name the one that is written to, its upper layer"),

@@ -78,7 +78,7 @@ impl Pam {
             _ => {
                 return Err(Error::new("jobfence can do nothing in this PAM stack:")
                     .value(&self.kind)
-                    .hint("its line begins with 'session'; see jobfence(8)"));
+                    .hint("its line must begin with 'session', see jobfence(8)"));
             }
         }
         match User::from_name(&self.user) {

@@ -159,7 +159,7 @@ pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<
         let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
         match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
             Ok(reaped) => reaped.log(),
-            Err(error) => log::warn!("cannot look for what others left: {error}"),
+            Err(error) => log::warn!("cannot look for what dead holders left: {error}"),
         }
         let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
         let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder };
@@ -334,7 +334,8 @@ fn none(which: &Which) -> Error {
     let step = which.step.as_ref().map(|step| format!(" step {step}")).unwrap_or_default();
     let run = which.run.map(|run| format!(" run {run}")).unwrap_or_default();
     Error::new("there is no fence of").value(format!("job {}{step}{run}", which.job)).hint(
-        "'jobfence open' makes one; one that was closed is gone, and so is one whose holder has ended or whose machine has booted",
+        "'jobfence open' makes one. A fence is gone once it was closed, its holder has ended, or the machine has \
+         booted",
     )
 }
 

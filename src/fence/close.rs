@@ -43,7 +43,7 @@ impl Fence {
         if let Err(error) = lock.and_then(|_lock| weigh(user, own.hierarchy.version))
             && user.has("cgroup.procs")
         {
-            log::warn!("{}: the {controller} weight of its user's other jobs is not right: {error}", self.key);
+            log::warn!("{}: cannot set the {controller} weight of the user's other jobs: {error}", self.key);
         }
     }
 

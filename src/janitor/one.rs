@@ -49,7 +49,7 @@ pub fn reap_one(
     }
     if header.boot_id == host.boot_id {
         if !host.has_cgroups() {
-            return Err(Error::new("no cgroups can be seen, and so not whether anything is left"));
+            return Err(Error::new("no cgroups can be seen, so it is not known whether anything is left"));
         }
         let Some(record) = records.read(levels)? else { return Ok(ReapOutcome::Gone) };
         if let Some(owner) = fence::marked_by_another(host, &record)? {

@@ -107,7 +107,9 @@ impl Theirs<'_> {
         for shell in shells {
             if self.is_late() {
                 // Nobody is in them.
-                return reaped.failed.push(format!("{}: there was no time left for it and the like", shell.path()));
+                return reaped
+                    .failed
+                    .push(format!("{}: there was no time left for it and others like it", shell.path()));
             }
             match shell.remove(self.deadline) {
                 Ok(true) => reaped.removed.push(shell.path()),

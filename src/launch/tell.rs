@@ -73,7 +73,7 @@ pub fn gpus_not_allowed(fence: &Fence) -> Option<String> {
     let why = fence.devices().and_then(Devices::why_no_gpus)?;
     Some(format!(
         "{}: the job may use none of its GPUs, since jobfence is not certain which devices they are: {why}. Ask your \
-         administrator to set GPUDevice, see jobfence.conf(5)",
+         administrator: see GPUDevice in jobfence.conf(5)",
         fence.key()
     ))
 }

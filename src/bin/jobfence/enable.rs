@@ -63,7 +63,7 @@ fn turn_on(line: &InstalledLine, slurm: &Slurm, write_include: bool) -> Result<b
         ..Default::default()
     };
     if check::check(&as_if)? != ExitCode::SUCCESS {
-        eprintln!("jobfence: nothing was activated, since jobs would be refused or run without a fence: see above");
+        eprintln!("jobfence: nothing was activated, since jobs would be refused, or run without a fence: see above");
         return Ok(false);
     }
     let is_new = line.activate()?;

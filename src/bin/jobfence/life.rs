@@ -248,7 +248,7 @@ fn answered<T>(answer: Answer<T>, done: impl FnOnce(T)) -> Result<ExitCode, Fail
     match answer {
         Answer::Fenced(value) => done(value),
         Answer::Off => eprintln!("jobfence: Mode=off: nothing is fenced"),
-        Answer::Unfenced { by, why, .. } => eprintln!("jobfence: it goes on WITHOUT a fence ({by}): {why}"),
+        Answer::Unfenced { by, why, .. } => eprintln!("jobfence: the job goes on WITHOUT a fence ({by}): {why}"),
         Answer::Refused(why) => return Err(why.to_string().into()),
     }
     Ok(ExitCode::SUCCESS)

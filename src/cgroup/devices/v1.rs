@@ -38,7 +38,7 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
     devices.deny_device(DeviceType::All, ANY, ANY, &DevicePermissions::all()).map_err(|error| {
         let error = refused(dir, DENY, DEVICES, "a".to_owned(), &error);
         match error.kernel_errno() {
-            Some(Errno::EINVAL) => error.hint("the cgroup has children, and then the kernel lets nobody change this"),
+            Some(Errno::EINVAL) => error.hint("the cgroup has children, and then the kernel allows no change of this"),
             _ => error,
         }
     })?;

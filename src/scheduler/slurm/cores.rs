@@ -110,15 +110,23 @@ impl Topology {
                 "each core has {threads} hardware threads, and slurm.conf does not tell what Slurm calls a core:"
             ))
         };
-        let conf =
-            conf.ok_or_else(|| unknown().value("there is none").hint("SLURM_CONF in slurmd's environment names it"))?;
+        let conf = conf.ok_or_else(|| {
+            unknown().value("there is none").hint(
+                "set SLURM_CONF in slurmd's environment to its \
+                path",
+            )
+        })?;
         match conf::threads_per_core(&Lines::read(conf), node) {
             Some((said, _)) if said == threads => Ok(()),
             Some((said, place)) => Err(Error::new(format!(
-                "each core has {threads} hardware threads, and {said} in Slurm's eyes, so that what it calls a core is uncertain:"
+                "each core has {threads} hardware threads, and {said} in Slurm's eyes, so jobfence is not certain \
+                 what Slurm calls a core:"
             ))
             .value(place)
-            .hint(format!("ThreadsPerCore={threads} there, with Sockets and CoresPerSocket as 'slurmd -C' has them"))),
+            .hint(format!(
+                "set ThreadsPerCore={threads} there, with Sockets and CoresPerSocket as 'slurmd -C' has \
+                them"
+            ))),
             None => Err(unknown().value(format!("{} has no line NodeName={node}", conf.display()))),
         }
     }

@@ -140,12 +140,12 @@ def whose_limit_it_is(site):
     user = site.users[0]
     forks = ["bash", "-c", "for i in {1..40}; do sleep 2 & done 2> refused; wait; true"]
     for most, asked, advice in ((None, 20, "Start fewer, or ask for more with --pids-max."),
-                                (20, None, "Start fewer; only your administrator can allow more (MaxProcesses)."),
-                                (20, 30, "Start fewer; only your administrator can allow more (MaxProcesses)."),
+                                (20, None, "Start fewer, or ask your administrator (MaxProcesses)."),
+                                (20, 30, "Start fewer, or ask your administrator (MaxProcesses)."),
                                 (30, 20, "Start fewer, or ask for more with --pids-max.")):
         site.configure(**({"MaxProcesses": most} if most else {}))
         done = site.srun(user, "--mem=100", *([f"--pids-max={asked}"] if asked else []), *forks)
-        expect_in("the job may have 20 at once on this node. " + advice, done.stderr, f"what srun says ({most}, {asked})")
+        expect_in("this node allows the job 20 at once. " + advice, done.stderr, f"what srun says ({most}, {asked})")
 
 
 @case(layout=False)

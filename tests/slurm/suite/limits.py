@@ -242,7 +242,7 @@ def expect_killed_for_memory(said, jobid, step, limit):
     found = expect_match(
         rf"jobfence: job {jobid} step {step}: process \d+ \(python3[^)]*\) was killed: "
         rf"the (?:step|job) reached its memory limit of {limit}\.0 MiB \(peak use ([\d.]+) MiB\)\. "
-        r"Ask for more memory \(--mem\) or use less\.",
+        r"Raise --mem, or use less\.",
         said, "what the user is told")
     peak = float(found.group(1))
     expect(limit * 0.75 <= peak <= limit * 1.02, f"peak use of {peak} MiB")
@@ -305,7 +305,7 @@ def fork_bomb(site):
     expect(max(counted) <= 60 + os.cpu_count(), f"{max(counted)} processes of 60")
     said = site.output(jobid)
     expect_in("may=60\n", said, "what the job was told")
-    refused = r"could not start a process or thread \(\d+ times\): the job may have 60 at once on this node\. Start fewer; only your administrator "
+    refused = r"\d+ processes or threads were refused: this node allows the job 60 at once\. Start fewer, or ask your administrator \(MaxProcesses\)"
     expect_match(rf"jobfence: job {jobid} step batch: {refused}", said, "what the user is told")
     logged(site, mark, ended_line(jobid, "batch") + r".*, forks refused \d+")
     until(lambda: not group.parent.remains(), 10, "the end of its directories")

@@ -289,5 +289,5 @@ print(refused)
     expect_equal(done.returncode, 0, f"status ({done.stderr})")
     refused = int(done.stdout)
     expect(refused >= 20, f"{refused} of 40 forks refused")
-    told = rf"could not start a process or thread \({refused} times\): each of its tasks may have 20\. Start fewer; only your administrator "
+    told = rf"{refused} processes or threads were refused: this node allows each of its tasks 20 at once\. Start fewer, or ask your administrator "
     expect_match(told, done.stderr, "what the user is told")

@@ -165,8 +165,9 @@ pub fn io(host: &Host, config: &Config) {
     }
     if hierarchy.version == Version::V1 {
         println!(
-            "i/o            cgroup v1 throttles each step by itself and not those of a job or user together, and nothing that the \
-             kernel writes out later from the page cache: only reading, and direct or synchronous writing. cgroup2 does both"
+            "i/o            cgroup v1 throttles each step by itself, and not all of a job or user together; it \
+             throttles reading, and direct or synchronous writing, and not what the kernel writes out later from the \
+             page cache. cgroup2 does all of this"
         );
     }
 }
@@ -191,8 +192,8 @@ fn protected(host: &Host, config: &Config, hierarchy: &Hierarchy, top: &str) {
                     _ => format!("echo SIZE >{mount}/{path}/{file}"),
                 };
                 println!(
-                    "protection     {file} of jobs has NO effect: {path} is not protected itself; for as much as jobs are to have \
-                     together: {remedy}"
+                    "protection     {file} of jobs has NO effect: {path} is not protected itself; protect it by as \
+                     much as all jobs together are to have: {remedy}"
                 );
             }
             Err(error) => println!("protection     {file}: {error}"),
@@ -206,7 +207,8 @@ pub fn cores(loaded: &Loaded) {
         && let Ok(topology) = Topology::of_node(loaded.file.as_deref())
     {
         println!(
-            "cores          Slurm's {} cores are certain to be these of the machine, each with {} hardware threads",
+            "cores          it is certain which of the machine's cores are Slurm's {} cores, each with {} hardware \
+             threads",
             topology.cores(),
             topology.threads_per_core()
         );

@@ -169,7 +169,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         // Whatever is said in general: nobody gets rid of a fence by asking for nonsense.
         Err(error) if config.mode == Mode::Enforce => return Err(NotFenced::Asked(error)),
         Err(error) => {
-            log::error!("{key}: Mode=observe: what was asked for would be refused: {error}");
+            log::error!("{key}: Mode=observe: the user's options would be refused: {error}");
             UserRequests::default()
         }
     };
@@ -329,7 +329,7 @@ fn refuse_task(step: Option<&StepState>, pid: i32, failure: &str) {
     if let Some(StepState::Fenced(fenced)) = step
         && !fenced.attached.is_empty()
     {
-        log::error!("{}: its tasks {:?} were ended, too", fenced.fence.key(), fenced.attached);
+        log::error!("{}: the step's other tasks {:?} were ended too", fenced.fence.key(), fenced.attached);
         waiting_tasks::end(proc, &fenced.attached);
     }
 }
