@@ -444,7 +444,7 @@ fn nobody_gets_what_is_not_his() {
         "a user whom this node does not know",
     );
     refused(&AdoptRequest { pid: Some(1), ..AdoptRequest::default() }, "not a process that could be adopted");
-    refused(&AdoptRequest::default(), "say which process");
+    refused(&AdoptRequest::default(), "no process is named");
     for sleeper in [&stranger, &roots] {
         assert!(!step.has(&site, sleeper.pid()));
     }
@@ -586,7 +586,7 @@ fn the_command_says_what_it_did_and_what_it_did_not() {
     assert_eq!((again.status.code(), out(&again)), (Some(0), said), "{}", err(&again));
 
     let whom = site.command(&[]).output().unwrap();
-    assert_eq!((whom.status.code(), err(&whom).as_str()), (Some(1), "jobfence: say which process: --pid PID\n"));
+    assert_eq!((whom.status.code(), err(&whom).as_str()), (Some(1), "jobfence: no process is named: use --pid PID\n"));
     let fools = site.command(&["--pid", "0"]).output().unwrap();
     assert_eq!(fools.status.code(), Some(2));
     // The program itself may lie where only root gets at it.
@@ -638,9 +638,9 @@ fn pam_denies_a_session_without_a_job_and_says_why() {
     for (setting, by) in [("OnError=warn", "(OnError=warn)"), ("Mode=observe", "(Mode=observe)")] {
         for door in site.doors(&[setting]) {
             let warned = site.session("nobody", &door.line, &[]);
-            let said = r#"{"answer": 0, "said": ["jobfence: you have no job"#;
-            assert!(warned.opened.starts_with(said), "{}", warned.opened);
-            assert!(warned.opened.contains(&format!("this session is not fenced {by}")), "{}", warned.opened);
+            let said =
+                format!(r#"{{"answer": 0, "said": ["jobfence: this session is not fenced {by}: you have no job"#);
+            assert!(warned.opened.starts_with(&said), "{}", warned.opened);
             warned.close();
         }
     }
