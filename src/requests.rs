@@ -23,7 +23,7 @@ const MAX_SHOWN: usize = 60;
 
 /// The least that can be asked for, in bytes and in operations a second. Who waits for a throttled request cannot be killed (on
 /// Linux 6.18 a direct read of 1 MiB at 1 byte a second was not, by SIGKILL, until the limit was lifted), and Slurm drains a node
-/// on which a step does not end (`UnkillableStepTimeout`): nobody should be able to have that for the asking.
+/// on which a step does not end (`UnkillableStepTimeout`): a user should not be able to have that for the asking.
 const LEAST_RATE: fn(Rate) -> u64 = |rate| if rate.counts_bytes() { 1 << 20 } else { 100 };
 const TOO_SLOW: &str =
     "at least 1M bytes or 100 operations in a second, since a process that waits for less cannot be killed";
@@ -237,7 +237,7 @@ impl UserRequests {
         !(self.job.io_max.is_empty() && self.step.io_max.is_empty())
     }
 
-    /// What names disks and paths: whoever looks them up has to do it with the user's rights, and not with root's.
+    /// What names disks and paths: they must be looked up with the user's rights, and not with root's.
     pub fn paths(&mut self) -> impl Iterator<Item = &mut IoRules> {
         [&mut self.job, &mut self.step].into_iter().map(|requests| &mut requests.io_max)
     }

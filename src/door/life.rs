@@ -72,7 +72,7 @@ pub struct Granted {
     pub cpus: Option<Cpus>,
     /// Memory on this node in bytes; `None`: not limited.
     pub memory: Option<u64>,
-    /// What its user asks for, who can only lower what the site allows.
+    /// What its user asks for, which can only lower what the site allows.
     pub requests: UserRequests,
     /// By which sections of the configuration are chosen.
     pub facts: Facts,
@@ -134,7 +134,7 @@ pub struct Seen {
 pub enum HowClosed {
     /// All of it is gone.
     Removed(Box<Seen>),
-    /// So is it, but nobody has seen what it used: its opening, or another closing, has stopped in the middle.
+    /// So is it, but what it used is not known: its opening, or another closing, has stopped in the middle.
     Unseen(JobKey),
     /// The machine has booted since, and only its record was there.
     AnotherBoot(JobKey),

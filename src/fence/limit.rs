@@ -163,7 +163,7 @@ impl Fence {
             Ok(Cores::Same) => false,
             Ok(Cores::Other(theirs)) => {
                 log::warn!(
-                    "{}: {} limits the step to the CPUs {theirs}, and jobfence keeps them. By its own map of cores \
+                    "{}: {} limits the step to the CPUs {theirs}, and these stay; by jobfence's own map of cores \
                      they would be {ours}: please report that, with the output of lscpu -e",
                     self.key,
                     overlay.scheduler.name()

@@ -119,7 +119,7 @@ impl<'a> Opening<'a> {
         let owner = match holder {
             Holder::Process(owner) => *owner,
             _ => Owner::of(&self.host.proc, 1)?
-                .ok_or_else(|| Error::new("process 1 is not in").at(self.host.proc.path()))?,
+                .ok_or_else(|| Error::new("process 1 cannot be seen in").at(self.host.proc.path()))?,
         };
         let shared = Shared {
             holder: holder.clone(),

@@ -328,9 +328,10 @@ pub fn check_owner(hierarchy: &Hierarchy, anchor: &Dir, levels: usize, found: &P
         let dir = open_below(hierarchy, anchor, levels, path)?;
         if dir.stat()?.st_uid != nix::unistd::geteuid().as_raw() {
             let name = found.scheduler.name();
-            return Err(
-                Error::new(format!("the directory has a name as {name} gives it, but is not root's:")).at(dir.path())
-            );
+            return Err(Error::new(format!(
+                "the directory has a name that {name} gives, but does not belong to root:"
+            ))
+            .at(dir.path()));
         }
     }
     Ok(())

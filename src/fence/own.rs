@@ -47,7 +47,7 @@ impl Own {
     }
 }
 
-/// How long removing directories that are nobody's may take.
+/// How long removing directories that belong to no step may take.
 const NOBODYS: Duration = Duration::from_secs(1);
 
 /// Makes the directories of a step; the innermost must not exist, unless nobody has recorded it. `dirs` has those that were
@@ -176,7 +176,7 @@ pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Lefto
     Ok(Leftovers { trees, base: base.to_owned(), levels: levels.to_vec() })
 }
 
-/// Who has marked the directories of a record, if it is another one than made the record: somebody has made them anew since.
+/// The process that has marked the directories of a record, if another one made the record: they were made anew since.
 pub fn marked_by_another(host: &Host, record: &Record) -> Result<Option<Owner>> {
     let path = format!("{}/{}", record.base, record.levels.join("/"));
     for hierarchy in &host.layout.hierarchies {
@@ -323,7 +323,7 @@ pub fn found_or_noted<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> 
     }
 }
 
-/// Removes directories of which nobody knows whose they are, unless a process is in them: that is an error. `is_served` is asked
+/// Removes directories that no record claims, unless a process is in them: that is an error. `is_served` is asked
 /// whether a step daemon of the step lives.
 pub fn remove_if_empty(host: &Host, found: &Unrecorded, is_served: impl FnOnce(&Record) -> Result<bool>) -> Result<()> {
     if !found.is_certain {

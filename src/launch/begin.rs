@@ -32,7 +32,7 @@ pub struct Begin<'a> {
     pub requests: &'a UserRequests,
     /// Where the scheduler's daemon of the step is; `None`: there is no such daemon.
     pub daemon: Option<&'a Membership>,
-    /// Who holds it where other processes go on with it, and which run of the step it is; `None`: this process, and nobody else.
+    /// Its holder, where other processes go on with it, and which run of the step it is; `None`: this process alone.
     pub holder: Option<(&'a Holder, u32)>,
 }
 
@@ -85,12 +85,12 @@ impl Begin<'_> {
     }
 }
 
-/// Takes back a fence in which nobody has been, since its step is refused.
+/// Takes back a fence in which no process has been, since its step is refused.
 pub fn abandon(fence: &mut Fence, config: &Config) {
     let _ = fence.close(Instant::now() + config.cleanup_timeout);
 }
 
-/// What dead step daemons left is nobody's but ours to remove, and a launch is a chance to. Whether something stays.
+/// Only jobfence removes what dead step daemons left, and a launch is a chance to. Says whether something stays.
 pub fn clean_up_behind_others(
     host: &Host,
     config: &Config,

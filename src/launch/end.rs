@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::fence::Fence;
 use crate::report;
 
-/// What the step has used, in one line for the log. Before [`close`]: afterwards nobody has counted.
+/// What the step has used, in one line for the log. To be asked before [`close`]: the counters go with the directories.
 pub fn used(fence: &Fence) -> String {
     report::ended(fence.key(), &fence.usage())
 }

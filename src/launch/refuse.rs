@@ -32,7 +32,7 @@ const OTHERWISE: &str = "If that is refused too, only your administrator can fix
 
 impl NotFenced {
     /// Why there are no directories. Where the user has asked for what needs controllers that the site does not (`more` beside
-    /// `ours`), it may be for them: nobody gets rid of a fence by asking for something.
+    /// `ours`), those may be the reason: a user does not get rid of a fence by asking for something.
     pub fn of_open(error: Error, requests: &UserRequests, more: &[&str], ours: &[&str]) -> Self {
         if more.iter().all(|controller| ours.contains(controller)) {
             Self::General(error)
@@ -46,7 +46,7 @@ impl NotFenced {
         matches!(self, Self::General(_)) && general == OnError::Warn
     }
 
-    /// With what the job's user can do about it, or that nobody but the administrator can.
+    /// With what the job's user can do about it, or that only the administrator can do something.
     pub fn for_user(&self) -> String {
         match self {
             Self::General(_) | Self::Limit { asked: None, .. } => format!("{self}. {NOT_YOURS}"),

@@ -26,7 +26,7 @@ pub struct AskedProcesses {
 
 /// Sentences for the user on what has happened since `before`, and how much has been told with them.
 ///
-/// `kernel_log` names the processes that were killed; without it nobody does.
+/// `kernel_log` names the processes that were killed; without it they have no names.
 pub fn tell(
     fence: &Fence,
     kernel_log: Option<&KernelLog>,

@@ -63,7 +63,7 @@ pub struct Tracked {
     pub levels: Vec<String>,
     /// The job's user.
     pub uid: u32,
-    /// Processes of the step, as far as somebody has seen them.
+    /// Processes of the step, as far as a process of ours has seen them.
     pub seen: BTreeSet<Owner>,
 }
 
@@ -315,7 +315,7 @@ impl TrackedRecords {
         format!("{},{}.{}", tracked.levels.join(","), tracked.owner.pid, tracked.owner.start)
     }
 
-    /// Writes one, and takes over whom others have seen; afterwards it has no more in memory than in the file.
+    /// Writes a record, and adds the processes that others have seen; afterwards memory has no more than the file.
     pub fn write(&self, tracked: &mut Tracked, deadline: Instant) -> Result<()> {
         let _lock = Lock::on(&self.dir, ".", deadline)?;
         let name = Self::file_name(tracked);
@@ -348,7 +348,7 @@ impl TrackedRecords {
         })
     }
 
-    /// Removes what somebody has left who died while he wrote.
+    /// Removes what a process has left that died while it wrote.
     pub fn tidy(&self) -> Result<()> {
         match Lock::try_on(&self.dir, ".")? {
             Some(_lock) if self.dir.has(NEW) => files::unlink(&self.dir, NEW),
@@ -400,7 +400,7 @@ impl Tracker {
         Some(tracker)
     }
 
-    /// A process that the daemon has started for it.
+    /// Adds a process that the daemon has started for the step.
     pub fn add(&mut self, process: Owner) {
         self.tracked.seen.insert(process);
         self.note(Instant::now() + LOCK_TIMEOUT);
@@ -418,7 +418,7 @@ impl Tracker {
         }
     }
 
-    /// Ends all who can be seen, and forgets the step unless somebody will look better.
+    /// Ends all processes that can be seen, and forgets the step unless `jobfence hold` will look better.
     pub fn end(&mut self, host: &Host, deadline: Instant) -> Result<usize> {
         // Whom others have seen.
         self.note(deadline);
@@ -450,7 +450,7 @@ pub fn is_watched(run_dir: &Path) -> bool {
 /// What became of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrackedEnd {
-    /// Its daemon lives; who is new has been noted down.
+    /// Its daemon lives; new processes have been noted down.
     Alive,
     /// So many were ended, and `jobfence hold` looks whether that is all.
     Watched(usize),

@@ -32,7 +32,7 @@ impl Owner {
     pub fn this(proc: &Dir) -> Result<Self> {
         let pid = Pid::this().as_raw();
         Self::of(proc, pid)?.ok_or_else(|| {
-            Error::new("this process is not in")
+            Error::new("this process cannot be seen in")
                 .at(proc.path())
                 .value(pid)
                 .hint("what is mounted there must be the proc file system of this pid namespace")

@@ -166,7 +166,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
             }
             requests
         }
-        // Whatever is said in general: nobody gets rid of a fence by asking for nonsense.
+        // Whatever OnError says: a user does not get rid of a fence by asking for nonsense.
         Err(error) if config.mode == Mode::Enforce => return Err(NotFenced::Asked(error)),
         Err(error) => {
             log::error!("{key}: Mode=observe: the user's options would be refused: {error}");
@@ -284,7 +284,7 @@ pub fn attach(spank: &Spank) {
                 }
                 return;
             }
-            // Another plugin has refused it, or somebody has killed it: it needs no fence any more.
+            // Another plugin has refused the task, or another process has killed it: it needs no fence any more.
             Err(error) if is_ending(&fenced.host.proc, pid) => {
                 log::debug!("task {pid} ended before it could be fenced: {error}");
                 return;

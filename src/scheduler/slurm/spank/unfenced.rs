@@ -109,7 +109,7 @@ impl UnfencedProcesses {
         }
         let ended = self.in_each_place(host, config, key, |step, place| step.end(place, deadline));
         match ended.map(|counts| counts.into_iter().flatten().reduce(usize::saturating_add)) {
-            // The daemon has only been where anybody can be: whom it has started is found by the mark alone.
+            // The daemon has only been where any process can be: the processes that it has started are found by the mark alone.
             Ok(None) if self.tracker.is_none() && !host.systemd && tracked::is_watched(&config.run_dir) => {
                 let _ = Tracker::begin(host, &config.run_dir, key);
             }
