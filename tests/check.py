@@ -74,6 +74,8 @@ GROUPS = (
     Group("slurm two nodes", (RELEASE, (*CASES, "--site", "two-nodes", *OTHER_USERS)), 900, "slurm", **PRIVATE_SLURM),
     Group("soak", (RELEASE, ("python3", "-B", "tests/slurm/soak.py", "--so", SO, "--bin", BIN, "-n", "40")), 600, **PRIVATE_SLURM),
     Group("demo", (RELEASE, ("python3", "-B", "tests/demo.py", "--so", SO, "--bin", BIN)), 600, **PRIVATE_SLURM),
+    # What README.md and docs/install tell an administrator to type.
+    Group("pages", (RELEASE, ("python3", "-B", "tests/pages.py", "--so", SO, "--bin", BIN)), 600, **PRIVATE_SLURM),
     *(
         Group(
             f"vm {cell}" + " two nodes" * ("--two-nodes" in options),

@@ -33,7 +33,7 @@ WHAT_IT_IS = """
 echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f 1,2), $(slurmd -V)"
 """
 
-# As an administrator would, from the README.
+# What `make install` does: the guest has no make. tests/pages.py runs the commands of the pages.
 INSTALL = f"""
 installation=/{TESTS}/jobfence/plugstack/installation
 export PREFIX=/usr

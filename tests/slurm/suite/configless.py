@@ -2,7 +2,7 @@
 """Configless Slurm: the node has no slurm.conf, and fetches the controller's when slurmd starts.
 
 plugstack.conf is among the files that the controller serves. What it includes by a relative
-path is not, nor is jobfence.conf: see "Configless" in README.md.
+path is not, nor is jobfence.conf: see "Configless Slurm" in docs/install/slurm.md.
 """
 
 import contextlib
