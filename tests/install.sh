@@ -57,8 +57,7 @@ quiet uninstall SYSCONFDIR=/opt/slurm/etc
 rm -r "$stage/opt"
 quiet install
 
-# Where sbin and bin are one directory, the command is no link to itself.
-mkdir "$stage/merged"
+# Where sbin and bin are one directory, the command is no link to itself. The stage is not there before.
 run install DESTDIR="$stage/merged" PREFIX=/usr LINKDIR=/usr/sbin >/dev/null
 [ -f "$stage/merged/usr/sbin/jobfence" ] && [ ! -L "$stage/merged/usr/sbin/jobfence" ] || fail "the command is a link to itself"
 rm -r "$stage/merged"

@@ -3,8 +3,8 @@
 """Runs what the pages tell an administrator to type: pages.py --so FILE --bin FILE [--users A B] [PAGE...]
 
 The commands, the files and the expected output are read from the pages themselves. A private Slurm of one node runs
-meanwhile. /etc, /usr/local and /var/log are overlays in a mount namespace of this test, so the machine keeps its own. What a
-page may contain:
+meanwhile. /etc, /usr/local and others (HIDDEN) are overlays in a mount namespace of this test, so the machine keeps its own. Each page
+has a namespace and a Slurm of its own. What a page may contain:
 
   ```console    Commands, and what they print. "$ " is an ordinary user, "# " is root. In the output "…" is any text, and
                 alone on a line any lines; an indented line goes on with the line above it; numbers that differ in
@@ -37,6 +37,7 @@ from slurm.sites import PrivateSite, SiteError, die_properly, until  # noqa: E40
 PAGES = ("README.md", "docs/install/slurm.md", "docs/install/shell.md")
 RUN = ("console", "sh", "ini")
 GROUPS = ("students",)  # of users, in the pages' examples
+HIDDEN = ("/etc", "/usr/local", "/var/log", "/srv")
 NOTE = re.compile(r"<!-- (not run: \S.*|run last|fails) -->")
 LACKS = 77  # for check.py: this machine lacks something
 
@@ -66,15 +67,17 @@ def blocks(page, text):
     """The fenced blocks of a page, each with the comment above it."""
     found, block, note = [], None, ""
     for number, line in enumerate(text.splitlines(), 1):
-        if line.startswith("```"):
+        # A list's blocks are as far in as the list.
+        if line.lstrip().startswith("```"):
             if block is None:
-                block = Block(page, number, line[3:].strip(), note)
+                inside = len(line) - len(line.lstrip())
+                block = Block(page, number, line.strip()[3:], note)
                 note = ""
             else:
                 found.append(block)
                 block = None
         elif block is not None:
-            block.lines.append(line)
+            block.lines.append(line[inside:])
         elif line.strip():
             comment = NOTE.fullmatch(line.strip())
             note = comment.group(1) if comment else ""
@@ -159,6 +162,9 @@ class Machine:
         for place, (who, command, expected) in enumerate(typed):
             print(f"  {who} {command}", flush=True)
             status, output = self.run(who, command)
+            if command == "scontrol reconfigure":
+                # It comes back before the daemons have read the file.
+                time.sleep(2)
             if self.verbose:
                 print(output, end="", flush=True)
             may_fail = block.note == "fails" and place == len(typed) - 1
@@ -182,9 +188,16 @@ class Machine:
         path = Path(name[2:])
         print(f"  {path} is written", flush=True)
         path.parent.mkdir(parents=True, exist_ok=True)
+        text = "\n".join(block.lines) + "\n"
+        if path.name == "slurm.conf":
+            # The page has a part of it. The daemons read the site's.
+            for each in (path, self.site.top / "slurm.conf"):
+                with open(each, "a", encoding="utf-8") as whole:
+                    whole.write(text)
+            return
         # The directories of this test stay in force.
         before = self.site.config_text() if path == Path("/etc/slurm/jobfence.conf") else ""
-        path.write_text(before + "\n".join(block.lines) + "\n")
+        path.write_text(before + text)
         path.chmod(0o755 if is_script else 0o644)
 
 
@@ -220,7 +233,7 @@ def hide_the_machine(scratch):
             raise CannotMount(done.stderr.strip())
 
     mount("-t", "tmpfs", "tmpfs", scratch)
-    for place in ("/etc", "/usr/local", "/var/log"):
+    for place in HIDDEN:
         upper, work = (Path(scratch, place.strip("/").replace("/", "-") + end) for end in ("", ".work"))
         upper.mkdir(mode=0o755)
         work.mkdir()
@@ -234,20 +247,19 @@ def hide_the_machine(scratch):
     Path("/etc/slurm").mkdir()
 
 
-def run_pages(options, pages):
+def run_page(options, page):
     make_flags = f" -- SO={options.so} BIN={options.bin}"
     with PagesSite(users=tuple(options.users)) as site:
         machine = Machine(site, make_flags, options.verbose)
         ran = 0
-        for page in pages:
-            print(f"{page}:", flush=True)
-            in_order = sorted(blocks(page, (TOP / page).read_text()), key=lambda block: block.note == "run last")
-            for block in in_order:
-                if block.note.startswith("not run"):
-                    print(f"  line {block.line}: {block.note}")
-                elif block.kind in RUN:
-                    machine.do(block)
-                    ran += 1
+        print(f"{page}:", flush=True)
+        in_order = sorted(blocks(page, (TOP / page).read_text()), key=lambda block: block.note == "run last")
+        for block in in_order:
+            if block.note.startswith("not run"):
+                print(f"  line {block.line}: {block.note}")
+            elif block.kind in RUN:
+                machine.do(block)
+                ran += 1
         until(site.idle_again, 20, "the end of every job")
         until(lambda: not site.leftovers(), 10, f"the end of what is left: {site.leftovers()}")
         return ran
@@ -264,16 +276,18 @@ def main():
     if os.geteuid() != 0:
         print("needs root")
         sys.exit(LACKS)
+    pages = options.pages or PAGES
     if "JOBFENCE_PAGES" not in os.environ:
-        # The mounts are made where nobody else sees them.
+        # Each page has mounts of its own, where nobody else sees them.
         os.environ["JOBFENCE_PAGES"] = "in a namespace"
-        os.execvp("unshare", ["unshare", "--mount", "--propagation", "private", sys.executable, "-B", *sys.argv])
+        words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-B", *sys.argv[: len(sys.argv) - len(options.pages)]]
+        sys.exit(max(subprocess.run([*words, page], check=False).returncode for page in pages))
     del os.environ["JOBFENCE_PAGES"]
     die_properly()
     with tempfile.TemporaryDirectory(prefix="jobfence-pages-") as scratch:
         try:
             hide_the_machine(scratch)
-            ran = run_pages(options, options.pages or PAGES)
+            ran = run_page(options, pages[0])
         except CannotMount as reason:
             print(f"needs to mount file systems: {reason}")
             sys.exit(LACKS)
