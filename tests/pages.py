@@ -13,8 +13,8 @@ has a namespace and a Slurm of its own. What a page may contain:
   ```ini        A file: its first line is "# PATH". It is written to that place.
 
 A comment above a block says what is different: <!-- not run: REASON -->; <!-- run last -->, when the rest of the page has
-been run; <!-- fails -->, where the block's last command ends with another exit status than 0. A block of another kind
-is text.
+been run; <!-- fails -->, where the block's last command ends with another exit status than 0. What
+is not run is ```text.
 """
 
 import argparse
@@ -260,6 +260,8 @@ def run_page(options, page):
             elif block.kind in RUN:
                 machine.do(block)
                 ran += 1
+            elif block.kind != "text":
+                raise Untrue(f"{block.where}: a block of what is not run is ```text")
         until(site.idle_again, 20, "the end of every job")
         until(lambda: not site.leftovers(), 10, f"the end of what is left: {site.leftovers()}")
         return ran

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a reader stumbles over in the pages: lines that are too long, a README that is, links and files that lead nowhere.
+//!
+//! `tests/pages.py` runs the commands of the pages.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+const WIDTH: usize = 100;
+const README_LINES: usize = 120;
+
+/// Pages whose lines are too long yet. An entry that is no longer true fails.
+const NOT_YET: &[&str] = &["docs/design.md", "docs/performance.md", "docs/tests.md", "tests/vm/README.md"];
+
+/// Pages that others link to and that nobody has written yet. An entry that is no longer true fails.
+const NOT_WRITTEN: &[&str] =
+    &["docs/configure.md", "docs/decisions.md", "docs/limitations.md", "docs/troubleshooting.md", "docs/users.md"];
+
+/// With which a file of the sources begins where a page names it.
+const SOURCES: [&str; 6] = ["src/", "tests/", "docs/", "benches/", "fuzz/", "plugstack/"];
+
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every page of the repository, by its path.
+fn pages() -> BTreeMap<String, String> {
+    let mut pages = BTreeMap::new();
+    for directory in ["", "docs", "docs/install", "tests/vm"] {
+        for entry in fs::read_dir(top().join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let name = path.strip_prefix(top()).unwrap().display().to_string();
+                pages.insert(name, fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    assert!(pages.contains_key("README.md") && pages.contains_key("docs/install/slurm.md"), "{:?}", pages.keys());
+    pages
+}
+
+/// Its lines outside of fenced blocks, each with its number.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_fenced = false;
+    (1..).zip(text.lines()).filter(move |(_, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        !is_fenced && !is_fence
+    })
+}
+
+/// What of a line stands between backticks, and the line without it.
+fn apart(line: &str) -> (Vec<&str>, String) {
+    let (code, text): (Vec<_>, Vec<_>) = line.split('`').enumerate().partition(|(index, _)| index % 2 == 1);
+    (code.into_iter().map(|(_, part)| part).collect(), text.into_iter().map(|(_, part)| part).collect())
+}
+
+/// The targets of a page's links, each with the number of the line on which it ends. A link may begin on the line before.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line) in prose(text) {
+        let (_, line) = apart(line);
+        let ends = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+        found.extend(ends.map(|(target, _)| (number, target.to_owned())));
+    }
+    found
+}
+
+/// The anchors of a page: its headings in the form that a link has.
+fn anchors(text: &str) -> Vec<String> {
+    let headings = prose(text)
+        .filter_map(|(_, line)| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));
+    let kept = |c: char| c.is_alphanumeric() || c == '-' || c == '_' || c == ' ';
+    headings
+        .map(|heading| heading.chars().filter(|c| kept(*c)).collect::<String>().to_lowercase().replace(' ', "-"))
+        .collect()
+}
+
+/// Where a relative link leads, seen from the top.
+fn resolved(page: &str, target: &str) -> String {
+    let mut path = PathBuf::new();
+    for part in Path::new(page).parent().unwrap().join(target).components() {
+        match part {
+            Component::ParentDir => assert!(path.pop(), "{page}: {target} leads out of the repository"),
+            part => path.push(part),
+        }
+    }
+    path.display().to_string()
+}
+
+#[test]
+fn no_line_is_too_long() {
+    let mut wrong = Vec::new();
+    for (name, text) in pages() {
+        let long = (1..).zip(text.lines()).filter(|(_, line)| line.chars().count() > WIDTH);
+        let long: Vec<String> = long.map(|(number, line)| format!("{name}:{number}: {line}")).collect();
+        match (NOT_YET.contains(&name.as_str()), long.is_empty()) {
+            (true, true) => wrong.push(format!("{name} has no line that is too long: take it out of NOT_YET")),
+            (false, false) => wrong.extend(long),
+            _ => {}
+        }
+    }
+    assert!(wrong.is_empty(), "at most {WIDTH} characters to a line:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_readme_is_read_in_one_go() {
+    let lines = pages()["README.md"].lines().count();
+    assert!(lines <= README_LINES, "README.md has {lines} lines, and may have {README_LINES}: move something to docs/");
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let pages = pages();
+    let mut wrong = Vec::new();
+    for (name, text) in &pages {
+        for (number, target) in links(text) {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let file = if file.is_empty() { name.clone() } else { resolved(name, file) };
+            if NOT_WRITTEN.contains(&file.as_str()) {
+                continue;
+            }
+            if !top().join(&file).exists() {
+                wrong.push(format!("{name}:{number}: there is no {file}"));
+            } else if !anchor.is_empty()
+                && !pages.get(&file).is_some_and(|text| anchors(text).iter().any(|a| a == anchor))
+            {
+                wrong.push(format!("{name}:{number}: {file} has no heading #{anchor}"));
+            }
+        }
+    }
+    let written = NOT_WRITTEN.iter().filter(|name| pages.contains_key(**name));
+    wrong.extend(written.map(|name| format!("{name} is written: take it out of NOT_WRITTEN")));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_file_that_is_named_is_there() {
+    let mut wrong = Vec::new();
+    for (name, text) in pages().iter().filter(|(name, _)| !NOT_YET.contains(&name.as_str())) {
+        for (number, line) in prose(text) {
+            for path in apart(line).0 {
+                let is_path = SOURCES.iter().any(|source| path.starts_with(source)) && !path.contains([' ', '*', '<']);
+                if is_path && !top().join(path).exists() && !NOT_WRITTEN.contains(&path) {
+                    wrong.push(format!("{name}:{number}: there is no {path}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
