@@ -3,18 +3,18 @@
 """Runs what the pages tell an administrator to type: pages.py --so FILE --bin FILE [--users A B] [PAGE...]
 
 The commands, the files and the expected output are read from the pages themselves. A private Slurm of one node runs
-meanwhile. /etc, /usr/local and others (HIDDEN) are overlays in a mount namespace of this test, so the machine keeps its own. Each page
-has a namespace and a Slurm of its own. What a page may contain:
+meanwhile. /etc, /usr/local and others (HIDDEN) are overlays in a mount namespace, so the machine keeps its own. Each page has
+a namespace and a Slurm of its own. What a page may contain:
 
   ```console    Commands, and what they print. "$ " is an ordinary user, "# " is root. In the output "…" is any text, and
                 alone on a line any lines; an indented line goes on with the line above it; numbers that differ in
                 each run (VOLATILE) are any. A command without output may print what it likes.
   ```sh         A script, if it begins with #!: its second line is "# PATH", where it is installed, executable.
-  ```ini        A file: its first line is "# PATH". It is written to that place.
+  ```ini        A file: its first line is "# PATH". It is written to that place; a part of slurm.conf is added to it.
+  ```text       Anything else. It is not run.
 
-A comment above a block says what is different: <!-- not run: REASON -->; <!-- run last -->, when the rest of the page has
-been run; <!-- fails -->, where the block's last command ends with another exit status than 0. What
-is not run is ```text.
+A comment above a block says what is different: <!-- not run: REASON -->, or <!-- run last -->: when the rest of the page
+has been run. Every command must end with exit status 0.
 """
 
 import argparse
@@ -38,7 +38,7 @@ PAGES = ("README.md", "docs/install/slurm.md", "docs/install/shell.md")
 RUN = ("console", "sh", "ini")
 GROUPS = ("students",)  # of users, in the pages' examples
 HIDDEN = ("/etc", "/usr/local", "/var/log", "/srv")
-NOTE = re.compile(r"<!-- (not run: \S.*|run last|fails) -->")
+NOTE = re.compile(r"<!-- (not run: \S.*|run last) -->")
 LACKS = 77  # for check.py: this machine lacks something
 
 
@@ -158,8 +158,7 @@ class Machine:
             self.write(block)
 
     def type(self, block):
-        typed = commands(block)
-        for place, (who, command, expected) in enumerate(typed):
+        for who, command, expected in commands(block):
             print(f"  {who} {command}", flush=True)
             status, output = self.run(who, command)
             if command == "scontrol reconfigure":
@@ -167,8 +166,7 @@ class Machine:
                 time.sleep(2)
             if self.verbose:
                 print(output, end="", flush=True)
-            may_fail = block.note == "fails" and place == len(typed) - 1
-            if (status != 0) != may_fail:
+            if status != 0:
                 raise Untrue(f"{block.where}: '{command}' has ended with exit status {status}:\n{output}")
             if command.startswith("grep") and expected:
                 # A step's last line comes when its srun has ended.
@@ -261,7 +259,7 @@ def run_page(options, page):
                 machine.do(block)
                 ran += 1
             elif block.kind != "text":
-                raise Untrue(f"{block.where}: a block of what is not run is ```text")
+                raise Untrue(f"{block.where}: a block that is not run is ```text")
         until(site.idle_again, 20, "the end of every job")
         until(lambda: not site.leftovers(), 10, f"the end of what is left: {site.leftovers()}")
         return ran
@@ -282,7 +280,7 @@ def main():
     if "JOBFENCE_PAGES" not in os.environ:
         # Each page has mounts of its own, where nobody else sees them.
         os.environ["JOBFENCE_PAGES"] = "in a namespace"
-        words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-B", *sys.argv[: len(sys.argv) - len(options.pages)]]
+        words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-B", *sys.argv[: -len(options.pages) or None]]
         sys.exit(max(subprocess.run([*words, page], check=False).returncode for page in pages))
     del os.environ["JOBFENCE_PAGES"]
     die_properly()
