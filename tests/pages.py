@@ -276,27 +276,33 @@ def main():
     if os.geteuid() != 0:
         print("needs root")
         sys.exit(LACKS)
-    pages = options.pages or PAGES
-    if "JOBFENCE_PAGES" not in os.environ:
-        # Each page has mounts of its own, where nobody else sees them.
-        os.environ["JOBFENCE_PAGES"] = "in a namespace"
-        words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-B", *sys.argv[: -len(options.pages) or None]]
-        sys.exit(max(subprocess.run([*words, page], check=False).returncode for page in pages))
-    del os.environ["JOBFENCE_PAGES"]
     die_properly()
-    with tempfile.TemporaryDirectory(prefix="jobfence-pages-") as scratch:
-        try:
-            hide_the_machine(scratch)
-            ran = run_page(options, pages[0])
-        except CannotMount as reason:
-            print(f"needs to mount file systems: {reason}")
-            sys.exit(LACKS)
-        except (Untrue, AssertionError, SiteError) as error:
-            print(f"FAIL {error}\n0 passed, 1 failed, 0 skipped")
-            sys.exit(1)
-        finally:
-            subprocess.run(["umount", "--lazy", scratch], check=False)
+    scratch = os.environ.pop("JOBFENCE_PAGES", None)
+    if scratch:
+        sys.exit(in_namespace(options, scratch))
+    # Each page has mounts of its own, where nobody else sees them.
+    words = ["unshare", "--mount", "--propagation", "private", sys.executable, "-B", *sys.argv[: -len(options.pages) or None]]
+    ends = set()
+    for page in options.pages or PAGES:
+        with tempfile.TemporaryDirectory(prefix="jobfence-pages-") as scratch:
+            environment = {**os.environ, "JOBFENCE_PAGES": scratch}
+            ends.add(subprocess.run([*words, page], env=environment, check=False).returncode)
+    sys.exit(1 if ends - {0, LACKS} else max(ends))
+
+
+def in_namespace(options, scratch):
+    """The one page that was given; an exit status."""
+    try:
+        hide_the_machine(scratch)
+        ran = run_page(options, options.pages[0])
+    except CannotMount as reason:
+        print(f"needs to mount file systems: {reason}")
+        return LACKS
+    except (Untrue, AssertionError, SiteError) as error:
+        print(f"FAIL {error}\n0 passed, 1 failed, 0 skipped")
+        return 1
     print(f"{ran} passed, 0 failed, 0 skipped")
+    return 0
 
 
 if __name__ == "__main__":
