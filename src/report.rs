@@ -41,8 +41,8 @@ pub fn ended(key: &JobKey, usage: &Usage) -> String {
 
 /// One sentence for the user: which process was killed, at which limit, and how much was in use at the most.
 ///
-/// `kill` is what the kernel's log says; without it (a log that cannot be read, kernels before 5.0) the process is unknown.
-pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel]) -> String {
+/// `option` is how the user asks for more memory, where the door knows it. `kill` is what the kernel's log says; without it (a log that cannot be read, kernels before 5.0) the process is unknown.
+pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel], option: Option<&str>) -> String {
     let victim = match kill {
         Some(kill) => format!("process {} ({})", kill.pid, kill.name),
         None => "a process".to_owned(),
@@ -77,8 +77,9 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
              at once."
         );
     }
+    let more = option.map_or_else(|| "Ask for more memory".to_owned(), |option| format!("Raise {option}"));
     format!(
-        "{key}: {victim} was killed: the {} reached its memory limit{limit}{peak}. Raise --mem, or use less.",
+        "{key}: {victim} was killed: the {} reached its memory limit{limit}{peak}. {more}, or use less.",
         level.whose
     )
 }
@@ -179,13 +180,15 @@ mod tests {
         };
         let sentence = "job 5 step batch: process 77 (python3) was killed: the job reached its memory limit of 200.0 MiB \
                         (peak use 200.0 MiB). Raise --mem, or use less.";
-        assert_eq!(out_of_memory(&key(), Some(&kill), &levels()), sentence);
-        let unknown = out_of_memory(&key(), None, &levels());
+        assert_eq!(out_of_memory(&key(), Some(&kill), &levels(), Some("--mem")), sentence);
+        let no_option = out_of_memory(&key(), Some(&kill), &levels(), None);
+        assert!(no_option.ends_with("Ask for more memory, or use less."), "{no_option}");
+        let unknown = out_of_memory(&key(), None, &levels(), None);
         assert!(unknown.contains("a process was killed: the job reached"), "{unknown}");
         let task = OomKill { limit_at: Some("/jobfence/uid_1/job_5/step_batch/task_0".into()), ..kill.clone() };
-        let said = out_of_memory(&key(), Some(&task), &levels());
+        let said = out_of_memory(&key(), Some(&task), &levels(), None);
         assert!(said.contains("one task reached the memory limit of a task"), "{said}");
         let of_node = OomKill { limit_at: None, ..kill };
-        assert!(out_of_memory(&key(), Some(&of_node), &levels()).contains("the node ran out of memory"));
+        assert!(out_of_memory(&key(), Some(&of_node), &levels(), None).contains("the node ran out of memory"));
     }
 }

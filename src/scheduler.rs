@@ -89,9 +89,6 @@ pub trait Scheduler: Sync + fmt::Debug {
     /// Which setting keeps it from having cgroups itself.
     fn without_cgroups(&self) -> &'static str;
 
-    /// What its users call a queue.
-    fn queue(&self) -> &'static str;
-
     /// The option by which its users ask for more memory.
     fn memory_option(&self) -> &'static str;
 }

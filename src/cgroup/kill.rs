@@ -211,7 +211,7 @@ pub fn set_frozen(dir: &Dir, version: Version, is_frozen: bool, deadline: Instan
 
 /// Thaws a v1 directory and all below it, the outer ones first.
 pub fn thaw(freezer: &Dir, deadline: Instant) {
-    let _ = walk::visit(freezer, deadline, |dir| dir.write("freezer.state", "THAWED").map(|()| true));
+    let _ = walk::visit(freezer, deadline, &mut |dir| dir.write("freezer.state", "THAWED").map(|()| true));
 }
 
 /// A process that was a member after its pidfd was opened.
@@ -273,7 +273,7 @@ impl Round {
     /// gone.
     fn of(top: &Dir, deadline: Instant, is_wanted: impl Fn(Pid) -> bool) -> (Self, Result<()>) {
         let mut round = Self::default();
-        let all_seen = walk::visit(top, deadline, |dir| {
+        let all_seen = walk::visit(top, deadline, &mut |dir| {
             round.kill_in(dir, deadline, &is_wanted)?;
             Ok(true)
         });

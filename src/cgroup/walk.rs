@@ -26,7 +26,7 @@ struct OpenLevel {
 
 /// Looks at a directory and all below it, the outer ones first, until `each` says `false`. An error of one does not keep it from the
 /// others; the first is returned at the end, also where the deadline is the end: then not all have been seen.
-pub fn visit(top: &Dir, deadline: Instant, mut each: impl FnMut(&Dir) -> Result<bool>) -> Result<()> {
+pub fn visit(top: &Dir, deadline: Instant, each: &mut dyn FnMut(&Dir) -> Result<bool>) -> Result<()> {
     let mut failed = None;
     let mut seen = 0;
     let mut note = |done: Result<bool>| match done {
@@ -176,7 +176,7 @@ mod tests {
 
     fn count(dir: &Dir) -> usize {
         let mut found = 0;
-        let counted = visit(dir, later(), |_| {
+        let counted = visit(dir, later(), &mut |_| {
             found += 1;
             Ok(true)
         });
@@ -207,7 +207,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = Dir::open(temp.path()).unwrap();
         let past = Instant::now();
-        let all = |top: &Dir| visit(top, past, |_| Ok(true));
+        let all = |top: &Dir| visit(top, past, &mut |_| Ok(true));
         (0..100).for_each(|number| std::fs::create_dir(temp.path().join(number.to_string())).unwrap());
         all(&dir).unwrap();
         clear(&dir, past).unwrap();
@@ -223,14 +223,14 @@ mod tests {
         let dir = Dir::open(temp.path()).unwrap();
         (0..10).for_each(|number| std::fs::create_dir_all(temp.path().join(format!("{number}/x"))).unwrap());
         let mut seen = 0;
-        let done = visit(&dir, later(), |_| {
+        let done = visit(&dir, later(), &mut |_| {
             seen += 1;
             Err(Error::new("refused").value(seen))
         });
         assert_eq!(seen, 21);
         assert!(done.unwrap_err().to_string().contains('1'));
         seen = 0;
-        visit(&dir, later(), |_| {
+        visit(&dir, later(), &mut |_| {
             seen += 1;
             Ok(seen < 5)
         })

@@ -294,7 +294,7 @@ pub fn in_words(seen: &Seen) -> String {
 fn see(fence: &Fence, record: &Record) -> Seen {
     let shared = record.shared.as_deref();
     let step = fence.memory_levels().into_iter().find(|level| level.whose == Level::Step);
-    let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), None, Reported::default());
+    let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), None, Reported::default(), None);
     Seen {
         key: fence.key().clone(),
         run: shared.map_or(0, |shared| shared.run),

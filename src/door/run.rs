@@ -92,7 +92,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let how = spawn(|pid| attach(&mut fence, pid), request, &command);
     let used = end::used(&fence);
     let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
-    let (sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default());
+    let (sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), Some("--mem"));
     let remains = end::close(&mut fence, Instant::now() + config.cleanup_timeout, |_| false);
     Ok(Ended { how: how?, used, sentences, remains })
 }

@@ -442,7 +442,7 @@ pub fn is_inhabited(dir: &Dir, deadline: Instant) -> bool {
         return events.contains("populated 1");
     }
     let mut is_empty = true;
-    let all_seen = walk::visit(dir, deadline, |below| {
+    let all_seen = walk::visit(dir, deadline, &mut |below| {
         is_empty = below.read("cgroup.procs")?.is_empty();
         Ok(is_empty)
     });
@@ -452,7 +452,7 @@ pub fn is_inhabited(dir: &Dir, deadline: Instant) -> bool {
 /// The processes in a directory and below it, as many as can be seen by the deadline.
 pub fn pids_below(dir: &Dir, deadline: Instant) -> Result<Vec<i32>> {
     let mut found = Vec::new();
-    let all_seen = walk::visit(dir, deadline, |below| {
+    let all_seen = walk::visit(dir, deadline, &mut |below| {
         found.extend(below.read("cgroup.procs")?.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
         Ok(true)
     });

@@ -26,17 +26,19 @@ pub struct AskedProcesses {
 
 /// Sentences for the user on what has happened since `before`, and how much has been told with them.
 ///
-/// `kernel_log` names the processes that were killed; without it they have no names.
+/// `kernel_log` names the processes that were killed; without it they have no names. `memory_option` is how the user asks for more
+/// memory, where the door knows it.
 pub fn tell(
     fence: &Fence,
     kernel_log: Option<&KernelLog>,
     asked: Option<AskedProcesses>,
     before: Reported,
+    memory_option: Option<&str>,
 ) -> (Vec<String>, Reported) {
     let refusals = fence.forks_refused();
     let refused = of_refusals(fence, refusals.saturating_sub(before.refusals), asked);
     let kills = fence.oom_kills();
-    let killed = of_kills(fence, kills.saturating_sub(before.kills), kernel_log);
+    let killed = of_kills(fence, kills.saturating_sub(before.kills), kernel_log, memory_option);
     // A process in a directory that has gone is not counted any more.
     (refused.into_iter().chain(killed).collect(), Reported { kills: kills.max(before.kills), refusals })
 }
@@ -50,7 +52,7 @@ fn of_refusals(fence: &Fence, unsaid: u64, asked: Option<AskedProcesses>) -> Opt
     Some(report::too_many_processes(fence.key(), unsaid, of_job, of_task, asked))
 }
 
-fn of_kills(fence: &Fence, unsaid: u64, kernel_log: Option<&KernelLog>) -> Option<String> {
+fn of_kills(fence: &Fence, unsaid: u64, kernel_log: Option<&KernelLog>, memory_option: Option<&str>) -> Option<String> {
     if unsaid == 0 {
         return None;
     }
@@ -60,7 +62,7 @@ fn of_kills(fence: &Fence, unsaid: u64, kernel_log: Option<&KernelLog>) -> Optio
     let mut logged = kernel_log.into_iter().flat_map(KernelLog::oom_kills);
     // Many processes may have been killed for the same reason: the last one is an example.
     let named = logged.rfind(|kill| is_ours(&kill.task_in));
-    let sentence = report::out_of_memory(fence.key(), named.as_ref(), &levels);
+    let sentence = report::out_of_memory(fence.key(), named.as_ref(), &levels, memory_option);
     let others = match unsaid {
         1 => String::new(),
         more => format!(" ({} more of its processes were killed before.)", more - 1),

@@ -102,10 +102,6 @@ impl Scheduler for SlurmScheduler {
         "ProctrackType=proctrack/linuxproc"
     }
 
-    fn queue(&self) -> &'static str {
-        "partition"
-    }
-
     fn memory_option(&self) -> &'static str {
         "--mem"
     }
