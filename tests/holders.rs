@@ -90,9 +90,6 @@ impl Scheduler for StandIn {
     fn without_cgroups(&self) -> &'static str {
         ""
     }
-    fn queue(&self) -> &'static str {
-        ""
-    }
     fn memory_option(&self) -> &'static str {
         ""
     }
