@@ -71,6 +71,18 @@ BREAKS = (
         NOTHING,
         "host host huge_pages_are_limited_where_they_are_touched_and_where_they_are_reserved",
     ),
+    Break(
+        "weight_not_written", LIMITING,
+        "limits::set_number(dir, \"cpu\", limits::weight_file(version), value)",
+        "Ok(drop(value))",
+        EXPLAINED,
+    ),
+    Break(
+        "burst_not_written", LIMITING,
+        "Some(quota) => limits::set_cpu_burst(dir, version, burst_us(burst, quota)),",
+        "Some(quota) => Ok(drop(burst_us(burst, quota))),",
+        EXPLAINED,
+    ),
     # A wrong unit or number.
     Break(
         "weight_of_v1_in_units_of_v2", "src/cgroup/limits.rs",
@@ -267,7 +279,7 @@ BREAKS = (
         "controllers_are_not_enabled", "src/fence/own.rs",
         "dirs.iter().skip(1).zip(made) {\n        enable(dir, hierarchy, wanted, new)?;",
         "dirs.iter().skip(1).zip(made) {\n        let _ = (dir, new);",
-        EXPLAINED,
+        "host host huge_pages_are_limited_where_they_are_touched_and_where_they_are_reserved",
     ),
     Break(
         "a_unit_that_failed_still_holds", "src/janitor/holders.rs",
@@ -335,12 +347,6 @@ BREAKS = (
         "if unsaid == 0 || (of_job.is_none() && of_task.is_none()) {",
         "if unsaid < u64::MAX || (of_job.is_none() && of_task.is_none()) {",
         "slurm fork_bomb",
-    ),
-    Break(
-        "what_failed_halfway_stays", "src/launch/begin.rs",
-        "let _ = fence.close(Instant::now() + config.cleanup_timeout);",
-        "let _ = (fence, config);",
-        "slurm begin_fails",
     ),
     Break(
         "the_dead_are_not_cleaned_up", "src/launch/begin.rs",
