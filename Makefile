@@ -47,7 +47,7 @@ check-all:
 
 mutants:
 	tests/need build host slurm
-	python3 -B tests/mutants.py $(addprefix --users ,$(USERS)) -- $(NAME)
+	python3 -B tests/mutants.py $(if $(USERS),--users $(USERS)) -- $(NAME)
 
 bench:
 	tests/need build slurm bench
