@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # make            build                          make demo    see it work, in a private Slurm
-# make check      every test                     make bench   the numbers, with their floor
+# make quick      tests of four minutes          make bench   the numbers, with their floor
+# make check      what CI runs                   make check-all  every test everywhere, for a release
+# make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
 # make soak       N= short jobs and kills at random, in a virtual machine (CELL=) or, with SITE=private, on this one; SEED=
@@ -14,12 +16,14 @@ SECONDS ?= 60
 N ?= 2000
 SITE ?= vm
 SEED ?=
+NAME ?=
+USERS ?=
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
 SOURCES = Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built demo check bench vm fuzz soak install uninstall bindings clean
+.PHONY: all built demo quick check check-all mutants bench vm fuzz soak install uninstall bindings clean
 
 all:
 	$(CARGO) build --release --locked
@@ -29,9 +33,21 @@ demo:
 	$(MAKE) all
 	python3 -B tests/demo.py --so $(SO) --bin $(BIN)
 
+quick:
+	tests/need build host
+	python3 -B tests/check.py --tier quick
+
 check:
 	tests/need build host slurm vm
 	python3 -B tests/check.py
+
+check-all:
+	tests/need build host slurm vm
+	JOBFENCE_FAULTS=all python3 -B tests/check.py --tier all
+
+mutants:
+	tests/need build host slurm
+	python3 -B tests/mutants.py $(if $(USERS),--users $(USERS)) -- $(NAME)
 
 bench:
 	tests/need build slurm bench

@@ -524,6 +524,15 @@ mod tests {
     }
 
     #[test]
+    fn each_level_has_the_number_of_its_own_key() {
+        let text = "MaxProcesses=30\nMaxProcessesPerUser=40\nMaxProcessesPerTask=20\nOOMKillStep=yes\n";
+        let (plan, _) = plan(&crate::config::parse("test", text.as_bytes()).unwrap(), &granted(1, 100));
+        let of = |what: fn(&Limits) -> Option<u64>| [&plan.user, &plan.job, &plan.step, &plan.task].map(what);
+        assert_eq!(of(|limits| limits.processes), [Some(40), Some(30), Some(30), Some(20)]);
+        assert_eq!(of(|limits| limits.oom_group.then_some(1)), [None, None, Some(1), None]);
+    }
+
+    #[test]
     fn percentages_and_the_least_amount() {
         let config = Config {
             cpu_quota_percent: percent("12.5"),

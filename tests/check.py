@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Every test, in groups: what 'make check' runs. check.py [GROUP...] runs some of them.
+"""The tests, in groups: check.py [--tier quick|check|all] [GROUP...]. 'make check' is the tier of this name.
 
 Groups of one stage run two at a time, those of no stage alone: they measure on this machine itself.
 A group whose needs this machine does not meet is skipped, with the reason; with CI=true in the environment that is a
 failure. The whole output of each group is in target/check/.
 """
 
+import argparse
 import itertools
 import os
 import re
@@ -45,30 +46,42 @@ class Group:
     root: bool = False
     programs: tuple = ()
     controllers: tuple = ()
+    tiers: tuple = ("check", "all")
 
 
+QUICK = ("quick", "check", "all")
 IMAGES = tuple(("python3", "-B", "tests/vm/vm.py", "image", "--cell", image)
                for image in dict.fromkeys(CELLS[cell].image for cell, _ in CHECKED))
 CASES = ("python3", "-B", "tests/slurm/cases.py", "--so", SO, "--bin", BIN)
 # Beside another private Slurm: jobfence looks for a job's processes among those of its user.
 OTHER_USERS = ("--users", "daemon", "mail")
 
+# The host's tests, by their files: those of minutes, and the others.
+IS_LONG = ("crowd", "faults", "wear")
+LONG = tuple(word for name in IS_LONG for word in ("--test", name))
+HOSTS = sorted({path.stem for path in (TOP / "tests").glob("*.rs")} - set(IS_LONG) | {"fuzz"})
+SHORT = tuple(word for name in HOSTS for word in ("--test", name))
+
 GROUPS = (
-    Group("format", (("cargo", "fmt", "--check"),), 60, "build"),
+    # With the table of 'make mutants': each of its rows still applies.
+    Group("format", (("cargo", "fmt", "--check"), ("python3", "-B", "tests/mutants.py", "--stale")), 60, "build", tiers=QUICK),
     Group("install", (RELEASE, ("tests/install.sh",)), 900, "build"),
-    Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), 900, "build"),
-    Group("unit", (("cargo", "test", "--locked", "--lib", "--bins"),), 900, "build"),
+    Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), 900, "build", tiers=QUICK),
+    Group("unit", (("cargo", "test", "--locked", "--lib", "--bins"),), 900, "build", tiers=QUICK),
     Group("images", IMAGES, 1800, "build", root=True, programs=GUESTS),
     # All that the host's tests need is built with it.
     Group("fuzz", (("cargo", "test", "--locked", "--no-run"), ("cargo", "test", "--locked", "--test", "fuzz")), 900, "build"),
     Group(
         "host",
         # What is fuzzed has a group of its own, which needs no root.
-        (("cargo", "test", "--locked", "--test", "*", "--", "--skip", "targets::fuzz::"),),
+        (("cargo", "test", "--locked", *SHORT, "--", "--skip", "targets::fuzz::"),),
         1800,
         root=True,
         controllers=("cpu", "memory"),
+        tiers=QUICK,
     ),
+    # Minutes each: faults.rs looks at all of this machine, so nothing is beside it.
+    Group("faults", (("cargo", "test", "--locked", *LONG),), 3600, root=True, controllers=("cpu", "memory")),
     Group("slurm", (RELEASE, (*CASES, "--no-patient")), 1500, "slurm", **PRIVATE_SLURM),
     Group("slurm patient", (RELEASE, (*CASES, "--patient", *OTHER_USERS)), 900, "slurm", **PRIVATE_SLURM),
     Group("slurm two nodes", (RELEASE, (*CASES, "--site", "two-nodes", *OTHER_USERS)), 900, "slurm", **PRIVATE_SLURM),
@@ -86,6 +99,15 @@ GROUPS = (
             programs=GUESTS,
         )
         for cell, options in CHECKED
+    ),
+    # After those, which have more to look at: every case in every cell.
+    Group(
+        "matrix",
+        (RELEASE, ("python3", "-B", "tests/vm/matrix.py", "--jobs", "2")),
+        12 * 3600,
+        root=True,
+        programs=GUESTS,
+        tiers=("all",),
     ),
 )
 
@@ -180,13 +202,17 @@ def telling(text):
 def main():
     # Ended like an exception, so that what runs is ended too.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    wanted = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tier", choices=("quick", "check", "all"), help="check, unless groups are named")
+    parser.add_argument("groups", nargs="*", metavar="GROUP")
+    options = parser.parse_intermixed_args()
+    wanted, tier = options.groups, options.tier or ("all" if options.groups else "check")
     unknown = set(wanted) - {word for group in GROUPS for word in (group.name, group.name.split()[0])}
     if unknown:
         sys.exit(f"{__doc__}\nunknown: {', '.join(sorted(unknown))}; there are: {', '.join(g.name for g in GROUPS)}")
     strict = os.environ.get("CI") == "true"
     LOGS.mkdir(parents=True, exist_ok=True)
-    chosen = [g for g in GROUPS if not wanted or {g.name, g.name.split()[0]} & set(wanted)]
+    chosen = [g for g in GROUPS if tier in g.tiers and (not wanted or {g.name, g.name.split()[0]} & set(wanted))]
     results = {}
     pool = ThreadPoolExecutor(AT_ONCE)
     try:

@@ -494,6 +494,13 @@ mod tests {
     }
 
     #[test]
+    fn a_weight_of_v1_has_its_own_unit() {
+        let of = |weight| [Version::V2, Version::V1].map(|version| weight_value(version, weight));
+        assert_eq!([of(1), of(10), of(100), of(10_000)], [[1, 10], [10, 102], [100, 1024], [10_000, 102_400]]);
+        assert_eq!(weight_value(Version::V1, 0), 2);
+    }
+
+    #[test]
     fn slack_is_ten_milliseconds_of_each_cpu_and_no_more_than_the_quota() {
         let slack = |quota_us, period_us| CpuQuota { quota_us, period_us }.slack_us();
         assert_eq!(

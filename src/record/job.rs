@@ -368,6 +368,16 @@ mod tests {
     }
 
     #[test]
+    fn no_text_becomes_two() {
+        assert!(is_device("/dev/nvidia0"));
+        for path in ["/dev/a,/dev/b", "/dev/a\n", "dev/a"] {
+            assert!(!is_device(path), "{path:?}");
+        }
+        let why = JobRecord { gpus: Gpus::Unknown("why\nend".into()), ..record(7) };
+        assert_eq!(JobRecord::parse(&why.to_string()).unwrap().gpus, Gpus::Unknown("why end".into()));
+    }
+
+    #[test]
     fn what_is_written_is_understood_again_and_nothing_less() {
         let owner = Some((Owner { pid: 7, start: 9 }, "pid:[1]".to_owned()));
         let steps =

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Deliberate breaks of the code, and for each the cheapest test that should notice it.
+
+`old` is in the file exactly once. `noticer` is 'unit FILTER…', 'host FILE TEST…' (a file of tests/) or
+'slurm CASE…' (in a private Slurm).
+"""
+
+from typing import NamedTuple
+
+
+class Break(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    noticer: str
+
+
+EXPLAINED = "host host what_is_explained_is_what_is_written"
+NOTHING = "set: |_, _, _| Ok(()),"
+LIMITING = "src/fence/limiting.rs"
+POLICY = "src/policy.rs"
+UNITS = "src/config/units.rs"
+SECTIONS = "src/config/sections.rs"
+STRICTNESS = "src/config/strictness.rs"
+JOB = "src/record/job.rs"
+FILES = "src/record/files.rs"
+REFUSE = "src/launch/refuse.rs"
+
+BREAKS = (
+    # A limit that is not written.
+    Break(
+        "quota_not_written", LIMITING,
+        "set: |dir, version, limits| limits.cpu.map_or(Ok(()), |quota| limits::set_cpu_quota(dir, version, quota)),",
+        NOTHING,
+        EXPLAINED,
+    ),
+    Break(
+        "memory_not_written", LIMITING,
+        "set: |dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),",
+        NOTHING,
+        EXPLAINED,
+    ),
+    Break(
+        "high_not_written", LIMITING,
+        "set: |dir, version, limits| limits.high.map_or(Ok(()), |bytes| limits::set_high(dir, version, bytes)),",
+        NOTHING,
+        EXPLAINED,
+    ),
+    Break(
+        "processes_not_written", LIMITING,
+        "set: |dir, _, limits| limits.processes.map_or(Ok(()), |count| limits::set_processes(dir, count)),",
+        NOTHING,
+        "host host no_more_processes_than_the_site_allows",
+    ),
+    Break(
+        "disk_rate_not_written", LIMITING,
+        "set: |dir, version, limits| limits.disks.iter().try_for_each(|limit| io::set_max(dir, version, *limit)),",
+        NOTHING,
+        "slurm io_limits",
+    ),
+    Break(
+        "io_weight_not_written", LIMITING,
+        "set: |dir, version, limits| limits.io_weight.map_or(Ok(()), |weight| io::set_weight(dir, version, weight)),",
+        NOTHING,
+        "host host a_job_has_a_weight_of_io_where_the_kernel_has_any",
+    ),
+    Break(
+        "huge_pages_not_written", LIMITING,
+        "set: |dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),",
+        NOTHING,
+        "host host huge_pages_are_limited_where_they_are_touched_and_where_they_are_reserved",
+    ),
+    Break(
+        "weight_not_written", LIMITING,
+        "limits::set_number(dir, \"cpu\", limits::weight_file(version), value)",
+        "Ok(drop(value))",
+        EXPLAINED,
+    ),
+    Break(
+        "burst_not_written", LIMITING,
+        "Some(quota) => limits::set_cpu_burst(dir, version, burst_us(burst, quota)),",
+        "Some(quota) => Ok(drop(burst_us(burst, quota))),",
+        EXPLAINED,
+    ),
+    # A wrong unit or number.
+    Break(
+        "weight_of_v1_in_units_of_v2", "src/cgroup/limits.rs",
+        "Version::V1 => (weight.saturating_mul(1024).saturating_add(50) / 100).max(2),",
+        "Version::V1 => weight,",
+        "unit cgroup::limits",
+    ),
+    Break(
+        "a_tenth_of_the_slack", "src/cgroup/limits.rs",
+        "const SLACK_US: u64 = 10_000;",
+        "const SLACK_US: u64 = 1_000;",
+        "unit cgroup::limits policy::",
+    ),
+    Break(
+        "percent_of_ten_times_as_much", UNITS,
+        "u128::from(self.0) / 10_000)",
+        "u128::from(self.0) / 1_000)",
+        "unit policy::",
+    ),
+    Break(
+        "a_number_without_a_unit_in_kib", UNITS,
+        "bytes::parse(text, Some(1 << 20))?;",
+        "bytes::parse(text, Some(1 << 10))?;",
+        "unit config::",
+    ),
+    Break(
+        "milliseconds_as_microseconds", UNITS,
+        '"ms" => count.checked_mul(1_000),',
+        '"ms" => Some(count),',
+        "unit config::",
+    ),
+    Break(
+        "weight_of_a_cpu", POLICY,
+        "const WEIGHT_OF_CPU: u64 = 10;",
+        "const WEIGHT_OF_CPU: u64 = 100;",
+        "unit policy::",
+    ),
+    Break(
+        "swap_of_v1_without_memory", LIMITING,
+        "Version::V1 => limits::whole_pages(limit.ram.saturating_add(limit.swap)),",
+        "Version::V1 => limits::whole_pages(limit.swap),",
+        EXPLAINED,
+    ),
+    Break(
+        "the_higher_of_two_quotas", "src/cgroup/limits.rs",
+        "if self.is_above(other) { other } else { self }",
+        "if self.is_above(other) { self } else { other }",
+        "unit policy::",
+    ),
+    # A wrong limit is planned.
+    Break(
+        "children_above_their_parents", POLICY,
+        "    plan.nest();\n    plan.save_for_later(config);",
+        "    plan.save_for_later(config);",
+        "unit policy::",
+    ),
+    Break(
+        "no_least_memory", POLICY,
+        "config.allowed_ram_space.of(memory).max(config.min_ram_space);",
+        "config.allowed_ram_space.of(memory);",
+        "unit policy::",
+    ),
+    Break(
+        "a_tasks_processes_are_the_jobs", POLICY,
+        "plan.task.processes = config.max_processes_per_task;",
+        "plan.task.processes = config.max_processes;",
+        "unit policy::",
+    ),
+    Break(
+        "a_users_processes_are_forgotten", POLICY,
+        "    plan.user.processes = config.max_processes_per_user;\n",
+        "",
+        "unit policy::",
+    ),
+    Break(
+        "the_job_is_killed_as_a_whole", POLICY,
+        "plan.step.oom_group = config.oom_kill_step;",
+        "plan.job.oom_group = config.oom_kill_step;",
+        "unit policy::",
+    ),
+    # The configuration.
+    Break(
+        "sections_above_arguments", "src/config/resolve.rs",
+        "self.written.general.iter().chain(in_sections).chain(&self.arguments).cloned()",
+        "self.written.general.iter().chain(&self.arguments).chain(in_sections).cloned()",
+        "unit config::",
+    ),
+    Break(
+        "a_qos_in_other_letters_is_another", SECTIONS,
+        "SectionKind::Qos | SectionKind::Account => name.to_lowercase(),",
+        "SectionKind::Qos | SectionKind::Account => name.to_owned(),",
+        "unit config::",
+    ),
+    Break(
+        "what_is_unknown_does_not_hold", SECTIONS,
+        "Fact::Unknown => Has::If(names.clone()),",
+        "Fact::Unknown => Has::No,",
+        "unit config::",
+    ),
+    Break("a_nodes_key_in_a_section", SECTIONS, "if !is_per_job(key) {", "if false {", "unit config::"),
+    Break(
+        "off_is_the_strictest_mode", STRICTNESS,
+        "(Mode::Off, _) | (Mode::Observe, Mode::Enforce)",
+        "(Mode::Enforce, _) | (Mode::Observe, Mode::Enforce)",
+        "unit config::",
+    ),
+    Break(
+        "the_largest_is_the_strictest", STRICTNESS,
+        "    if other < *value {",
+        "    if other > *value {",
+        "unit config::",
+    ),
+    Break(
+        "a_path_with_two_dots", UNITS,
+        'if sound && text.split(\'/\').all(|part| part != "..") {',
+        "if sound {",
+        "unit config::",
+    ),
+    Break(
+        "a_base_that_begins_with_a_dot", UNITS,
+        "!name.is_empty() && !name.starts_with('.') && plain(name)",
+        "!name.is_empty() && plain(name)",
+        "unit config::",
+    ),
+    # Records.
+    Break(
+        "half_a_record_is_one", "src/record/header.rs",
+        'if lines.next_back() != Some("end") {',
+        "if lines.next_back().is_none() {",
+        "unit record::",
+    ),
+    Break(
+        "a_record_of_another_boot_counts", "src/record/header.rs",
+        "if self.boot_id != host.boot_id {",
+        "if false {",
+        "host host a_record_of_another_boot_is_forgotten_and_kills_nobody",
+    ),
+    Break(
+        "a_run_dir_that_others_can_open", FILES,
+        "|| stat.st_mode & 0o077 != 0 {",
+        "|| stat.st_mode & 0o022 != 0 {",
+        "unit record::",
+    ),
+    Break(
+        "a_record_of_anybodys", FILES,
+        "mode == kind && stat.st_uid == nix::unistd::geteuid().as_raw() && stat.st_mode & 0o077 == 0",
+        "mode == kind",
+        "unit record::",
+    ),
+    Break(
+        "the_record_is_not_removed", "src/janitor/one.rs",
+        "if header.is_shared() { records.forget_shared(levels) } else { records.forget(levels) }",
+        "let _ = (records, levels, header);\n    Ok(())",
+        "host host what_a_dead_owner_left_is_removed_and_what_a_living_one_has_is_not",
+    ),
+    Break(
+        "a_name_of_two_lines", JOB,
+        "text.len() <= MAX_NAME && !text.contains(char::is_control)",
+        "text.len() <= MAX_NAME",
+        "unit record::",
+    ),
+    Break(
+        "a_reason_of_two_lines", JOB,
+        "text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME)",
+        "text.chars().take(MAX_NAME)",
+        "unit record::",
+    ),
+    Break(
+        "a_device_with_a_comma", JOB,
+        "|c: char| c == ',' || c.is_control()",
+        "|c: char| c.is_control()",
+        "unit record::",
+    ),
+    # Processes, locks, controllers.
+    Break(
+        "a_lock_that_two_have", "src/sys/lock.rs",
+        "libc::flock(fd.as_raw_fd(), operation | libc::LOCK_NB)",
+        "libc::flock(fd.as_raw_fd(), operation & 0 | libc::LOCK_SH | libc::LOCK_NB)",
+        "unit record:: sys::lock",
+    ),
+    Break(
+        "a_process_is_not_killed", "src/cgroup/kill.rs",
+        "send(self.pid, self.pidfd.as_ref(), Signal::SIGKILL)",
+        "send(self.pid, self.pidfd.as_ref(), Signal::SIGCONT)",
+        "host left_behind whatever_users_make_below_is_ended_and_removed",
+    ),
+    Break(
+        "a_directory_below_stays_frozen", "src/cgroup/kill.rs",
+        "            thaw(dir, self.deadline);\n        }\n    }\n}\n",
+        "            let _ = (dir, self.deadline);\n        }\n    }\n}\n",
+        "host left_behind whatever_users_make_below_is_ended_and_removed",
+    ),
+    Break(
+        "controllers_are_not_enabled", "src/fence/own.rs",
+        "dirs.iter().skip(1).zip(made) {\n        enable(dir, hierarchy, wanted, new)?;",
+        "dirs.iter().skip(1).zip(made) {\n        let _ = (dir, new);",
+        "host host huge_pages_are_limited_where_they_are_touched_and_where_they_are_reserved",
+    ),
+    Break(
+        "a_unit_that_failed_still_holds", "src/janitor/holders.rs",
+        '"inactive" | "failed" => Runs::No,',
+        '"inactive" => Runs::No,',
+        "unit janitor::",
+    ),
+    Break(
+        "a_unit_that_began_again_holds_it", "src/janitor/holders.rs",
+        "_ if is_id && now != invocation => Runs::No,",
+        "_ if is_id && now != invocation => Runs::Yes,",
+        "unit janitor::",
+    ),
+    # What happens to the job, and what it is told.
+    Break(
+        "a_refusal_that_sends_to_nobody", REFUSE,
+        'format!("{self}. {NOT_YOURS}")',
+        'format!("{self}")',
+        "unit launch::",
+    ),
+    Break(
+        "a_limit_that_fails_is_borne", REFUSE,
+        "if config.on_error.for_limit(limit) == OnError::Fail {",
+        "if config.mode == crate::config::Mode::Off && config.on_error.for_limit(limit) == OnError::Fail {",
+        "unit launch::",
+    ),
+    Break(
+        "a_users_mistake_is_borne", REFUSE,
+        "matches!(self, Self::General(_)) && general == OnError::Warn",
+        "general == OnError::Warn",
+        "unit launch::",
+    ),
+    Break(
+        "off_is_not_off", "src/launch.rs",
+        "Ok(loaded) if loaded.config.mode == Mode::Off => return Answer::Off,",
+        "Ok(loaded) if loaded.config.mode == Mode::Off && loaded.file.is_some() && loaded.file.is_none() => return Answer::Off,",
+        "unit launch::",
+    ),
+    Break(
+        "observe_limits", "src/launch/begin.rs",
+        "if config.mode == Mode::Enforce {",
+        "if config.mode != Mode::Off {",
+        "slurm mode_observe",
+    ),
+    Break(
+        "the_task_is_not_moved", "src/launch/attach.rs",
+        "let errors = fence.attach(host, joining.pid, joining.task)?;",
+        "let _ = host;\n    let errors = Vec::new();",
+        "slurm tree_and_limits",
+    ),
+    Break(
+        "the_end_removes_nothing", "src/launch/end.rs",
+        "match fence.close(deadline) {",
+        "let _ = deadline;\n        match Ok::<(), Error>(()) {",
+        "slurm tree_and_limits",
+    ),
+    Break(
+        "a_kill_for_memory_is_not_said", "src/launch/tell.rs",
+        "    if unsaid == 0 {\n",
+        "    if unsaid < u64::MAX {\n",
+        "slurm memory_oom",
+    ),
+    Break(
+        "a_refused_fork_is_not_said", "src/launch/tell.rs",
+        "if unsaid == 0 || (of_job.is_none() && of_task.is_none()) {",
+        "if unsaid < u64::MAX || (of_job.is_none() && of_task.is_none()) {",
+        "slurm fork_bomb",
+    ),
+    Break(
+        "the_dead_are_not_cleaned_up", "src/launch/begin.rs",
+        "daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));",
+        "daemon.is_some_and(|daemon| false && clean_up_behind_others(host, config, schedulers, daemon, key));",
+        "slurm next_launch_removes",
+    ),
+)
