@@ -41,7 +41,8 @@ pub fn ended(key: &JobKey, usage: &Usage) -> String {
 
 /// One sentence for the user: which process was killed, at which limit, and how much was in use at the most.
 ///
-/// `option` is how the user asks for more memory, where the door knows it. `kill` is what the kernel's log says; without it (a log that cannot be read, kernels before 5.0) the process is unknown.
+/// `kill` is what the kernel's log says; without it (a log that cannot be read, kernels before 5.0) the process is unknown. `option` is
+/// how the user asks for more memory, where the door knows it.
 pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel], option: Option<&str>) -> String {
     let victim = match kill {
         Some(kill) => format!("process {} ({})", kill.pid, kill.name),

@@ -9,6 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+#[path = "common/sources.rs"]
+mod sources;
+use sources::sources;
+
 /// The layers, the lowest first. A module is in the layer that names it, or else the nearest module around it.
 const LAYERS: &[&[&str]] = &[
     // Values that everybody hands around; they do nothing.
@@ -69,25 +73,15 @@ struct File {
 /// The files of src without what is compiled for tests alone, by their modules.
 fn files() -> BTreeMap<String, File> {
     let mut all = BTreeMap::new();
-    let mut left = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
-    let top = left[0].clone();
-    while let Some(directory) = left.pop() {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                left.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(&top).unwrap().with_extension("");
-                let names: Vec<&str> = name.iter().map(|part| part.to_str().unwrap()).collect();
-                let module = match names.as_slice() {
-                    ["bin", "jobfence", "main"] => "bin".to_owned(),
-                    ["bin", "jobfence", rest @ ..] => format!("bin::{}", rest.join("::")),
-                    names => names.join("::"),
-                };
-                let tokens = without_tests(tokens(&fs::read_to_string(&path).unwrap()));
-                all.insert(module.clone(), File { module, tokens });
-            }
-        }
+    for (path, text) in sources() {
+        let name = path.with_extension("");
+        let names: Vec<&str> = name.iter().map(|part| part.to_str().unwrap()).collect();
+        let module = match names.as_slice() {
+            ["bin", "jobfence", "main"] => "bin".to_owned(),
+            ["bin", "jobfence", rest @ ..] => format!("bin::{}", rest.join("::")),
+            names => names.join("::"),
+        };
+        all.insert(module.clone(), File { module, tokens: without_tests(tokens(&text)) });
     }
     let for_tests: Vec<String> = all.values().flat_map(File::modules_of_tests).collect();
     // Generated bindings, which are included and no module, are not declared either.

@@ -9,36 +9,29 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "common/sources.rs"]
+mod sources;
+use sources::sources;
+
 /// What writes for administrators.
 const CALLS: [&str; 4] = ["log::error!(", "log::warn!(", "log::info!(", "eprintln!("];
 /// What writes for users.
 const USER_CALLS: [&str; 1] = ["tell_user("];
 /// Where sentences for users are put together. Fragments of sentences are not quoted.
-const USER_FILES: [&str; 2] = ["src/report.rs", "src/launch/tell.rs"];
+const USER_FILES: [&str; 2] = ["report.rs", "launch/tell.rs"];
 const LEAST_WORDS: usize = 6;
 
 fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn sources() -> Vec<(PathBuf, String)> {
-    let mut found = Vec::new();
-    let mut left = vec![top().join("src")];
-    while let Some(directory) = left.pop() {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                left.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).unwrap();
-                let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap();
-                let lines: Vec<&str> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
-                found.push((path.strip_prefix(top()).unwrap().to_owned(), lines.join("\n")));
-            }
-        }
-    }
-    assert!(found.len() > 50);
-    found
+/// What is not compiled for tests alone, without comments.
+fn code() -> Vec<(PathBuf, String)> {
+    let without = |text: &str| {
+        let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap();
+        code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+    };
+    sources().into_iter().map(|(path, text)| (path, without(&text))).collect()
 }
 
 /// The literal with which a text begins, if it begins with one, perhaps within `&format!(`.
@@ -94,12 +87,12 @@ fn calls(code: &str, calls: &[&str]) -> BTreeSet<String> {
 }
 
 fn for_administrators() -> BTreeSet<String> {
-    sources().iter().flat_map(|(_, code)| calls(code, &CALLS)).collect()
+    code().iter().flat_map(|(_, code)| calls(code, &CALLS)).collect()
 }
 
 fn for_users() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for (path, code) in sources() {
+    for (path, code) in code() {
         found.extend(calls(&code, &USER_CALLS));
         if USER_FILES.iter().any(|file| path == Path::new(file)) {
             let sentences = calls(&code, &["format!("]);
@@ -112,7 +105,7 @@ fn for_users() -> BTreeSet<String> {
 /// Every literal of the source.
 fn literals() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for (_, code) in sources() {
+    for (_, code) in code() {
         let quotes = code.match_indices('"').filter(|(at, _)| !code[..*at].ends_with('\\'));
         found.extend(quotes.filter_map(|(at, _)| literal(&code[at..])).map(|text| plain(&text)));
     }

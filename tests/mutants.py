@@ -23,7 +23,8 @@ TOP = Path(__file__).resolve().parents[1]
 WORK = TOP / "target/mutants"
 TREE, TARGET = WORK / "tree", WORK / "target"
 HANGS = 600  # seconds; a break by which a test never ends is noticed, too
-sys.path.insert(0, str(TOP / "tests/mutants"))
+sys.path[:0] = str(TOP / "tests/mutants"), str(TOP / "tests")
+from check import end  # noqa: E402
 from table import BREAKS  # noqa: E402
 
 
@@ -85,15 +86,7 @@ def run(command, seconds=HANGS):
         try:
             status = child.wait(seconds)
         except BaseException as error:
-            for number, wait in (signal.SIGTERM, 30), (signal.SIGKILL, 30):
-                try:
-                    os.killpg(child.pid, number)
-                    child.wait(wait)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-                except ProcessLookupError:
-                    break
+            end(child)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             status = None
