@@ -8,8 +8,8 @@ use std::error::Error as _;
 use std::io;
 use std::time::{Duration, Instant};
 
-use cgroups_rs::fs::cpu::CpuController;
-use cgroups_rs::fs::memory::MemController;
+use cgroups_rs::cpu::CpuController;
+use cgroups_rs::memory::MemController;
 use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 
@@ -154,7 +154,7 @@ fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
             parse_quota(dir, &text.map_err(|error| explain(dir, CPU_MAX, "cpu", error))?)?
         }
         Version::V1 => {
-            let cpu = CpuController::new(dir.handle_path(), "".into(), false);
+            let cpu = CpuController::new(dir.handle_path(), false);
             // The period first: while there is no quota any period is allowed, and a quota in the wrong period could be
             // above the parent's, which v1 refuses.
             // And only when it is another, since the kernel writes the quota back along with it.
@@ -300,7 +300,7 @@ pub fn set_ram(dir: &Dir, version: Version, bytes: u64) -> Result<()> {
     let want = whole_pages(bytes);
     let (file, _) = memory_files(version);
     let bytes = signed(dir, file, want)?;
-    let memory = MemController::new(dir.handle_path(), "".into(), version == Version::V2);
+    let memory = MemController::new(dir.handle_path(), version == Version::V2);
     let set = || memory.set_limit(bytes).map_err(|e| refused(dir, file, "memory", want.to_string(), &e));
     match set() {
         Err(error) if version == Version::V1 && error.kernel_errno() == Some(Errno::EINVAL) => {
@@ -340,7 +340,7 @@ pub fn set_swap(dir: &Dir, version: Version, want: SwapLimit, ram_is_limited: bo
     match version {
         Version::V2 => {
             let want = whole_pages(want.swap);
-            // Own code: cgroups-rs 0.5.1 writes this file under the name of another limit.
+            // Own code: cgroups-rs writes this file under the name of another limit.
             match dir.write_and_read(SWAP, &want.to_string()) {
                 Ok(text) => seen(dir, SWAP, &text, want)?,
                 Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(false),
@@ -418,7 +418,7 @@ const SWAP: &str = "memory.swap.max";
 const MEMSW: &str = "memory.memsw.limit_in_bytes";
 
 fn set_sum(dir: &Dir, want: u64) -> Result<()> {
-    MemController::new(dir.handle_path(), "".into(), false)
+    MemController::new(dir.handle_path(), false)
         .set_memswap_limit(signed(dir, MEMSW, want)?)
         .map_err(|e| refused(dir, MEMSW, "memory", want.to_string(), &e))?;
     seen(dir, MEMSW, &read_control(dir, MEMSW, "memory")?, want)
@@ -466,7 +466,7 @@ pub(super) fn refused(
     file: &str,
     controller: &'static str,
     value: String,
-    error: &cgroups_rs::fs::error::Error,
+    error: &cgroups_rs::error::Error,
 ) -> Error {
     if !dir.has(file) {
         return kernel::missing(dir, file, controller).value(value);

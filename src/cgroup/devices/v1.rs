@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
+use cgroups_rs::devices::{DevicePermissions, DeviceType, DevicesController};
 use nix::errno::Errno;
 
 use super::rules::{Access, DeviceKind};
@@ -34,7 +34,7 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
     if list(dir)?.as_ref() == Some(&set.allow) {
         return Ok(());
     }
-    let devices = DevicesController::new(dir.handle_path(), "".into());
+    let devices = DevicesController::new(dir.handle_path());
     devices.deny_device(DeviceType::All, ANY, ANY, &DevicePermissions::all()).map_err(|error| {
         let error = refused(dir, DENY, DEVICES, "a".to_owned(), &error);
         match error.kernel_errno() {
