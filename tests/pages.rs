@@ -11,7 +11,7 @@ const WIDTH: usize = 100;
 const README_LINES: usize = 120;
 
 /// Pages whose lines are too long yet. An entry that is no longer true fails.
-const NOT_YET: &[&str] = &["docs/design.md", "docs/performance.md", "docs/tests.md", "tests/vm/README.md"];
+const NOT_YET: &[&str] = &["docs/design.md", "docs/performance.md"];
 
 /// Pages that others link to and that nobody has written yet. An entry that is no longer true fails.
 const NOT_WRITTEN: &[&str] = &["docs/limitations.md"];
