@@ -11,10 +11,10 @@ const WIDTH: usize = 100;
 const README_LINES: usize = 120;
 
 /// Pages whose lines are too long yet. An entry that is no longer true fails.
-const NOT_YET: &[&str] = &["docs/design.md", "docs/performance.md", "docs/tests.md", "tests/vm/README.md"];
+const NOT_YET: &[&str] = &["docs/performance.md", "docs/tests.md", "tests/vm/README.md"];
 
 /// Pages that others link to and that nobody has written yet. An entry that is no longer true fails.
-const NOT_WRITTEN: &[&str] = &["docs/decisions.md", "docs/limitations.md"];
+const NOT_WRITTEN: &[&str] = &["docs/decisions.md"];
 
 /// With which a file of the sources begins where a page names it.
 const SOURCES: [&str; 6] = ["src/", "tests/", "docs/", "benches/", "fuzz/", "plugstack/"];

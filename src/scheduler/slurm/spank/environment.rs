@@ -123,7 +123,7 @@ pub fn tell(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Resul
 /// start one thread if nothing is said, since a number would be more (JULIA_NUM_THREADS, BLIS_NUM_THREADS), those that only
 /// repeat another (GOTO_NUM_THREADS), those of other systems (VECLIB_MAXIMUM_THREADS), and those of run times that read the
 /// quota: Rust and libuv (Node.js) in every directory above them, as Java since 24; Java before, .NET, and Go since 1.25 in the
-/// process's own alone (their sources; docs/design.md has a table), which is not the one that is limited where each task has a
+/// process's own alone (their sources; docs/decisions.md has a table), which is not the one that is limited where each task has a
 /// directory. Of these Go alone has a variable that it obeys without a word on stderr.
 const THREADS: [&CStr; 5] =
     [c"OMP_NUM_THREADS", c"OPENBLAS_NUM_THREADS", c"MKL_NUM_THREADS", c"NUMEXPR_NUM_THREADS", c"GOMAXPROCS"];
