@@ -10,12 +10,6 @@ use std::path::{Component, Path, PathBuf};
 const WIDTH: usize = 100;
 const README_LINES: usize = 120;
 
-/// Pages whose lines are too long yet. An entry that is no longer true fails.
-const NOT_YET: &[&str] = &["docs/design.md", "docs/performance.md"];
-
-/// Pages that others link to and that nobody has written yet. An entry that is no longer true fails.
-const NOT_WRITTEN: &[&str] = &["docs/limitations.md"];
-
 /// With which a file of the sources begins where a page names it.
 const SOURCES: [&str; 6] = ["src/", "tests/", "docs/", "benches/", "fuzz/", "plugstack/"];
 
@@ -93,12 +87,7 @@ fn no_line_is_too_long() {
     let mut wrong = Vec::new();
     for (name, text) in pages() {
         let long = (1..).zip(text.lines()).filter(|(_, line)| line.chars().count() > WIDTH);
-        let long: Vec<String> = long.map(|(number, line)| format!("{name}:{number}: {line}")).collect();
-        match (NOT_YET.contains(&name.as_str()), long.is_empty()) {
-            (true, true) => wrong.push(format!("{name} has no line that is too long: take it out of NOT_YET")),
-            (false, false) => wrong.extend(long),
-            _ => {}
-        }
+        wrong.extend(long.map(|(number, line)| format!("{name}:{number}: {line}")));
     }
     assert!(wrong.is_empty(), "at most {WIDTH} characters to a line:\n{}", wrong.join("\n"));
 }
@@ -120,9 +109,6 @@ fn every_link_leads_somewhere() {
             }
             let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
             let file = if file.is_empty() { name.clone() } else { resolved(name, file) };
-            if NOT_WRITTEN.contains(&file.as_str()) {
-                continue;
-            }
             if !top().join(&file).exists() {
                 wrong.push(format!("{name}:{number}: there is no {file}"));
             } else if !anchor.is_empty()
@@ -132,19 +118,17 @@ fn every_link_leads_somewhere() {
             }
         }
     }
-    let written = NOT_WRITTEN.iter().filter(|name| pages.contains_key(**name));
-    wrong.extend(written.map(|name| format!("{name} is written: take it out of NOT_WRITTEN")));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn every_file_that_is_named_is_there() {
     let mut wrong = Vec::new();
-    for (name, text) in pages().iter().filter(|(name, _)| !NOT_YET.contains(&name.as_str())) {
+    for (name, text) in &pages() {
         for (number, line) in prose(text) {
             for path in apart(line).0 {
                 let is_path = SOURCES.iter().any(|source| path.starts_with(source)) && !path.contains([' ', '*', '<']);
-                if is_path && !top().join(path).exists() && !NOT_WRITTEN.contains(&path) {
+                if is_path && !top().join(path).exists() {
                     wrong.push(format!("{name}:{number}: there is no {path}"));
                 }
             }
