@@ -24,20 +24,36 @@ class Skip(Exception):
     """The case makes no sense here; the text says why."""
 
 
-def case(function=None, *, on=("private", "installed"), layout=True, newer=False, patient=False, measured=False):
-    """Declares a case: `@case`, or with the sites where it makes sense, or that it is the same
-    whatever the cgroup layout is, or that older releases of Slurm have not what it is about, or
-    that it waits for Slurm for more than a minute, or that it measures for long what the kernel makes
-    of limits, whoever's the directories are in which they stand."""
+def case(function=None, *, on=("private", "installed"), layout=True, newer=False, patient=False, measured=False,
+         dear=False, release=False):
+    """Declares a case: `@case`, or with what is special about it.
+
+    on: the sites where it makes sense.
+    layout=False: it is the same whatever the cgroup layout is.
+    newer: it is about what older releases of Slurm lack.
+    patient: it waits for Slurm for more than a minute.
+    measured: it measures for long what the kernel makes of limits, in whichever directories they stand.
+    dear: it takes a guest's processor for a quarter of a minute or more. 'make check' has it in one guest.
+    release: what it notices, a shorter test notices, too. 'make check' leaves it out, 'make check-all' has it.
+    """
     def declare(function):
         function.sites = on
         function.layout = layout
         function.newer = newer
         function.patient = patient
         function.measured = measured
+        function.dear = dear
+        function.release = release
         CASES.append(function)
         return function
     return declare(function) if function else declare
+
+
+def some_dear(cases, part, parts):
+    """Of the dear cases every `parts`-th, and all others. Part 0 has no dear one."""
+    dear = [case for case in cases if case.dear]
+    mine = dear[part - 1::parts] if part else []
+    return [case for case in cases if case in mine or not case.dear]
 
 
 def share(cases, part, parts):

@@ -1,12 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Runs the Slurm cases in one virtual machine cell: cell.py CELL [--installed | --two-nodes] [--layout] [--no-measured] [--share N/M] [CASE...] [--reboot], or
-many short jobs: cell.py CELL --soak N [--seed SEED].
+"""Runs the Slurm cases in one virtual machine: cell.py CELL [OPTION...] [CASE...], or cell.py CELL --soak N [--seed SEED].
 
-What is installed is what 'make install' installs, and its cases are run by the Slurm that is installed; then those of two
-nodes by a private one, placed as the cell says. --installed, --two-nodes: only one of them. --traces: before that jobfence is installed, used
-and removed again, and nothing of it may be left. --layout: only the cases in which the cgroup
-layout makes a difference. --no-measured: none that measure for long. --share 1/2: every second of them. --reboot: if they pass, the guest is reset while a job runs, and what comes of that is looked at.
+The cases are those of a Slurm that is installed beside what 'make install' installs, and then those of two nodes, by a
+private Slurm that is placed as the cell says. `--help` has the options that choose among them.
 """
 
 import argparse
@@ -143,6 +140,8 @@ def arguments():
     parser.add_argument("--traces", action="store_true", help="first, what is left when jobfence has been used and removed")
     parser.add_argument("--layout", action="store_true", help="only those in which the cgroup layout makes a difference")
     parser.add_argument("--no-measured", action="store_true", help="none that measure for long what limits do")
+    parser.add_argument("--no-release", action="store_true", help="none that 'make check' leaves out")
+    parser.add_argument("--dear", metavar="N/M", help="of the cases that are dear in a guest only the N-th part; 0/1 for none")
     parser.add_argument("--share", metavar="N/M", help="the N-th part of them, where M cells have one each")
     parser.add_argument("--soak", type=int, metavar="N", help="no cases: so many short jobs, and kills at random")
     parser.add_argument("--seed", type=int, help="of an earlier --soak, for the same decisions")
@@ -157,6 +156,7 @@ def main():
     cell = options.cell
     reboots = options.reboot or not options.sites
     chosen_by = ["--layout"] * options.layout + ["--no-measured"] * options.no_measured
+    chosen_by += ["--no-release"] * options.no_release + (["--dear", options.dear] if options.dear else [])
     chosen_by += ["--share", options.share] if options.share else []
     commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces)
     # An emulated guest needs some seconds for a job.

@@ -78,15 +78,14 @@ CELLS = {
 
 # What 'make check' runs, with the options of cell.py, in an order in which two at a time end together.
 # Two nodes with Slurm 22.05, and the cases that are the same whatever the layout, it has on its own machine.
+CHECK = ("--layout", "--no-release")
 CHECKED = (
     # What limits do where they stand is measured where the directories are ours.
-    ("forky-v2-overlay", ("--installed", "--layout", "--no-measured")),
+    ("forky-v2-overlay", ("--installed", *CHECK, "--no-measured", "--dear", "1/2")),
     # Alike but for their releases: each case in one of them.
-    ("debian13-v2-own", ("--installed", "--layout", "--share", "2/2", "--reboot")),
-    ("debian12-v2-own", ("--installed", "--traces", "--layout", "--share", "1/2")),
+    ("debian13-v2-own", ("--installed", *CHECK, "--dear", "2/2", "--share", "2/2", "--reboot")),
+    ("debian12-v2-own", ("--installed", "--traces", *CHECK, "--dear", "2/2", "--share", "1/2")),
     # Both placements in one job. What fails and dies in Slurm's directories of v1 is also in tests/faults.rs.
-    ("debian12-hybrid-overlay", ("--installed", "--layout", "--no-measured", "--share", "2/2")),
-    ("forky-v2-overlay", ("--two-nodes", "--layout")),
-    # What only a punctual machine can tell.
-    ("forky-v2-own", ("--installed", "--counted", "nothing_lost_at_the_grant")),
+    ("debian12-hybrid-overlay", ("--installed", *CHECK, "--no-measured", "--dear", "0/1", "--share", "2/2")),
+    ("forky-v2-overlay", ("--two-nodes", *CHECK)),
 )

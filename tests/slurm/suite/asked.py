@@ -54,7 +54,7 @@ def options_in_help(site):
         expect(done.stdout.count("[jobfence]") >= len(OPTIONS), f"{command} --help does not say whose options they are")
 
 
-@case(measured=True)
+@case(measured=True, release=True)
 def part_of_a_cpu(site):
     site.configure(**LONG_PERIOD)
     jobid = site.submit(site.users[0], f"{TOLD}\n{SPIN}", "-c1", "--mem=200", "--cpu-limit=0.5")
@@ -341,7 +341,7 @@ def thread_hints(site):
     return f"{visible} CPUs visible of {os.cpu_count()}"
 
 
-@case
+@case(dear=True)
 def options_are_handed_on(site):
     """Slurm gives them to what a job submits; the manual says how to submit without."""
     user = site.users[0]

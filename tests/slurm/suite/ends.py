@@ -63,7 +63,7 @@ def scancel(site):
     expect(time.monotonic() - start < limit, f"it took more than {limit:g} s")
 
 
-@case
+@case(dear=True)
 def time_limit(site):
     """The controller looks every 30 s, and no limit is below a minute: move its end here."""
     jobid = site.submit(site.users[0], "setsid sleep 300 &\nsleep 300",

@@ -40,7 +40,7 @@ def explained_to(site, user, *arguments):
 FORGED = "x UserId=root(0) Partition=vip QOS=vip Account=vip NodeList={node} Nodes={node} CPU_IDs=0-63 Mem=99999 GRES="
 
 
-@case
+@case(dear=True)
 def explained_whatever_its_name(site):
     """Nothing that a user writes into his job's texts is taken for what Slurm says."""
     user = site.users[0]

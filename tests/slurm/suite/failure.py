@@ -123,7 +123,7 @@ def begin_fails(site):
     fences_well(site, site.users[0])
 
 
-@case
+@case(dear=True)
 def begin_fails_otherwise(site):
     user = site.users[0]
     run = site.home / "run-is-a-file"
@@ -225,7 +225,7 @@ def task_lacks_descriptors(site):
 # The task waits, and cannot be put into its fence
 
 
-@case
+@case(dear=True)
 def attach_fails(site):
     for kind, on_error in COMBINATIONS:
         with failing(site, "task_post_fork", "descriptors", kind=kind,
@@ -339,7 +339,7 @@ def at_every_stage(site, callback, stages):
     expect(re.match("[1-9]", said[0]), f"without any descriptor the step is not refused: {said[0]}")
 
 
-@case
+@case(dear=True)
 def begin_at_every_stage(site):
     at_every_stage(site, "init_post_opt", range(ENOUGH))
 
@@ -376,7 +376,7 @@ def nothing_stays_open(site):
 # At the end, and in slurmd
 
 
-@case
+@case(dear=True)
 def end_fails(site):
     """The job is what it would have been, and what remains of it goes with the next launch."""
     user = site.users[0]
@@ -413,7 +413,7 @@ def end_fails(site):
 STRAY = f"{RAN}; setsid sleep 60 </dev/null >/dev/null 2>&1 &"
 
 
-@case
+@case(dear=True)
 def end_without_rights(site):
     """In Slurm 24.11 another thread of the extern step's daemon gives them up for a moment: that is no reason to leave
     anything. If they do not come back, it is not asked for ever, and what remains goes with the next launch."""

@@ -198,7 +198,7 @@ def lost_of(site, groups, seconds=2):
     return held / (used + held)
 
 
-@case(measured=True)
+@case(measured=True, release=True)
 def nothing_lost_at_the_grant(site):
     """A quota of as many CPUs as a job can use costs it at most 0.5 % of them, in any period."""
     cpus = min(os.cpu_count(), 2)

@@ -81,7 +81,7 @@ def fenced_in_container(site):
     return tasks, plugin
 
 
-@case
+@case(dear=True)
 def private_tmp_of_jobs(site):
     with private_tmp(site):
         _, plugin = fenced_in_container(site)

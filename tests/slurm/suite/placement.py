@@ -92,7 +92,7 @@ def expect_favordynmods(said, mounts):
         expect(abs(float(saved.group(1)) - max(first - following, 0)) < 0.11, f"{told} ({first} and {following} ms)")
 
 
-@case
+@case(dear=True)
 def all_steps_together(site):
     """Each step alone may use the grant; all of them, and what is adopted, no more than the job."""
     # So little that the quota is met on one core, too: Slurm may have bound them all to one.

@@ -127,7 +127,7 @@ def partition_without_prolog(site):
         expect_not_drained(site)
 
 
-@case
+@case(dear=True)
 def sections_by_prolog(site):
     user = site.users[0]
     site.configure_raw(f"{BY_PARTITION}[Account=physics]\nMaxProcesses=77\n[Account=free]\nMaxProcesses=unlimited\n")
@@ -153,7 +153,7 @@ def sections_by_prolog(site):
     expect_equal(list((site.run_directory() / "jobs").iterdir()), [], "records of jobs")
 
 
-@case
+@case(dear=True)
 def sections_of_extern_steps(site):
     """An extern step begins first, and must not settle for all what it does not know."""
     user = site.users[0]
