@@ -995,6 +995,30 @@ fn when_a_job_ends_its_users_weight_of_io_is_that_of_the_others() {
     assert_eq!((both, one), (Some(100), Some(50)));
 }
 
+/// The kernel shares CPU time among users first: a user's directory weighs what the jobs in it weigh together.
+#[test]
+fn a_user_weighs_what_the_users_jobs_weigh_and_less_when_one_has_ended() {
+    let mut site = Site::new("cpu-weights");
+    site.config.cpu_policy = CpuPolicy::Weight;
+    let plan = policy::plan(&site.config, &grant(2, 100)).0;
+    let begin = |job: &str| {
+        let key = JobKey { job: Id::new(job).unwrap(), ..key("0") };
+        let mut fence = common::open(&site.host(), &site.config, &key, None).unwrap();
+        assert_eq!(fence.limit(&plan), []);
+        fence
+    };
+    let (mut first, mut second) = (begin("1"), begin("2"));
+    let (job, version) = dir_of(&site, &first, "cpu", true);
+    let user = Dir::open(job.path().parent().unwrap()).unwrap();
+    // On v1 a weight is kept in other units, and so roughly.
+    let weights = || [&job, &user].map(|dir| limits::cpu_weight(dir, version).unwrap());
+    let of_two = weights();
+    second.close(soon()).unwrap();
+    let of_one = weights();
+    first.close(soon()).unwrap();
+    assert_eq!((of_two, of_one), ([20, 40], [20, 20]));
+}
+
 #[test]
 fn a_users_quota_may_be_said_in_another_period_while_he_has_jobs() {
     let mut site = Site::new("period");

@@ -354,4 +354,35 @@ BREAKS = (
         "daemon.is_some_and(|daemon| false && clean_up_behind_others(host, config, schedulers, daemon, key));",
         "slurm next_launch_removes",
     ),
+    # What cases of the tier check-all measure, and a shorter test notices.
+    Break(
+        "a_scavenger_is_no_scavenger", LIMITING,
+        "limits::set_number(top, \"cpu\", limits::CPU_IDLE, 1)",
+        "limits::set_number(top, \"cpu\", limits::CPU_IDLE, 0)",
+        EXPLAINED,
+    ),
+    Break(
+        "a_user_weighs_as_one_job", LIMITING,
+        "let sum = sum.clamp(*crate::policy::WEIGHTS.start(), *crate::policy::WEIGHTS.end());\n    limits::set_number(user, \"cpu\",",
+        "let sum = sum.clamp(10, 10);\n    limits::set_number(user, \"cpu\",",
+        "host host a_user_weighs_what_the_users_jobs_weigh_and_less_when_one_has_ended",
+    ),
+    Break(
+        "a_users_weight_stays_when_a_job_ends", "src/fence/close.rs",
+        "if plan.weighs {",
+        "if false {",
+        "host host a_user_weighs_what_the_users_jobs_weigh_and_less_when_one_has_ended",
+    ),
+    Break(
+        "both_policies_are_the_weight_alone", "src/config/values.rs",
+        "!matches!(self, Self::Weight)",
+        "matches!(self, Self::Quota)",
+        EXPLAINED,
+    ),
+    Break(
+        "a_part_of_a_cpu_is_a_tenth_of_it", POLICY,
+        "let quota_us = cpus.thousandths().saturating_mul(period_us) / 1000;\n    if quota_us < MIN_QUOTA_US {\n        let least",
+        "let quota_us = cpus.thousandths().saturating_mul(period_us) / 10_000;\n    if quota_us < MIN_QUOTA_US {\n        let least",
+        "unit policy::",
+    ),
 )
