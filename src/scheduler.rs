@@ -23,7 +23,7 @@ pub mod slurm;
 /// Those that may have directories or daemons on this host.
 pub type Schedulers = &'static [&'static dyn Scheduler];
 
-/// One scheduler.
+/// One scheduler. One that has no cgroups of its own says less: `WithoutCgroups`.
 pub trait Scheduler: Sync + fmt::Debug {
     /// As messages call it.
     fn name(&self) -> &'static str;
@@ -88,9 +88,85 @@ pub trait Scheduler: Sync + fmt::Debug {
 
     /// Which setting keeps it from having cgroups itself.
     fn without_cgroups(&self) -> &'static str;
+}
 
-    /// The option by which its users ask for more memory.
-    fn memory_option(&self) -> &'static str;
+/// A scheduler without directories of its own for jobs, and without daemons for steps. This is all that it has to say: the rest of
+/// `Scheduler` follows.
+pub trait WithoutCgroups: Sync + fmt::Debug {
+    /// As messages call it.
+    fn name(&self) -> &'static str;
+
+    /// As in `Scheduler`.
+    fn runs(&self, job: &Id, run: u32) -> Runs;
+}
+
+impl<T: WithoutCgroups> Scheduler for T {
+    fn name(&self) -> &'static str {
+        WithoutCgroups::name(self)
+    }
+
+    fn runs(&self, job: &Id, run: u32) -> Runs {
+        WithoutCgroups::runs(self, job, run)
+    }
+
+    fn placement(&self, _: &Membership, _: &Hierarchy) -> Option<Placement> {
+        None
+    }
+
+    fn is_step_of(&self, _: &Placement, _: &JobKey, _: Version) -> bool {
+        false
+    }
+
+    fn would_make(&self, _: Version, _: &JobKey, _: Level) -> Option<String> {
+        None
+    }
+
+    fn present(
+        &self,
+        _: &Hierarchy,
+        _: &Dir,
+        _: (u32, &str),
+        _: &mut dyn FnMut(&str, &Dir) -> bool,
+        _: &mut Vec<Error>,
+    ) -> Vec<PresentJob> {
+        Vec::new()
+    }
+
+    fn is_daemon(&self, _: &Dir, _: i32) -> bool {
+        false
+    }
+
+    fn daemons(&self, _: &Dir) -> Result<Vec<Titled>> {
+        Ok(Vec::new())
+    }
+
+    fn serves(&self, _: &Dir, _: &str, _: &str) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn left(&self, _: &Host, _: Option<&Membership>, _: IsWanted<'_>) -> LeftBehind {
+        LeftBehind::default()
+    }
+
+    fn left_at(&self, _: &Host, _: &Path, _: IsWanted<'_>, _: &mut LeftBehind) {}
+
+    fn end_beside_daemons(&self, _: &Host, _: &BTreeSet<Owner>, _: &mut Vec<Error>, _: Instant) -> Result<usize> {
+        Ok(0)
+    }
+
+    // These words are for messages about directories of its own, which it has not.
+
+    fn node_daemon(&self) -> &'static str {
+        ""
+    }
+
+    fn without_devices(&self) -> &'static str {
+        ""
+    }
+
+    fn without_cgroups(&self) -> &'static str {
+        ""
+    }
 }
 
 /// What a holder says of a job, or somebody else of the holder.

@@ -2,28 +2,24 @@
 //! A fence that no process holds, or another one than has opened it: other processes go on with it, and the janitor removes it when the
 //! holder has gone, and in no other case.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use jobfence::cgroup::layout::{Hierarchy, Version};
-use jobfence::cgroup::membership::Membership;
 use jobfence::config::Config;
-use jobfence::error::{Error, Result};
+use jobfence::error::Result;
 use jobfence::fence::resume::{self, Closed};
 use jobfence::fence::{Fence, Opening};
 use jobfence::host::Host;
 use jobfence::janitor::{self, Who};
 use jobfence::job::{Cpus, Grant, Id, JobKey};
-use jobfence::policy::{self, Level};
+use jobfence::policy;
 use jobfence::record::holder::Holder;
 use jobfence::record::{Record, Records};
 use jobfence::scheduler::all::ALL;
-use jobfence::scheduler::{IsWanted, LeftBehind, Placement, PresentJob, Runs, Scheduler, Schedulers, Titled};
-use jobfence::sys::dir::Dir;
+use jobfence::scheduler::{Runs, Schedulers, WithoutCgroups};
 use jobfence::sys::process::Owner;
 
 mod common;
@@ -38,60 +34,13 @@ static STAND_IN: StandIn = StandIn(Mutex::new(Runs::Yes));
 static WITH_STAND_IN: Schedulers = &[&STAND_IN];
 const NOBODY: Schedulers = &[];
 
-impl Scheduler for StandIn {
+impl WithoutCgroups for StandIn {
     fn name(&self) -> &'static str {
         "StandIn"
     }
     fn runs(&self, job: &Id, run: u32) -> Runs {
         assert_eq!((job.as_str(), run), ("12[3].host", 2));
         *self.0.lock().unwrap()
-    }
-    fn placement(&self, _: &Membership, _: &Hierarchy) -> Option<Placement> {
-        None
-    }
-    fn is_step_of(&self, _: &Placement, _: &JobKey, _: Version) -> bool {
-        false
-    }
-    fn would_make(&self, _: Version, _: &JobKey, _: Level) -> Option<String> {
-        None
-    }
-    fn present(
-        &self,
-        _: &Hierarchy,
-        _: &Dir,
-        _: (u32, &str),
-        _: &mut dyn FnMut(&str, &Dir) -> bool,
-        _: &mut Vec<Error>,
-    ) -> Vec<PresentJob> {
-        Vec::new()
-    }
-    fn is_daemon(&self, _: &Dir, _: i32) -> bool {
-        false
-    }
-    fn daemons(&self, _: &Dir) -> Result<Vec<Titled>> {
-        Ok(Vec::new())
-    }
-    fn serves(&self, _: &Dir, _: &str, _: &str) -> Result<bool> {
-        Ok(false)
-    }
-    fn left(&self, _: &Host, _: Option<&Membership>, _: IsWanted<'_>) -> LeftBehind {
-        LeftBehind::default()
-    }
-    fn left_at(&self, _: &Host, _: &Path, _: IsWanted<'_>, _: &mut LeftBehind) {}
-    fn end_beside_daemons(&self, _: &Host, _: &BTreeSet<Owner>, _: &mut Vec<Error>, _: Instant) -> Result<usize> {
-        Ok(0)
-    }
-    fn node_daemon(&self) -> &'static str {
-        ""
-    }
-    fn without_devices(&self) -> &'static str {
-        ""
-    }
-    fn without_cgroups(&self) -> &'static str {
-        ""
-    }
-    fn memory_option(&self) -> &'static str {
-        ""
     }
 }
 

@@ -13,7 +13,8 @@ use std::path::Path;
 mod sources;
 use sources::sources;
 
-/// The layers, the lowest first. A module is in the layer that names it, or else the nearest module around it.
+/// The layers, the lowest first. A module is in the layer that names it, or else the nearest module around it. `*` names each module that
+/// is there.
 const LAYERS: &[&[&str]] = &[
     // Values that everybody hands around; they do nothing.
     &["error", "bytes", "cpu_list", "hostlist", "job", "facts"],
@@ -27,7 +28,8 @@ const LAYERS: &[&[&str]] = &[
     &["report"],
     &["janitor"],
     &["launch"],
-    &["scheduler::slurm", "scheduler::all"],
+    // Each scheduler, and the table of them.
+    &["scheduler::*"],
     &["door"],
     &["lib", "bin"],
 ];
@@ -36,9 +38,10 @@ const LAYERS: &[&[&str]] = &[
 const NOT_YET: &[(&str, &str, &str)] = &[];
 
 /// Where a scheduler may be named: its own rooms, and the doors that its programs call.
-const A_SCHEDULERS: &[&str] = &["scheduler::slurm", "scheduler::all", "door::adopt", "door::pam", "bin"];
+const A_SCHEDULERS: &[&str] = &["scheduler::*", "door::adopt", "door::pam", "bin"];
 
-const SCHEDULERS: [&str; 5] = ["slurm", "spank", "pbs", "condor", "gridengine"];
+/// Names of schedulers, beside those that the folders in src/scheduler/ have.
+const MORE_NAMES: [&str; 4] = ["spank", "pbs", "condor", "gridengine"];
 
 /// Where else a text names a scheduler, and why: each is read by an administrator or a user, who knows the thing by that name.
 /// An entry that is no longer true fails.
@@ -396,12 +399,26 @@ fn defined_in(
 fn layer(module: &str) -> Option<usize> {
     let mut name = Some(module);
     while let Some(whole) = name {
-        if let Some(found) = LAYERS.iter().position(|layer| layer.contains(&whole)) {
+        if let Some(found) = LAYERS.iter().position(|layer| layer.iter().any(|pattern| is_named(pattern, whole))) {
             return Some(found);
         }
         name = whole.rsplit_once("::").map(|(around, _)| around);
     }
     None
+}
+
+/// Whether this is the module of the name, or with a `*` one of those directly below it.
+fn is_named(pattern: &str, module: &str) -> bool {
+    match pattern.strip_suffix("::*") {
+        Some(around) => module.rsplit_once("::").is_some_and(|(above, _)| above == around),
+        None => module == pattern,
+    }
+}
+
+/// Whether a module is the one of this name, or in it.
+fn is_in(pattern: &str, module: &str) -> bool {
+    let mut around = module.match_indices("::").map(|(end, _)| &module[..end]).chain([module]);
+    around.any(|whole| is_named(pattern, whole))
 }
 
 /// In whatever case.
@@ -433,15 +450,17 @@ fn circles<'a>(imports: &'a Imports<'a>) -> BTreeSet<Vec<&'a str>> {
 /// Each word or text that names a scheduler outside of a scheduler's rooms, with its module.
 fn names(files: &BTreeMap<String, File>) -> Vec<(&str, &str)> {
     let mut all = Vec::new();
+    let folders = files.keys().filter(|module| is_named("scheduler::*", module) && *module != "scheduler::all");
+    let mut schedulers: Vec<&str> = folders.map(|module| module.trim_start_matches("scheduler::")).collect();
+    schedulers.extend(MORE_NAMES);
     for file in files.values() {
-        let is_in = |room: &&&str| file.module == **room || file.module.starts_with(&format!("{room}::"));
-        if A_SCHEDULERS.iter().any(|room| is_in(&room)) {
+        if A_SCHEDULERS.iter().any(|room| is_in(room, &file.module)) {
             continue;
         }
         for (at, word) in file.tokens.iter().enumerate() {
             // The interface says which folders there are.
             let is_folder = file.module == "scheduler" && at > 0 && file.tokens[at - 1] == "mod";
-            if SCHEDULERS.iter().any(|scheduler| word.to_lowercase().contains(scheduler)) && !is_folder {
+            if schedulers.iter().any(|scheduler| says(word, scheduler)) && !is_folder {
                 all.push((file.module.as_str(), word.as_str()));
             }
         }
@@ -580,6 +599,12 @@ fn what_is_built_upside_down_is_seen() {
         ),
         ("door", "use jobfence::sys; fn f() { r#\"\"Slurm\"\"# }"),
         ("cgroup", "fn condor_of() { b\"/slurm\\\"\" } // pbs"),
+        ("scheduler", "pub mod slurm; pub mod new; fn f() { \"Newest\" }"),
+        ("scheduler::all", "use super::new::NEW;"),
+        ("scheduler::slurm", ""),
+        ("scheduler::new", "pub static NEW: u8 = 0; fn f() { \"slurm, new\" }"),
+        ("scheduler::new::door", "use crate::door::run;"),
+        ("door::run", ""),
     ]);
     let imports = imports_of(&files);
     let of = |module: &str| imports[module].iter().map(String::as_str).collect::<Vec<_>>();
@@ -587,10 +612,16 @@ fn what_is_built_upside_down_is_seen() {
     assert_eq!(of("fence"), ["error"]);
     assert_eq!(of("policy"), ["error", "fence", "fence::own"]);
     assert_eq!((of("fence::own"), of("sys"), of("door")), (vec!["fence"], vec!["error"], vec![]));
-    assert_eq!(upward(&imports), [("policy", "fence"), ("policy", "fence::own")]);
+    let from_a_folder = ("scheduler::new::door", "door::run");
+    assert_eq!(upward(&imports), [("policy", "fence"), ("policy", "fence::own"), from_a_folder]);
     assert_eq!(
         names(&files),
-        [("cgroup", "condor_of"), ("cgroup", "\"b\"/slurm\\\"\""), ("door", "\"r#\"\"Slurm\"\"#")]
+        [
+            ("cgroup", "condor_of"),
+            ("cgroup", "\"b\"/slurm\\\"\""),
+            ("door", "\"r#\"\"Slurm\"\"#"),
+            ("scheduler", "\"\"Newest\""),
+        ]
     );
     assert!(circles(&imports).is_empty());
     for needs in ["fn f() -> Own", "fn f() { own::f() }", "use self::own::g;"] {

@@ -273,6 +273,8 @@ fn only_the_holders_end_ends_it() {
     assert!(sleeper.0.try_wait().unwrap().is_none());
     site.done(&["close", "--job", JOB]);
     assert_eq!(sleeper.signal_that_ended_it(), Some(libc::SIGKILL));
+    site.refused(&["open", "--job", JOB, "--user", USER, "--holder", "scheduler:Slurm"], "Slurm does not say");
+    site.refused(&["open", "--job", JOB, "--user", USER, "--holder", "scheduler:No"], "no scheduler that holds fences");
     let refused = site.open(&["--holder", "nobody"]);
     assert!(refused.status.code() == Some(2) && err(&refused).contains("expected pid:NUMBER, unit:NAME or manual"));
 }

@@ -22,6 +22,7 @@ use crate::record::holder::Holder;
 use crate::record::{Record, Records};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
+use crate::scheduler::{Runs, Schedulers};
 use crate::sys::process::{self, Owner};
 
 /// How long a fence may take to stop, or to go on.
@@ -34,6 +35,8 @@ pub enum HeldBy {
     Process(i32),
     /// `unit:NAME`: as long as this start of the unit.
     Unit(String),
+    /// `scheduler:NAME`: as long as this scheduler says that the job runs. No help and no page names it until a scheduler answers.
+    Scheduler(String),
     /// `manual`: until it is closed, or the machine boots.
     Manual,
 }
@@ -47,14 +50,22 @@ impl FromStr for HeldBy {
             None if text == "manual" => Ok(Self::Manual),
             Some(("pid", pid)) => pid.parse().ok().filter(|pid| *pid > 0).map(Self::Process).ok_or_else(expected),
             Some(("unit", name)) if !name.is_empty() => Ok(Self::Unit(name.to_owned())),
+            Some(("scheduler", name)) if !name.is_empty() => Ok(Self::Scheduler(name.to_owned())),
             _ => Err(expected()),
         }
     }
 }
 
 impl HeldBy {
-    fn find(&self, host: &Host) -> Result<Holder> {
+    /// The holder, where it can hold this run of the job.
+    fn find(&self, host: &Host, schedulers: Schedulers, (job, run): (&Id, u32)) -> Result<Holder> {
         match self {
+            // One that does not answer now would keep the fence for ever, and one that says no would lose it at once.
+            Self::Scheduler(name) => match schedulers.iter().find(|scheduler| scheduler.name() == name) {
+                Some(scheduler) if scheduler.runs(job, run) == Runs::Yes => Holder::scheduler(name),
+                Some(_) => Err(Error::new(format!("{name} does not say that this run of the job runs:")).value(job)),
+                None => Err(Error::new("no scheduler that holds fences has this name:").value(name)),
+            },
             Self::Manual => Ok(Holder::Manual),
             Self::Unit(name) => Holder::unit(name, &janitor::invocation_of(name)?),
             Self::Process(pid) => Ok(Holder::Process(
@@ -154,7 +165,7 @@ pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
     let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &request.granted.facts)?, Host::read(&loaded.config)?));
     launch::answer(loaded, resolve, |resolved, host| {
-        let holder = request.holder.find(&host)?;
+        let holder = request.holder.find(&host, ALL, (&request.job, request.run))?;
         let config = &resolved.config;
         let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
         match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
@@ -360,13 +371,44 @@ fn the_one(config: &Config, which: &Which) -> Result<Record, NotFenced> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::WithoutCgroups;
+
+    #[derive(Debug)]
+    struct StandIn;
+
+    impl WithoutCgroups for StandIn {
+        fn name(&self) -> &'static str {
+            "StandIn"
+        }
+        fn runs(&self, job: &Id, run: u32) -> Runs {
+            match (job.as_str(), run) {
+                ("7", 2) => Runs::Yes,
+                ("7", _) => Runs::No,
+                _ => Runs::Unknown,
+            }
+        }
+    }
+
+    #[test]
+    fn a_scheduler_holds_what_it_says_runs() {
+        let host = Host::read_what_there_is(&Config::default()).unwrap().0;
+        let find = |name: &str, job: &str, run| {
+            let held_by: HeldBy = name.parse().unwrap();
+            held_by.find(&host, &[&StandIn], (&Id::new(job).unwrap(), run)).map_err(|error| error.to_string())
+        };
+        assert_eq!(find("scheduler:StandIn", "7", 2), Ok(Holder::scheduler("StandIn").unwrap()));
+        for (job, run) in [("7", 1), ("8", 2)] {
+            assert!(find("scheduler:StandIn", job, run).unwrap_err().contains("StandIn does not say"), "{job} {run}");
+        }
+        assert!(find("scheduler:Slurm", "7", 2).unwrap_err().contains("has this name"));
+    }
 
     #[test]
     fn holders_are_said_as_documented() {
         assert_eq!("manual".parse(), Ok(HeldBy::Manual));
         assert_eq!("pid:7".parse(), Ok(HeldBy::Process(7)));
         assert_eq!("unit:a@b.service".parse(), Ok(HeldBy::Unit("a@b.service".to_owned())));
-        for wrong in ["", "pid:", "pid:0", "pid:-1", "pid:x", "unit:", "manual:", "7", "process:7"] {
+        for wrong in ["", "pid:", "pid:0", "pid:-1", "pid:x", "unit:", "scheduler:", "manual:", "7", "process:7"] {
             assert!(wrong.parse::<HeldBy>().unwrap_err().contains("expected pid:NUMBER"), "{wrong}");
         }
     }

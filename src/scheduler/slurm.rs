@@ -101,8 +101,4 @@ impl Scheduler for SlurmScheduler {
     fn without_cgroups(&self) -> &'static str {
         "ProctrackType=proctrack/linuxproc"
     }
-
-    fn memory_option(&self) -> &'static str {
-        "--mem"
-    }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Runs the Slurm cases in one virtual machine: cell.py CELL [OPTION...] [CASE...], or cell.py CELL --soak N [--seed SEED].
+"""Runs the cases in one virtual machine: cell.py CELL [OPTION...] [CASE...], or cell.py CELL --soak N [--seed SEED].
 
 The cases are those of a Slurm that is installed beside what 'make install' installs, and then those of two nodes, by a
 private Slurm that is placed as the cell says. `--help` has the options that choose among them.
@@ -78,16 +78,25 @@ TWO_NODES = f"""
 python3 -B /{TESTS}/slurm/cases.py --site two-nodes --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence \
     --settings /opt/guest/run --patience 3 $TWO_NODES_CASES || status=1
 """
+# A scheduler that is not Slurm: what starts it, and its cases, are in its folder.
+OTHERS = f"""
+echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f 1,2), $SCHEDULER"
+{INSTALL}
+systemctl start jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
+/{TESTS}/$SCHEDULER/start || exit 1
+exec python3 -B /{TESTS}/$SCHEDULER/cases.py $CASES
+"""
 
 
 # What is installed: for plugstack/installation, as in the source tree.
 FILES = ("target/release/libjobfence.so", "target/release/jobfence", "plugstack", "docs/man", "README.md")
 
 
-def payload(directory):
+def payload(directory, scheduler):
     subprocess.run(["make", "--no-print-directory", "--silent", "built"], cwd=TOP, check=True, stdout=subprocess.DEVNULL)
     tests = Path(directory) / TESTS
-    shutil.copytree(TOP / "tests/slurm", tests / "slurm", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in {"slurm", scheduler}:
+        shutil.copytree(TOP / "tests" / name, tests / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(TOP / "tests/demo.py", tests)
     for name in FILES:
         place = tests / "jobfence" / name
@@ -122,6 +131,10 @@ def in_guest(sites, chosen_by, reboots, cases, traces):
     return "\n".join([*lines, REBOOT if reboots else "exit $status"])
 
 
+def others_in_guest(scheduler, cases):
+    return "\n".join([f"SCHEDULER={scheduler}", f"CASES='{' '.join(cases)}'", OTHERS])
+
+
 def soak_in_guest(count, seed):
     options = f"-n {count}" + ("" if seed is None else f" --seed {seed}")
     return "\n".join(["status=0", WHAT_IT_IS, INSTALL, f"SOAK='{options}'", SOAK, "exit $status"])
@@ -148,7 +161,12 @@ def arguments():
     parser.add_argument("--counted", action="store_true", help="the guest's clock counts instructions: slow, and punctual on a busy host")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.set_defaults(sites=["installed", "two-nodes"])
-    return parser.parse_intermixed_args()
+    options = parser.parse_intermixed_args()
+    if CELLS[options.cell].scheduler != "slurm":
+        for name, value in vars(options).items():
+            if name not in ("cell", "cases", "counted") and value != parser.get_default(name):
+                parser.error("this is for Slurm's cells; those of other schedulers have --counted and CASE alone")
+    return options
 
 
 def main():
@@ -158,7 +176,11 @@ def main():
     chosen_by = ["--layout"] * options.layout + ["--no-measured"] * options.no_measured
     chosen_by += ["--no-release"] * options.no_release + (["--dear", options.dear] if options.dear else [])
     chosen_by += ["--share", options.share] if options.share else []
-    commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces)
+    scheduler = CELLS[cell].scheduler
+    if scheduler == "slurm":
+        commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces)
+    else:
+        commands = others_in_guest(scheduler, options.cases)
     # An emulated guest needs some seconds for a job.
     seconds = 4200 if options.soak is None else 1200 + 8 * options.soak
     if options.soak is not None:
@@ -167,7 +189,7 @@ def main():
     results = TOP / "target/vm/results" / (f"{cell}-two-nodes" if options.sites == ["two-nodes"] else cell)
     shutil.rmtree(results, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
-        payload(directory)
+        payload(directory, scheduler)
         process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
              os.environ.get("JOBFENCE_VM_TIMEOUT", str(seconds)), *["--reboots"] * reboots, *["--counted"] * options.counted, "--", "sh", "-c", commands],

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What can be booted: a table of images and a table of cells.
 
-An image is one Debian release on disk. A cell is an image, a kernel command line (which decides the cgroup layout) and
-the Slurm settings (which decide who owns the job's cgroup). Adding a release or a placement is adding a line here.
+An image is one Debian release on disk. A cell is an image, a kernel command line (which decides the cgroup layout), a
+scheduler, and for Slurm the settings that decide which program owns the job's cgroup. Adding a release, a placement or
+a scheduler's cell is adding a line here.
 """
 
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ class Cell:
     cmdline: str = ""
     slurm: dict = field(default_factory=dict)  # lines added to slurm.conf
     cgroup: dict = field(default_factory=dict)  # lines of cgroup.conf
+    # A folder of tests/, which goes into the guest. If it is not Slurm's, its 'start' and then its 'cases.py' run there.
+    scheduler: str = "slurm"
 
 
 # Slurm keeps its hands off cgroups: jobfence owns the tree. It binds tasks to CPUs by affinity alone.

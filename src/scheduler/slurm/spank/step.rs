@@ -22,9 +22,7 @@ use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::record::tracked::{self, Tracker};
 use crate::requests::UserRequests;
-use crate::scheduler::Scheduler;
 use crate::scheduler::all::ALL;
-use crate::scheduler::slurm::SLURM;
 use crate::scheduler::slurm::cores::Topology;
 use crate::scheduler::slurm::spank::ReturnCode;
 use crate::scheduler::slurm::spank::api::Spank;
@@ -404,7 +402,7 @@ fn tell_what_happened(fenced: &mut Fenced) {
     let asked = requests.processes().filter(|asked| config.max_processes.is_none_or(|site| site > *asked));
     let asked = asked.map(|most| AskedProcesses { most, option: "--pids-max" });
     let sentences;
-    (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported, Some(SLURM.memory_option()));
+    (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported, Some("--mem"));
     sentences.iter().for_each(|sentence| tell_user(sentence));
 }
 
