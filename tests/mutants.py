@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Breaks the code on purpose, and looks whether a test notices: mutants.py [--list | --stale] [NAME...].
+"""Breaks the code on purpose, and looks whether a test notices: mutants.py [--list | --stale] [--noticer WORDS] [NAME...].
 
 The breaks are in tests/mutants/table.py. Each is applied to a copy of the source tree in
 target/mutants, built there, and tried with the one test that its row names. A test that fails
 without a break notices nothing: all of them run once before, with the copy as it is.
+
+With --noticer 'unit', 'host FILE' or 'slurm', all tests of that kind try each break instead, and all that notice it are
+named: so it shows which breaks only one test notices.
 """
 
 import argparse
@@ -22,7 +25,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 TOP = Path(__file__).resolve().parents[1]
 WORK = TOP / "target/mutants"
 TREE, TARGET = WORK / "tree", WORK / "target"
-HANGS = 600  # seconds; a break by which a test never ends is noticed, too
+HANGS = 1200  # seconds; a break by which a test never ends is noticed, too
 sys.path[:0] = str(TOP / "tests/mutants"), str(TOP / "tests")
 from check import end  # noqa: E402
 from table import BREAKS  # noqa: E402
@@ -72,7 +75,8 @@ def commands(noticer, users):
         return [*cargo, "--test", words[0], "--no-run"], [*cargo, "--test", words[0], "--", *words[1:]]
     debug = TARGET / "debug"
     cases = [sys.executable, "-B", "tests/slurm/cases.py", "--so", debug / "libjobfence.so", "--bin", debug / "jobfence"]
-    return ["cargo", "build", "--locked", "--offline"], [*cases, "--users", *users, "--only", *words]
+    chosen = ["--only", *words] if words else ["--no-patient", "--no-release"]
+    return ["cargo", "build", "--locked", "--offline"], [*cases, "--users", *users, *chosen]
 
 
 def run(command, seconds=HANGS):
@@ -120,6 +124,7 @@ def main():
     parser.add_argument("--list", action="store_true", help="the breaks, and who should notice each")
     parser.add_argument("--stale", action="store_true", help="only whether each row still applies")
     parser.add_argument("--users", nargs=2, metavar="USER", default=("nobody", "games"), help="of the private Slurm")
+    parser.add_argument("--noticer", metavar="WORDS", help="instead of the test of each row: 'unit', 'host FILE' or 'slurm'")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
     wrong = list(stale())
@@ -129,6 +134,8 @@ def main():
     if unknown:
         sys.exit(f"mutants: no such break: {', '.join(sorted(unknown))}; --list shows them")
     chosen = [one for one in BREAKS if not options.names or one.name in options.names]
+    if options.noticer:
+        chosen = [one._replace(noticer=options.noticer) for one in chosen]
     if options.list:
         print("\n".join(f"{one.name:40} {one.noticer}" for one in chosen))
     if options.list or options.stale:
@@ -162,7 +169,8 @@ def main():
             print(f"FAIL {one.name}  not noticed by {one.noticer}  {spent}")
         else:
             by = failed_in(text)
-            shown = ", ".join(by[:3]) + f" and {len(by) - 3} more" * (len(by) > 3)
+            most = None if options.noticer else 3
+            shown = ", ".join(by[:most]) + f" and {len(by) - 3} more" * (most is not None and len(by) > 3)
             print(f"ok   {one.name}  {'it hangs' if outcome == 'hangs' else shown or 'the run ends early'}  {spent}")
         sys.stdout.flush()
     failed = len(unnoticed) + len(broken)
