@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a reader stumbles over in the pages: lines that are too long, a README that is, links and files that lead nowhere.
+//! What a reader stumbles over in the pages: lines that are too long, a README that is, links and files that lead nowhere,
+//! misspelt words, and manual pages that do not parse.
 //!
 //! `tests/pages.py` runs the commands of the pages.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+#[path = "common/skip.rs"]
+mod skip;
+use skip::skip;
 
 const WIDTH: usize = 100;
 const README_LINES: usize = 120;
@@ -135,4 +142,35 @@ fn every_file_that_is_named_is_there() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Words that codespell takes for misspelt ones: two of roff's, and one of Rust's.
+const SPELT: &str = "bu,te,crate";
+
+/// What a program says of these files. `None`: it is not installed, and the test skipped.
+fn said_by(program: &str, arguments: &[&str]) -> Option<String> {
+    let done = match Command::new(program).args(arguments).current_dir(top()).output() {
+        Ok(done) => done,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            skip(&format!("{program} is not installed (tests/need host installs it)"));
+            return None;
+        }
+        Err(error) => panic!("{program}: {error}"),
+    };
+    let said = [done.stdout, done.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    // A program that fails without a word has not looked.
+    assert!(done.status.success() || !said.is_empty(), "{program}: {}", done.status);
+    Some(said)
+}
+
+#[test]
+fn manual_pages_parse_and_no_word_is_misspelt() {
+    let pages = ["docs/man/jobfence.8", "docs/man/jobfence.conf.5"];
+    let found = fs::read_dir(top().join("docs/man")).unwrap().count();
+    assert_eq!(found, pages.len(), "docs/man has another page: name it here");
+    let lint = said_by("mandoc", &[&["-T", "lint", "-W", "warning"], &pages[..]].concat());
+    let spelling = said_by("codespell", &["--ignore-words-list", SPELT, "README.md", "docs"]);
+    let said = [lint, spelling].into_iter().flatten().collect::<String>();
+    assert!(said.is_empty(), "{said}");
 }

@@ -14,10 +14,10 @@ use crate::configured::Configured;
 
 #[derive(Args)]
 pub struct AdoptOptions {
-    /// The process [default, where pam_exec(8) is the caller: the one that opens the session]
+    /// The process [default: the one that runs pam_exec(8), if that is the caller]
     #[arg(long, value_name = "PID", value_parser = RangedI64ValueParser::<i32>::new().range(1..))]
     pid: Option<i32>,
-    /// The job, by its number [default: the user's job on this node that began last]
+    /// The job, by its number [default: the user's job whose extern step began last on this node]
     #[arg(long, value_name = "JOBID")]
     job: Option<u32>,
     #[command(flatten)]

@@ -11,19 +11,19 @@ use crate::command::Failure;
 /// What the job's user asks for.
 #[derive(Args)]
 pub struct RequestOptions {
-    /// What its user asks for, as in sbatch
+    /// CPUs that the job's user asks for, if less than the site allows
     #[arg(long, value_name = "CPUS")]
     cpu_limit: Option<String>,
-    /// What its user asks for, as in sbatch
+    /// CPU burst that the job's user asks for, if less than the site allows
     #[arg(long, value_name = "PERCENT")]
     cpu_burst: Option<String>,
-    /// What its user asks for, as in sbatch
+    /// Memory above which it is reclaimed, as the job's user asks
     #[arg(long, value_name = "SIZE")]
     mem_high: Option<String>,
-    /// What its user asks for, as in sbatch
+    /// Processes and threads that the job's user asks for, if fewer than the site allows
     #[arg(long, value_name = "COUNT")]
     pids_max: Option<String>,
-    /// What its user asks for, as in sbatch
+    /// Rates of I/O that the job's user asks for, if lower than the site allows
     #[arg(long, value_name = "RULES")]
     io_max: Option<String>,
 }

@@ -34,7 +34,7 @@ pub struct CheckOptions {
     /// Show every key with its value, in the form of the configuration file
     #[arg(long)]
     pub keys: bool,
-    /// Look at what this plugstack.conf would load, in the place of the one that Slurm reads
+    /// Read this plugstack.conf, and not the one that Slurm reads
     #[arg(long, value_name = "FILE")]
     pub plugstack: Option<PathBuf>,
     /// Where PAM's services are configured

@@ -13,7 +13,7 @@ pub struct Configured {
     /// Configuration file [default: /etc/slurm/jobfence.conf]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// A key that overrides the file, such as CPUQuotaPercent=90; may be repeated
+    /// Override a key of the file, such as CPUQuotaPercent=90; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE")]
     pub overrides: Vec<OsString>,
 }

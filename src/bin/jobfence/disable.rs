@@ -36,7 +36,7 @@ const SCOPE: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 pub struct DisableOptions {
-    /// The file with the plugin's line [default: PREFIX/share/jobfence/plugstack.conf]
+    /// Take the plugin's line from this file [default: PREFIX/share/jobfence/plugstack.conf]
     #[arg(long, value_name = "FILE")]
     line: Option<PathBuf>,
 }

@@ -18,10 +18,10 @@ use crate::systemd::Service;
 
 #[derive(Args)]
 pub struct EnableOptions {
-    /// The file with the plugin's line [default: PREFIX/share/jobfence/plugstack.conf]
+    /// Take the plugin's line from this file [default: PREFIX/share/jobfence/plugstack.conf]
     #[arg(long, value_name = "FILE")]
     line: Option<PathBuf>,
-    /// Add the 'include' that is missing in plugstack.conf
+    /// Add the missing 'include' to plugstack.conf
     #[arg(long)]
     write_include: bool,
 }

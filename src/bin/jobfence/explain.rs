@@ -37,45 +37,45 @@ use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 
 #[derive(Args)]
 pub struct ExplainOptions {
-    /// A job that is known to Slurm; otherwise one as the options say
+    /// A job of Slurm's [default: a job as the options say]
     #[arg(value_name = "JOBID")]
     job: Option<u32>,
     /// CPUs (hardware threads) that the job is granted on this node
     #[arg(long, value_name = "CPUS", value_parser = cpus, conflicts_with = "job")]
     cpus: Option<Cpus>,
-    /// Memory that it is granted on this node, such as 200M or 4G
+    /// Memory that the job is granted on this node, such as 200M or 4G
     #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "job")]
     mem: Option<u64>,
-    /// Cores that it is granted, by Slurm's numbers, as 0-3,8
+    /// Cores that the job is granted, by Slurm's numbers, such as 0-3,8
     #[arg(long, value_name = "LIST", value_parser = list)]
     cores: Option<CpuList>,
-    /// GPUs that it is granted, by Slurm's numbers, as 0,1
+    /// GPUs that the job is granted, by Slurm's numbers, such as 0,1
     #[arg(long, value_name = "LIST", value_parser = list)]
     gpus: Option<CpuList>,
-    /// CPUs of one task, as srun -c has it
+    /// CPUs of one task, as for srun -c
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     cpus_per_task: Option<Cpus>,
     /// The step: batch, extern, interactive or a number
     #[arg(long, value_name = "STEP", default_value = "batch", value_parser = step)]
     step: String,
-    /// Its user, by name or number [default: who asks]
+    /// The job's user, by name or number [default: the user who asks]
     #[arg(long, value_name = "USER", conflicts_with = "job", value_parser = user)]
     user: Option<(u32, Option<String>)>,
-    /// Its partition [default: unknown]
+    /// The job's partition [default: unknown]
     #[arg(long, value_name = "NAME", conflicts_with = "job")]
     partition: Option<String>,
-    /// Its QOS [default: unknown]
+    /// The job's QOS [default: unknown]
     #[arg(long, value_name = "NAME", conflicts_with = "job")]
     qos: Option<String>,
-    /// Its account [default: unknown]
+    /// The job's account [default: unknown]
     #[arg(long, value_name = "NAME", conflicts_with = "job")]
     account: Option<String>,
-    /// This node's name in slurm.conf [default: the host's]
+    /// This node's name in slurm.conf [default: SLURMD_NODENAME, or the host's name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     #[command(flatten)]
     asked: RequestOptions,
-    /// As if the directories were Slurm's own wherever it can have some [default: as slurm.conf says]
+    /// Take the directories for Slurm's own wherever Slurm can have some [default: as slurm.conf says]
     #[arg(long)]
     overlay: bool,
     #[command(flatten)]

@@ -23,16 +23,16 @@ pub struct OpenOptions {
     /// The job, as its batch system writes it
     #[arg(long, value_name = "ID", value_parser = id)]
     job: Id,
-    /// The step of it
+    /// The job's step
     #[arg(long, value_name = "STEP", default_value = "0", value_parser = id)]
     step: Id,
-    /// Which run of the job, where it runs again under the same name
+    /// The run of the job, if it runs again under the same name
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     run: u32,
-    /// Its user, by name or number
+    /// The job's user, by name or number
     #[arg(long, value_name = "USER", value_parser = asked::user)]
     user: (u32, Option<String>),
-    /// How long it lives: pid:NUMBER, unit:NAME, or manual, until 'jobfence close'
+    /// As long as this holder lives, the fence does: pid:NUMBER, unit:NAME, or manual (until 'jobfence close')
     #[arg(long, value_name = "HOLDER", default_value = "manual")]
     holder: HeldBy,
     #[command(flatten)]
@@ -47,16 +47,16 @@ struct GrantOptions {
     /// CPUs (hardware threads) that the job is granted on this node, such as 0.5 or 4 [default: not limited]
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     cpus: Option<Cpus>,
-    /// Memory that it is granted on this node, such as 200M or 4G [default: not limited]
+    /// Memory that the job is granted on this node, such as 200M or 4G [default: not limited]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     mem: Option<u64>,
-    /// Its partition or queue [default: unknown]
+    /// The job's partition or queue [default: unknown]
     #[arg(long, value_name = "NAME")]
     partition: Option<String>,
-    /// Its QOS [default: unknown]
+    /// The job's QOS [default: unknown]
     #[arg(long, value_name = "NAME")]
     qos: Option<String>,
-    /// Its account [default: unknown]
+    /// The job's account [default: unknown]
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
     #[command(flatten)]
@@ -68,10 +68,10 @@ pub struct FenceOptions {
     /// The job, as its batch system writes it
     #[arg(long, value_name = "ID", value_parser = id)]
     job: Id,
-    /// The step of it [default: each]
+    /// The job's step [default: each]
     #[arg(long, value_name = "STEP", value_parser = id)]
     step: Option<Id>,
-    /// Which run of the job [default: each]
+    /// The run of the job [default: each]
     #[arg(long, value_name = "NUMBER")]
     run: Option<u32>,
     #[command(flatten)]
@@ -82,10 +82,10 @@ pub struct FenceOptions {
 pub struct AttachOptions {
     #[command(flatten)]
     fences: FenceOptions,
-    /// The number of the task that they are; each task has limits of its own
+    /// The processes are this task of the step, and have the limits of a task
     #[arg(long, value_name = "NUMBER")]
     task: Option<u32>,
-    /// Also a process of another user than the job's
+    /// Also put in processes of another user than the job's
     #[arg(long)]
     any_user: bool,
     /// The processes
@@ -105,7 +105,7 @@ pub struct LimitOptions {
 pub struct UsageOptions {
     #[command(flatten)]
     fences: FenceOptions,
-    /// As JSON, see jobfence(8)
+    /// Print JSON: see jobfence(8)
     #[arg(long)]
     json: bool,
 }

@@ -39,25 +39,25 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Read the configuration and look at this host: would a job be fenced here, and how?
+    /// Say whether a job would be fenced here, how, and if not, why not.
     Check(check::CheckOptions),
-    /// Have Slurm load the plugin, once a check has said that jobs would be fenced here.
+    /// Check whether jobs can be fenced here, and then have Slurm load the plugin.
     Enable(enable::EnableOptions),
-    /// Have Slurm load the plugin no more, and remove what no step needs any more.
+    /// Have Slurm load the plugin no more, and remove what no step needs.
     Disable(disable::DisableOptions),
-    /// Say which limits a job gets, from which line of which file, and what is written where.
+    /// Say which limits a job gets, which line sets each, and what is written where.
     Explain(explain::ExplainOptions),
     /// Run a command in a fence, without any scheduler.
     Run(run::RunOptions),
     /// Remove what dead step daemons have left.
     Reap(Configured),
-    /// Note down what slurmd says of a job, for slurm.conf's Prolog=; always succeeds
+    /// For Prolog= of slurm.conf: note down what slurmd says of a job. Always succeeds.
     Prolog(Configured),
-    /// Forget a job and what it left, for slurm.conf's Epilog=; always succeeds
+    /// For Epilog= of slurm.conf: remove what a job left. Always succeeds.
     Epilog(Configured),
-    /// Put a process that Slurm did not start into its user's job.
+    /// Move a process that Slurm did not start into its user's job.
     Adopt(adopt::AdoptOptions),
-    /// Make a fence for a job of any batch system, for its prolog.
+    /// For the prolog of any batch system: make a fence for a job.
     Open(life::OpenOptions),
     /// Put processes into a job's fence.
     Attach(life::AttachOptions),
@@ -67,11 +67,11 @@ enum Command {
     Usage(life::UsageOptions),
     /// Stop all processes of a job where they are.
     Freeze(life::FenceOptions),
-    /// Let them go on.
+    /// Let all processes of a job go on.
     Thaw(life::FenceOptions),
-    /// End what is left of a job and remove its fence, for its epilog.
+    /// For the epilog of any batch system: kill what is left of a job, and remove its fence.
     Close(life::CloseOptions),
-    /// Make the delegated scope and keep it alive, for jobfence.service.
+    /// For jobfence.service: keep the delegated scope alive, and run the janitor.
     Hold(hold::HoldOptions),
 }
 

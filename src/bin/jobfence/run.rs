@@ -26,10 +26,10 @@ pub struct RunOptions {
     /// Processes and threads at once [default: not limited]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MOST_PROCESSES))]
     processes: Option<u64>,
-    /// How fast it may read and write, such as "/scratch rbps=200M wiops=1000" [default: not limited]
+    /// Rates of reading and writing, such as "/scratch rbps=200M wiops=1000" [default: not limited]
     #[arg(long, value_name = "RULES", value_parser = IoRules::parse)]
     io_max: Option<IoRules>,
-    /// Run as this user (name or number)
+    /// Run as this user, by name or number
     #[arg(long, value_name = "NAME", value_parser = user)]
     user: Option<User>,
     /// Say at the end what was used
