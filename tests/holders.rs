@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::cgroup::membership::Membership;
-use jobfence::config::Config;
+use jobfence::config::{Config, Limit, LimitNumbers};
 use jobfence::error::{Error, Result};
 use jobfence::fence::resume::{self, Closed};
 use jobfence::fence::{Fence, Opening};
@@ -115,7 +115,12 @@ impl Site {
         let run = tempfile::tempdir().unwrap();
         let base = common::Base::new(&format!("jobfence-test-{}-{test}", std::process::id()));
         let (cgroup_base, run_dir) = (Some(base.name.clone()), run.path().join("run"));
-        let config = Config { cgroup_base, run_dir, max_processes_per_task: Some(7), ..Config::default() };
+        let config = Config {
+            cgroup_base,
+            run_dir,
+            numbers_per_task: LimitNumbers::of(Limit::Processes, 7),
+            ..Config::default()
+        };
         Self { config, _run: run, _base: base }
     }
 
