@@ -22,6 +22,7 @@ pub struct Key {
     pub name: &'static str,
     /// What its value must be, with unit and range; completes "expected ...".
     pub expects: &'static str,
+    /// Gets its own row, since the keys of all numbers share one function.
     set: fn(&Self, &mut Config, &str) -> Result<(), Wrong>,
     get: fn(&Self, &Config) -> Option<String>,
 }

@@ -48,6 +48,7 @@ pub struct LimitRule {
     pub keys: &'static [&'static str],
     /// Whether the configuration limits it at any level.
     pub(super) wanted: fn(Limit, &Config) -> bool,
+    /// Gets its own limit, since all numbers share one function.
     writes: fn(Limit, &Limits, Version) -> Result<Vec<FileWrite>>,
     /// Writes it and reads it back.
     set: fn(&Self, &Dir, Version, &Limits) -> Result<()>,
