@@ -23,6 +23,7 @@ mod file;
 mod keys;
 mod layer;
 mod lexer;
+mod limits;
 mod load;
 mod parser;
 mod resolve;
@@ -36,14 +37,16 @@ pub(crate) mod units;
 mod values;
 
 pub use error::ConfigError;
-pub(crate) use keys::SIZE;
 pub use keys::{KEYS, Key};
+pub(crate) use limits::joined;
+pub use limits::{Limit, LimitNumbers, NUMBERS, Number};
 pub use load::{DEFAULT_FILE, LoadError, load, load_named, parse};
 pub use resolve::{Candidate, Loaded, Resolved};
 pub use sections::SectionKind;
 pub use setting::{Origin, Setting};
+pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
-pub use values::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+pub use values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
 
 use crate::job::Cpus;
 

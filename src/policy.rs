@@ -8,7 +8,7 @@ use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US, SwapLimit};
-use crate::config::{Candidate, Config, Limit, Percent, Resolved, SwapSpace, TaskCpus};
+use crate::config::{Candidate, Config, Limit, LimitNumbers, Percent, Resolved, SwapSpace, TaskCpus};
 use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::facts::{Facts, Gpus};
@@ -38,8 +38,8 @@ pub struct Limits {
     pub min: Option<u64>,
     /// Whether all processes are killed when one must be, for want of memory.
     pub oom_group: bool,
-    /// Processes and threads.
-    pub processes: Option<u64>,
+    /// The limits that are numbers, as of processes and threads.
+    pub numbers: LimitNumbers,
     /// How fast it may read and write, by what was named in the configuration.
     pub io: IoRules,
     /// The same by disk, once those are known; see [`Plan::find_disks`].
@@ -76,7 +76,7 @@ impl Limits {
             low: both(self.low, other.low),
             min: both(self.min, other.min),
             oom_group: self.oom_group || other.oom_group,
-            processes: least(self.processes, other.processes, Ord::min),
+            numbers: self.numbers.at_most(&other.numbers),
             io: self.io.at_most(&other.io),
             disks: io::both(&self.disks, &other.disks),
             io_weight: io::least_weight(self.io_weight, other.io_weight),
@@ -201,7 +201,7 @@ impl fmt::Display for Limits {
             self.low.map(memory("of memory protected")),
             self.min.map(memory("of memory kept")),
             self.oom_group.then(|| "killed as a whole".to_owned()),
-            self.processes.map(|count| format!("{count} processes")),
+            self.numbers.in_words(),
             (!self.io.is_empty()).then(|| format!("I/O {}", self.io)),
             self.io_weight.map(|weight| format!("I/O weight {weight}")),
             self.cores.as_ref().map(|cpus| format!("the CPUs {cpus}")),
@@ -293,10 +293,10 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
         limits.high = ram.and_then(|ram| config.memory_high.map(|percent| percent.of(ram)));
     }
     plan.step.oom_group = config.oom_kill_step;
-    plan.user.processes = config.max_processes_per_user;
-    plan.job.processes = config.max_processes;
-    plan.step.processes = config.max_processes;
-    plan.task.processes = config.max_processes_per_task;
+    plan.user.numbers = config.numbers_per_user;
+    plan.job.numbers = config.numbers;
+    plan.step.numbers = config.numbers;
+    plan.task.numbers = config.numbers_per_task;
     plan.user.io = config.io_max_per_user.clone();
     plan.job.io = config.io_max.clone();
     plan.step.io = config.io_max.clone();
@@ -359,7 +359,7 @@ impl Limits {
         self.burst = self.burst.map(|burst| requests.cpu_burst.map_or(burst, |asked| burst.min(asked)));
         let high = requests.mem_high.map(|asked| self.ram.map_or(asked, |ram| asked.min(ram)));
         self.high = least(self.high, high, Ord::min);
-        self.processes = least(self.processes, requests.pids_max, Ord::min);
+        self.numbers = self.numbers.at_most(&LimitNumbers::of(Limit::Processes, requests.pids_max));
         self.io = std::mem::take(&mut self.io).at_most(&requests.io_max);
     }
 }
@@ -448,7 +448,7 @@ impl Plan {
                 limits.swap = limits.swap.map(|swap| SwapLimit { ram: swap.ram.min(most), ..swap });
             }
             limits.high = limits.high.map(|high| around.high.map_or(high, |around| high.min(around)));
-            limits.processes = limits.processes.map(|count| around.processes.map_or(count, |around| count.min(around)));
+            limits.numbers = limits.numbers.within(&around.numbers);
             limits.huge_pages = limits.huge_pages.within(&around.huge_pages);
             if !limits.io.is_empty() {
                 limits.io = std::mem::take(&mut limits.io).at_most(&around.io);
@@ -457,7 +457,7 @@ impl Plan {
                 cpu: limits.cpu.or(around.cpu),
                 ram: limits.ram.or(around.ram),
                 high: limits.high.or(around.high),
-                processes: limits.processes.or(around.processes),
+                numbers: limits.numbers.at_most(&around.numbers),
                 huge_pages: limits.huge_pages.at_most(&around.huge_pages),
                 io: limits.io.clone().at_most(&around.io),
                 ..Limits::default()
@@ -528,7 +528,7 @@ mod tests {
         let text = "MaxProcesses=30\nMaxProcessesPerUser=40\nMaxProcessesPerTask=20\nOOMKillStep=yes\n";
         let (plan, _) = plan(&crate::config::parse("test", text.as_bytes()).unwrap(), &granted(1, 100));
         let of = |what: fn(&Limits) -> Option<u64>| [&plan.user, &plan.job, &plan.step, &plan.task].map(what);
-        assert_eq!(of(|limits| limits.processes), [Some(40), Some(30), Some(30), Some(20)]);
+        assert_eq!(of(|limits| limits.numbers.get(Limit::Processes)), [Some(40), Some(30), Some(30), Some(20)]);
         assert_eq!(of(|limits| limits.oom_group.then_some(1)), [None, None, Some(1), None]);
     }
 
@@ -670,7 +670,8 @@ mod tests {
 
     #[test]
     fn a_users_word_lowers_the_job_and_its_steps_or_a_step_alone() {
-        let config = Config { max_processes: Some(100), cpu_burst: percent("50"), ..Config::default() };
+        let config =
+            Config { numbers: LimitNumbers::of(Limit::Processes, 100), cpu_burst: percent("50"), ..Config::default() };
         let mut lowered = plan(&config, &granted(2, 200)).0;
         let requests = UserRequests {
             job: asked(Some(1500), Some(2000), Some(100 * MIB), Some(60)),
@@ -681,7 +682,7 @@ mod tests {
         assert_eq!((job.cpu.unwrap().quota_us, step.cpu.unwrap().quota_us), (150_000, 50_000));
         assert_eq!((job.burst, step.burst), (Some(percent("20")), Some(percent("20"))));
         assert_eq!((job.high, step.high), (Some(100 * MIB), Some(100 * MIB)));
-        assert_eq!((job.processes, step.processes), (Some(60), Some(60)));
+        assert_eq!((job.numbers.get(Limit::Processes), step.numbers.get(Limit::Processes)), (Some(60), Some(60)));
         let rules = |text| IoRules::parse(text).unwrap();
         let io = |text| Requests { io_max: rules(text), ..Requests::default() };
         let site = Config { io_max: rules("/a rbps=5 wbps=5"), ..Config::default() };
@@ -712,7 +713,10 @@ mod tests {
         assert_eq!(obey(&mut plan, &off, &requests), []);
         assert_eq!((plan.job.cpu, plan.step.cpu.unwrap().quota_us), (None, 50_000));
         // Bursts are the site's to give.
-        assert_eq!((plan.step.burst, plan.step.high, plan.step.processes), (None, Some(50 * MIB), Some(9)));
+        assert_eq!(
+            (plan.step.burst, plan.step.high, plan.step.numbers.get(Limit::Processes)),
+            (None, Some(50 * MIB), Some(9))
+        );
     }
 
     #[test]
@@ -743,7 +747,7 @@ mod tests {
         let (plan, errors) = strictest(&resolved, &granted(2, 100));
         assert!(errors.is_empty());
         // The third would limit nothing, and so says nothing of how much.
-        assert_eq!((plan.job.ram, plan.job.processes), (Some(50 * MIB), Some(9)));
+        assert_eq!((plan.job.ram, plan.job.numbers.get(Limit::Processes)), (Some(50 * MIB), Some(9)));
         assert_eq!(plan.step.cpu.map(|cpu| cpu.cpus()), Some(Cpus::whole(1)));
         // A weight above the kernel's own is more than none.
         for (sections, weight) in [("IOWeight=5000", Some(100)), ("IOWeight=20", Some(20)), ("MaxProcesses=1", None)] {
@@ -782,7 +786,8 @@ mod tests {
                 for (strict, plan) in [(&strict.job, &plan.job), (&strict.step, &plan.step)] {
                     prop_assert!(plan.ram.is_none_or(|ram| strict.ram.is_some_and(|strict| strict <= ram)));
                     prop_assert!(plan.swap.is_none_or(|swap| strict.swap.is_some_and(|strict| strict.swap <= swap.swap)));
-                    prop_assert!(plan.processes.is_none_or(|count| strict.processes.is_some_and(|strict| strict <= count)));
+                    let processes = |limits: &Limits| limits.numbers.get(Limit::Processes);
+                    prop_assert!(processes(plan).is_none_or(|count| processes(strict).is_some_and(|strict| strict <= count)));
                     prop_assert!(plan.cpu.is_none_or(|cpu| strict.cpu.is_some_and(|strict| strict.cpus() <= cpu.cpus())));
                 }
             }
@@ -801,10 +806,11 @@ mod tests {
             quota in any::<bool>(), ram in any::<bool>(), site_burst in 0u32..=10_000,
         ) {
             let config = Config {
-                constrain_cpu_quota: quota, constrain_ram_space: ram, max_processes: max,
+                constrain_cpu_quota: quota, constrain_ram_space: ram, numbers: LimitNumbers::of(Limit::Processes, max),
                 memory_high: share.map(Percent::from_hundredths),
                 memory_low: percent("10"), memory_min: percent("5"),
-                cpu_burst: Percent::from_hundredths(site_burst), max_processes_per_task: max.map(|max| max / 2 + 1),
+                cpu_burst: Percent::from_hundredths(site_burst),
+                numbers_per_task: LimitNumbers::of(Limit::Processes, max.map(|max| max / 2 + 1)),
                 ..Config::default()
             };
             let before = plan(&config, &granted(granted_cpus, mib)).0;
@@ -819,7 +825,7 @@ mod tests {
                 prop_assert!(was.cpu.is_none() || now.cpu.is_some());
                 prop_assert!(was.burst.is_none() == now.burst.is_none());
                 prop_assert!(was.high.is_none() || now.high.is_some());
-                prop_assert!(was.processes.is_none() || now.processes.is_some());
+                prop_assert!(was.numbers.get(Limit::Processes).is_none() || now.numbers.get(Limit::Processes).is_some());
                 prop_assert_eq!((now.ram, now.swap, now.low, now.min), (was.ram, was.swap, was.low, was.min));
                 prop_assert_eq!((now.weight, now.oom_group), (was.weight, was.oom_group));
             }
@@ -827,7 +833,7 @@ mod tests {
             if let (Some(job), Some(step)) = (after.job.cpu, after.step.cpu) {
                 prop_assert!(!step.is_above(job));
             }
-            if let (Some(job), Some(step)) = (after.job.processes, after.step.processes) {
+            if let (Some(job), Some(step)) = (after.job.numbers.get(Limit::Processes), after.step.numbers.get(Limit::Processes)) {
                 prop_assert!(step <= job);
             }
         }
@@ -856,7 +862,9 @@ mod tests {
                 max_cpus_per_user: cpus[0].map(Cpus::from_thousandths),
                 max_cpus_per_task: cpus[1].map_or(TaskCpus::Granted, |task| TaskCpus::Count(Cpus::from_thousandths(task))),
                 max_ram_per_user: ram[0], max_ram_per_task: ram[1],
-                max_processes_per_user: counts[0], max_processes: counts[1], max_processes_per_task: counts[2],
+                numbers_per_user: LimitNumbers::of(Limit::Processes, counts[0]),
+                numbers: LimitNumbers::of(Limit::Processes, counts[1]),
+                numbers_per_task: LimitNumbers::of(Limit::Processes, counts[2]),
                 io_max_per_user: rules(rates[0]), io_max: rules(rates[1]), io_max_per_task: rules(rates[2]),
                 max_huge_pages_per_user: huge(pages[0]), max_huge_pages: huge(pages[1]), max_huge_pages_per_task: huge(pages[2]),
                 memory_high: high.map(Percent::from_hundredths),
@@ -878,7 +886,8 @@ mod tests {
                         prop_assert!(below.cpu.zip(around.cpu).is_none_or(|(below, around)| !below.is_above(around)));
                         prop_assert!(below.ram.zip(around.ram).is_none_or(|(below, around)| below <= around));
                         prop_assert!(below.high.zip(around.high).is_none_or(|(below, around)| below <= around));
-                        prop_assert!(below.processes.zip(around.processes).is_none_or(|(below, around)| below <= around));
+                        let processes = |limits: &Limits| limits.numbers.get(Limit::Processes);
+                        prop_assert!(processes(below).zip(processes(around)).is_none_or(|(below, around)| below <= around));
                         let both = below.io.clone().at_most(&around.io);
                         prop_assert!(below.io.is_empty() || around.io.is_empty() || both == below.io, "{} {}", below.io, around.io);
                         let both = below.huge_pages.at_most(&around.huge_pages);

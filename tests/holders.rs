@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use jobfence::config::Config;
+use jobfence::config::{Config, Limit, LimitNumbers};
 use jobfence::error::Result;
 use jobfence::fence::resume::{self, Closed};
 use jobfence::fence::{Fence, Opening};
@@ -64,7 +64,12 @@ impl Site {
         let run = tempfile::tempdir().unwrap();
         let base = common::Base::new(&format!("jobfence-test-{}-{test}", std::process::id()));
         let (cgroup_base, run_dir) = (Some(base.name.clone()), run.path().join("run"));
-        let config = Config { cgroup_base, run_dir, max_processes_per_task: Some(7), ..Config::default() };
+        let config = Config {
+            cgroup_base,
+            run_dir,
+            numbers_per_task: LimitNumbers::of(Limit::Processes, 7),
+            ..Config::default()
+        };
         Self { config, _run: run, _base: base }
     }
 

@@ -21,7 +21,7 @@ use jobfence::cgroup::kill::{Members, kill_all};
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::limits::{self, CpuQuota};
 use jobfence::cgroup::membership::Membership;
-use jobfence::config::{Config, CpuPolicy, Limit, Percent, Period, TaskCpus};
+use jobfence::config::{Config, CpuPolicy, Limit, LimitNumbers, Percent, Period, TaskCpus};
 use jobfence::cpu_list::CpuList;
 use jobfence::fence::Fence;
 use jobfence::fence::explain::explain;
@@ -166,9 +166,9 @@ fn what_is_explained_is_what_is_written() {
         max_ram_per_user: Some(300 << 20),
         max_ram_per_task: Some(70 << 20),
         memory_high: Some(Percent::from_hundredths(9_000)),
-        max_processes: Some(50),
-        max_processes_per_user: Some(60),
-        max_processes_per_task: Some(40),
+        numbers: LimitNumbers::of(Limit::Processes, 50),
+        numbers_per_user: LimitNumbers::of(Limit::Processes, 60),
+        numbers_per_task: LimitNumbers::of(Limit::Processes, 40),
         ..site.config.clone()
     };
     let (plan, errors) = policy::plan(&site.config, &grant(2, 200));
@@ -372,7 +372,7 @@ fn from_beginning_to_end() {
 #[test]
 fn no_more_processes_than_the_site_allows() {
     let mut site = Site::new("pids");
-    site.config.max_processes = Some(3);
+    site.config.numbers = LimitNumbers::of(Limit::Processes, 3);
     let mut fence = open(&site, "0", &grant(1, 100));
     for job in [false, true] {
         let (dir, _) = dir_of(&site, &fence, "pids", job);

@@ -365,13 +365,6 @@ pub fn set_swap(dir: &Dir, version: Version, want: SwapLimit, ram_is_limited: bo
 /// The kernel takes no higher limit than this many processes (`PID_MAX_LIMIT`, include/linux/threads.h).
 pub const MOST_PROCESSES: u64 = 4 << 20;
 
-/// Limits the number of processes and threads: `pids.max`, on v1 and v2 (cgroup-v1/pids.rst).
-pub fn set_processes(dir: &Dir, want: u64) -> Result<()> {
-    let want = want.min(MOST_PROCESSES);
-    let text = dir.write_and_read(PIDS_MAX, &want.to_string());
-    seen(dir, PIDS_MAX, &text.map_err(|error| explain(dir, PIDS_MAX, "pids", error))?, want)
-}
-
 /// Reads how many processes and threads there may be; `None` means unlimited.
 pub fn processes(dir: &Dir) -> Result<Option<u64>> {
     parse_limit(dir, PIDS_MAX, &read_control(dir, PIDS_MAX, "pids")?)

@@ -103,6 +103,7 @@ mod tests {
     use nix::sys::stat::Mode as FileMode;
 
     use super::super::layer::Written;
+    use super::super::limits::Limit;
     use super::super::resolve::Loaded;
     use super::super::samples::{load_at, load_file};
     use super::*;
@@ -157,7 +158,7 @@ mod tests {
         // What comes while it is looked for is read.
         fs::create_dir(dir.path().join("gone")).unwrap();
         fs::write(dir.path().join("gone/jobfence.conf"), "MaxProcesses=7\n").unwrap();
-        assert_eq!(load_at(&[], &dangling).unwrap().config.max_processes, Some(7));
+        assert_eq!(load_at(&[], &dangling).unwrap().config.numbers.get(Limit::Processes), Some(7));
         assert!(matches!(missing(&dangling), Ok(Missing::Nothing)));
     }
 

@@ -4,316 +4,339 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::limits::{LIMITS, Limit, LimitNumbers, NUMBERS, Number, ON_ERROR_EXPECTS, joined};
 use super::units::{
-    NONE, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules, keyword, keyword_of,
-    or_unlimited, path, percent, period, processes, seconds, size, text_or_unlimited, weight,
+    NONE, SIZE, SIZE_OR_UNLIMITED, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules,
+    keyword, keyword_of, or_unlimited, path, percent, period, seconds, size, text_or_unlimited, weight,
 };
-use super::values::{self, Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
 use crate::bytes;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::job::Cpus;
 
 /// One key of jobfence.conf(5).
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Key {
     /// As it is documented; any case is accepted.
     pub name: &'static str,
     /// What its value must be, with unit and range; completes "expected ...".
     pub expects: &'static str,
-    /// Reads a value into the configuration, which stays as it was if the value is wrong.
-    pub set: fn(&mut Config, &str) -> Result<(), Wrong>,
-    /// The value in a form that `set` accepts; `None` if the key is not set.
-    pub get: fn(&Config) -> Option<String>,
+    /// Gets its own row, since the keys of all numbers share one function.
+    set: fn(&Self, &mut Config, &str) -> Result<(), Wrong>,
+    get: fn(&Self, &Config) -> Option<String>,
 }
 
 impl Key {
+    /// Reads a value into the configuration, which stays as it was if the value is wrong.
+    pub fn set(&self, config: &mut Config, value: &str) -> Result<(), Wrong> {
+        (self.set)(self, config, value)
+    }
+
+    /// The value in a form that `set` accepts; `None` if the key is not set.
+    pub fn get(&self, config: &Config) -> Option<String> {
+        (self.get)(self, config)
+    }
+
+    /// Whether it says one of [`NUMBERS`].
+    pub(super) fn is_number(&self) -> bool {
+        number_of(self).is_some()
+    }
+
+    /// Has a number be no higher than the other's.
+    pub(super) fn lower_number(&self, config: &mut Config, other: &Config) {
+        if let Some((limit, _, level)) = number_of(self) {
+            let most = LimitNumbers::of(limit, numbers(other, level).get(limit));
+            let lower = numbers(config, level).at_most(&most);
+            *numbers_mut(config, level) = lower;
+        }
+    }
+
     /// The value that is used when the key is absent; `None` if it depends on the host.
     pub fn default_value(&self) -> Option<String> {
-        (self.get)(&Config::default())
+        self.get(&Config::default())
     }
 }
 
 const YES_NO: &str = "yes or no";
-pub(crate) const SIZE: &str = "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T";
-const SIZE_OR_UNLIMITED: &str = "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T, or \
-                                 unlimited";
-const PROCESSES: &str = "a whole number of processes from 1 to 4194304, or unlimited";
 const HUGE_PAGES: &str = "for each size of pages (a power of two with the unit K, M, G or T) at most once how much memory may be in \
                           them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, or unlimited";
 const ABSOLUTE_PATH: &str = "an absolute path without \"..\", double quotes or control characters";
 
 /// The argument that names the file; it cannot stand in the file, and only the reader of arguments knows it.
-pub(super) static FILE_ARGUMENT: Key =
-    Key { name: "config", expects: ABSOLUTE_PATH, set: |_, text| path(text).map(drop), get: |_| None };
+pub(super) const FILE_ARGUMENT: Key =
+    Key { name: "config", expects: ABSOLUTE_PATH, set: |_, _, text| path(text).map(drop), get: |_, _| None };
 
 /// Every key there is, in the order of jobfence.conf(5).
-pub static KEYS: &[Key] = &[
+pub static KEYS: &[Key] = {
+    const ALL: usize = BEFORE_NUMBERS.len() + OF_NUMBERS.len() + AFTER_NUMBERS.len();
+    &joined::<Key, ALL>([BEFORE_NUMBERS, &OF_NUMBERS, AFTER_NUMBERS])
+};
+
+/// The keys of [`NUMBERS`].
+const OF_NUMBERS: [Key; 3 * NUMBERS.len()] = {
+    let mut keys = [FILE_ARGUMENT; 3 * NUMBERS.len()];
+    let mut at = 0;
+    while at < keys.len() {
+        let number = &NUMBERS[at / 3].1;
+        keys[at] = Key { name: number.keys[at % 3], expects: number.expects, set: set_number, get: number_text };
+        at += 1;
+    }
+    keys
+};
+
+/// The keys before those.
+const BEFORE_NUMBERS: &[Key] = &[
     Key {
         name: "Mode",
         expects: "enforce, observe or off",
-        set: |config, text| keyword(text, MODES).map(|mode| config.mode = mode),
-        get: |config| Some(keyword_of(config.mode, MODES).to_owned()),
+        set: |_, config, text| keyword(text, MODES).map(|mode| config.mode = mode),
+        get: |_, config| Some(keyword_of(config.mode, MODES).to_owned()),
     },
     Key {
         name: "OnError",
-        expects: "fail or warn, then perhaps at most once each of cpu, burst, weight, cores, ram, swap, memhigh, memlow, oomgroup, \
-                  processes, io, ioweight, hugepages, devices, as fail,swap:warn",
-        set: |config, text| on_errors(text).map(|on_error| config.on_error = on_error),
-        get: |config| Some(on_errors_text(config.on_error)),
+        expects: ON_ERROR_EXPECTS,
+        set: |_, config, text| on_errors(text).map(|on_error| config.on_error = on_error),
+        get: |_, config| Some(on_errors_text(config.on_error)),
     },
     Key {
         name: "CgroupMountpoint",
         expects: ABSOLUTE_PATH,
-        set: |config, text| path(text).map(|path| config.cgroup_mountpoint = path),
-        get: |config| Some(config.cgroup_mountpoint.display().to_string()),
+        set: |_, config, text| path(text).map(|path| config.cgroup_mountpoint = path),
+        get: |_, config| Some(config.cgroup_mountpoint.display().to_string()),
     },
     Key {
         name: "CgroupBase",
         expects: "one to four names of A-Z a-z 0-9 _ . - that begin with no dot, separated by \"/\", \
                   each of at most 255 characters",
-        set: |config, text| base(text).map(|base| config.cgroup_base = Some(base)),
-        get: |config| config.cgroup_base.clone(),
+        set: |_, config, text| base(text).map(|base| config.cgroup_base = Some(base)),
+        get: |_, config| config.cgroup_base.clone(),
     },
     Key {
         name: "RunDir",
         expects: ABSOLUTE_PATH,
-        set: |config, text| path(text).map(|path| config.run_dir = path),
-        get: |config| Some(config.run_dir.display().to_string()),
+        set: |_, config, text| path(text).map(|path| config.run_dir = path),
+        get: |_, config| Some(config.run_dir.display().to_string()),
     },
     Key {
         name: "CleanupTimeout",
         expects: "a whole number of seconds from 1 to 600",
-        set: |config, text| seconds(text, 1..=600).map(|timeout| config.cleanup_timeout = timeout),
-        get: |config| Some(config.cleanup_timeout.as_secs().to_string()),
+        set: |_, config, text| seconds(text, 1..=600).map(|timeout| config.cleanup_timeout = timeout),
+        get: |_, config| Some(config.cleanup_timeout.as_secs().to_string()),
     },
     Key {
         name: "ReapInterval",
         expects: "a whole number of seconds from 1 to 86400, or never",
-        set: |config, text| reap_interval(text).map(|interval| config.reap_interval = interval),
-        get: |config| {
+        set: |_, config, text| reap_interval(text).map(|interval| config.reap_interval = interval),
+        get: |_, config| {
             Some(config.reap_interval.map_or_else(|| NEVER.to_owned(), |interval| interval.as_secs().to_string()))
         },
     },
     Key {
         name: "ReapSchedulerLeftovers",
         expects: YES_NO,
-        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.reap_scheduler_leftovers = yes),
-        get: |config| Some(keyword_of(config.reap_scheduler_leftovers, BOOLEANS).to_owned()),
+        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.reap_scheduler_leftovers = yes),
+        get: |_, config| Some(keyword_of(config.reap_scheduler_leftovers, BOOLEANS).to_owned()),
     },
     Key {
         name: "ConstrainCPUQuota",
         expects: YES_NO,
-        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_cpu_quota = yes),
-        get: |config| Some(keyword_of(config.constrain_cpu_quota, BOOLEANS).to_owned()),
+        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_cpu_quota = yes),
+        get: |_, config| Some(keyword_of(config.constrain_cpu_quota, BOOLEANS).to_owned()),
     },
     Key {
         name: "CPUQuotaPercent",
         expects: "a percentage from 1 to 1000 with at most two decimals",
-        set: |config, text| percent(text, 1..=1000).map(|percent| config.cpu_quota_percent = percent),
-        get: |config| Some(config.cpu_quota_percent.to_string()),
+        set: |_, config, text| percent(text, 1..=1000).map(|percent| config.cpu_quota_percent = percent),
+        get: |_, config| Some(config.cpu_quota_percent.to_string()),
     },
     Key {
         name: "CPUQuotaPeriod",
         expects: "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
-        set: |config, text| period(text).map(|period| config.cpu_quota_period = period),
-        get: |config| Some(config.cpu_quota_period.to_string()),
+        set: |_, config, text| period(text).map(|period| config.cpu_quota_period = period),
+        get: |_, config| Some(config.cpu_quota_period.to_string()),
     },
     Key {
         name: "CPUBurst",
         expects: "a percentage from 0 to 100 with at most two decimals",
-        set: |config, text| percent(text, 0..=100).map(|percent| config.cpu_burst = percent),
-        get: |config| Some(config.cpu_burst.to_string()),
+        set: |_, config, text| percent(text, 0..=100).map(|percent| config.cpu_burst = percent),
+        get: |_, config| Some(config.cpu_burst.to_string()),
     },
     Key {
         name: "CPUPolicy",
         expects: "quota, weight or both",
-        set: |config, text| keyword(text, CPU_POLICIES).map(|policy| config.cpu_policy = policy),
-        get: |config| Some(keyword_of(config.cpu_policy, CPU_POLICIES).to_owned()),
+        set: |_, config, text| keyword(text, CPU_POLICIES).map(|policy| config.cpu_policy = policy),
+        get: |_, config| Some(keyword_of(config.cpu_policy, CPU_POLICIES).to_owned()),
     },
     Key {
         name: "Scavenger",
         expects: YES_NO,
-        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.scavenger = yes),
-        get: |config| Some(keyword_of(config.scavenger, BOOLEANS).to_owned()),
+        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.scavenger = yes),
+        get: |_, config| Some(keyword_of(config.scavenger, BOOLEANS).to_owned()),
     },
     Key {
         name: "MaxCPUsPerUser",
         expects: "a number of CPUs from 0.001 to 1024 with at most three decimals, or unlimited",
-        set: |config, text| or_unlimited(text, some_cpus).map(|cpus| config.max_cpus_per_user = cpus),
-        get: |config| Some(text_or_unlimited(config.max_cpus_per_user)),
+        set: |_, config, text| or_unlimited(text, some_cpus).map(|cpus| config.max_cpus_per_user = cpus),
+        get: |_, config| Some(text_or_unlimited(config.max_cpus_per_user)),
     },
     Key {
         name: "MaxCPUsPerTask",
         expects: "a number of CPUs from 0.001 to 1024 with at most three decimals, granted or unlimited",
-        set: |config, text| task_cpus(text).map(|cpus| config.max_cpus_per_task = cpus),
-        get: |config| Some(task_cpus_text(config.max_cpus_per_task)),
+        set: |_, config, text| task_cpus(text).map(|cpus| config.max_cpus_per_task = cpus),
+        get: |_, config| Some(task_cpus_text(config.max_cpus_per_task)),
     },
     Key {
         name: "ConstrainCores",
         expects: YES_NO,
-        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_cores = yes),
-        get: |config| Some(keyword_of(config.constrain_cores, BOOLEANS).to_owned()),
+        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_cores = yes),
+        get: |_, config| Some(keyword_of(config.constrain_cores, BOOLEANS).to_owned()),
     },
     Key {
         name: "HeadroomCPUs",
         expects: "a number of CPUs from 0 to 1024 with at most three decimals",
-        set: |config, text| cpus(text).map(|cpus| config.headroom_cpus = cpus),
-        get: |config| Some(config.headroom_cpus.to_string()),
+        set: |_, config, text| cpus(text).map(|cpus| config.headroom_cpus = cpus),
+        get: |_, config| Some(config.headroom_cpus.to_string()),
     },
     Key {
         name: "ThreadHints",
         expects: YES_NO,
-        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.thread_hints = yes),
-        get: |config| Some(keyword_of(config.thread_hints, BOOLEANS).to_owned()),
+        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.thread_hints = yes),
+        get: |_, config| Some(keyword_of(config.thread_hints, BOOLEANS).to_owned()),
     },
     Key {
         name: "ConstrainRAMSpace",
         expects: YES_NO,
-        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_ram_space = yes),
-        get: |config| Some(keyword_of(config.constrain_ram_space, BOOLEANS).to_owned()),
+        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_ram_space = yes),
+        get: |_, config| Some(keyword_of(config.constrain_ram_space, BOOLEANS).to_owned()),
     },
     Key {
         name: "AllowedRAMSpace",
         expects: "a percentage from 1 to 10000 with at most two decimals",
-        set: |config, text| percent(text, 1..=10_000).map(|percent| config.allowed_ram_space = percent),
-        get: |config| Some(config.allowed_ram_space.to_string()),
+        set: |_, config, text| percent(text, 1..=10_000).map(|percent| config.allowed_ram_space = percent),
+        get: |_, config| Some(config.allowed_ram_space.to_string()),
     },
     Key {
         name: "MinRAMSpace",
         expects: SIZE,
-        set: |config, text| size(text).map(|bytes| config.min_ram_space = bytes),
-        get: |config| Some(bytes::text(config.min_ram_space)),
+        set: |_, config, text| size(text).map(|bytes| config.min_ram_space = bytes),
+        get: |_, config| Some(bytes::text(config.min_ram_space)),
     },
     Key {
         name: "ConstrainSwapSpace",
         expects: "yes, no or auto",
-        set: |config, text| swap_space(text).map(|swap| config.constrain_swap_space = swap),
-        get: |config| Some(swap_space_text(config.constrain_swap_space).to_owned()),
+        set: |_, config, text| swap_space(text).map(|swap| config.constrain_swap_space = swap),
+        get: |_, config| Some(swap_space_text(config.constrain_swap_space).to_owned()),
     },
     Key {
         name: "AllowedSwapSpace",
         expects: "a percentage from 0 to 10000 with at most two decimals",
-        set: |config, text| percent(text, 0..=10_000).map(|percent| config.allowed_swap_space = percent),
-        get: |config| Some(config.allowed_swap_space.to_string()),
+        set: |_, config, text| percent(text, 0..=10_000).map(|percent| config.allowed_swap_space = percent),
+        get: |_, config| Some(config.allowed_swap_space.to_string()),
     },
     Key {
         name: "MaxRAMPerUser",
         expects: SIZE_OR_UNLIMITED,
-        set: |config, text| or_unlimited(text, size).map(|bytes| config.max_ram_per_user = bytes),
-        get: |config| Some(text_or_unlimited(config.max_ram_per_user.map(bytes::text))),
+        set: |_, config, text| or_unlimited(text, size).map(|bytes| config.max_ram_per_user = bytes),
+        get: |_, config| Some(text_or_unlimited(config.max_ram_per_user.map(bytes::text))),
     },
     Key {
         name: "MaxRAMPerTask",
         expects: SIZE_OR_UNLIMITED,
-        set: |config, text| or_unlimited(text, size).map(|bytes| config.max_ram_per_task = bytes),
-        get: |config| Some(text_or_unlimited(config.max_ram_per_task.map(bytes::text))),
+        set: |_, config, text| or_unlimited(text, size).map(|bytes| config.max_ram_per_task = bytes),
+        get: |_, config| Some(text_or_unlimited(config.max_ram_per_task.map(bytes::text))),
     },
     Key {
         name: "MemoryHighPercent",
         expects: "a percentage from 1 to 100 with at most two decimals, or unlimited",
-        set: |config, text| {
+        set: |_, config, text| {
             or_unlimited(text, |text| percent(text, 1..=100)).map(|percent| config.memory_high = percent)
         },
-        get: |config| Some(text_or_unlimited(config.memory_high)),
+        get: |_, config| Some(text_or_unlimited(config.memory_high)),
     },
     Key {
         name: "MemoryLowPercent",
         expects: "a percentage from 0 to 100 with at most two decimals",
-        set: |config, text| percent(text, 0..=100).map(|percent| config.memory_low = percent),
-        get: |config| Some(config.memory_low.to_string()),
+        set: |_, config, text| percent(text, 0..=100).map(|percent| config.memory_low = percent),
+        get: |_, config| Some(config.memory_low.to_string()),
     },
     Key {
         name: "MemoryMinPercent",
         expects: "a percentage from 0 to 100 with at most two decimals",
-        set: |config, text| percent(text, 0..=100).map(|percent| config.memory_min = percent),
-        get: |config| Some(config.memory_min.to_string()),
+        set: |_, config, text| percent(text, 0..=100).map(|percent| config.memory_min = percent),
+        get: |_, config| Some(config.memory_min.to_string()),
     },
     Key {
         name: "OOMKillStep",
         expects: YES_NO,
-        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.oom_kill_step = yes),
-        get: |config| Some(keyword_of(config.oom_kill_step, BOOLEANS).to_owned()),
+        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.oom_kill_step = yes),
+        get: |_, config| Some(keyword_of(config.oom_kill_step, BOOLEANS).to_owned()),
     },
-    Key {
-        name: "MaxProcesses",
-        expects: PROCESSES,
-        set: |config, text| or_unlimited(text, processes).map(|count| config.max_processes = count),
-        get: |config| Some(text_or_unlimited(config.max_processes)),
-    },
-    Key {
-        name: "MaxProcessesPerUser",
-        expects: PROCESSES,
-        set: |config, text| or_unlimited(text, processes).map(|count| config.max_processes_per_user = count),
-        get: |config| Some(text_or_unlimited(config.max_processes_per_user)),
-    },
-    Key {
-        name: "MaxProcessesPerTask",
-        expects: PROCESSES,
-        set: |config, text| or_unlimited(text, processes).map(|count| config.max_processes_per_task = count),
-        get: |config| Some(text_or_unlimited(config.max_processes_per_task)),
-    },
+];
+
+/// Those behind them.
+const AFTER_NUMBERS: &[Key] = &[
     Key {
         name: "IOMax",
         expects: IoRules::EXPECTS,
-        set: |config, text| io_rules(text).map(|rules| config.io_max = rules),
-        get: |config| Some(config.io_max.to_string()),
+        set: |_, config, text| io_rules(text).map(|rules| config.io_max = rules),
+        get: |_, config| Some(config.io_max.to_string()),
     },
     Key {
         name: "IOMaxPerUser",
         expects: IoRules::EXPECTS,
-        set: |config, text| io_rules(text).map(|rules| config.io_max_per_user = rules),
-        get: |config| Some(config.io_max_per_user.to_string()),
+        set: |_, config, text| io_rules(text).map(|rules| config.io_max_per_user = rules),
+        get: |_, config| Some(config.io_max_per_user.to_string()),
     },
     Key {
         name: "IOMaxPerTask",
         expects: IoRules::EXPECTS,
-        set: |config, text| io_rules(text).map(|rules| config.io_max_per_task = rules),
-        get: |config| Some(config.io_max_per_task.to_string()),
+        set: |_, config, text| io_rules(text).map(|rules| config.io_max_per_task = rules),
+        get: |_, config| Some(config.io_max_per_task.to_string()),
     },
     Key {
         name: "IOWeight",
         expects: "a whole number from 1 to 10000",
-        set: |config, text| weight(text).map(|weight| config.io_weight = Some(weight)),
-        get: |config| config.io_weight.map(|weight| weight.to_string()),
+        set: |_, config, text| weight(text).map(|weight| config.io_weight = Some(weight)),
+        get: |_, config| config.io_weight.map(|weight| weight.to_string()),
     },
     Key {
         name: "MaxHugePages",
         expects: HUGE_PAGES,
-        set: |config, text| huge_pages(text).map(|pages| config.max_huge_pages = pages),
-        get: |config| Some(huge_pages_text(&config.max_huge_pages)),
+        set: |_, config, text| huge_pages(text).map(|pages| config.max_huge_pages = pages),
+        get: |_, config| Some(huge_pages_text(&config.max_huge_pages)),
     },
     Key {
         name: "MaxHugePagesPerUser",
         expects: HUGE_PAGES,
-        set: |config, text| huge_pages(text).map(|pages| config.max_huge_pages_per_user = pages),
-        get: |config| Some(huge_pages_text(&config.max_huge_pages_per_user)),
+        set: |_, config, text| huge_pages(text).map(|pages| config.max_huge_pages_per_user = pages),
+        get: |_, config| Some(huge_pages_text(&config.max_huge_pages_per_user)),
     },
     Key {
         name: "MaxHugePagesPerTask",
         expects: HUGE_PAGES,
-        set: |config, text| huge_pages(text).map(|pages| config.max_huge_pages_per_task = pages),
-        get: |config| Some(huge_pages_text(&config.max_huge_pages_per_task)),
+        set: |_, config, text| huge_pages(text).map(|pages| config.max_huge_pages_per_task = pages),
+        get: |_, config| Some(huge_pages_text(&config.max_huge_pages_per_task)),
     },
     Key {
         name: "ConstrainDevices",
         expects: YES_NO,
-        set: |config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_devices = yes),
-        get: |config| Some(keyword_of(config.constrain_devices, BOOLEANS).to_owned()),
+        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_devices = yes),
+        get: |_, config| Some(keyword_of(config.constrain_devices, BOOLEANS).to_owned()),
     },
     Key {
         name: "DeviceAllow",
         expects: "none, or rules with commas between them, each a device's path, char-NAME or block-NAME, and then perhaps its access \
                   of the letters r, w and m, as \"/dev/fuse rw,char-pts rw\"",
-        set: |config, text| device_rules(text).map(|rules| config.device_allow = rules),
-        get: |config| Some(device_rules_text(&config.device_allow)),
+        set: |_, config, text| device_rules(text).map(|rules| config.device_allow = rules),
+        get: |_, config| Some(device_rules_text(&config.device_allow)),
     },
     Key {
         name: "GPUDevice",
         expects: "none, or an absolute path with one %d in its last part, as /dev/nvidia%d, or with the numbers in Slurm's order, as \
                   /dev/nvidia[2-3]",
-        set: |config, text| gpu_device(text).map(|device| config.gpu_device = device),
-        get: |config| Some(config.gpu_device.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string)),
+        set: |_, config, text| gpu_device(text).map(|device| config.gpu_device = device),
+        get: |_, config| Some(config.gpu_device.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string)),
     },
 ];
 
@@ -321,22 +344,6 @@ const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::O
 const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
 const CPU_POLICIES: &[(&str, CpuPolicy)] =
     &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
-pub(super) const LIMITS: &[(&str, Limit); values::LIMITS] = &[
-    ("cpu", Limit::Cpu),
-    ("burst", Limit::Burst),
-    ("weight", Limit::Weight),
-    ("cores", Limit::Cores),
-    ("ram", Limit::Ram),
-    ("swap", Limit::Swap),
-    ("memhigh", Limit::MemoryHigh),
-    ("memlow", Limit::MemoryProtection),
-    ("oomgroup", Limit::OomGroup),
-    ("processes", Limit::Processes),
-    ("io", Limit::Io),
-    ("ioweight", Limit::IoWeight),
-    ("hugepages", Limit::HugePages),
-    ("devices", Limit::Devices),
-];
 
 /// The words that Slurm's own parser takes for a boolean (`s_p_handle_boolean`).
 const BOOLEANS: &[(&str, bool)] = &[
@@ -349,6 +356,41 @@ const BOOLEANS: &[(&str, bool)] = &[
     ("1", true),
     ("0", false),
 ];
+
+/// Whose key it is, and which of its keys.
+fn number_of(key: &Key) -> Option<(Limit, &'static Number, usize)> {
+    NUMBERS
+        .iter()
+        .find_map(|(limit, number)| Some((*limit, number, number.keys.iter().position(|name| *name == key.name)?)))
+}
+
+fn numbers(config: &Config, level: usize) -> &LimitNumbers {
+    match level {
+        1 => &config.numbers_per_user,
+        2 => &config.numbers_per_task,
+        _ => &config.numbers,
+    }
+}
+
+fn numbers_mut(config: &mut Config, level: usize) -> &mut LimitNumbers {
+    match level {
+        1 => &mut config.numbers_per_user,
+        2 => &mut config.numbers_per_task,
+        _ => &mut config.numbers,
+    }
+}
+
+fn set_number(key: &Key, config: &mut Config, text: &str) -> Result<(), Wrong> {
+    let (limit, number, level) = number_of(key).ok_or(Wrong::Form)?;
+    let value = or_unlimited(text, number.read)?;
+    numbers_mut(config, level).set(limit, value);
+    Ok(())
+}
+
+fn number_text(key: &Key, config: &Config) -> Option<String> {
+    let (limit, number, level) = number_of(key)?;
+    Some(text_or_unlimited(numbers(config, level).get(limit).map(number.text)))
+}
 
 const AUTO: &str = "auto";
 
@@ -434,7 +476,7 @@ fn on_errors_text(on_errors: OnErrors) -> String {
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for key in KEYS {
-            match (key.get)(self) {
+            match key.get(self) {
                 Some(value) if value.contains([' ', '#']) => writeln!(f, "{}=\"{value}\"", key.name)?,
                 Some(value) => writeln!(f, "{}={value}", key.name)?,
                 None => {}
@@ -459,10 +501,10 @@ mod tests {
         for key in KEYS {
             let mut config = Config::default();
             if let Some(value) = key.default_value() {
-                assert_eq!((key.set)(&mut config, &value), Ok(()), "{}", key.name);
+                assert_eq!(key.set(&mut config, &value), Ok(()), "{}", key.name);
             }
             assert_eq!(config, Config::default(), "{}", key.name);
-            let wrong = (key.set)(&mut config, "?");
+            let wrong = key.set(&mut config, "?");
             assert!(matches!(wrong, Err(Wrong::Form | Wrong::Because(_))), "{}: {wrong:?}", key.name);
         }
         let unset: Vec<_> = KEYS.iter().filter(|key| key.default_value().is_none()).map(|key| key.name).collect();
@@ -473,7 +515,7 @@ mod tests {
     fn on_error_has_a_word_for_each_limit_and_says_so() {
         let expects = KEYS.iter().find(|key| key.name == "OnError").unwrap().expects;
         let said = expects.split_once("each of ").unwrap().1.split_once(", as ").unwrap().0;
-        assert_eq!(said, LIMITS.map(|(name, _)| name).join(", "));
+        assert_eq!(said, LIMITS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "));
         for (at, (name, limit)) in LIMITS.iter().enumerate() {
             assert_eq!(*limit as usize, at, "{name}");
         }
@@ -543,9 +585,9 @@ mod tests {
             memory_low: Percent::from_hundredths(500),
             memory_min: Percent::from_hundredths(100),
             oom_kill_step: true,
-            max_processes: Some(4096),
-            max_processes_per_user: Some(8192),
-            max_processes_per_task: Some(512),
+            numbers: LimitNumbers::of(Limit::Processes, 4096),
+            numbers_per_user: LimitNumbers::of(Limit::Processes, 8192),
+            numbers_per_task: LimitNumbers::of(Limit::Processes, 512),
             io_max: IoRules::parse("/a wbps=1M").unwrap(),
             io_max_per_user: IoRules::parse("/b riops=5").unwrap(),
             io_max_per_task: IoRules::parse("/c rbps=2K wiops=6").unwrap(),

@@ -147,7 +147,7 @@ impl<'a> Layer<'a> {
             let expected = format!("{} only once; it is given {} already", key.name, earlier.first.key.at.nearby());
             return Err(ConfigError::text(name.at, name.text, expected));
         }
-        let checked = (key.set)(&mut Config::default(), value.text);
+        let checked = key.set(&mut Config::default(), value.text);
         given.push(FoundAssignment { key, first: assignment, value: value.text.into(), sound: checked.is_ok() });
         checked.map_err(|wrong| {
             ConfigError::text(value.at, value.text, format!("{} to be {}{}", key.name, key.expects, wrong.detail()))
@@ -162,7 +162,7 @@ impl<'a> Layer<'a> {
     pub fn refuse_modes(&mut self) {
         let mode = |given: &FoundAssignment<'_>| {
             let mut config = Config::default();
-            (given.key.set)(&mut config, given.first.value.text).ok().map(|()| config.mode)
+            given.key.set(&mut config, given.first.value.text).ok().map(|()| config.mode)
         };
         let is_mode = |given: &&FoundAssignment<'_>| given.key.name == "Mode" && given.sound;
         let off = self.general.iter().find(is_mode).filter(|given| mode(given) == Some(Mode::Off));

@@ -150,6 +150,7 @@ impl Resolved {
 #[cfg(test)]
 mod tests {
     use super::super::keys::KEYS;
+    use super::super::limits::Limit;
     use super::super::load::written;
     use super::super::samples::errors_of;
     use super::super::samples::load_file;
@@ -176,7 +177,7 @@ mod tests {
     fn sections_override_in_their_order_and_arguments_everything() {
         let loaded = load_file(&["AllowedRAMSpace=80"], Some((SECTIONS, 0o644))).unwrap();
         let general = &loaded.config;
-        assert_eq!((general.max_processes, general.mode), (Some(1000), Mode::Enforce));
+        assert_eq!((general.numbers.get(Limit::Processes), general.mode), (Some(1000), Mode::Enforce));
         let file = loaded.file.as_deref().unwrap().display().to_string();
         let origin = |facts: &Facts, name: &str| {
             let resolved = loaded.for_job(facts).unwrap();
@@ -194,7 +195,7 @@ mod tests {
 
         let gpu = facts(Some("gpu"), Some("chemistry"));
         let config = loaded.for_job(&gpu).unwrap().config;
-        assert_eq!((config.max_processes, config.mode), (Some(200), Mode::Observe));
+        assert_eq!((config.numbers.get(Limit::Processes), config.mode), (Some(200), Mode::Observe));
         assert_eq!(config.cpu_quota_percent, Percent::HUNDRED);
         assert_eq!(origin(&gpu, "MaxProcesses"), "F:4 [Partition=gpu,debug]");
         assert_eq!(origin(&gpu, "CPUQuotaPercent"), "F:1");
@@ -202,7 +203,7 @@ mod tests {
         // Of two sections the later.
         let both = facts(Some("debug"), Some("Physics"));
         let resolved = loaded.for_job(&both).unwrap();
-        assert_eq!((resolved.config.max_processes, resolved.config.mode), (None, Mode::Observe));
+        assert_eq!((resolved.config.numbers.get(Limit::Processes), resolved.config.mode), (None, Mode::Observe));
         assert_eq!(resolved.config.allowed_ram_space, Percent::from_hundredths(8000));
         let headers = ["[Partition=gpu,debug]", "[Account=physics]", "[Partition=debug]"];
         assert_eq!(resolved.candidates[0].sections, headers);
@@ -217,23 +218,23 @@ mod tests {
         let loaded = load_file(&[], Some((SECTIONS, 0o644))).unwrap();
         let resolved = loaded.for_job(&facts(Some("gpu"), None)).unwrap();
         assert_eq!(resolved.candidates.len(), 2);
-        assert_eq!((resolved.config.max_processes, resolved.config.mode), (Some(200), Mode::Observe));
+        assert_eq!((resolved.config.numbers.get(Limit::Processes), resolved.config.mode), (Some(200), Mode::Observe));
         assert_eq!(resolved.config.cpu_quota_percent, Percent::from_hundredths(5000));
         assert!(resolved.origin(key("CPUQuotaPercent")).to_string().ends_with(":7 [Account=physics]"));
         assert!(resolved.origin(key("MaxProcesses")).to_string().ends_with(":4 [Partition=gpu,debug]"));
         assert_eq!(resolved.unknown_in_words().as_deref(), Some("Account"));
 
         let resolved = loaded.for_job(&Facts::default()).unwrap();
-        assert_eq!((resolved.config.max_processes, resolved.config.mode), (Some(200), Mode::Enforce));
+        assert_eq!((resolved.config.numbers.get(Limit::Processes), resolved.config.mode), (Some(200), Mode::Enforce));
         assert_eq!(resolved.unknown_in_words().as_deref(), Some("Partition, Account"));
-        assert_eq!(loaded.strictest().max_processes, Some(200));
+        assert_eq!(loaded.strictest().numbers.get(Limit::Processes), Some(200));
         assert_eq!(loaded.strictest().cpu_quota_percent, Percent::from_hundredths(5000));
         // Nothing is unknown that no section asks for, and an argument leaves nothing open.
         let plain = load_file(&[], Some(("MaxProcesses=5\n", 0o644))).unwrap();
         assert_eq!(plain.for_job(&Facts::default()).unwrap().unknown_in_words(), None);
         let loaded = load_file(&["MaxProcesses=7"], Some((SECTIONS, 0o644))).unwrap();
         let resolved = loaded.for_job(&Facts::default()).unwrap();
-        assert!(resolved.candidates.iter().all(|candidate| candidate.config.max_processes == Some(7)));
+        assert!(resolved.candidates.iter().all(|candidate| candidate.config.numbers.get(Limit::Processes) == Some(7)));
     }
 
     #[test]

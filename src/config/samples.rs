@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::limits::{Limit, LimitNumbers, NUMBERS, Number};
 use super::load::{LoadError, load_or_default, parse};
 use super::resolve::Loaded;
 use super::units::{Percent, Period};
-use super::values::{Config, CpuPolicy, Limit, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -67,13 +68,25 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             HugePages::parse(&text.join(",")).unwrap_or_default()
         })
     };
-    let processes = || prop::option::of(1_u64..=4_194_304);
-    let numbers = (
+    // A number that each of them can be: as it is, or in MiB.
+    let number = |(limit, number): &'static (Limit, Number)| {
+        let value = |small: u64| [small, small << 20].into_iter().find(|n| (number.read)(&(number.text)(*n)) == Ok(*n));
+        prop::option::of(1_u64..=4_194_304).prop_map(move |small| (*limit, small.and_then(value)))
+    };
+    let numbers = move || {
+        NUMBERS.iter().map(number).collect::<Vec<_>>().prop_map(|all| {
+            all.into_iter().fold(LimitNumbers::default(), |mut numbers, (limit, number)| {
+                numbers.set(limit, number);
+                numbers
+            })
+        })
+    };
+    let amounts = (
         (percent(1, 1000), percent(1, 10_000), percent(0, 10_000)),
         (1_000_u32..=1_000_000).prop_map(|micros| Period::from_micros(micros).unwrap()),
         bytes(),
         (0_u64..=1_024_000).prop_map(Cpus::from_thousandths),
-        (processes(), processes(), processes()),
+        (numbers(), numbers(), numbers()),
         (percent(0, 100), percent(0, 100), percent(0, 100), prop::option::of(percent(1, 100))),
         (prop::option::of(cpus()), task_cpus, prop::option::of(bytes()), prop::option::of(bytes())),
         (pages(), pages(), pages()),
@@ -91,10 +104,10 @@ pub fn any_config() -> impl Strategy<Value = Config> {
         prop::option::of("/[a-z/]{0,5}(%d|\\[1[0-9],[0-9]\\])"),
         (1_u64..=600, prop::option::of(1_u64..=86_400), any::<bool>()),
     );
-    (words, numbers, ([rules(), rules(), rules()], prop::option::of(1_u64..=10_000)), devices).prop_map(
+    (words, amounts, ([rules(), rules(), rules()], prop::option::of(1_u64..=10_000)), devices).prop_map(
         |(
             (mode, on, (mount, base, run), yes, policy, swap),
-            (percents, period, min, headroom, processes, shares, most, pages),
+            (percents, period, min, headroom, numbers, shares, most, pages),
             io,
             (constrain_devices, allow, gpu, ends),
         )| Config {
@@ -131,9 +144,9 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             memory_low: shares.1,
             memory_min: shares.2,
             oom_kill_step: yes[4],
-            max_processes: processes.0,
-            max_processes_per_user: processes.1,
-            max_processes_per_task: processes.2,
+            numbers: numbers.0,
+            numbers_per_user: numbers.1,
+            numbers_per_task: numbers.2,
             io_max: io.0[0].clone(),
             io_max_per_user: io.0[1].clone(),
             io_max_per_task: io.0[2].clone(),

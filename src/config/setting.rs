@@ -24,7 +24,7 @@ impl Setting {
     /// Makes it so.
     pub(super) fn apply(&self, config: &mut Config) {
         // A sound value has been read once before; a setter that refuses it now changes nothing.
-        let _ = (self.key.set)(config, &self.value);
+        let _ = self.key.set(config, &self.value);
     }
 
     /// The key.

@@ -2,6 +2,7 @@
 //! Which keys can differ from job to job, and of two values of such a key the stricter.
 
 use super::keys::{self, Key};
+use super::limits::LIMITS;
 use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, TaskCpus};
 use crate::cgroup::io::least_weight;
 
@@ -52,13 +53,6 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("MemoryLowPercent", |config, other| least(&mut config.memory_low, other.memory_low)),
     ("MemoryMinPercent", |config, other| least(&mut config.memory_min, other.memory_min)),
     ("OOMKillStep", |config, other| config.oom_kill_step |= other.oom_kill_step),
-    ("MaxProcesses", |config, other| least_limit(&mut config.max_processes, other.max_processes)),
-    ("MaxProcessesPerUser", |config, other| {
-        least_limit(&mut config.max_processes_per_user, other.max_processes_per_user);
-    }),
-    ("MaxProcessesPerTask", |config, other| {
-        least_limit(&mut config.max_processes_per_task, other.max_processes_per_task);
-    }),
     ("MaxHugePages", |config, other| config.max_huge_pages = config.max_huge_pages.at_most(&other.max_huge_pages)),
     ("MaxHugePagesPerUser", |config, other| {
         config.max_huge_pages_per_user = config.max_huge_pages_per_user.at_most(&other.max_huge_pages_per_user);
@@ -84,7 +78,7 @@ fn stricter(one: OnErrors, other: OnErrors) -> OnErrors {
     let fail = |one, other| if [one, other].contains(&OnError::Fail) { OnError::Fail } else { OnError::Warn };
     let general = OnErrors::all(fail(one.general(), other.general()));
     let add = |all: OnErrors, limit| all.with(limit, fail(one.for_limit(limit), other.for_limit(limit)));
-    keys::LIMITS.iter().fold(general, |all, &(_, limit)| add(all, limit))
+    LIMITS.iter().fold(general, |all, &(_, limit)| add(all, limit))
 }
 
 fn least<T: Ord>(value: &mut T, other: T) {
@@ -102,18 +96,20 @@ fn least_limit<T: Ord>(value: &mut Option<T>, other: Option<T>) {
 
 /// Whether a key may stand in a section.
 pub(super) fn is_per_job(key: &Key) -> bool {
-    PER_JOB.iter().any(|(name, _)| *name == key.name)
+    PER_JOB.iter().any(|(name, _)| *name == key.name) || key.is_number()
 }
 
 /// Takes from `other` what is stricter there; says for which keys.
 pub(super) fn take_stricter(config: &mut Config, other: &Config) -> Vec<&'static str> {
-    let text = |config: &Config, name| keys::KEYS.iter().find(|key| key.name == name).and_then(|key| (key.get)(config));
     let mut taken = Vec::new();
-    for (name, stricter) in PER_JOB {
-        let before = text(config, *name);
-        stricter(config, other);
-        if text(config, *name) != before {
-            taken.push(*name);
+    for key in keys::KEYS {
+        let before = key.get(config);
+        match PER_JOB.iter().find(|(name, _)| *name == key.name) {
+            Some((_, stricter)) => stricter(config, other),
+            None => key.lower_number(config, other),
+        }
+        if key.get(config) != before {
+            taken.push(key.name);
         }
     }
     taken
@@ -126,11 +122,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::keys::KEYS;
+    use super::super::limits::{Limit, LimitNumbers};
     use super::super::load::written;
     use super::super::resolve::{Candidate, Loaded};
     use super::super::samples::{any_config, load_file};
     use super::super::units::Percent;
-    use super::super::values::{Limit, SwapSpace};
+    use super::super::values::SwapSpace;
     use super::*;
     use crate::facts::Facts;
     use crate::job::Cpus;
@@ -166,7 +163,7 @@ mod tests {
                 min_ram_space: 64 << 20,
                 constrain_swap_space: SwapSpace::Yes,
                 allowed_swap_space: Percent::from_hundredths(1000),
-                max_processes: Some(10),
+                numbers: LimitNumbers::of(Limit::Processes, 10),
                 ..Config::default()
             };
             assert_eq!(config, expected, "{text}");
@@ -203,7 +200,8 @@ mod tests {
                 prop_assert!(strict.constrain_ram_space >= config.constrain_ram_space);
                 prop_assert!(strict.constrain_swap_space >= config.constrain_swap_space);
                 prop_assert!(strict.constrain_cpu_quota >= config.constrain_cpu_quota);
-                prop_assert!(strict.max_processes.unwrap_or(u64::MAX) <= config.max_processes.unwrap_or(u64::MAX));
+                let processes = |config: &Config| config.numbers.get(Limit::Processes).unwrap_or(u64::MAX);
+                prop_assert!(processes(strict) <= processes(config));
                 prop_assert!(strict.mode == Mode::Enforce || config.mode != Mode::Enforce);
                 for limit in [Limit::Cpu, Limit::Ram, Limit::Swap, Limit::Processes] {
                     let fails = |config: &Config| config.on_error.for_limit(limit) == OnError::Fail;

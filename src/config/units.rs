@@ -198,6 +198,12 @@ pub(crate) fn cpus(text: &str) -> Result<Cpus, Wrong> {
     if thousandths > 1_024_000 { Err(Wrong::Range) } else { Ok(Cpus::from_thousandths(thousandths)) }
 }
 
+/// What [`size`] reads.
+pub(crate) const SIZE: &str = "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T";
+/// The same, or no limit.
+pub(super) const SIZE_OR_UNLIMITED: &str = "a whole number of MiB, or with the unit K, M, G or T, from 1M to less than 16777216T, or \
+                                 unlimited";
+
 /// Memory: MiB unless a unit follows, as in cgroup.conf(5) and for srun's --mem.
 pub(crate) fn size(text: &str) -> Result<u64, Wrong> {
     let bytes = bytes::parse(text, Some(1 << 20))?;

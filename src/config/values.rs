@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What there is to be decided, and what holds where nobody has decided: the defaults fence.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::limits::{LIMITS, Limit, LimitNumbers};
 use super::units::{Percent, Period};
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
@@ -74,12 +74,12 @@ pub struct Config {
     pub memory_min: Percent,
     /// `OOMKillStep`: whether a whole step is killed when it runs out of memory, as in slurm.conf(5).
     pub oom_kill_step: bool,
-    /// `MaxProcesses`: how many processes and threads a job may have on the node, 1 to 4194304; `None` for no limit.
-    pub max_processes: Option<u64>,
-    /// `MaxProcessesPerUser`: the same for all of a user's jobs together.
-    pub max_processes_per_user: Option<u64>,
-    /// `MaxProcessesPerTask`: the same for each task.
-    pub max_processes_per_task: Option<u64>,
+    /// The limits that are numbers, as `MaxProcesses`: of a job on the node, and of each of its steps.
+    pub numbers: LimitNumbers,
+    /// The same for all of a user's jobs together.
+    pub numbers_per_user: LimitNumbers,
+    /// The same for each task.
+    pub numbers_per_task: LimitNumbers,
     /// `IOMax`: how fast a job may read and write on the node, by target; each of its steps, too.
     pub io_max: IoRules,
     /// `IOMaxPerUser`: how fast all jobs of a user on the node may, together.
@@ -135,9 +135,9 @@ impl Default for Config {
             memory_low: Percent::ZERO,
             memory_min: Percent::ZERO,
             oom_kill_step: false,
-            max_processes: None,
-            max_processes_per_user: None,
-            max_processes_per_task: None,
+            numbers: LimitNumbers::default(),
+            numbers_per_user: LimitNumbers::default(),
+            numbers_per_task: LimitNumbers::default(),
             io_max: IoRules::default(),
             io_max_per_user: IoRules::default(),
             io_max_per_task: IoRules::default(),
@@ -224,74 +224,17 @@ pub enum OnError {
     Warn,
 }
 
-/// The limits for which `OnError` can differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// CPU quota.
-    Cpu,
-    /// CPU time saved for later.
-    Burst,
-    /// CPU weight, and the class of scavengers.
-    Weight,
-    /// The CPUs and memory nodes that may be used.
-    Cores,
-    /// Memory.
-    Ram,
-    /// Swap.
-    Swap,
-    /// Reclaim before the limit of memory.
-    MemoryHigh,
-    /// Memory that is not reclaimed.
-    MemoryProtection,
-    /// Whole steps killed for want of memory.
-    OomGroup,
-    /// The number of processes.
-    Processes,
-    /// I/O bandwidth and operations.
-    Io,
-    /// I/O weight.
-    IoWeight,
-    /// Huge pages.
-    HugePages,
-    /// Devices.
-    Devices,
-}
-
-/// The number of variants of [`Limit`].
-pub(super) const LIMITS: usize = 14;
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cpu => "CPU",
-            Self::Burst => "CPU burst",
-            Self::Weight => "CPU weight",
-            Self::Cores => "cores",
-            Self::Ram => "RAM",
-            Self::Swap => "swap",
-            Self::MemoryHigh => "memory.high",
-            Self::MemoryProtection => "memory protection",
-            Self::OomGroup => "OOM group",
-            Self::Processes => "processes",
-            Self::Io => "I/O",
-            Self::IoWeight => "I/O weight",
-            Self::HugePages => "huge pages",
-            Self::Devices => "devices",
-        })
-    }
-}
-
 /// An [`OnError`] for everything, and for each [`Limit`] one that may differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnErrors {
     general: OnError,
-    limits: [OnError; LIMITS],
+    limits: [OnError; LIMITS.len()],
 }
 
 impl OnErrors {
     /// The same for everything.
     pub const fn all(general: OnError) -> Self {
-        Self { general, limits: [general; LIMITS] }
+        Self { general, limits: [general; LIMITS.len()] }
     }
 
     /// Makes one limit differ.

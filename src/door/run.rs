@@ -22,7 +22,7 @@ use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
-use crate::config::{Config, Mode, Percent, SwapSpace, TaskCpus};
+use crate::config::{Config, Limit, LimitNumbers, Mode, Percent, SwapSpace, TaskCpus};
 use crate::error::{Error, Result};
 use crate::fence::Fence;
 use crate::host::Host;
@@ -121,8 +121,8 @@ fn exactly(config: &Config, request: &RunRequest) -> Config {
             None => SwapSpace::No,
         },
         allowed_swap_space: Percent::ZERO,
-        max_processes: request.processes,
-        max_processes_per_task: None,
+        numbers: LimitNumbers::of(Limit::Processes, request.processes),
+        numbers_per_task: LimitNumbers::default(),
         max_cpus_per_task: TaskCpus::Unlimited,
         max_ram_per_task: None,
         max_huge_pages_per_task: HugePages::default(),

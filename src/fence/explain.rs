@@ -98,7 +98,7 @@ pub fn explain(
             };
             lines.extend(limiting::rules(hierarchy, level, place).filter_map(|rule| {
                 let writes =
-                    (rule.writes)(&limits, hierarchy.version).map(|writes| existing(hierarchy, rule.limit, writes));
+                    rule.writes(&limits, hierarchy.version).map(|writes| existing(hierarchy, rule.limit, writes));
                 let line = |writes| LimitLine { limit: rule.limit, level, dir: dir.clone(), writes, keys: rule.keys };
                 match writes {
                     Ok(writes) if writes.is_empty() => None,

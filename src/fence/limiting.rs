@@ -8,10 +8,10 @@ use crate::bytes::mebibytes;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::{self, Devices};
 use crate::cgroup::huge_pages;
-use crate::cgroup::io;
+use crate::cgroup::io::{self, IoRules};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
-use crate::config::{Limit, Percent};
+use crate::config::{Config, Limit, NUMBERS, Number, Percent, TaskCpus, joined};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
@@ -38,7 +38,7 @@ impl FileWrite {
 }
 
 /// How one kind of limit comes from the configuration into the kernel.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct LimitRule {
     /// What it limits.
     pub limit: Limit,
@@ -46,12 +46,21 @@ pub struct LimitRule {
     pub controller: &'static str,
     /// The keys of jobfence.conf(5) that it comes from.
     pub keys: &'static [&'static str],
-    /// What is written; nothing where these limits have none of its kind.
-    pub writes: fn(&Limits, Version) -> Result<Vec<FileWrite>>,
+    /// Whether the configuration limits it at any level.
+    pub(super) wanted: fn(Limit, &Config) -> bool,
+    /// Gets its own limit, since all numbers share one function.
+    writes: fn(Limit, &Limits, Version) -> Result<Vec<FileWrite>>,
     /// Writes it and reads it back.
-    set: fn(&Dir, Version, &Limits) -> Result<()>,
+    set: fn(&Self, &Dir, Version, &Limits) -> Result<()>,
     /// The levels at which it is set in the scheduler's own directories; in ours it is set at all.
     overlay: &'static [Level],
+}
+
+impl LimitRule {
+    /// What is written; nothing where these limits have none of its kind.
+    pub fn writes(&self, limits: &Limits, version: Version) -> Result<Vec<FileWrite>> {
+        (self.writes)(self.limit, limits, version)
+    }
 }
 
 const EVERYWHERE: &[Level] = &[Level::User, Level::Job, Level::Step, Level::Task];
@@ -59,7 +68,36 @@ const EVERYWHERE: &[Level] = &[Level::User, Level::Job, Level::Step, Level::Task
 const INSIDE: &[Level] = &[Level::Step, Level::Task];
 
 /// Every kind of limit, in the order in which they are set.
-pub static RULES: &[LimitRule] = &[
+pub static RULES: &[LimitRule] = {
+    const ALL: usize = BEFORE_NUMBERS.len() + OF_NUMBERS.len() + AFTER_NUMBERS.len();
+    &joined::<LimitRule, ALL>([BEFORE_NUMBERS, &OF_NUMBERS, AFTER_NUMBERS])
+};
+
+/// The rules of [`NUMBERS`].
+const OF_NUMBERS: [LimitRule; NUMBERS.len()] = {
+    let mut rules = [BEFORE_NUMBERS[0]; NUMBERS.len()];
+    let mut at = 0;
+    while at < rules.len() {
+        let (limit, number) = &NUMBERS[at];
+        rules[at] = LimitRule {
+            limit: *limit,
+            controller: number.controller,
+            keys: &number.keys,
+            wanted: |limit, config| {
+                let levels = [&config.numbers, &config.numbers_per_user, &config.numbers_per_task];
+                levels.iter().any(|numbers| numbers.get(limit).is_some())
+            },
+            writes: number_writes,
+            set: set_plainly,
+            overlay: if number.spares_daemons { INSIDE } else { EVERYWHERE },
+        };
+        at += 1;
+    }
+    rules
+};
+
+/// The rules before those.
+const BEFORE_NUMBERS: &[LimitRule] = &[
     LimitRule {
         limit: Limit::Cpu,
         controller: "cpu",
@@ -71,7 +109,12 @@ pub static RULES: &[LimitRule] = &[
             "MaxCPUsPerUser",
             "MaxCPUsPerTask",
         ],
-        writes: |limits, version| {
+        wanted: |_, config| {
+            config.constrain_cpu_quota && config.cpu_policy.limits()
+                || config.max_cpus_per_user.is_some()
+                || config.max_cpus_per_task != TaskCpus::Unlimited
+        },
+        writes: |_, limits, version| {
             let Some(quota) = limits.cpu else { return Ok(Vec::new()) };
             let mut writes = match version {
                 Version::V2 => {
@@ -91,19 +134,21 @@ pub static RULES: &[LimitRule] = &[
             writes.extend(slack);
             Ok(writes)
         },
-        set: |dir, version, limits| limits.cpu.map_or(Ok(()), |quota| limits::set_cpu_quota(dir, version, quota)),
+        set: |_, dir, version, limits| limits.cpu.map_or(Ok(()), |quota| limits::set_cpu_quota(dir, version, quota)),
         overlay: EVERYWHERE,
     },
     LimitRule {
         limit: Limit::Burst,
         controller: "cpu",
         keys: &["CPUBurst"],
-        writes: |limits, version| {
+        // It is of a quota.
+        wanted: |_, _| false,
+        writes: |_, limits, version| {
             let burst = limits.burst.zip(limits.cpu).map(|(burst, quota)| burst_us(burst, quota));
             Ok(burst.map(|micros| FileWrite::number(limits::burst_file(version), micros)).into_iter().collect())
         },
         // Of the quota that is there, which may be lower than planned.
-        set: |dir, version, limits| {
+        set: |_, dir, version, limits| {
             let Some(burst) = limits.burst else { return Ok(()) };
             match limits::cpu_quota(dir, version)? {
                 Some(quota) => limits::set_cpu_burst(dir, version, burst_us(burst, quota)),
@@ -116,11 +161,12 @@ pub static RULES: &[LimitRule] = &[
         limit: Limit::Weight,
         controller: "cpu",
         keys: &["CPUPolicy", "Scavenger"],
-        writes: |limits, version| {
+        wanted: |_, config| config.cpu_policy.weighs() || config.scavenger,
+        writes: |_, limits, version| {
             let write = |weight| FileWrite::number(limits::weight_file(version), limits::weight_value(version, weight));
             Ok(limits.weight.map(write).into_iter().collect())
         },
-        set: |dir, version, limits| match limits.weight {
+        set: |_, dir, version, limits| match limits.weight {
             Some(weight) => {
                 let value = limits::weight_value(version, weight);
                 limits::set_number(dir, "cpu", limits::weight_file(version), value)
@@ -130,36 +176,32 @@ pub static RULES: &[LimitRule] = &[
         // A step's siblings are the daemons' directories.
         overlay: &[Level::User, Level::Job],
     },
-    LimitRule {
-        limit: Limit::Processes,
-        controller: "pids",
-        keys: &["MaxProcesses", "MaxProcessesPerUser", "MaxProcessesPerTask"],
-        writes: |limits, _| {
-            Ok(limits.processes.map(|count| FileWrite::number("pids.max", count)).into_iter().collect())
-        },
-        set: |dir, _, limits| limits.processes.map_or(Ok(()), |count| limits::set_processes(dir, count)),
-        overlay: EVERYWHERE,
-    },
+];
+
+/// The rules behind those.
+const AFTER_NUMBERS: &[LimitRule] = &[
     LimitRule {
         limit: Limit::Io,
         controller: "io",
         keys: &["IOMax", "IOMaxPerUser", "IOMaxPerTask"],
-        writes: |limits, version| {
+        wanted: |_, config| io_rules(config).iter().any(|rules| !rules.is_empty()),
+        writes: |_, limits, version| {
             let all = limits.disks.iter().flat_map(|limit| io::writes(*limit, version));
             Ok(all.map(|(file, value)| FileWrite { file: file.to_owned(), value }).collect())
         },
-        set: |dir, version, limits| limits.disks.iter().try_for_each(|limit| io::set_max(dir, version, *limit)),
+        set: |_, dir, version, limits| limits.disks.iter().try_for_each(|limit| io::set_max(dir, version, *limit)),
         overlay: EVERYWHERE,
     },
     LimitRule {
         limit: Limit::IoWeight,
         controller: "io",
         keys: &["IOWeight", "Scavenger"],
-        writes: |limits, version| {
+        wanted: |_, config| config.io_weight.is_some(),
+        writes: |_, limits, version| {
             let all = limits.io_weight.into_iter().flat_map(|weight| io::weight_writes(weight, version));
             Ok(all.map(|(file, value)| FileWrite { file: file.to_owned(), value }).collect())
         },
-        set: |dir, version, limits| limits.io_weight.map_or(Ok(()), |weight| io::set_weight(dir, version, weight)),
+        set: |_, dir, version, limits| limits.io_weight.map_or(Ok(()), |weight| io::set_weight(dir, version, weight)),
         // A step's siblings are the daemons' directories.
         overlay: &[Level::User, Level::Job],
     },
@@ -167,11 +209,18 @@ pub static RULES: &[LimitRule] = &[
         limit: Limit::Ram,
         controller: "memory",
         keys: &["ConstrainRAMSpace", "AllowedRAMSpace", "MinRAMSpace", "MaxRAMPerUser", "MaxRAMPerTask"],
-        writes: |limits, version| {
+        wanted: |_, config| {
+            config.constrain_ram_space
+                || config.max_ram_per_user.is_some()
+                || config.max_ram_per_task.is_some()
+                // cgroup2 throttles what the page cache writes only where memory is counted, too (cgroup-v2.rst, "Writeback").
+                || io_rules(config).iter().any(|rules| rules.limits_writes())
+        },
+        writes: |_, limits, version| {
             let (file, _) = limits::memory_files(version);
             Ok(limits.ram.map(|bytes| FileWrite::number(file, limits::whole_pages(bytes))).into_iter().collect())
         },
-        set: |dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),
+        set: |_, dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),
         // On v1 Slurm has a directory for each user. Its daemons are below it, but where Slurm limits them itself they count
         // for their steps already, and the kernel spares them (oom_score_adj).
         overlay: &[Level::User, Level::Step, Level::Task],
@@ -180,7 +229,8 @@ pub static RULES: &[LimitRule] = &[
         limit: Limit::Swap,
         controller: "memory",
         keys: &["ConstrainSwapSpace", "AllowedSwapSpace"],
-        writes: |limits, version| {
+        wanted: |_, config| config.constrain_swap_space.limits(),
+        writes: |_, limits, version| {
             let (_, file) = limits::memory_files(version);
             let value = |limit: SwapLimit| match version {
                 Version::V2 => limits::whole_pages(limit.swap),
@@ -188,7 +238,7 @@ pub static RULES: &[LimitRule] = &[
             };
             Ok(limits.swap.map(|limit| FileWrite::number(file, value(limit))).into_iter().collect())
         },
-        set: |dir, version, limits| match limits.swap {
+        set: |_, dir, version, limits| match limits.swap {
             Some(swap) => set_swap(dir, version, swap),
             None => Ok(()),
         },
@@ -198,18 +248,20 @@ pub static RULES: &[LimitRule] = &[
         limit: Limit::MemoryHigh,
         controller: "memory",
         keys: &["MemoryHighPercent"],
-        writes: |limits, version| {
+        wanted: |_, config| config.memory_high.is_some(),
+        writes: |_, limits, version| {
             let file = limits::high_file(version);
             Ok(limits.high.map(|bytes| FileWrite::number(file, limits::whole_pages(bytes))).into_iter().collect())
         },
-        set: |dir, version, limits| limits.high.map_or(Ok(()), |bytes| limits::set_high(dir, version, bytes)),
+        set: |_, dir, version, limits| limits.high.map_or(Ok(()), |bytes| limits::set_high(dir, version, bytes)),
         overlay: INSIDE,
     },
     LimitRule {
         limit: Limit::MemoryProtection,
         controller: "memory",
         keys: &["MemoryLowPercent", "MemoryMinPercent"],
-        writes: |limits, version| {
+        wanted: |_, config| config.memory_low > Percent::ZERO || config.memory_min > Percent::ZERO,
+        writes: |_, limits, version| {
             let protected = [("memory.low", limits.low), ("memory.min", limits.min)];
             let writes: Vec<FileWrite> = protected
                 .into_iter()
@@ -221,31 +273,33 @@ pub static RULES: &[LimitRule] = &[
                 Version::V1 | Version::V2 => Ok(writes),
             }
         },
-        set: |dir, version, limits| set_plainly(Limit::MemoryProtection, dir, version, limits),
+        set: set_plainly,
         overlay: INSIDE,
     },
     LimitRule {
         limit: Limit::OomGroup,
         controller: "memory",
         keys: &["OOMKillStep"],
-        writes: |limits, version| match version {
+        wanted: |_, config| config.oom_kill_step,
+        writes: |_, limits, version| match version {
             _ if !limits.oom_group => Ok(Vec::new()),
             Version::V2 => Ok(vec![FileWrite::number("memory.oom.group", 1)]),
             Version::V1 => Err(Error::new("cgroup v1 kills single processes, never a whole step, for want of memory")
                 .hint("set OOMKillStep=no, or OnError=fail,oomgroup:warn")),
         },
-        set: |dir, version, limits| set_plainly(Limit::OomGroup, dir, version, limits),
+        set: set_plainly,
         overlay: INSIDE,
     },
     LimitRule {
         limit: Limit::Cores,
         controller: "cpuset",
         keys: &["ConstrainCores"],
-        writes: |limits, _| {
+        wanted: |_, config| config.constrain_cores,
+        writes: |_, limits, _| {
             let write = |cpus: &CpuList| FileWrite { file: cpuset::CPUS.to_owned(), value: cpus.to_string() };
             Ok(limits.cores.as_ref().map(write).into_iter().collect())
         },
-        set: |dir, version, limits| match &limits.cores {
+        set: |_, dir, version, limits| match &limits.cores {
             Some(cpus) => cpuset::set_cpus(dir, version, cpus),
             None => Ok(()),
         },
@@ -256,11 +310,15 @@ pub static RULES: &[LimitRule] = &[
         limit: Limit::HugePages,
         controller: "hugetlb",
         keys: &["MaxHugePages", "MaxHugePagesPerUser", "MaxHugePagesPerTask"],
-        writes: |limits, version| {
+        wanted: |_, config| {
+            let levels = [&config.max_huge_pages, &config.max_huge_pages_per_user, &config.max_huge_pages_per_task];
+            levels.iter().any(|pages| !pages.is_empty())
+        },
+        writes: |_, limits, version| {
             let write = |write: huge_pages::HugePageWrite| FileWrite::number(&write.file, write.bytes);
             Ok(limits.huge_pages.writes(version).into_iter().map(write).collect())
         },
-        set: |dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),
+        set: |_, dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),
         // No daemon uses any.
         overlay: EVERYWHERE,
     },
@@ -268,7 +326,8 @@ pub static RULES: &[LimitRule] = &[
         limit: Limit::Devices,
         controller: devices::CONTROLLER,
         keys: &["ConstrainDevices", "DeviceAllow", "GPUDevice"],
-        writes: |limits, version| {
+        wanted: |_, config| config.constrain_devices,
+        writes: |_, limits, version| {
             let rules = limits.devices.iter().flat_map(Devices::rules);
             let write = |file: &str, value: String| FileWrite { file: file.to_owned(), value };
             Ok(match version {
@@ -281,7 +340,7 @@ pub static RULES: &[LimitRule] = &[
                 Version::V2 => vec![write("BPF_CGROUP_DEVICE", rules.collect::<Vec<_>>().join(", "))],
             })
         },
-        set: |dir, version, limits| match &limits.devices {
+        set: |_, dir, version, limits| match &limits.devices {
             Some(devices) => devices::constrain(dir, version, devices),
             None => Ok(()),
         },
@@ -314,12 +373,36 @@ fn burst_us(burst: Percent, quota: CpuQuota) -> u64 {
     burst.of(quota.quota_us).max(quota.slack_us())
 }
 
-fn set_plainly(limit: Limit, dir: &Dir, version: Version, limits: &Limits) -> Result<()> {
-    let Some(rule) = RULES.iter().find(|rule| rule.limit == limit) else { return Ok(()) };
-    for FileWrite { file, value } in (rule.writes)(limits, version)? {
-        limits::set_text(dir, rule.controller, &file, &value)?;
+fn set_plainly(rule: &LimitRule, dir: &Dir, version: Version, limits: &Limits) -> Result<()> {
+    let set = |write: FileWrite| limits::set_text(dir, rule.controller, &write.file, &write.value);
+    rule.writes(limits, version)?.into_iter().try_for_each(set)
+}
+
+fn number_writes(limit: Limit, limits: &Limits, version: Version) -> Result<Vec<FileWrite>> {
+    let Some((number, value)) = Number::of(limit).zip(limits.numbers.get(limit)) else { return Ok(Vec::new()) };
+    let file = (number.file)(version).ok_or_else(|| {
+        Error::new(format!("this version of cgroup has no limit of {limit}"))
+            .hint(format!("take its keys out of jobfence.conf, or set OnError=fail,{}:warn", limit.word()))
+    })?;
+    Ok(vec![FileWrite::number(file, (number.in_kernel)(value))])
+}
+
+fn io_rules(config: &Config) -> [&IoRules; 3] {
+    [&config.io_max, &config.io_max_per_user, &config.io_max_per_task]
+}
+
+/// The controllers of these rules, in their order, but memory right behind CPU time.
+pub(super) fn controllers(which: impl Fn(&LimitRule) -> bool) -> Vec<&'static str> {
+    let mut all = Vec::new();
+    for rule in RULES.iter().filter(|rule| which(rule)) {
+        if all.contains(&rule.controller) {
+            continue;
+        }
+        let is_memory = rule.controller == "memory";
+        let at = if is_memory { usize::from(all.first() == Some(&"cpu")) } else { all.len() };
+        all.insert(at, rule.controller);
     }
-    Ok(())
+    all
 }
 
 /// Whose the directories are.
@@ -359,7 +442,8 @@ pub fn limits_at(plan: &Plan, level: Level, place: Whose, version: Version) -> L
         if level == Level::Job && version == Version::V2 {
             limits.cpu = limits.cpu.map(|quota| quota.and(headroom));
             let more = PROCESSES_OF_A_DAEMON.saturating_mul(daemons);
-            limits.processes = limits.processes.map(|count| count.saturating_add(more));
+            let count = limits.numbers.get(Limit::Processes);
+            limits.numbers.set(Limit::Processes, count.map(|count| count.saturating_add(more)));
         }
         if level == Level::Step {
             limits.cpu = limits.cpu.map(|quota| batch.map_or(quota, |batch| quota.at_most(batch)));
@@ -390,7 +474,7 @@ pub fn set(
     errors: &mut Vec<LimitError>,
 ) {
     for rule in rules(hierarchy, level, place).filter(|rule| which(rule.limit)) {
-        errors.extend((rule.set)(dir, hierarchy.version, limits).err().map(|error| (rule.limit, error)));
+        errors.extend((rule.set)(rule, dir, hierarchy.version, limits).err().map(|error| (rule.limit, error)));
     }
 }
 
@@ -564,7 +648,7 @@ const ALL: [Level; 4] = [Level::User, Level::Job, Level::Step, Level::Task];
 
 /// As cgroup2 has it: what v1 does not have is planned all the same.
 fn writes_any(rule: &LimitRule, limits: &Limits) -> bool {
-    !(rule.writes)(limits, Version::V2).is_ok_and(|writes| writes.is_empty())
+    !rule.writes(limits, Version::V2).is_ok_and(|writes| writes.is_empty())
 }
 
 /// That a user's own limits cannot be set in the scheduler's directories, which on cgroup2 has none of a user.

@@ -10,7 +10,7 @@ use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits;
 use crate::cgroup::usage::{Usage, forks_refused, forks_refused_here, oom_kills};
-use crate::config::Percent;
+use crate::config::{Limit, Percent};
 use crate::cpu_list::CpuList;
 use crate::error::Result;
 use crate::job::Cpus;
@@ -78,7 +78,7 @@ impl Fence {
 
     /// The same of each of its tasks, as planned.
     pub fn processes_of_task(&self) -> Option<u64> {
-        self.limits.plan.as_ref()?.task.processes
+        self.limits.plan.as_ref()?.task.numbers.get(Limit::Processes)
     }
 
     /// How fast the step may read and write, if the kernel has it so; `None` when unlimited.

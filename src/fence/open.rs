@@ -6,16 +6,16 @@ use std::time::Instant;
 use nix::errno::Errno;
 
 use super::fenced::{Around, Claim, Fence, OwnPath, Tree, WantedLimits};
+use super::limiting;
 use super::names::IDLE;
 use super::overlay::{self, Overlay};
 use super::own::{self, Own, open_existing};
-use crate::cgroup::devices;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::io;
 use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::Membership;
-use crate::config::{Config, Percent, TaskCpus};
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::JobKey;
@@ -339,43 +339,10 @@ pub(crate) fn lowers_io(host: &Host, config: &Config) -> bool {
 
 /// Those of these names that limits can need.
 pub(super) fn controllers_named(names: &[String]) -> Vec<&'static str> {
-    const ALL: [&str; 7] = ["cpu", "memory", "pids", "io", "cpuset", "hugetlb", devices::CONTROLLER];
-    ALL.into_iter().filter(|&known| names.iter().any(|name| name == known)).collect()
+    limiting::controllers(|rule| names.iter().any(|name| name == rule.controller))
 }
 
 /// The controllers whose files the configured limits are written to.
 pub fn controllers(config: &Config) -> Vec<&'static str> {
-    let unlimited = |cpus| cpus == TaskCpus::Unlimited;
-    let cpu = config.constrain_cpu_quota && config.cpu_policy.limits()
-        || config.cpu_policy.weighs()
-        || config.scavenger
-        || config.max_cpus_per_user.is_some()
-        || !unlimited(config.max_cpus_per_task);
-    let memory = config.constrain_ram_space
-        || config.constrain_swap_space.limits()
-        || config.max_ram_per_user.is_some()
-        || config.max_ram_per_task.is_some()
-        || config.memory_high.is_some()
-        || config.memory_low > Percent::ZERO
-        || config.memory_min > Percent::ZERO
-        || config.oom_kill_step;
-    let pids = config.max_processes.is_some()
-        || config.max_processes_per_user.is_some()
-        || config.max_processes_per_task.is_some();
-    let rules = [&config.io_max, &config.io_max_per_user, &config.io_max_per_task];
-    let io = config.io_weight.is_some() || rules.iter().any(|rules| !rules.is_empty());
-    // cgroup2 throttles what the page cache writes only where memory is counted, too (cgroup-v2.rst, "Writeback").
-    let memory = memory || rules.iter().any(|rules| rules.limits_writes());
-    let huge_pages = [&config.max_huge_pages, &config.max_huge_pages_per_user, &config.max_huge_pages_per_task];
-    let hugetlb = huge_pages.iter().any(|pages| !pages.is_empty());
-    let used = [
-        ("cpu", cpu),
-        ("memory", memory),
-        ("pids", pids),
-        ("io", io),
-        ("cpuset", config.constrain_cores),
-        ("hugetlb", hugetlb),
-        (devices::CONTROLLER, config.constrain_devices),
-    ];
-    used.into_iter().filter(|(_, used)| *used).map(|(controller, _)| controller).collect()
+    limiting::controllers(|rule| (rule.wanted)(rule.limit, config))
 }

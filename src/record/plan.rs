@@ -11,7 +11,7 @@ use crate::cgroup::disk::Device;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{DiskLimit, IoRates, IoRules};
 use crate::cgroup::limits::{CpuQuota, SwapLimit};
-use crate::config::Percent;
+use crate::config::{NUMBERS, Percent};
 use crate::cpu_list::CpuList;
 use crate::policy::{Level, Limits, Plan};
 
@@ -38,33 +38,31 @@ fn write_limits(text: &mut String, level: Level, limits: &Limits) {
     let yes = |is_so: bool| is_so.then(|| "yes".to_owned());
     let is_plain = |text: &String| !text.contains(char::is_control);
     let rules = (!limits.io.is_empty()).then(|| limits.io.to_string());
-    let all = [
-        ("cpu", limits.cpu.map(|quota| format!("{}/{}", quota.quota_us, quota.period_us))),
-        ("burst", limits.burst.map(percent)),
-        ("weight", number(limits.weight)),
-        ("ram", number(limits.ram)),
-        ("swap", limits.swap.map(|limit| format!("{}/{}", limit.swap, limit.ram))),
-        ("swap_yields", yes(limits.swap_yields)),
-        ("high", number(limits.high)),
-        ("low", number(limits.low)),
-        ("min", number(limits.min)),
-        ("oom_group", yes(limits.oom_group)),
-        ("processes", number(limits.processes)),
-        // A path that cannot be said again is for people alone: its disk is there.
-        (
-            "io",
-            rules.filter(is_plain).filter(|rules| IoRules::parse(rules).is_ok_and(|same| same.to_string() == *rules)),
-        ),
-        ("disks", (!limits.disks.is_empty()).then(|| disks(&limits.disks))),
-        ("io_weight", number(limits.io_weight)),
-        ("cores", limits.cores.as_ref().map(ToString::to_string)),
-        ("huge_pages", (!limits.huge_pages.is_empty()).then(|| limits.huge_pages.to_string())),
-    ];
-    for (key, value) in all {
+    let mut put = |key: &str, value: Option<String>| {
         if let Some(value) = value {
             let _ = writeln!(text, "{level}.{key}={value}");
         }
+    };
+    put("cpu", limits.cpu.map(|quota| format!("{}/{}", quota.quota_us, quota.period_us)));
+    put("burst", limits.burst.map(percent));
+    put("weight", number(limits.weight));
+    put("ram", number(limits.ram));
+    put("swap", limits.swap.map(|limit| format!("{}/{}", limit.swap, limit.ram)));
+    put("swap_yields", yes(limits.swap_yields));
+    put("high", number(limits.high));
+    put("low", number(limits.low));
+    put("min", number(limits.min));
+    put("oom_group", yes(limits.oom_group));
+    for (limit, _) in NUMBERS {
+        put(limit.word(), number(limits.numbers.get(*limit)));
     }
+    // A path that cannot be said again is for people alone: its disk is there.
+    let is_same = |rules: &String| IoRules::parse(rules).is_ok_and(|same| same.to_string() == *rules);
+    put("io", rules.filter(is_plain).filter(is_same));
+    put("disks", (!limits.disks.is_empty()).then(|| disks(&limits.disks)));
+    put("io_weight", number(limits.io_weight));
+    put("cores", limits.cores.as_ref().map(ToString::to_string));
+    put("huge_pages", (!limits.huge_pages.is_empty()).then(|| limits.huge_pages.to_string()));
 }
 
 /// `8:0/1000/-/-/50,8:16/…`: the rates in the order of `io.max`.
@@ -117,13 +115,15 @@ fn set(limits: &mut Limits, key: &str, value: &str) -> Option<()> {
         "low" => limits.low = number(),
         "min" => limits.min = number(),
         "oom_group" => limits.oom_group = value == "yes",
-        "processes" => limits.processes = number(),
         "io" => limits.io = IoRules::parse(value).ok()?,
         "disks" => limits.disks = value.split(',').map(disk).collect::<Option<_>>()?,
         "io_weight" => limits.io_weight = number(),
         "cores" => limits.cores = CpuList::parse(value),
         "huge_pages" => limits.huge_pages = HugePages::parse(value)?,
-        _ => return None,
+        _ => {
+            let (limit, _) = NUMBERS.iter().find(|(limit, _)| limit.word() == key)?;
+            limits.numbers.set(*limit, number());
+        }
     }
     Some(())
 }
@@ -142,6 +142,7 @@ fn disk(text: &str) -> Option<DiskLimit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Limit, LimitNumbers};
 
     fn limits() -> Limits {
         let rates = IoRates { rbps: Some(1000), wiops: Some(50), ..IoRates::default() };
@@ -156,7 +157,7 @@ mod tests {
             low: Some(6),
             min: Some(5),
             oom_group: true,
-            processes: Some(100),
+            numbers: LimitNumbers::of(Limit::Processes, 100),
             io: IoRules::parse("/scratch rbps=200M").unwrap(),
             disks: vec![DiskLimit { disk: Device::parse("8:16").unwrap(), rates }],
             io_weight: Some(3),

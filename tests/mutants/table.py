@@ -17,7 +17,7 @@ class Break(NamedTuple):
 
 
 EXPLAINED = "host host what_is_explained_is_what_is_written"
-NOTHING = "set: |_, _, _| Ok(()),"
+NOTHING = "set: |_, _, _, _| Ok(()),"
 LIMITING = "src/fence/limiting.rs"
 POLICY = "src/policy.rs"
 UNITS = "src/config/units.rs"
@@ -31,43 +31,43 @@ BREAKS = (
     # A limit that is not written.
     Break(
         "quota_not_written", LIMITING,
-        "set: |dir, version, limits| limits.cpu.map_or(Ok(()), |quota| limits::set_cpu_quota(dir, version, quota)),",
+        "set: |_, dir, version, limits| limits.cpu.map_or(Ok(()), |quota| limits::set_cpu_quota(dir, version, quota)),",
         NOTHING,
         EXPLAINED,
     ),
     Break(
         "memory_not_written", LIMITING,
-        "set: |dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),",
+        "set: |_, dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),",
         NOTHING,
         EXPLAINED,
     ),
     Break(
         "high_not_written", LIMITING,
-        "set: |dir, version, limits| limits.high.map_or(Ok(()), |bytes| limits::set_high(dir, version, bytes)),",
+        "set: |_, dir, version, limits| limits.high.map_or(Ok(()), |bytes| limits::set_high(dir, version, bytes)),",
         NOTHING,
         EXPLAINED,
     ),
     Break(
         "processes_not_written", LIMITING,
-        "set: |dir, _, limits| limits.processes.map_or(Ok(()), |count| limits::set_processes(dir, count)),",
-        NOTHING,
+        "writes: number_writes,\n            set: set_plainly,",
+        f"writes: number_writes,\n            {NOTHING}",
         "host host no_more_processes_than_the_site_allows",
     ),
     Break(
         "disk_rate_not_written", LIMITING,
-        "set: |dir, version, limits| limits.disks.iter().try_for_each(|limit| io::set_max(dir, version, *limit)),",
+        "set: |_, dir, version, limits| limits.disks.iter().try_for_each(|limit| io::set_max(dir, version, *limit)),",
         NOTHING,
         "slurm io_limits",
     ),
     Break(
         "io_weight_not_written", LIMITING,
-        "set: |dir, version, limits| limits.io_weight.map_or(Ok(()), |weight| io::set_weight(dir, version, weight)),",
+        "set: |_, dir, version, limits| limits.io_weight.map_or(Ok(()), |weight| io::set_weight(dir, version, weight)),",
         NOTHING,
         "host host a_job_has_a_weight_of_io_where_the_kernel_has_any",
     ),
     Break(
         "huge_pages_not_written", LIMITING,
-        "set: |dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),",
+        "set: |_, dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),",
         NOTHING,
         "host host huge_pages_are_limited_where_they_are_touched_and_where_they_are_reserved",
     ),
@@ -147,13 +147,13 @@ BREAKS = (
     ),
     Break(
         "a_tasks_processes_are_the_jobs", POLICY,
-        "plan.task.processes = config.max_processes_per_task;",
-        "plan.task.processes = config.max_processes;",
+        "plan.task.numbers = config.numbers_per_task;",
+        "plan.task.numbers = config.numbers;",
         "unit policy::",
     ),
     Break(
         "a_users_processes_are_forgotten", POLICY,
-        "    plan.user.processes = config.max_processes_per_user;\n",
+        "    plan.user.numbers = config.numbers_per_user;\n",
         "",
         "unit policy::",
     ),

@@ -316,7 +316,7 @@ fn reasons(line: &LimitLine, resolved: &Resolved, requests: &UserRequests) -> St
 fn setting(name: &str, resolved: &Resolved) -> String {
     let found = jobfence::config::KEYS.iter().find(|key| key.name == name);
     let text = found.and_then(|key: &Key| {
-        let value = (key.get)(&resolved.config)?;
+        let value = key.get(&resolved.config)?;
         Some(format!("{}={value} ({})", key.name, resolved.origin(key)))
     });
     text.unwrap_or_default()

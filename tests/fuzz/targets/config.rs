@@ -45,9 +45,9 @@ pub fn run(data: &[u8]) {
             assert_eq!(parse("again", written.as_bytes()).as_ref(), Ok(&config), "{written}");
             for key in KEYS {
                 let mut again = Config::default();
-                let Some(value) = (key.get)(&config) else { continue };
-                assert_eq!((key.set)(&mut again, &value), Ok(()), "{}={value}", key.name);
-                assert_eq!((key.get)(&again), Some(value), "{}", key.name);
+                let Some(value) = key.get(&config) else { continue };
+                assert_eq!(key.set(&mut again, &value), Ok(()), "{}={value}", key.name);
+                assert_eq!(key.get(&again), Some(value), "{}", key.name);
             }
         }
         Err(errors) => {

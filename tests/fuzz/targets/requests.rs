@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A user's word: lines `cpu-limit=0.5`, those of the job before a line `--`, those of the step behind it. It raises nothing.
 
-use jobfence::config::Config;
+use jobfence::config::{Config, Limit, LimitNumbers};
 use jobfence::job::{Cpus, Grant};
 use jobfence::policy::{Level, obey, plan};
 use jobfence::requests::{REQUESTS, Requests, UserRequests};
@@ -51,7 +51,7 @@ pub fn run(data: &[u8]) {
         }
         assert_eq!(again, *requests);
     }
-    let site = Config { max_processes: Some(50), memory_high: None, ..Config::default() };
+    let site = Config { numbers: LimitNumbers::of(Limit::Processes, 50), memory_high: None, ..Config::default() };
     let before = plan(&site, &Grant::whole(Some(Cpus::whole(2)), Some(1 << 30))).0;
     let mut after = before.clone();
     for (_, error) in obey(&mut after, &site, &word) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Which sections a job has. An input is a jobfence.conf; comments at its beginning, as `#! partition=gpu`, are the job's facts.
 
-use jobfence::config::{Resolved, load};
+use jobfence::config::{Limit, Resolved, load};
 use jobfence::facts::{Fact, Facts};
 
 use super::{files, is_readable, text};
@@ -59,7 +59,7 @@ fn limits_no_less(unknown: &Resolved, known: &Resolved) {
         known.is_none_or(|known| strict.is_some_and(|strict| strict <= known))
     }
     let (strict, known) = (&unknown.config, &known.config);
-    assert!(below(strict.max_processes, known.max_processes));
+    assert!(below(strict.numbers.get(Limit::Processes), known.numbers.get(Limit::Processes)));
     assert!(below(strict.max_ram_per_user, known.max_ram_per_user));
     assert!(below(strict.max_cpus_per_user, known.max_cpus_per_user));
     assert!(strict.cpu_quota_percent <= known.cpu_quota_percent && strict.allowed_ram_space <= known.allowed_ram_space);

@@ -11,7 +11,7 @@ use std::ffi::CStr;
 use nix::unistd::Pid;
 
 use crate::cgroup::affinity::Affinity;
-use crate::config::{Config, Mode};
+use crate::config::{Config, Limit, Mode};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::job::Cpus;
@@ -66,8 +66,8 @@ const VARIABLES: &[Variable] = &[
     Variable {
         name: c"JOBFENCE_MAX_PROCESSES",
         value: |plan, fence| {
-            let of_step = plan.step.processes.and_then(|_| fence.processes());
-            of_step.into_iter().chain(plan.task.processes).min().map(|count| count.to_string())
+            let of_step = plan.step.numbers.get(Limit::Processes).and_then(|_| fence.processes());
+            of_step.into_iter().chain(plan.task.numbers.get(Limit::Processes)).min().map(|count| count.to_string())
         },
     },
     Variable {

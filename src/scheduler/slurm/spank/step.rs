@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
-use crate::config::{Config, Mode, OnError, OnErrors, Resolved};
+use crate::config::{Config, Limit, Mode, OnError, OnErrors, Resolved};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::host::Host;
@@ -399,7 +399,8 @@ pub fn task_ended(spank: &Spank) {
 
 fn tell_what_happened(fenced: &mut Fenced) {
     let Fenced { fence, config, requests, kernel_log, reported, .. } = fenced;
-    let asked = requests.processes().filter(|asked| config.max_processes.is_none_or(|site| site > *asked));
+    let asked =
+        requests.processes().filter(|asked| config.numbers.get(Limit::Processes).is_none_or(|site| site > *asked));
     let asked = asked.map(|most| AskedProcesses { most, option: "--pids-max" });
     let sentences;
     (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported, Some("--mem"));
