@@ -204,6 +204,17 @@ fn each_end_has_a_clear_answer() {
     assert!(site.is_clean());
 }
 
+/// No janitor would remove it: the fence of a manual holder lives as long as the boot.
+#[test]
+fn a_fence_that_cannot_be_limited_is_taken_back() {
+    let Some(site) = Site::new("unlimited") else { return };
+    let no_disk = site.open(&["-o", "IOMax=/nowhere rbps=1M"]);
+    assert_eq!(no_disk.status.code(), Some(1), "{no_disk:?}");
+    assert!(err(&no_disk).contains("/nowhere"), "{no_disk:?}");
+    let (is_clean, closed) = (site.is_clean(), site.jobfence(&["close", "--job", JOB]));
+    assert!(is_clean && err(&closed).contains("nothing to close"), "{closed:?}");
+}
+
 #[test]
 fn two_who_open_at_once_have_one_fence() {
     let Some(site) = Site::new("twice") else { return };

@@ -4,6 +4,9 @@
 //! A message is what stands in a call that writes to a log, to stderr or to the user's job. A page quotes it in a block
 //! of `text`, with `...` for each part that varies. Reasons, which stand within such messages, are quoted as well; they
 //! are too many to have all of them on a page, so they are only looked for in the source.
+//!
+//! A sentence for users is put together of fragments. The page has such a sentence whole, so each of its words must be of
+//! a literal: of that of the sentence, or of a fragment's in its place. And each fragment must be in a sentence of the page.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,9 +20,17 @@ use sources::sources;
 const CALLS: [&str; 4] = ["log::error!(", "log::warn!(", "log::info!(", "eprintln!("];
 /// What writes for users.
 const USER_CALLS: [&str; 1] = ["tell_user("];
-/// Where sentences for users are put together. Fragments of sentences are not quoted.
-const USER_FILES: [&str; 2] = ["report.rs", "launch/tell.rs"];
-const LEAST_WORDS: usize = 6;
+/// Where sentences for users are put together.
+const USER_FILES: [&str; 3] = ["report.rs", "launch/tell.rs", "launch/refuse.rs"];
+/// What in these files is for administrators.
+const NOT_FOR_USERS: [&str; 2] = ["pub fn ended(", "pub fn bear("];
+/// What the pages quote of other programs, and of other pages.
+const OF_OTHERS: [&str; 4] = [
+    "ENVIRONMENT",
+    "Operation not permitted",
+    "Resource temporarily unavailable",
+    "write to unblock task 0 failed: Broken pipe",
+];
 
 fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -91,25 +102,84 @@ fn for_administrators() -> BTreeSet<String> {
 }
 
 fn for_users() -> BTreeSet<String> {
+    code().iter().flat_map(|(_, code)| calls(code, &USER_CALLS)).chain(fragments()).collect()
+}
+
+/// The parts of which sentences for users are made, and these sentences.
+fn fragments() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for (path, code) in code() {
-        found.extend(calls(&code, &USER_CALLS));
-        if USER_FILES.iter().any(|file| path == Path::new(file)) {
-            let sentences = calls(&code, &["format!("]);
-            found.extend(sentences.into_iter().filter(|text| text.split_whitespace().count() >= LEAST_WORDS));
+    for (_, mut code) in code().into_iter().filter(|(path, _)| USER_FILES.iter().any(|file| path == Path::new(file))) {
+        for function in NOT_FOR_USERS {
+            let Some(begin) = code.find(function) else { continue };
+            let end = begin + code[begin..].find("\n}").unwrap();
+            code.replace_range(begin..end, "");
         }
+        found.extend(literals_of(&code));
     }
     found
 }
 
 /// Every literal of the source.
 fn literals() -> BTreeSet<String> {
+    code().iter().flat_map(|(_, code)| literals_of(code)).collect()
+}
+
+fn literals_of(code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for (_, code) in code() {
-        let quotes = code.match_indices('"').filter(|(at, _)| !code[..*at].ends_with('\\'));
-        found.extend(quotes.filter_map(|(at, _)| literal(&code[at..])).map(|text| plain(&text)));
+    // A character, and no beginning of a text.
+    let code = code.replace("'\"'", "' '");
+    let mut rest = code.as_str();
+    while let Some(at) = rest.find('"') {
+        rest = &rest[at..];
+        let Some(text) = literal(rest) else { break };
+        found.insert(plain(&text));
+        rest = &rest[length(rest)..];
     }
+    found.retain(|text| has_words(text));
     found
+}
+
+/// How long the literal is with which a text begins.
+fn length(code: &str) -> usize {
+    let mut is_escaped = false;
+    let is_end = |(_, c): &(usize, char)| {
+        let is_end = *c == '"' && !is_escaped;
+        is_escaped = *c == '\\' && !is_escaped;
+        is_end
+    };
+    code.char_indices().skip(1).find(is_end).map_or(code.len(), |(at, _)| at + 1)
+}
+
+/// Whether a text is this literal, with fragments, or what is not known, in the place of what varies in the literal.
+fn is_made_of(text: &str, literal: &str, fragments: &BTreeSet<String>) -> bool {
+    let Some((before, after)) = literal.split_once("...") else { return text == literal };
+    let Some(rest) = text.strip_prefix(before) else { return false };
+    let next = after.split("...").next().unwrap();
+    let ends = (0..=rest.len()).filter(|end| rest.is_char_boundary(*end) && rest[*end..].starts_with(next));
+    ends.into_iter()
+        .any(|end| is_made_of(&rest[end..], after, fragments) && has_no_other_words(&rest[..end], fragments))
+}
+
+/// Whether all words of a text are of fragments.
+fn has_no_other_words(text: &str, fragments: &BTreeSet<String>) -> bool {
+    let Some(first) = text.chars().next() else { return true };
+    if !first.is_alphabetic() && has_no_other_words(&text[first.len_utf8()..], fragments) {
+        return true;
+    }
+    let ends = (1..=text.len()).filter(|end| text.is_char_boundary(*end) && has_words(&text[..*end]));
+    ends.into_iter().any(|end| {
+        fragments.iter().any(|fragment| is_made_of(&text[..end], fragment, fragments))
+            && has_no_other_words(&text[end..], fragments)
+    })
+}
+
+/// Whether a literal is in a text of the page, with fragments in the place of what varies.
+fn is_in(text: &str, literal: &str, fragments: &BTreeSet<String>) -> bool {
+    let begins = (0..text.len()).filter(|at| text.is_char_boundary(*at));
+    begins.into_iter().any(|begin| {
+        let ends = (begin + 1..=text.len()).filter(|end| text.is_char_boundary(*end));
+        ends.into_iter().any(|end| is_made_of(&text[begin..end], literal, fragments))
+    })
 }
 
 /// The messages that a page quotes: in blocks of `text`, with an empty line between two.
@@ -119,9 +189,20 @@ fn quoted(page: &str) -> BTreeSet<String> {
     blocks.flat_map(|block| block.split("\n\n")).map(plain).collect()
 }
 
-fn is_in_source(message: &str, literals: &BTreeSet<String>) -> bool {
+/// What the page quotes in its sentences, between quotation marks.
+fn mentioned(page: &str) -> BTreeSet<String> {
+    let page = fs::read_to_string(top().join("docs").join(page)).unwrap();
+    // Every second part is a block, and then one within backquotes.
+    let prose: String = page.split("\n```").step_by(2).collect();
+    let prose: String = prose.split('`').step_by(2).collect();
+    assert_eq!(prose.matches('"').count() % 2, 0);
+    prose.split('"').skip(1).step_by(2).map(plain).filter(|text| !OF_OTHERS.contains(&text.as_str())).collect()
+}
+
+fn is_in_source(message: &str, literals: &BTreeSet<String>, fragments: &BTreeSet<String>) -> bool {
     // A reason has a path or a value behind it.
-    literals.contains(message) || message.strip_suffix(" ...").is_some_and(|message| literals.contains(message))
+    let short = message.strip_suffix(" ...").unwrap_or(message);
+    literals.contains(short) || literals.iter().any(|literal| is_made_of(message, literal, fragments))
 }
 
 fn listed(messages: &[&String]) -> String {
@@ -138,18 +219,38 @@ fn every_message_for_an_administrator_stands_in_troubleshooting() {
 
 #[test]
 fn every_message_for_a_user_stands_in_users() {
-    let (said, quoted) = (for_users(), quoted("users.md"));
-    assert!(said.len() > 5, "{said:?}");
-    let missing: Vec<_> = said.difference(&quoted).collect();
+    let (said, fragments) = (for_users(), fragments());
+    assert!(said.len() > 15, "{said:?}");
+    let page: Vec<String> = quoted("users.md").into_iter().chain(mentioned("users.md")).collect();
+    let is_on_page = |message: &&String| page.iter().any(|text| is_in(text, message, &fragments));
+    let missing: Vec<_> = said.iter().filter(|message| !is_on_page(message)).collect();
     assert!(missing.is_empty(), "not in docs/users.md:\n{}", listed(&missing));
 }
 
 #[test]
 fn every_message_of_a_page_is_in_the_source() {
-    let literals = literals();
+    let (literals, fragments) = (literals(), fragments());
     for page in ["troubleshooting.md", "users.md"] {
-        let quoted = quoted(page);
-        let gone: Vec<_> = quoted.iter().filter(|message| !is_in_source(message, &literals)).collect();
+        let (quoted, mentioned) = (quoted(page), mentioned(page));
+        let is_said = |message: &String| is_in_source(message, &literals, &fragments);
+        // A sentence may mention a few words of a message.
+        let is_part = |words: &String| literals.iter().any(|literal| literal.contains(words.as_str()));
+        let gone = quoted.iter().filter(|message| !is_said(message));
+        let gone: Vec<_> = gone.chain(mentioned.iter().filter(|words| !is_part(words) && !is_said(words))).collect();
         assert!(gone.is_empty(), "docs/{page} has what nothing says:\n{}", listed(&gone));
     }
+}
+
+#[test]
+fn a_sentence_is_compared_with_its_fragments() {
+    let set = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
+    let fragments = set(&["of ...", "Ask for more", "...: the end. ..., or less"]);
+    let is_made = |text: &str| is_in_source(text, &fragments, &fragments);
+    assert!(is_made("...: the end. Ask for more, or less") && is_made("...: the end. of .... Ask for more, or less"));
+    assert!(is_made("...: the end. ..., or less"));
+    for other in ["...: the end. Ask for much more, or less", "...: the end. Ask for, or less", "...: the end. Ask"] {
+        assert!(!is_made(other), "{other}");
+    }
+    let code = "let a = format!(\"{b} is \\\"c\\\"\"); let d = ['\"', 'e']; f(\"g \\\n   h\")";
+    assert_eq!(literals_of(code), set(&["... is \"c\"", "g h"]));
 }

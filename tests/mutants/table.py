@@ -349,6 +349,18 @@ BREAKS = (
         "slurm fork_bomb",
     ),
     Break(
+        "a_fence_without_its_limits_stays", "src/launch/begin.rs",
+        "let _ = fence.close(Instant::now() + config.cleanup_timeout);",
+        "let _ = (fence, config);",
+        "host life a_fence_that_cannot_be_limited_is_taken_back",
+    ),
+    Break(
+        "a_message_that_the_page_does_not_have", "src/report.rs",
+        '|| "Ask for more memory".to_owned()',
+        '|| "Request more memory".to_owned()',
+        "host messages every_message",
+    ),
+    Break(
         "the_dead_are_not_cleaned_up", "src/launch/begin.rs",
         "daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));",
         "daemon.is_some_and(|daemon| false && clean_up_behind_others(host, config, schedulers, daemon, key));",

@@ -156,9 +156,9 @@ pub fn hand_nothing_on() {
     let is_sbatch = std::env::current_exe().is_ok_and(|program| program.ends_with("sbatch"));
     for name in set_before(get).into_iter().chain([STEP].into_iter().filter(|_| is_sbatch)) {
         let Ok(name) = name.to_str() else { continue };
-        // SAFETY: This is the command's first thread, which has itself just set variables, and will set more (`setenvf`). Only 26.05
-        // has others by now (its connection manager); unsetenv(3) frees and moves no string, so one that looks for a
-        // variable meanwhile reads an environment that is whole.
+        // This is the command's first thread, which has itself just set variables, and will set more (`setenvf`). Only 26.05
+        // has others by now (its connection manager).
+        // SAFETY: unsetenv(3) frees and moves no string, so a thread that looks for a variable meanwhile reads a whole environment.
         unsafe { std::env::remove_var(name) };
     }
 }
