@@ -79,6 +79,7 @@ fn files() -> BTreeMap<String, File> {
     for (path, text) in sources() {
         let name = path.with_extension("");
         let names: Vec<&str> = name.iter().map(|part| part.to_str().unwrap()).collect();
+        assert!(!name.ends_with("mod"), "{}: a module is in the file of its name", path.display());
         let module = match names.as_slice() {
             ["bin", "jobfence", "main"] => "bin".to_owned(),
             ["bin", "jobfence", rest @ ..] => format!("bin::{}", rest.join("::")),

@@ -285,7 +285,7 @@ fn only_the_holders_end_ends_it() {
     site.done(&["close", "--job", JOB]);
     assert_eq!(sleeper.signal_that_ended_it(), Some(libc::SIGKILL));
     site.refused(&["open", "--job", JOB, "--user", USER, "--holder", "scheduler:Slurm"], "Slurm does not say");
-    site.refused(&["open", "--job", JOB, "--user", USER, "--holder", "scheduler:No"], "no scheduler that holds fences");
+    site.refused(&["open", "--job", JOB, "--user", USER, "--holder", "scheduler:No"], "No is no scheduler here");
     let refused = site.open(&["--holder", "nobody"]);
     assert!(refused.status.code() == Some(2) && err(&refused).contains("expected pid:NUMBER, unit:NAME or manual"));
 }

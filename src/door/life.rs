@@ -61,11 +61,14 @@ impl HeldBy {
     fn find(&self, host: &Host, schedulers: Schedulers, (job, run): (&Id, u32)) -> Result<Holder> {
         match self {
             // One that does not answer now would keep the fence for ever, and one that says no would lose it at once.
-            Self::Scheduler(name) => match schedulers.iter().find(|scheduler| scheduler.name() == name) {
-                Some(scheduler) if scheduler.runs(job, run) == Runs::Yes => Holder::scheduler(name),
-                Some(_) => Err(Error::new(format!("{name} does not say that this run of the job runs:")).value(job)),
-                None => Err(Error::new("no scheduler that holds fences has this name:").value(name)),
-            },
+            Self::Scheduler(name) => {
+                let scheduler = schedulers.iter().find(|scheduler| scheduler.name() == name);
+                if scheduler.is_some_and(|scheduler| scheduler.runs(job, run) == Runs::Yes) {
+                    return Holder::scheduler(name);
+                }
+                let why = if scheduler.is_some() { "does not say that the job runs" } else { "is no scheduler here" };
+                Err(Error::new(format!("{name} {why}, and cannot hold a fence of job {job}")))
+            }
             Self::Manual => Ok(Holder::Manual),
             Self::Unit(name) => Holder::unit(name, &janitor::invocation_of(name)?),
             Self::Process(pid) => Ok(Holder::Process(
@@ -400,7 +403,7 @@ mod tests {
         for (job, run) in [("7", 1), ("8", 2)] {
             assert!(find("scheduler:StandIn", job, run).unwrap_err().contains("StandIn does not say"), "{job} {run}");
         }
-        assert!(find("scheduler:Slurm", "7", 2).unwrap_err().contains("has this name"));
+        assert!(find("scheduler:Slurm", "7", 2).unwrap_err().contains("Slurm is no scheduler here"));
     }
 
     #[test]

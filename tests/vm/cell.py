@@ -82,7 +82,7 @@ python3 -B /{TESTS}/slurm/cases.py --site two-nodes --so /usr/lib/slurm/libjobfe
 OTHERS = f"""
 echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f 1,2), $SCHEDULER"
 {INSTALL}
-systemctl start jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
+systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /{TESTS}/$SCHEDULER/start || exit 1
 exec python3 -B /{TESTS}/$SCHEDULER/cases.py $CASES
 """
