@@ -401,8 +401,7 @@ pub fn task_ended(spank: &Spank) {
 
 fn tell_what_happened(fenced: &mut Fenced) {
     let Fenced { fence, config, requests, kernel_log, reported, .. } = fenced;
-    let asked = requests.processes().filter(|asked| config.max_processes.is_none_or(|site| site > *asked));
-    let asked = asked.map(|most| AskedProcesses { most, option: "--pids-max" });
+    let asked = AskedProcesses::below_the_sites(requests, config).map(AskedProcesses::by_user);
     let sentences;
     (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported, Some(SLURM.memory_option()));
     sentences.iter().for_each(|sentence| tell_user(sentence));
