@@ -19,7 +19,7 @@ pub mod tracked;
 
 pub use crate::sys::process::Owner;
 pub use header::Header;
-pub use shared::Shared;
+pub use shared::{HandedOver, Shared};
 pub use step::Record;
 pub use steps::Records;
 
@@ -57,7 +57,7 @@ mod tests {
             controllers: vec!["cpu".into(), "memory".into()],
             log_from: Some(12),
             overlay: false,
-            plan: Some(Plan { weighs: true, ..Plan::default() }),
+            plan: Some(HandedOver { plan: Plan { weighs: true, ..Plan::default() }, asked_processes: Some(7) }),
         };
         let mut levels = key.parents();
         levels.push(key.step_dir(100));
@@ -81,9 +81,17 @@ mod tests {
             ("holder=unit", "holder=somebody"),
             ("weighs=yes\n", "weighs=yes\nx=1\n"),
             ("plan=1", "plan=9"),
+            ("asked_processes=7", "asked_processes=07"),
+            ("asked_processes=7", "asked_processes="),
+            ("plan=1\nweighs=yes\n", "plan=none\n"),
         ] {
             assert!(text.contains(from) && Record::parse(&text.replace(from, to)).is_err(), "{to}");
         }
+        // As of a build that does not know the line.
+        let mut unasked = shared.clone();
+        unasked.shared.as_mut().unwrap().plan.as_mut().unwrap().asked_processes = None;
+        assert_eq!(text.replace("asked_processes=7\n", ""), unasked.to_string());
+        assert_eq!(Record::parse(&unasked.to_string()).unwrap(), unasked);
         let mark = Record::parse(&shared.mark()).unwrap();
         assert!(mark.is_same(&shared) && mark.shared.unwrap().plan.is_none());
         assert!(shared.entry().name.len() + ",2147483647.18446744073709551615".len() <= 255, "the name of a file");

@@ -54,6 +54,12 @@ impl Site {
         assert!(err(&output).starts_with("jobfence: ") && err(&output).contains(expected), "{words:?}: {output:?}");
     }
 
+    /// One that succeeds, and says this.
+    fn done_with_words(&self, words: &[&str], expected: &str) {
+        let output = self.jobfence(words);
+        assert!(output.status.success() && err(&output).contains(expected), "{words:?}: {output:?}");
+    }
+
     fn records(&self) -> Vec<PathBuf> {
         let run = self.run.path().join("run");
         fs::read_dir(run).into_iter().flatten().flatten().map(|e| e.path()).filter(|path| is_record(path)).collect()
@@ -331,6 +337,38 @@ bytearray(80 << 20)";
     let said = err(&closed);
     assert!(said.contains("(python3) was killed") && said.contains("memory limit of 40.0 MiB"), "{said}");
     assert!(said.contains("7 processes or threads were refused"), "{said}");
+    assert!(said.contains("ask for more with --pids-max"), "its user has set the limit: {said}");
+    assert!(site.is_clean());
+}
+
+#[test]
+fn who_could_raise_the_limit_is_said_by_every_process() {
+    let Some(site) = Site::new("asked") else { return };
+    assert!(site.open(&["--pids-max", "2"]).status.success());
+    let mut forks = Started::new("/bin/sh", &["-c", "read go; while :; do (:) & (:) & (:) & wait; done 2>/dev/null"]);
+    site.done(&["attach", "--job", JOB, &forks.pid()]);
+    std::io::Write::write_all(forks.0.stdin.as_mut().unwrap(), b"go\n").unwrap();
+    let (asked, sites) = ("ask for more with --pids-max", "ask your administrator (MaxProcesses)");
+    let says = |expected: &str| {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let said = || err(&site.jobfence(&["usage", "--job", JOB]));
+        while !said().contains(expected) {
+            assert!(Instant::now() < deadline, "no {expected:?} in {:?}", said());
+        }
+    };
+    says(asked);
+    // The word of the last command counts, and the site's where both are the same.
+    for (words, expected) in [
+        (["-o", "MaxProcesses=2"].as_slice(), sites),
+        (&["--pids-max", "2"], asked),
+        (&["--pids-max", "2", "-o", "MaxProcesses=2"], sites),
+    ] {
+        let done = site.jobfence(&[&["limit", "--job", JOB], words].concat());
+        assert!(done.status.success(), "{done:?}");
+        says(expected);
+    }
+    site.done_with_words(&["close", "--job", JOB], sites);
+    forks.0.wait().unwrap();
     assert!(site.is_clean());
 }
 

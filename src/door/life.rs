@@ -16,7 +16,7 @@ use crate::fence::{Fence, resume};
 use crate::host::Host;
 use crate::janitor::{self, Who};
 use crate::job::{Cpus, Grant, Id, JobKey};
-use crate::launch::{self, Answer, Begin, Begun, Joining, NotFenced, Reported, begin};
+use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, begin};
 use crate::policy::{self, CoreMap, Level};
 use crate::record::holder::Holder;
 use crate::record::{Record, Records};
@@ -202,7 +202,7 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
         if resolved.config.mode == Mode::Enforce {
             errors.extend(fence.change(&plan));
         }
-        fence.hand_over()?;
+        fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config))?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
         Ok(see(&fence, &record))
     })
@@ -308,7 +308,10 @@ pub fn in_words(seen: &Seen) -> String {
 fn see(fence: &Fence, record: &Record) -> Seen {
     let shared = record.shared.as_deref();
     let step = fence.memory_levels().into_iter().find(|level| level.whose == Level::Step);
-    let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), None, Reported::default(), None);
+    // As it is now: this process may have changed it.
+    let left = fence.shared_record().and_then(|record| record.shared.as_ref()?.plan.as_ref());
+    let asked = left.and_then(|left| left.asked_processes).map(AskedProcesses::by_user);
+    let (sentences, _) = launch::tell(fence, fence.kernel_log().as_ref(), asked, Reported::default(), None);
     Seen {
         key: fence.key().clone(),
         run: shared.map_or(0, |shared| shared.run),

@@ -13,7 +13,7 @@ use crate::cgroup::layout::Version;
 use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::record::{Record, Records};
+use crate::record::{HandedOver, Record, Records};
 use crate::scheduler::Schedulers;
 use crate::sys::lock::Lock;
 
@@ -77,18 +77,24 @@ impl Fence {
             trees: trees.into_iter().map(Tree::Own).collect(),
             ours: OwnPath::of(&record.base, record.levels.clone()),
             claim,
-            limits: WantedLimits { controllers, plan: shared.plan.clone(), ..WantedLimits::nothing() },
+            limits: WantedLimits {
+                controllers,
+                plan: shared.plan.clone().map(|left| left.plan),
+                ..WantedLimits::nothing()
+            },
             around: Around { schedulers, has_daemon: false },
             are_others_marked: true,
             closed: false,
         })
     }
 
-    /// Writes down to what the fence is limited. From now on other processes can go on with it: before, they can only close it.
-    pub fn hand_over(&mut self) -> Result<()> {
+    /// Writes down to what the fence is limited, and what its user has asked for. From now on other processes can go on with it: before,
+    /// they can only close it.
+    pub fn hand_over(&mut self, asked_processes: Option<u64>) -> Result<()> {
         let Some(record) = &mut self.claim.shared else { return Ok(()) };
         if let Some(shared) = &mut record.shared {
-            shared.plan = Some(self.limits.plan.clone().unwrap_or_default());
+            let plan = self.limits.plan.clone().unwrap_or_default();
+            shared.plan = Some(HandedOver { plan, asked_processes });
         }
         self.claim.records.replace(record, Instant::now() + PATIENCE)
     }

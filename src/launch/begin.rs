@@ -12,6 +12,7 @@ use crate::host::Host;
 use crate::janitor;
 use crate::job::JobKey;
 use crate::launch::refuse::{NotFenced, bear};
+use crate::launch::tell::AskedProcesses;
 use crate::policy::Plan;
 use crate::record::holder::Holder;
 use crate::requests::UserRequests;
@@ -75,7 +76,8 @@ impl Begin<'_> {
         } else {
             log::info!("{key}: Mode=observe: would limit {plan}");
         }
-        match bear(key, config, requests, errors).and_then(|()| Ok(fence.hand_over()?)) {
+        let asked = AskedProcesses::below_the_sites(requests, config);
+        match bear(key, config, requests, errors).and_then(|()| Ok(fence.hand_over(asked)?)) {
             Ok(()) => Ok(Begun { fence, plan, leftovers }),
             Err(why) => {
                 abandon(&mut fence, config);

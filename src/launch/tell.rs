@@ -3,8 +3,10 @@
 
 use crate::cgroup::devices::Devices;
 use crate::cgroup::events::KernelLog;
+use crate::config::{Config, Limit};
 use crate::fence::Fence;
 use crate::report;
+use crate::requests::UserRequests;
 
 /// How much the user has been told. What tells next, perhaps in another process, goes on from there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,6 +24,19 @@ pub struct AskedProcesses {
     pub most: u64,
     /// By this option.
     pub option: &'static str,
+}
+
+impl AskedProcesses {
+    /// By the option that a job's user has.
+    pub fn by_user(most: u64) -> Self {
+        Self { most, option: "--pids-max" }
+    }
+
+    /// How many a job's user has asked for, where the site allows more.
+    pub fn below_the_sites(requests: &UserRequests, config: &Config) -> Option<u64> {
+        let sites = config.numbers.get(Limit::Processes);
+        requests.processes().filter(|asked| sites.is_none_or(|site| site > *asked))
+    }
 }
 
 /// Sentences for the user on what has happened since `before`, and how much has been told with them.

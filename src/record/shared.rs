@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What a record says beyond its first lines where several processes share a fence's life: `jobfence-record 2`.
 //!
-//! One line each, in this order: `holder`, `opener`, `job`, `step`, `run`, `controllers`, `log_from`, `overlay`; then `plan=none`, or the lines of
-//! `record::plan`. What is understood is what would be written, and nothing else.
+//! One line each, in this order: `holder`, `opener`, `job`, `step`, `run`, `controllers`, `log_from`, `overlay`; then `asked_processes`, if
+//! the job's user has asked for a number; then `plan=none`, or the lines of `record::plan`. What is understood is what would be written,
+//! and nothing else.
 
 use std::fmt;
 
@@ -34,10 +35,42 @@ pub struct Shared {
     /// Whether it is limited in directories of the scheduler's.
     pub overlay: bool,
     /// To what it is limited; `None`: its opening has not come to its end.
-    pub plan: Option<Plan>,
+    pub plan: Option<HandedOver>,
+}
+
+/// What the process that opens a fence, or changes its limits, leaves to those that go on with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HandedOver {
+    /// To what it is limited.
+    pub plan: Plan,
+    /// How many processes the job's user has asked for, where the site allows more.
+    pub asked_processes: Option<u64>,
+}
+
+impl HandedOver {
+    fn parse(text: &str) -> Option<Self> {
+        let (asked_processes, lines) = match text.strip_prefix(ASKED) {
+            Some(rest) => {
+                rest.split_once('\n').and_then(|(number, lines)| Some((Some(number.parse().ok()?), lines)))?
+            }
+            None => (None, text),
+        };
+        Some(Self { plan: plan::parse(lines)?, asked_processes })
+    }
+}
+
+impl fmt::Display for HandedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(number) = self.asked_processes {
+            writeln!(f, "{ASKED}{number}")?;
+        }
+        f.write_str(&plan::lines(&self.plan))
+    }
 }
 
 const NO_PLAN: &str = "plan=none\n";
+/// Only where there is such a number: a record without is the same as before there was this line.
+const ASKED: &str = "asked_processes=";
 
 impl Shared {
     /// Understands the lines behind those of every record.
@@ -61,7 +94,7 @@ impl Shared {
             overlay: field(&mut lines, "overlay")? == "yes",
             plan: {
                 let rest: String = lines.flat_map(|line| [line, "\n"]).collect();
-                if rest == NO_PLAN { None } else { Some(plan::parse(&rest)?) }
+                if rest == NO_PLAN { None } else { Some(HandedOver::parse(&rest)?) }
             },
         };
         (shared.to_string() == all).then_some(shared)
@@ -83,6 +116,9 @@ impl fmt::Display for Shared {
             None => writeln!(f, "log_from=unknown")?,
         }
         writeln!(f, "overlay={}", if self.overlay { "yes" } else { "no" })?;
-        f.write_str(&self.plan.as_ref().map_or_else(|| NO_PLAN.to_owned(), plan::lines))
+        match &self.plan {
+            Some(handed_over) => handed_over.fmt(f),
+            None => f.write_str(NO_PLAN),
+        }
     }
 }

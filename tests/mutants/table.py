@@ -361,6 +361,12 @@ BREAKS = (
         "host messages every_message",
     ),
     Break(
+        "what_was_asked_is_forgotten", "src/fence/resume.rs",
+        "shared.plan = Some(HandedOver { plan, asked_processes });",
+        "shared.plan = Some(HandedOver { plan, asked_processes: asked_processes.filter(|_| false) });",
+        "host life who_could_raise_the_limit_is_said_by_every_process",
+    ),
+    Break(
         "the_dead_are_not_cleaned_up", "src/launch/begin.rs",
         "daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));",
         "daemon.is_some_and(|daemon| false && clean_up_behind_others(host, config, schedulers, daemon, key));",

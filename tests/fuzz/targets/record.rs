@@ -16,6 +16,7 @@ pub const WORDS: &[&str] = &[
     "path=uid_1/job_5/step_0\n",
     "n1/",
     "/..",
+    "asked_processes=7\nplan=1\n",
     "end\n",
     "end",
 ];

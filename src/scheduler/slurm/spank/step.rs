@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
-use crate::config::{Config, Limit, Mode, OnError, OnErrors, Resolved};
+use crate::config::{Config, Mode, OnError, OnErrors, Resolved};
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::host::Host;
@@ -399,9 +399,7 @@ pub fn task_ended(spank: &Spank) {
 
 fn tell_what_happened(fenced: &mut Fenced) {
     let Fenced { fence, config, requests, kernel_log, reported, .. } = fenced;
-    let asked =
-        requests.processes().filter(|asked| config.numbers.get(Limit::Processes).is_none_or(|site| site > *asked));
-    let asked = asked.map(|most| AskedProcesses { most, option: "--pids-max" });
+    let asked = AskedProcesses::below_the_sites(requests, config).map(AskedProcesses::by_user);
     let sentences;
     (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported, Some("--mem"));
     sentences.iter().for_each(|sentence| tell_user(sentence));
