@@ -27,7 +27,7 @@ LOGS = TOP / "target/check"
 STARTED = time.monotonic()
 TAIL = 60
 # A private Slurm waits half of its time. A guest wants a processor.
-AT_ONCE = {"slurm": 3}
+AT_ONCE = {"slurm": 4}
 OTHERWISE = 2
 RUNNING = set()  # what to end when we are ended
 sys.path.insert(0, str(TOP / "tests/vm"))
@@ -56,8 +56,9 @@ IMAGES = tuple(("python3", "-B", "tests/vm/vm.py", "image", "--cell", image)
                for image in dict.fromkeys(CELLS[cell].image for cell, _ in CHECKED))
 CASES = ("python3", "-B", "tests/slurm/cases.py", "--so", SO, "--bin", BIN)
 # Beside another private Slurm: jobfence looks for a job's processes among those of its user.
-OTHER_USERS = ("--users", "daemon", "mail")
-THIRD_USERS = ("--users", "news", "list")
+USERS = ("daemon", "mail"), ("news", "list"), ("uucp", "proxy")
+OTHER_USERS = tuple(("--users", *users) for users in USERS)
+CHECKED_CASES = (*CASES, "--no-patient", "--no-release")
 
 # The host's tests, by their files: those of minutes, and the others.
 IS_LONG = ("crowd", "faults", "wear")
@@ -85,9 +86,10 @@ GROUPS = (
     ),
     # Minutes each: faults.rs looks at all of this machine, so nothing is beside it.
     Group("faults", (("cargo", "test", "--locked", *LONG),), 3600, root=True, controllers=("cpu", "memory")),
-    Group("slurm", (RELEASE, (*CASES, "--no-patient", "--no-release")), 1500, "slurm", **PRIVATE_SLURM),
-    Group("slurm patient", (RELEASE, (*CASES, "--patient", *OTHER_USERS)), 900, "slurm", **PRIVATE_SLURM),
-    Group("slurm two nodes", (RELEASE, (*CASES, "--site", "two-nodes", *THIRD_USERS)), 900, "slurm", **PRIVATE_SLURM),
+    Group("slurm", (RELEASE, (*CHECKED_CASES, "--share", "1/2")), 1500, "slurm", **PRIVATE_SLURM),
+    Group("slurm other half", (RELEASE, (*CHECKED_CASES, "--share", "2/2", *OTHER_USERS[0])), 1500, "slurm", **PRIVATE_SLURM),
+    Group("slurm patient", (RELEASE, (*CASES, "--patient", *OTHER_USERS[1])), 900, "slurm", **PRIVATE_SLURM),
+    Group("slurm two nodes", (RELEASE, (*CASES, "--site", "two-nodes", *OTHER_USERS[2])), 900, "slurm", **PRIVATE_SLURM),
     # What a shorter test notices, too.
     Group("slurm release", (RELEASE, (*CASES, "--release")), 900, tiers=("all",), **PRIVATE_SLURM),
     Group("soak", (RELEASE, ("python3", "-B", "tests/slurm/soak.py", "--so", SO, "--bin", BIN, "-n", "40")), 600, **PRIVATE_SLURM),

@@ -341,7 +341,7 @@ def thread_hints(site):
     return f"{visible} CPUs visible of {os.cpu_count()}"
 
 
-@case(dear=True)
+@case(layout=False)
 def options_are_handed_on(site):
     """Slurm gives them to what a job submits; the manual says how to submit without."""
     user = site.users[0]

@@ -137,7 +137,7 @@ def binding_is_kept(site):
         expect_in(f"{task} bound to {task}\n", site.output(jobid), "the job's output")
 
 
-@case
+@case(layout=False)
 def percentages(site):
     """Each key that changes a number changes it in the kernel's files."""
     site.configure(CPUQuotaPercent="50", CPUQuotaPeriod="20ms", AllowedRAMSpace="90",

@@ -40,7 +40,7 @@ def explained_to(site, user, *arguments):
 FORGED = "x UserId=root(0) Partition=vip QOS=vip Account=vip NodeList={node} Nodes={node} CPU_IDs=0-63 Mem=99999 GRES="
 
 
-@case(dear=True)
+@case(layout=False)
 def explained_whatever_its_name(site):
     """Nothing that a user writes into his job's texts is taken for what Slurm says."""
     user = site.users[0]
@@ -70,7 +70,7 @@ def explained_whatever_its_name(site):
         until(lambda: not state().stdout, 30, f"the end of job {jobid}")
 
 
-@case
+@case(layout=False)
 def explained_of_an_array(site):
     """Each of its jobs has a number of its own, also the one that has the array's."""
     user = site.users[0]

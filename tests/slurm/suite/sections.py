@@ -127,7 +127,7 @@ def partition_without_prolog(site):
         expect_not_drained(site)
 
 
-@case(dear=True)
+@case(layout=False)
 def sections_by_prolog(site):
     user = site.users[0]
     site.configure_raw(f"{BY_PARTITION}[Account=physics]\nMaxProcesses=77\n[Account=free]\nMaxProcesses=unlimited\n")
