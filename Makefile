@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # make            build                          make demo    see it work, in a private Slurm
 # make quick      short tests                    make bench   the numbers, with their floor
-# make check      the tests before a change lands  make check-all  every test everywhere, for a release
+# make check      before a change lands          make check-all  every test everywhere, for a release
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
