@@ -19,6 +19,7 @@ mod overlay;
 pub mod own;
 pub mod present;
 pub mod resume;
+pub mod rules;
 mod settle;
 
 pub use fenced::Fence;

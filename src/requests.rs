@@ -263,7 +263,7 @@ impl UserRequests {
     /// The controllers that it needs.
     pub fn controllers(&self) -> Vec<&'static str> {
         let (job, step) = (&self.job, &self.step);
-        // See RAM in `fence::limiting::RULES`: what the page cache writes.
+        // See RAM in `fence::rules::RULES`: what the page cache writes.
         let writes = job.io_max.limits_writes() || step.io_max.limits_writes();
         let used = [
             ("cpu", job.cpu_limit.or(step.cpu_limit).is_some()),

@@ -3,9 +3,10 @@
 
 use std::path::PathBuf;
 
-use super::limiting::{self, FileWrite, LimitError, Whose};
+use super::limiting::{self, LimitError, Whose};
 use super::names::{IDLE, in_mount};
 use super::open::{controllers, lowers_io};
+use super::rules::{self, FileWrite};
 use crate::cgroup::disk::Disks;
 use crate::cgroup::io;
 use crate::cgroup::layout::Hierarchy;
@@ -91,7 +92,7 @@ pub fn explain(
                         level,
                         dir: hierarchy.mount.clone(),
                         writes: Err(error),
-                        keys: limiting::keys_of(limit),
+                        keys: rules::keys_of(limit),
                     }));
                     continue;
                 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which limit is written into which file of which directory: one table, by which limits are set, and shown before they are.
+//! Limits in a directory: which of the table's rules hold there, and what must be read before they are written.
 
 use std::time::{Duration, Instant};
 
 use super::own::is_inhabited;
+use super::rules::{LimitRule, RULES};
 use crate::bytes::mebibytes;
 use crate::cgroup::cpuset;
-use crate::cgroup::devices::{self, Devices};
-use crate::cgroup::huge_pages;
-use crate::cgroup::io::{self, IoRules};
+use crate::cgroup::devices;
+use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
-use crate::config::{Config, Limit, NUMBERS, Number, Percent, TaskCpus, joined};
+use crate::config::Limit;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
@@ -21,332 +21,6 @@ use crate::sys::dir::Dir;
 
 /// A limit that could not be set, and why.
 pub type LimitError = (Limit, Error);
-
-/// One value for one file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileWrite {
-    /// In the directory that is limited.
-    pub file: String,
-    /// As it is written.
-    pub value: String,
-}
-
-impl FileWrite {
-    fn number(file: &str, value: u64) -> Self {
-        Self { file: file.to_owned(), value: value.to_string() }
-    }
-}
-
-/// How one kind of limit comes from the configuration into the kernel.
-#[derive(Debug, Clone, Copy)]
-pub struct LimitRule {
-    /// What it limits.
-    pub limit: Limit,
-    /// Whose files they are.
-    pub controller: &'static str,
-    /// The keys of jobfence.conf(5) that it comes from.
-    pub keys: &'static [&'static str],
-    /// Whether the configuration limits it at any level.
-    pub(super) wanted: fn(Limit, &Config) -> bool,
-    /// Gets its own limit, since all numbers share one function.
-    writes: fn(Limit, &Limits, Version) -> Result<Vec<FileWrite>>,
-    /// Writes it and reads it back.
-    set: fn(&Self, &Dir, Version, &Limits) -> Result<()>,
-    /// The levels at which it is set in the scheduler's own directories; in ours it is set at all.
-    overlay: &'static [Level],
-}
-
-impl LimitRule {
-    /// What is written; nothing where these limits have none of its kind.
-    pub fn writes(&self, limits: &Limits, version: Version) -> Result<Vec<FileWrite>> {
-        (self.writes)(self.limit, limits, version)
-    }
-}
-
-const EVERYWHERE: &[Level] = &[Level::User, Level::Job, Level::Step, Level::Task];
-/// Not where a daemon of the scheduler's is, which memory limits could kill.
-const INSIDE: &[Level] = &[Level::Step, Level::Task];
-
-/// Every kind of limit, in the order in which they are set.
-pub static RULES: &[LimitRule] = {
-    const ALL: usize = BEFORE_NUMBERS.len() + OF_NUMBERS.len() + AFTER_NUMBERS.len();
-    &joined::<LimitRule, ALL>([BEFORE_NUMBERS, &OF_NUMBERS, AFTER_NUMBERS])
-};
-
-/// The rules of [`NUMBERS`].
-const OF_NUMBERS: [LimitRule; NUMBERS.len()] = {
-    let mut rules = [BEFORE_NUMBERS[0]; NUMBERS.len()];
-    let mut at = 0;
-    while at < rules.len() {
-        let (limit, number) = &NUMBERS[at];
-        rules[at] = LimitRule {
-            limit: *limit,
-            controller: number.controller,
-            keys: &number.keys,
-            wanted: |limit, config| {
-                let levels = [&config.numbers, &config.numbers_per_user, &config.numbers_per_task];
-                levels.iter().any(|numbers| numbers.get(limit).is_some())
-            },
-            writes: number_writes,
-            set: set_plainly,
-            overlay: if number.spares_daemons { INSIDE } else { EVERYWHERE },
-        };
-        at += 1;
-    }
-    rules
-};
-
-/// The rules before those.
-const BEFORE_NUMBERS: &[LimitRule] = &[
-    LimitRule {
-        limit: Limit::Cpu,
-        controller: "cpu",
-        keys: &[
-            "ConstrainCPUQuota",
-            "CPUPolicy",
-            "CPUQuotaPercent",
-            "CPUQuotaPeriod",
-            "MaxCPUsPerUser",
-            "MaxCPUsPerTask",
-        ],
-        wanted: |_, config| {
-            config.constrain_cpu_quota && config.cpu_policy.limits()
-                || config.max_cpus_per_user.is_some()
-                || config.max_cpus_per_task != TaskCpus::Unlimited
-        },
-        writes: |_, limits, version| {
-            let Some(quota) = limits.cpu else { return Ok(Vec::new()) };
-            let mut writes = match version {
-                Version::V2 => {
-                    vec![FileWrite {
-                        file: "cpu.max".to_owned(),
-                        value: format!("{} {}", quota.quota_us, quota.period_us),
-                    }]
-                }
-                Version::V1 => vec![
-                    FileWrite::number("cpu.cfs_period_us", quota.period_us),
-                    FileWrite::number("cpu.cfs_quota_us", quota.quota_us),
-                ],
-            };
-            // Where the site gives more, that limit says it.
-            let slack =
-                limits.burst.is_none().then(|| FileWrite::number(limits::burst_file(version), quota.slack_us()));
-            writes.extend(slack);
-            Ok(writes)
-        },
-        set: |_, dir, version, limits| limits.cpu.map_or(Ok(()), |quota| limits::set_cpu_quota(dir, version, quota)),
-        overlay: EVERYWHERE,
-    },
-    LimitRule {
-        limit: Limit::Burst,
-        controller: "cpu",
-        keys: &["CPUBurst"],
-        // It is of a quota.
-        wanted: |_, _| false,
-        writes: |_, limits, version| {
-            let burst = limits.burst.zip(limits.cpu).map(|(burst, quota)| burst_us(burst, quota));
-            Ok(burst.map(|micros| FileWrite::number(limits::burst_file(version), micros)).into_iter().collect())
-        },
-        // Of the quota that is there, which may be lower than planned.
-        set: |_, dir, version, limits| {
-            let Some(burst) = limits.burst else { return Ok(()) };
-            match limits::cpu_quota(dir, version)? {
-                Some(quota) => limits::set_cpu_burst(dir, version, burst_us(burst, quota)),
-                None => Ok(()),
-            }
-        },
-        overlay: EVERYWHERE,
-    },
-    LimitRule {
-        limit: Limit::Weight,
-        controller: "cpu",
-        keys: &["CPUPolicy", "Scavenger"],
-        wanted: |_, config| config.cpu_policy.weighs() || config.scavenger,
-        writes: |_, limits, version| {
-            let write = |weight| FileWrite::number(limits::weight_file(version), limits::weight_value(version, weight));
-            Ok(limits.weight.map(write).into_iter().collect())
-        },
-        set: |_, dir, version, limits| match limits.weight {
-            Some(weight) => {
-                let value = limits::weight_value(version, weight);
-                limits::set_number(dir, "cpu", limits::weight_file(version), value)
-            }
-            None => Ok(()),
-        },
-        // A step's siblings are the daemons' directories.
-        overlay: &[Level::User, Level::Job],
-    },
-];
-
-/// The rules behind those.
-const AFTER_NUMBERS: &[LimitRule] = &[
-    LimitRule {
-        limit: Limit::Io,
-        controller: "io",
-        keys: &["IOMax", "IOMaxPerUser", "IOMaxPerTask"],
-        wanted: |_, config| io_rules(config).iter().any(|rules| !rules.is_empty()),
-        writes: |_, limits, version| {
-            let all = limits.disks.iter().flat_map(|limit| io::writes(*limit, version));
-            Ok(all.map(|(file, value)| FileWrite { file: file.to_owned(), value }).collect())
-        },
-        set: |_, dir, version, limits| limits.disks.iter().try_for_each(|limit| io::set_max(dir, version, *limit)),
-        overlay: EVERYWHERE,
-    },
-    LimitRule {
-        limit: Limit::IoWeight,
-        controller: "io",
-        keys: &["IOWeight", "Scavenger"],
-        wanted: |_, config| config.io_weight.is_some(),
-        writes: |_, limits, version| {
-            let all = limits.io_weight.into_iter().flat_map(|weight| io::weight_writes(weight, version));
-            Ok(all.map(|(file, value)| FileWrite { file: file.to_owned(), value }).collect())
-        },
-        set: |_, dir, version, limits| limits.io_weight.map_or(Ok(()), |weight| io::set_weight(dir, version, weight)),
-        // A step's siblings are the daemons' directories.
-        overlay: &[Level::User, Level::Job],
-    },
-    LimitRule {
-        limit: Limit::Ram,
-        controller: "memory",
-        keys: &["ConstrainRAMSpace", "AllowedRAMSpace", "MinRAMSpace", "MaxRAMPerUser", "MaxRAMPerTask"],
-        wanted: |_, config| {
-            config.constrain_ram_space
-                || config.max_ram_per_user.is_some()
-                || config.max_ram_per_task.is_some()
-                // cgroup2 throttles what the page cache writes only where memory is counted, too (cgroup-v2.rst, "Writeback").
-                || io_rules(config).iter().any(|rules| rules.limits_writes())
-        },
-        writes: |_, limits, version| {
-            let (file, _) = limits::memory_files(version);
-            Ok(limits.ram.map(|bytes| FileWrite::number(file, limits::whole_pages(bytes))).into_iter().collect())
-        },
-        set: |_, dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),
-        // On v1 Slurm has a directory for each user. Its daemons are below it, but where Slurm limits them itself they count
-        // for their steps already, and the kernel spares them (oom_score_adj).
-        overlay: &[Level::User, Level::Step, Level::Task],
-    },
-    LimitRule {
-        limit: Limit::Swap,
-        controller: "memory",
-        keys: &["ConstrainSwapSpace", "AllowedSwapSpace"],
-        wanted: |_, config| config.constrain_swap_space.limits(),
-        writes: |_, limits, version| {
-            let (_, file) = limits::memory_files(version);
-            let value = |limit: SwapLimit| match version {
-                Version::V2 => limits::whole_pages(limit.swap),
-                Version::V1 => limits::whole_pages(limit.ram.saturating_add(limit.swap)),
-            };
-            Ok(limits.swap.map(|limit| FileWrite::number(file, value(limit))).into_iter().collect())
-        },
-        set: |_, dir, version, limits| match limits.swap {
-            Some(swap) => set_swap(dir, version, swap),
-            None => Ok(()),
-        },
-        overlay: INSIDE,
-    },
-    LimitRule {
-        limit: Limit::MemoryHigh,
-        controller: "memory",
-        keys: &["MemoryHighPercent"],
-        wanted: |_, config| config.memory_high.is_some(),
-        writes: |_, limits, version| {
-            let file = limits::high_file(version);
-            Ok(limits.high.map(|bytes| FileWrite::number(file, limits::whole_pages(bytes))).into_iter().collect())
-        },
-        set: |_, dir, version, limits| limits.high.map_or(Ok(()), |bytes| limits::set_high(dir, version, bytes)),
-        overlay: INSIDE,
-    },
-    LimitRule {
-        limit: Limit::MemoryProtection,
-        controller: "memory",
-        keys: &["MemoryLowPercent", "MemoryMinPercent"],
-        wanted: |_, config| config.memory_low > Percent::ZERO || config.memory_min > Percent::ZERO,
-        writes: |_, limits, version| {
-            let protected = [("memory.low", limits.low), ("memory.min", limits.min)];
-            let writes: Vec<FileWrite> = protected
-                .into_iter()
-                .filter_map(|(file, bytes)| Some(FileWrite::number(file, limits::whole_pages(bytes?))))
-                .collect();
-            match version {
-                Version::V1 if !writes.is_empty() => Err(Error::new("cgroup v1 protects no memory from reclaim")
-                    .hint("set MemoryLowPercent=0 and MemoryMinPercent=0, or OnError=fail,memlow:warn")),
-                Version::V1 | Version::V2 => Ok(writes),
-            }
-        },
-        set: set_plainly,
-        overlay: INSIDE,
-    },
-    LimitRule {
-        limit: Limit::OomGroup,
-        controller: "memory",
-        keys: &["OOMKillStep"],
-        wanted: |_, config| config.oom_kill_step,
-        writes: |_, limits, version| match version {
-            _ if !limits.oom_group => Ok(Vec::new()),
-            Version::V2 => Ok(vec![FileWrite::number("memory.oom.group", 1)]),
-            Version::V1 => Err(Error::new("cgroup v1 kills single processes, never a whole step, for want of memory")
-                .hint("set OOMKillStep=no, or OnError=fail,oomgroup:warn")),
-        },
-        set: set_plainly,
-        overlay: INSIDE,
-    },
-    LimitRule {
-        limit: Limit::Cores,
-        controller: "cpuset",
-        keys: &["ConstrainCores"],
-        wanted: |_, config| config.constrain_cores,
-        writes: |_, limits, _| {
-            let write = |cpus: &CpuList| FileWrite { file: cpuset::CPUS.to_owned(), value: cpus.to_string() };
-            Ok(limits.cores.as_ref().map(write).into_iter().collect())
-        },
-        set: |_, dir, version, limits| match &limits.cores {
-            Some(cpus) => cpuset::set_cpus(dir, version, cpus),
-            None => Ok(()),
-        },
-        // The job's holds the step daemons, and Slurm writes it anew with each step.
-        overlay: &[Level::Step],
-    },
-    LimitRule {
-        limit: Limit::HugePages,
-        controller: "hugetlb",
-        keys: &["MaxHugePages", "MaxHugePagesPerUser", "MaxHugePagesPerTask"],
-        wanted: |_, config| {
-            let levels = [&config.max_huge_pages, &config.max_huge_pages_per_user, &config.max_huge_pages_per_task];
-            levels.iter().any(|pages| !pages.is_empty())
-        },
-        writes: |_, limits, version| {
-            let write = |write: huge_pages::HugePageWrite| FileWrite::number(&write.file, write.bytes);
-            Ok(limits.huge_pages.writes(version).into_iter().map(write).collect())
-        },
-        set: |_, dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),
-        // No daemon uses any.
-        overlay: EVERYWHERE,
-    },
-    LimitRule {
-        limit: Limit::Devices,
-        controller: devices::CONTROLLER,
-        keys: &["ConstrainDevices", "DeviceAllow", "GPUDevice"],
-        wanted: |_, config| config.constrain_devices,
-        writes: |_, limits, version| {
-            let rules = limits.devices.iter().flat_map(Devices::rules);
-            let write = |file: &str, value: String| FileWrite { file: file.to_owned(), value };
-            Ok(match version {
-                _ if limits.devices.is_none() => Vec::new(),
-                Version::V1 => [write("devices.deny", "a".to_owned())]
-                    .into_iter()
-                    .chain(rules.map(|rule| write("devices.allow", rule)))
-                    .collect(),
-                // In no file: attached to the directory.
-                Version::V2 => vec![write("BPF_CGROUP_DEVICE", rules.collect::<Vec<_>>().join(", "))],
-            })
-        },
-        set: |_, dir, version, limits| match &limits.devices {
-            Some(devices) => devices::constrain(dir, version, devices),
-            None => Ok(()),
-        },
-        overlay: &[Level::Step],
-    },
-];
 
 /// What the scheduler's own cpuset of a step is beside what ours would be.
 #[derive(Debug, PartialEq, Eq)]
@@ -366,43 +40,6 @@ pub fn compare_cores(step: &Dir, all: &Dir, version: Version, ours: &CpuList) ->
         Some(theirs) if theirs != cpuset::effective(all, version)? => Ok(Cores::Other(theirs)),
         _ => Ok(Cores::Unlimited),
     }
-}
-
-/// What may be saved of a quota for later: what the site and the user say, and never less than the slack that every quota has.
-fn burst_us(burst: Percent, quota: CpuQuota) -> u64 {
-    burst.of(quota.quota_us).max(quota.slack_us())
-}
-
-fn set_plainly(rule: &LimitRule, dir: &Dir, version: Version, limits: &Limits) -> Result<()> {
-    let set = |write: FileWrite| limits::set_text(dir, rule.controller, &write.file, &write.value);
-    rule.writes(limits, version)?.into_iter().try_for_each(set)
-}
-
-fn number_writes(limit: Limit, limits: &Limits, version: Version) -> Result<Vec<FileWrite>> {
-    let Some((number, value)) = Number::of(limit).zip(limits.numbers.get(limit)) else { return Ok(Vec::new()) };
-    let file = (number.file)(version).ok_or_else(|| {
-        Error::new(format!("this version of cgroup has no limit of {limit}"))
-            .hint(format!("take its keys out of jobfence.conf, or set OnError=fail,{}:warn", limit.word()))
-    })?;
-    Ok(vec![FileWrite::number(file, (number.in_kernel)(value))])
-}
-
-fn io_rules(config: &Config) -> [&IoRules; 3] {
-    [&config.io_max, &config.io_max_per_user, &config.io_max_per_task]
-}
-
-/// The controllers of these rules, in their order, but memory right behind CPU time.
-pub(super) fn controllers(which: impl Fn(&LimitRule) -> bool) -> Vec<&'static str> {
-    let mut all = Vec::new();
-    for rule in RULES.iter().filter(|rule| which(rule)) {
-        if all.contains(&rule.controller) {
-            continue;
-        }
-        let is_memory = rule.controller == "memory";
-        let at = if is_memory { usize::from(all.first() == Some(&"cpu")) } else { all.len() };
-        all.insert(at, rule.controller);
-    }
-    all
 }
 
 /// Whose the directories are.
@@ -572,18 +209,6 @@ fn others_live(dir: &Dir) -> bool {
     dir.list(true).is_ok_and(|names| names.iter().any(lives))
 }
 
-/// Limits swap, if this kernel counts it.
-fn set_swap(dir: &Dir, version: Version, swap: SwapLimit) -> Result<()> {
-    // By us a moment ago, or by the scheduler. v2 limits swap by itself.
-    let is_limited = version == Version::V2 || limits::memory_limit(dir, limits::memory_files(version).0)?.is_some();
-    if limits::set_swap(dir, version, swap, is_limited)? || !has_swap() {
-        return Ok(());
-    }
-    Err(Error::new("this host has swap, but its kernel does not count swap by cgroup, so none can be limited in")
-        .at(dir.path())
-        .hint("boot with swapaccount=1, or set ConstrainSwapSpace=no"))
-}
-
 /// Whether the scheduler limits this job's memory: in its own directory of a job it is the only one that does.
 pub fn limits_memory_itself(job: &Dir, version: Version) -> Result<bool> {
     limits::memory_limit(job, limits::memory_files(version).0).map(|limit| limit.is_some())
@@ -602,11 +227,6 @@ pub fn within_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
         high: limits.high.filter(|want| theirs(limits::high_file(version)).is_none_or(|theirs| theirs > *want)),
         ..limits.clone()
     }
-}
-
-/// The keys that a limit comes from.
-pub fn keys_of(limit: Limit) -> &'static [&'static str] {
-    RULES.iter().find(|rule| rule.limit == limit).map_or(&[], |rule| rule.keys)
 }
 
 /// How many of the scheduler's daemons may live in a job's directory: one for each step, whose name begins so.
@@ -696,13 +316,6 @@ pub fn none_of(plan: &Plan, controllers: impl Fn(&str) -> bool, error: &Error) -
     let planned = |rule: &&LimitRule| ALL.iter().any(|level| writes_any(rule, plan.of(*level)));
     let theirs = RULES.iter().filter(|rule| controllers(rule.controller)).filter(planned);
     theirs.map(|rule| (rule.limit, error.clone())).collect()
-}
-
-/// Whether any swap is in use: `/proc/swaps` has a line for each device, after its heading.
-fn has_swap() -> bool {
-    let swaps = Dir::open("/proc").and_then(|proc| proc.read("swaps"));
-    // A file that cannot be read says nothing good: assume that there is swap to limit.
-    swaps.map_or(true, |text| text.lines().count() > 1)
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use std::time::Instant;
 use nix::errno::Errno;
 
 use super::fenced::{Around, Claim, Fence, OwnPath, Tree, WantedLimits};
-use super::limiting;
 use super::names::IDLE;
 use super::overlay::{self, Overlay};
 use super::own::{self, Own, open_existing};
+use super::rules;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::io;
 use crate::cgroup::kernel::LoadedScheduler;
@@ -339,10 +339,10 @@ pub(crate) fn lowers_io(host: &Host, config: &Config) -> bool {
 
 /// Those of these names that limits can need.
 pub(super) fn controllers_named(names: &[String]) -> Vec<&'static str> {
-    limiting::controllers(|rule| names.iter().any(|name| name == rule.controller))
+    rules::controllers(|rule| names.iter().any(|name| name == rule.controller))
 }
 
 /// The controllers whose files the configured limits are written to.
 pub fn controllers(config: &Config) -> Vec<&'static str> {
-    limiting::controllers(|rule| (rule.wanted)(rule.limit, config))
+    rules::controllers(|rule| (rule.wanted)(rule.limit, config))
 }

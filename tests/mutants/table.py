@@ -19,6 +19,7 @@ class Break(NamedTuple):
 EXPLAINED = "host host what_is_explained_is_what_is_written"
 NOTHING = "set: |_, _, _, _| Ok(()),"
 LIMITING = "src/fence/limiting.rs"
+RULES = "src/fence/rules.rs"
 POLICY = "src/policy.rs"
 UNITS = "src/config/units.rs"
 SECTIONS = "src/config/sections.rs"
@@ -30,55 +31,55 @@ REFUSE = "src/launch/refuse.rs"
 BREAKS = (
     # A limit that is not written.
     Break(
-        "quota_not_written", LIMITING,
+        "quota_not_written", RULES,
         "set: |_, dir, version, limits| limits.cpu.map_or(Ok(()), |quota| limits::set_cpu_quota(dir, version, quota)),",
         NOTHING,
         EXPLAINED,
     ),
     Break(
-        "memory_not_written", LIMITING,
+        "memory_not_written", RULES,
         "set: |_, dir, version, limits| limits.ram.map_or(Ok(()), |bytes| limits::set_ram(dir, version, bytes)),",
         NOTHING,
         EXPLAINED,
     ),
     Break(
-        "high_not_written", LIMITING,
+        "high_not_written", RULES,
         "set: |_, dir, version, limits| limits.high.map_or(Ok(()), |bytes| limits::set_high(dir, version, bytes)),",
         NOTHING,
         EXPLAINED,
     ),
     Break(
-        "processes_not_written", LIMITING,
+        "processes_not_written", RULES,
         "writes: number_writes,\n            set: set_plainly,",
         f"writes: number_writes,\n            {NOTHING}",
         "host host no_more_processes_than_the_site_allows",
     ),
     Break(
-        "disk_rate_not_written", LIMITING,
+        "disk_rate_not_written", RULES,
         "set: |_, dir, version, limits| limits.disks.iter().try_for_each(|limit| io::set_max(dir, version, *limit)),",
         NOTHING,
         "slurm io_limits",
     ),
     Break(
-        "io_weight_not_written", LIMITING,
+        "io_weight_not_written", RULES,
         "set: |_, dir, version, limits| limits.io_weight.map_or(Ok(()), |weight| io::set_weight(dir, version, weight)),",
         NOTHING,
         "host host a_job_has_a_weight_of_io_where_the_kernel_has_any",
     ),
     Break(
-        "huge_pages_not_written", LIMITING,
+        "huge_pages_not_written", RULES,
         "set: |_, dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),",
         NOTHING,
         "host host huge_pages_are_limited_where_they_are_touched_and_where_they_are_reserved",
     ),
     Break(
-        "weight_not_written", LIMITING,
+        "weight_not_written", RULES,
         "limits::set_number(dir, \"cpu\", limits::weight_file(version), value)",
         "Ok(drop(value))",
         EXPLAINED,
     ),
     Break(
-        "burst_not_written", LIMITING,
+        "burst_not_written", RULES,
         "Some(quota) => limits::set_cpu_burst(dir, version, burst_us(burst, quota)),",
         "Some(quota) => Ok(drop(burst_us(burst, quota))),",
         EXPLAINED,
@@ -121,7 +122,7 @@ BREAKS = (
         "unit policy::",
     ),
     Break(
-        "swap_of_v1_without_memory", LIMITING,
+        "swap_of_v1_without_memory", RULES,
         "Version::V1 => limits::whole_pages(limit.ram.saturating_add(limit.swap)),",
         "Version::V1 => limits::whole_pages(limit.swap),",
         EXPLAINED,

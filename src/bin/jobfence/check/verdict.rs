@@ -5,7 +5,7 @@ use std::path::Path;
 
 use jobfence::config::{Candidate, Limit, Mode, OnError};
 use jobfence::error::Error;
-use jobfence::fence::limiting;
+use jobfence::fence::rules;
 use jobfence::host::Host;
 
 use super::line::PluginArguments;
@@ -41,7 +41,7 @@ impl Fault<'_> {
 
     pub fn line(&self, given: &PluginArguments) -> String {
         let (what, keys): (_, &[&str]) = match self.cause {
-            Cause::Limit(limit) => (limit.to_string(), limiting::keys_of(limit)),
+            Cause::Limit(limit) => (limit.to_string(), rules::keys_of(limit)),
             Cause::RunDir => ("records".to_owned(), &["RunDir"]),
             Cause::Step => ("trial".to_owned(), &[]),
         };
