@@ -5,3 +5,5 @@ pub mod adopt;
 pub mod life;
 pub mod pam;
 pub mod run;
+pub mod seen;
+pub mod user;
