@@ -106,6 +106,13 @@ pub struct OpenRequest {
     pub holder: HeldBy,
 }
 
+impl OpenRequest {
+    /// The fence that is to be, and no other.
+    fn which(&self) -> Which {
+        Which { job: self.job.clone(), step: Some(self.step.clone()), run: Some(self.run) }
+    }
+}
+
 /// Which fences a command is about.
 #[derive(Debug, Clone)]
 pub struct Which {
@@ -162,11 +169,21 @@ impl CoreMap for NoCores {
 
 /// Makes a fence, limits it, and leaves it to its holder. Returns where it is.
 pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Seen> {
+    make(loaded, request, |_| Ok(()))
+}
+
+/// The same, if `check` has nothing against it.
+fn make(
+    loaded: Result<Loaded, LoadError>,
+    request: &OpenRequest,
+    check: impl FnOnce(&Config) -> Result<()>,
+) -> Answer<Seen> {
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
     let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &request.granted.facts)?, Host::read(&loaded.config)?));
     launch::answer(loaded, resolve, |resolved, host| {
-        let holder = request.holder.find(&host, ALL, (&request.job, request.run))?;
         let config = &resolved.config;
+        check(config)?;
+        let holder = request.holder.find(&host, ALL, (&request.job, request.run))?;
         let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
         match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
             Ok(reaped) => reaped.log(),
@@ -178,6 +195,32 @@ pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<
         let record = fence.shared_record().ok_or_else(|| Error::new("the fence has no record"))?.clone();
         Ok(see(&fence, &record))
     })
+}
+
+/// As [`open`], for a caller that may come twice: the fence that this run of the step has already is limited to what is granted now. It is
+/// refused to another user and to another holder.
+pub fn open_again(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Seen> {
+    let is_nobody_elses = |config: &Config| match uid_of(config, &request.which())?.filter(|uid| *uid != request.uid) {
+        None => Ok(()),
+        Some(uid) => Err(Error::new("this run of the step has a fence already, of another user:")
+            .value(format!("uid {uid}, not {}", request.uid))
+            .hint("close it first")),
+    };
+    let answer = make(loaded.clone(), request, is_nobody_elses);
+    let has_failed = matches!(answer, Answer::Refused(_) | Answer::Unfenced { .. });
+    if !has_failed || !loaded.as_ref().is_ok_and(|loaded| has_opened(&loaded.config, request).unwrap_or(false)) {
+        return answer;
+    }
+    limit(loaded, &request.which(), &request.granted)
+}
+
+/// Whether what is asked for is there, and its opening has come to its end.
+fn has_opened(config: &Config, request: &OpenRequest) -> Result<bool> {
+    let found = records(config, &request.which())?;
+    let [record] = found.as_slice() else { return Ok(false) };
+    let Some(shared) = record.shared.as_deref().filter(|shared| shared.plan.is_some()) else { return Ok(false) };
+    let holder = request.holder.find(&Host::read(config)?, ALL, (&request.job, request.run))?;
+    Ok(record.uid() == Some(request.uid) && shared.holder == holder)
 }
 
 fn plan(resolved: &crate::config::Resolved, granted: &Granted) -> (policy::Plan, Vec<crate::fence::LimitError>) {
@@ -271,6 +314,11 @@ pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
         if is_frozen { fence.freeze(deadline) } else { fence.thaw(deadline) }
     };
     found.iter().map(one).fold(Ok(()), Result::and)
+}
+
+/// Whether there is any of these fences.
+pub fn exist(config: &Config, which: &Which) -> Result<bool> {
+    Ok(!records(config, which)?.is_empty())
 }
 
 /// Whose job it is that has these fences.
