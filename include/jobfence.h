@@ -150,7 +150,8 @@ void jobfence_free(char *text);
  * nor jump out. What the library would say while the function itself calls it is not said. NULL:
  * nothing is said any more, which is also so at first. Another thread may still be in the earlier
  * function: so data must stay valid until the calls that had begun before have ended.
- * JOBFENCE_REFUSED: the library says its lines elsewhere, since Slurm or PAM has loaded it here.
+ * JOBFENCE_REFUSED: the library says its lines elsewhere, since this process is Slurm's or has opened
+ * a session of PAM's with it.
  * Time: at once. */
 int jobfence_set_log(void (*function)(int level, const char *line, void *data), void *data);
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::ptr;
 
-use jobfence::door::c_abi::{self, CFence, CGrant, CReaped, LogLevel, ReturnCode};
+use jobfence::door::c_abi::{self, AbiCode, CFence, CGrant, CReaped, LogLevel};
 
 mod common;
 
@@ -125,18 +125,18 @@ fn layouts() -> [Layout; 3] {
 
 /// The numbers of the header, as the library has them.
 fn numbers() -> Vec<(&'static str, i64)> {
-    let code = |code: ReturnCode| i64::from(code as i32);
+    let code = |code: AbiCode| i64::from(code as i32);
     let level = |level: LogLevel| i64::from(level as i32);
     vec![
         ("JOBFENCE_ABI_VERSION", c_abi::jobfence_abi_version().into()),
-        ("JOBFENCE_OK", code(ReturnCode::Ok)),
-        ("JOBFENCE_OFF", code(ReturnCode::Off)),
-        ("JOBFENCE_UNFENCED", code(ReturnCode::Unfenced)),
-        ("JOBFENCE_USAGE", code(ReturnCode::Usage)),
-        ("JOBFENCE_REFUSED", code(ReturnCode::Refused)),
-        ("JOBFENCE_NO_FENCE", code(ReturnCode::NoFence)),
-        ("JOBFENCE_SYSTEM", code(ReturnCode::System)),
-        ("JOBFENCE_INTERNAL", code(ReturnCode::Internal)),
+        ("JOBFENCE_OK", code(AbiCode::Ok)),
+        ("JOBFENCE_OFF", code(AbiCode::Off)),
+        ("JOBFENCE_UNFENCED", code(AbiCode::Unfenced)),
+        ("JOBFENCE_USAGE", code(AbiCode::Usage)),
+        ("JOBFENCE_REFUSED", code(AbiCode::Refused)),
+        ("JOBFENCE_NO_FENCE", code(AbiCode::NoFence)),
+        ("JOBFENCE_SYSTEM", code(AbiCode::System)),
+        ("JOBFENCE_INTERNAL", code(AbiCode::Internal)),
         ("JOBFENCE_LOG_ERROR", level(LogLevel::Error)),
         ("JOBFENCE_LOG_WARNING", level(LogLevel::Warning)),
         ("JOBFENCE_LOG_INFO", level(LogLevel::Info)),
@@ -404,7 +404,7 @@ fn a_program_and_the_commands_share_a_life_and_say_the_same() {
     site.jobfence(&[&["close"], job.as_slice()].concat());
     // SAFETY: as above.
     let used = unsafe { c_abi::jobfence_usage(config.as_ptr(), &fence, ptr::null_mut(), ptr::null_mut()) };
-    assert_eq!(used, ReturnCode::NoFence as c_int);
+    assert_eq!(used, AbiCode::NoFence as c_int);
 }
 
 #[test]
@@ -424,9 +424,9 @@ fn a_job_that_goes_on_without_a_fence_has_a_number_of_its_own() {
         let attached = unsafe { c_abi::jobfence_attach(config.as_ptr(), &fence, 2_147_483_646, c_abi::NO_TASK, 0) };
         (opened, attached)
     };
-    let no_fence = ReturnCode::NoFence as c_int;
-    assert_eq!(open(""), (ReturnCode::Refused as c_int, no_fence));
-    assert_eq!(open("OnError=warn"), (ReturnCode::Unfenced as c_int, no_fence));
-    assert_eq!(open("Mode=off"), (ReturnCode::Off as c_int, ReturnCode::Off as c_int));
+    let no_fence = AbiCode::NoFence as c_int;
+    assert_eq!(open(""), (AbiCode::Refused as c_int, no_fence));
+    assert_eq!(open("OnError=warn"), (AbiCode::Unfenced as c_int, no_fence));
+    assert_eq!(open("Mode=off"), (AbiCode::Off as c_int, AbiCode::Off as c_int));
     assert!(last_error().contains("Mode=off"), "{}", last_error());
 }

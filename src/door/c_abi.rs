@@ -38,7 +38,7 @@ pub const ANY_USER: u32 = 1;
 /// What a function returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
-pub enum ReturnCode {
+pub enum AbiCode {
     /// `JOBFENCE_OK`.
     Ok = 0,
     /// `JOBFENCE_OFF`.
@@ -140,23 +140,23 @@ const LEAST_MEMORY: u64 = 1 << 20;
 const MOST_PATIENCE: u32 = 60_000;
 
 /// Why a call has not done what it is for.
-struct NotDone(ReturnCode, String);
+struct NotDone(AbiCode, String);
 
 type Done<T = ()> = Result<T, NotDone>;
 
 impl From<Error> for NotDone {
     fn from(error: Error) -> Self {
-        Self(ReturnCode::System, error.to_string())
+        Self(AbiCode::System, error.to_string())
     }
 }
 
 /// A mistake of the program that calls.
 fn usage(text: impl Into<String>) -> NotDone {
-    NotDone(ReturnCode::Usage, text.into())
+    NotDone(AbiCode::Usage, text.into())
 }
 
 fn refused(text: impl Into<String>) -> NotDone {
-    NotDone(ReturnCode::Refused, text.into())
+    NotDone(AbiCode::Refused, text.into())
 }
 
 /// The longest text of an error, with its zero byte.
@@ -182,9 +182,9 @@ fn remember(text: &str) {
 /// Does what a function is for, and says how that ended.
 fn call(name: &'static str, body: impl FnOnce() -> Done) -> c_int {
     let (code, text) = match guard(name, body) {
-        Some(Ok(())) => (ReturnCode::Ok, String::new()),
+        Some(Ok(())) => (AbiCode::Ok, String::new()),
         Some(Err(NotDone(code, text))) => (code, text),
-        None => (ReturnCode::Internal, format!("{name} did not finish, by a mistake in jobfence; please report it")),
+        None => (AbiCode::Internal, format!("{name} did not finish, by a mistake in jobfence; please report it")),
     };
     remember(&text);
     code as c_int
@@ -352,9 +352,9 @@ fn usable(loaded: &Result<Loaded, LoadError>) -> Done<&Loaded> {
 fn answered<T>(answer: Answer<T>) -> Done<T> {
     match answer {
         Answer::Fenced(value) => Ok(value),
-        Answer::Off => Err(NotDone(ReturnCode::Off, "Mode=off: nothing is fenced".to_owned())),
+        Answer::Off => Err(NotDone(AbiCode::Off, "Mode=off: nothing is fenced".to_owned())),
         Answer::Unfenced { by, why, .. } => {
-            Err(NotDone(ReturnCode::Unfenced, format!("the job goes on without a fence ({by}): {why}")))
+            Err(NotDone(AbiCode::Unfenced, format!("the job goes on without a fence ({by}): {why}")))
         }
         Answer::Refused(why) => Err(refused(why.to_string())),
     }
@@ -364,8 +364,8 @@ fn answered<T>(answer: Answer<T>) -> Done<T> {
 fn or_no_fence<T>(done: Done<T>, loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<T> {
     done.map_err(|NotDone(code, text)| {
         let is_missing = |loaded: &Loaded| life::exist(&loaded.config, which) == Ok(false);
-        let is_failure = code != ReturnCode::Off && loaded.as_ref().is_ok_and(is_missing);
-        NotDone(if is_failure { ReturnCode::NoFence } else { code }, text)
+        let is_failure = code != AbiCode::Off && loaded.as_ref().is_ok_and(is_missing);
+        NotDone(if is_failure { AbiCode::NoFence } else { code }, text)
     })
 }
 
@@ -427,7 +427,7 @@ pub unsafe extern "C" fn jobfence_set_log(function: Option<LogFunction>, data: *
             IS_OURS.store(true, Ordering::Release);
         }
         if !IS_OURS.load(Ordering::Acquire) {
-            return Err(refused("the log of this library is that of Slurm or of PAM, which has loaded it"));
+            return Err(refused("the log of this library is that of the program that has loaded it before"));
         }
         log::set_max_level(if function.is_some() { LevelFilter::Debug } else { LevelFilter::Off });
         if let Ok(mut callers) = CALLERS.lock() {
@@ -538,7 +538,7 @@ pub unsafe extern "C" fn jobfence_usage(
         let which = unsafe { which(fence) }?;
         let all = life::usage(&usable(&loaded)?.config, &which)?;
         if all.is_empty() {
-            return Err(NotDone(ReturnCode::NoFence, format!("there is no fence of job {}", which.job)));
+            return Err(NotDone(AbiCode::NoFence, format!("there is no fence of job {}", which.job)));
         }
         // SAFETY: as this function's own contract.
         unsafe {
@@ -613,7 +613,7 @@ pub unsafe extern "C" fn jobfence_close(
             give(text, || lines.chain(unseen).collect::<Vec<_>>().join("\n"));
             give(json, || seen::json(&closed));
         }
-        if failures.is_empty() { Ok(()) } else { Err(NotDone(ReturnCode::System, failures.join("\n"))) }
+        if failures.is_empty() { Ok(()) } else { Err(NotDone(AbiCode::System, failures.join("\n"))) }
     };
     // SAFETY: as this function's own contract.
     unsafe {
@@ -648,7 +648,7 @@ pub unsafe extern "C" fn jobfence_reap(config: *const c_char, patience_ms: u32, 
             unsafe { bytes.copy_to_nonoverlapping(reaped.cast::<u8>(), size.min(size_of::<CReaped>())) };
         }
         let failures: Vec<String> = no_cgroups.iter().map(ToString::to_string).chain(done.failed).collect();
-        if failures.is_empty() { Ok(()) } else { Err(NotDone(ReturnCode::System, failures.join("\n"))) }
+        if failures.is_empty() { Ok(()) } else { Err(NotDone(AbiCode::System, failures.join("\n"))) }
     };
     // SAFETY: as this function's own contract.
     unsafe { call_with("jobfence_reap", config, body) }
@@ -709,7 +709,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_a_number_and_a_sentence() {
-        assert_eq!(call("test", || panic!("on purpose")), ReturnCode::Internal as c_int);
+        assert_eq!(call("test", || panic!("on purpose")), AbiCode::Internal as c_int);
         assert!(last().contains("test did not finish"), "{}", last());
         assert_eq!(call("test", || Ok(())), 0);
         assert_eq!(last(), "");
