@@ -69,6 +69,13 @@ fn the_header_is_c99_and_cpp() {
         .unwrap();
         let output = compile(compiler, options, &file, None);
         assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
+        if suffix == "cc" {
+            // An error where the header has declared it as a function of C++'s, whose symbol has another name.
+            let text = "#include \"jobfence.h\"\nextern \"C\" uint32_t jobfence_abi_version(void);\n";
+            fs::write(&file, text).unwrap();
+            let output = compile(compiler, options, &file, None);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
         fs::write(&file, "#include \"jobfence.h\"\nint (*f)(void) = jobfence_open;\n").unwrap();
         assert!(!compile(compiler, options, &file, None).status.success(), "{compiler} finds nothing wrong");
     }
