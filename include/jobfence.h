@@ -6,8 +6,8 @@
  *
  * Who may call.  Only root. Each other process gets JOBFENCE_REFUSED.
  *
- * Threads.  Each function may be called from any thread at any time. The library starts no thread,
- * and leaves no descriptor open. It starts no program, with one exception: see jobfence_open.
+ * Threads.  Each function may be called from any thread at any time. The library starts no thread and
+ * no program, and leaves no descriptor open.
  *
  * Output.  Nothing is written to stdout or stderr. What goes wrong is said by jobfence_last_error.
  * What an administrator should know is said to the function that jobfence_set_log was given.
@@ -162,16 +162,16 @@ int jobfence_set_log(void (*function)(int level, const char *line, void *data), 
  *          a fence needs the same file.
  * uid      The job's user.
  * holder   How long the fence lives, if nothing closes it: "pid:NUMBER" (while this process lives),
- *          "unit:NAME" (while this start of a unit of systemd's is active), "scheduler:NAME" (while
- *          this scheduler says that the job runs; only for those that jobfence can ask), or "manual"
- *          (until it is closed, or the node boots). NULL: "manual". For "unit:NAME" this function
- *          starts the program systemctl once, for at most 5 seconds.
+ *          "scheduler:NAME" (while this scheduler says that the job runs; only for those that
+ *          jobfence can ask), or "manual" (until it is closed, or the node boots). NULL: "manual".
+ *          "unit:NAME" is JOBFENCE_REFUSED: for it a program would be started. 'jobfence open'
+ *          makes such a fence, and the other functions go on with it.
  * grant    NULL: nothing is known, and what the configuration says is the limit.
  * path     Is set to the directory of the fence, below the root of each hierarchy.
  *
  * JOBFENCE_REFUSED, too, if the fence that is there has another user or another holder, or is not
  * whole since its opening was interrupted: then close it, and open it again.
- * Time: at most 20 seconds and CleanupTimeout of jobfence.conf(5), usually a few milliseconds. */
+ * Time: at most 15 seconds and CleanupTimeout of jobfence.conf(5), usually a few milliseconds. */
 int jobfence_open(const char *config, const struct jobfence_fence *fence, uint32_t uid, const char *holder,
                   const struct jobfence_grant *grant, char **path);
 

@@ -460,7 +460,8 @@ pub unsafe extern "C" fn jobfence_open(
         // SAFETY: as this function's own contract.
         let granted = unsafe { granted(grant, Some(uid), &loaded) }?;
         let step = which.step.map_or_else(|| Id::new("0"), Ok)?;
-        let request = OpenRequest { uid, job: which.job, step, run: which.run.unwrap_or(1), granted, holder };
+        let request =
+            OpenRequest { uid, job: which.job, step, run: which.run.unwrap_or(1), granted, holder, ask_unit: None };
         let seen = answered(life::open_again(loaded, &request))?;
         // SAFETY: as this function's own contract.
         unsafe { give(path, || seen.path.unwrap_or_default()) };

@@ -58,7 +58,13 @@ impl FromStr for HeldBy {
 
 impl HeldBy {
     /// The holder, where it can hold this run of the job.
-    fn find(&self, host: &Host, schedulers: Schedulers, (job, run): (&Id, u32)) -> Result<Holder> {
+    fn find(
+        &self,
+        host: &Host,
+        schedulers: Schedulers,
+        ask_unit: Option<AskInvocation>,
+        (job, run): (&Id, u32),
+    ) -> Result<Holder> {
         match self {
             // One that does not answer now would keep the fence for ever, and one that says no would lose it at once.
             Self::Scheduler(name) => match schedulers.iter().find(|scheduler| scheduler.name() == name) {
@@ -67,7 +73,12 @@ impl HeldBy {
                 None => Err(Error::new("no scheduler that holds fences has this name:").value(name)),
             },
             Self::Manual => Ok(Holder::Manual),
-            Self::Unit(name) => Holder::unit(name, &janitor::invocation_of(name)?),
+            Self::Unit(name) => match ask_unit {
+                Some(ask) => Holder::unit(name, &ask(name)?),
+                None => Err(Error::new("no program is started here to ask systemd about this unit:")
+                    .value(name)
+                    .hint("let 'jobfence open' make the fence, or name a process, as pid:N")),
+            },
             Self::Process(pid) => Ok(Holder::Process(
                 Owner::of(&host.proc, *pid)?
                     .ok_or_else(|| Error::new("there is no such process to hold the fence:").value(pid))?,
@@ -104,7 +115,12 @@ pub struct OpenRequest {
     pub granted: Granted,
     /// Who holds it.
     pub holder: HeldBy,
+    /// Has systemd name the start of a unit, with a program. `None` in a host program, where no program is started: a unit cannot hold it.
+    pub ask_unit: Option<AskInvocation>,
 }
+
+/// Asks which start of this unit is active now.
+pub type AskInvocation = fn(&str) -> Result<String>;
 
 impl OpenRequest {
     /// The fence that is to be, and no other.
@@ -183,7 +199,7 @@ fn make(
     launch::answer(loaded, resolve, |resolved, host| {
         let config = &resolved.config;
         check(config)?;
-        let holder = request.holder.find(&host, ALL, (&request.job, request.run))?;
+        let holder = request.holder.find(&host, ALL, request.ask_unit, (&request.job, request.run))?;
         let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
         match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
             Ok(reaped) => reaped.log(),
@@ -219,7 +235,7 @@ fn has_opened(config: &Config, request: &OpenRequest) -> Result<bool> {
     let found = records(config, &request.which())?;
     let [record] = found.as_slice() else { return Ok(false) };
     let Some(shared) = record.shared.as_deref().filter(|shared| shared.plan.is_some()) else { return Ok(false) };
-    let holder = request.holder.find(&Host::read(config)?, ALL, (&request.job, request.run))?;
+    let holder = request.holder.find(&Host::read(config)?, ALL, request.ask_unit, (&request.job, request.run))?;
     Ok(record.uid() == Some(request.uid) && shared.holder == holder)
 }
 
@@ -442,7 +458,7 @@ mod tests {
         let host = Host::read_what_there_is(&Config::default()).unwrap().0;
         let find = |name: &str, job: &str, run| {
             let held_by: HeldBy = name.parse().unwrap();
-            held_by.find(&host, &[&StandIn], (&Id::new(job).unwrap(), run)).map_err(|error| error.to_string())
+            held_by.find(&host, &[&StandIn], None, (&Id::new(job).unwrap(), run)).map_err(|error| error.to_string())
         };
         assert_eq!(find("scheduler:StandIn", "7", 2), Ok(Holder::scheduler("StandIn").unwrap()));
         for (job, run) in [("7", 1), ("8", 2)] {

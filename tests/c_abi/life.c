@@ -168,6 +168,7 @@ static void wrong_calls(const struct work *work)
     RETURNS(JOBFENCE_REFUSED, "/no/such/file", usage("/no/such/file", &fence, NULL, NULL));
     RETURNS(JOBFENCE_USAGE, "holder: expected pid:NUMBER", open_fence(config, &fence, USER, "nobody", NULL, NULL));
     RETURNS(JOBFENCE_REFUSED, "no such process to hold", open_fence(config, &fence, USER, "pid:2147483646", NULL, NULL));
+    RETURNS(JOBFENCE_REFUSED, "no program is started", open_fence(config, &fence, USER, "unit:a.service", NULL, NULL));
     RETURNS(JOBFENCE_USAGE, "uid must be", open_fence(config, &fence, (uint32_t)-1, NULL, NULL, NULL));
     grant.cpus = 65536001;
     RETURNS(JOBFENCE_USAGE, "cpus must be", open_fence(config, &fence, USER, NULL, &grant, NULL));

@@ -7,6 +7,7 @@ use clap::Args;
 use jobfence::door::life::{self, Granted, HeldBy, HowClosed, OpenRequest, Seen, Which};
 use jobfence::door::{seen, user};
 use jobfence::facts::{Fact, Facts};
+use jobfence::janitor;
 use jobfence::job::{Cpus, Id};
 use jobfence::launch::Answer;
 use jobfence::requests::{Requests, UserRequests};
@@ -136,6 +137,7 @@ pub fn open(options: &OpenOptions) -> Result<ExitCode, Failure> {
         run: options.run,
         granted,
         holder: options.holder.clone(),
+        ask_unit: Some(janitor::invocation_of),
     };
     answered(life::open(loaded, &request), |seen| println!("{}", seen.path.unwrap_or_default()))
 }
