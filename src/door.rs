@@ -2,6 +2,9 @@
 //! The doors that belong to no scheduler: each reads what its caller says of a step, and hands it to the fence.
 
 pub mod adopt;
+pub mod c_abi;
 pub mod life;
 pub mod pam;
 pub mod run;
+pub mod seen;
+pub mod user;

@@ -16,10 +16,22 @@ fn output(program: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn exports_what_slurm_and_pam_ask_for_and_nothing_else() {
+fn exports_what_slurm_pam_and_the_header_ask_for_and_nothing_else() {
     let symbols = output("nm", &["-D", "--defined-only", shared_object().to_str().unwrap()]);
     let exported: BTreeSet<&str> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
     let expected = [
+        "jobfence_abi_version",
+        "jobfence_attach",
+        "jobfence_close",
+        "jobfence_free",
+        "jobfence_freeze",
+        "jobfence_last_error",
+        "jobfence_limit",
+        "jobfence_open",
+        "jobfence_reap",
+        "jobfence_set_log",
+        "jobfence_thaw",
+        "jobfence_usage",
         "pam_sm_close_session",
         "pam_sm_open_session",
         "plugin_name",

@@ -58,7 +58,13 @@ impl FromStr for HeldBy {
 
 impl HeldBy {
     /// The holder, where it can hold this run of the job.
-    fn find(&self, host: &Host, schedulers: Schedulers, (job, run): (&Id, u32)) -> Result<Holder> {
+    fn find(
+        &self,
+        host: &Host,
+        schedulers: Schedulers,
+        ask_unit: Option<AskInvocation>,
+        (job, run): (&Id, u32),
+    ) -> Result<Holder> {
         match self {
             // One that does not answer now would keep the fence for ever, and one that says no would lose it at once.
             Self::Scheduler(name) => {
@@ -70,7 +76,12 @@ impl HeldBy {
                 Err(Error::new(format!("{name} {why}, and cannot hold a fence of job {job}")))
             }
             Self::Manual => Ok(Holder::Manual),
-            Self::Unit(name) => Holder::unit(name, &janitor::invocation_of(name)?),
+            Self::Unit(name) => match ask_unit {
+                Some(ask) => Holder::unit(name, &ask(name)?),
+                None => Err(Error::new("no program is started here to ask systemd about this unit:")
+                    .value(name)
+                    .hint("let 'jobfence open' make the fence, or name a process, as pid:N")),
+            },
             Self::Process(pid) => Ok(Holder::Process(
                 Owner::of(&host.proc, *pid)?
                     .ok_or_else(|| Error::new("there is no such process to hold the fence:").value(pid))?,
@@ -107,6 +118,18 @@ pub struct OpenRequest {
     pub granted: Granted,
     /// Who holds it.
     pub holder: HeldBy,
+    /// Has systemd name the start of a unit, with a program. `None` in a host program, where no program is started: a unit cannot hold it.
+    pub ask_unit: Option<AskInvocation>,
+}
+
+/// Asks which start of this unit is active now.
+pub type AskInvocation = fn(&str) -> Result<String>;
+
+impl OpenRequest {
+    /// The fence that is to be, and no other.
+    fn which(&self) -> Which {
+        Which { job: self.job.clone(), step: Some(self.step.clone()), run: Some(self.run) }
+    }
 }
 
 /// Which fences a command is about.
@@ -165,11 +188,21 @@ impl CoreMap for NoCores {
 
 /// Makes a fence, limits it, and leaves it to its holder. Returns where it is.
 pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Seen> {
+    make(loaded, request, |_| Ok(()))
+}
+
+/// The same, if `check` has nothing against it.
+fn make(
+    loaded: Result<Loaded, LoadError>,
+    request: &OpenRequest,
+    check: impl FnOnce(&Config) -> Result<()>,
+) -> Answer<Seen> {
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
     let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &request.granted.facts)?, Host::read(&loaded.config)?));
     launch::answer(loaded, resolve, |resolved, host| {
-        let holder = request.holder.find(&host, ALL, (&request.job, request.run))?;
         let config = &resolved.config;
+        check(config)?;
+        let holder = request.holder.find(&host, ALL, request.ask_unit, (&request.job, request.run))?;
         let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
         match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
             Ok(reaped) => reaped.log(),
@@ -181,6 +214,32 @@ pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<
         let record = fence.shared_record().ok_or_else(|| Error::new("the fence has no record"))?.clone();
         Ok(see(&fence, &record))
     })
+}
+
+/// As [`open`], for a caller that may come twice: the fence that this run of the step has already is limited to what is granted now. It is
+/// refused to another user and to another holder.
+pub fn open_again(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Seen> {
+    let is_nobody_elses = |config: &Config| match uid_of(config, &request.which())?.filter(|uid| *uid != request.uid) {
+        None => Ok(()),
+        Some(uid) => Err(Error::new("this run of the step has a fence already, of another user:")
+            .value(format!("uid {uid}, not {}", request.uid))
+            .hint("close it first")),
+    };
+    let answer = make(loaded.clone(), request, is_nobody_elses);
+    let has_failed = matches!(answer, Answer::Refused(_) | Answer::Unfenced { .. });
+    if !has_failed || !loaded.as_ref().is_ok_and(|loaded| has_opened(&loaded.config, request).unwrap_or(false)) {
+        return answer;
+    }
+    limit(loaded, &request.which(), &request.granted)
+}
+
+/// Whether what is asked for is there, and its opening has come to its end.
+fn has_opened(config: &Config, request: &OpenRequest) -> Result<bool> {
+    let found = records(config, &request.which())?;
+    let [record] = found.as_slice() else { return Ok(false) };
+    let Some(shared) = record.shared.as_deref().filter(|shared| shared.plan.is_some()) else { return Ok(false) };
+    let holder = request.holder.find(&Host::read(config)?, ALL, request.ask_unit, (&request.job, request.run))?;
+    Ok(record.uid() == Some(request.uid) && shared.holder == holder)
 }
 
 fn plan(resolved: &crate::config::Resolved, granted: &Granted) -> (policy::Plan, Vec<crate::fence::LimitError>) {
@@ -274,6 +333,11 @@ pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
         if is_frozen { fence.freeze(deadline) } else { fence.thaw(deadline) }
     };
     found.iter().map(one).fold(Ok(()), Result::and)
+}
+
+/// Whether there is any of these fences.
+pub fn exist(config: &Config, which: &Which) -> Result<bool> {
+    Ok(!records(config, which)?.is_empty())
 }
 
 /// Whose job it is that has these fences.
@@ -400,7 +464,7 @@ mod tests {
         let host = Host::read_what_there_is(&Config::default()).unwrap().0;
         let find = |name: &str, job: &str, run| {
             let held_by: HeldBy = name.parse().unwrap();
-            held_by.find(&host, &[&StandIn], (&Id::new(job).unwrap(), run)).map_err(|error| error.to_string())
+            held_by.find(&host, &[&StandIn], None, (&Id::new(job).unwrap(), run)).map_err(|error| error.to_string())
         };
         assert_eq!(find("scheduler:StandIn", "7", 2), Ok(Holder::scheduler("StandIn").unwrap()));
         for (job, run) in [("7", 1), ("8", 2)] {

@@ -27,6 +27,8 @@ STRICTNESS = "src/config/strictness.rs"
 JOB = "src/record/job.rs"
 FILES = "src/record/files.rs"
 REFUSE = "src/launch/refuse.rs"
+C_ABI = "src/door/c_abi.rs"
+C_LIFE = "host c_abi a_program_in_c_lives"
 
 BREAKS = (
     # A limit that is not written.
@@ -403,5 +405,36 @@ BREAKS = (
         "let quota_us = cpus.thousandths().saturating_mul(period_us) / 1000;\n    if quota_us < MIN_QUOTA_US {\n        let least",
         "let quota_us = cpus.thousandths().saturating_mul(period_us) / 10_000;\n    if quota_us < MIN_QUOTA_US {\n        let least",
         "unit policy::",
+    ),
+    # The door of C.
+    Break(
+        "two_members_of_a_struct_have_changed_places", C_ABI,
+        "    pub cpus: u64,\n    pub memory: u64,",
+        "    pub memory: u64,\n    pub cpus: u64,",
+        "host c_abi each_struct_and_number",
+    ),
+    Break(
+        "what_a_newer_program_says_is_ignored", C_ABI,
+        "if unsafe { bytes.add(at).read() } != 0 {",
+        "if unsafe { bytes.add(at).read() } != 0 && size == 0 {",
+        C_LIFE,
+    ),
+    Break(
+        "an_older_program_is_read_beyond_its_struct", C_ABI,
+        "bytes.copy_to_nonoverlapping(read.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));",
+        "bytes.copy_to_nonoverlapping(read.as_mut_ptr().cast::<u8>(), size_of::<T>());",
+        C_LIFE,
+    ),
+    Break(
+        "a_fence_is_opened_once_more_for_another_user", "src/door/life.rs",
+        "let answer = make(loaded.clone(), request, is_nobody_elses);",
+        "let _ = is_nobody_elses;\n    let answer = make(loaded.clone(), request, |_| Ok(()));",
+        C_LIFE,
+    ),
+    Break(
+        "a_last_error_stays", C_ABI,
+        "Some(Ok(())) => (AbiCode::Ok, String::new()),",
+        "Some(Ok(())) => return AbiCode::Ok as c_int,",
+        C_LIFE,
     ),
 )

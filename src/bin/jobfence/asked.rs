@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The options by which a job's user asks for less, as in sbatch, and what is known of a user: the same for every subcommand.
+//! The options by which a job's user asks for less, as in sbatch; and how it names a user: the same for every subcommand.
 
 use clap::Args;
-use jobfence::facts::{Fact, Facts, FactsNeeded};
 use jobfence::requests::{REQUESTS, Requests};
-use nix::unistd::{Gid, Group, User};
+use nix::unistd::User;
 
 use crate::command::Failure;
 
@@ -58,25 +57,5 @@ pub fn user(text: &str) -> Result<(u32, Option<String>), String> {
         Ok(Some(user)) => Ok((user.uid.as_raw(), Some(user.name))),
         Ok(None) => Err(format!("expected a user of this node, by name or number, found {text:?}")),
         Err(errno) => Err(format!("cannot look for the user {text:?}: {}", errno.desc())),
-    }
-}
-
-/// Completes what is known of the user by the groups, as far as sections ask for them.
-pub fn know_groups(facts: &mut Facts, asked: &FactsNeeded) {
-    if !asked.gids {
-        return;
-    }
-    let name = facts.user.known().and_then(|name| std::ffi::CString::new(name.as_str()).ok());
-    let user = facts.user.known().and_then(|name| User::from_name(name).ok().flatten());
-    if let (Some(name), Some(user)) = (name, user)
-        && let Ok(gids) = nix::unistd::getgrouplist(&name, user.gid)
-    {
-        let gids: Vec<u32> = gids.into_iter().map(Gid::as_raw).collect();
-        for name in &asked.groups {
-            if let Ok(Some(group)) = Group::from_name(name) {
-                facts.groups.insert(name.clone(), gids.contains(&group.gid.as_raw()));
-            }
-        }
-        facts.gids = Fact::Known(gids);
     }
 }

@@ -13,6 +13,7 @@ use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
+use jobfence::door::user::know_groups;
 use jobfence::facts::{Fact, Facts, FactsNeeded};
 use jobfence::fence::explain::{LimitLine, explain as lines_of};
 use jobfence::fence::present::{self, PresentStep, WantedJob};
@@ -28,7 +29,7 @@ use jobfence::scheduler::slurm::prolog::gpus::{self, GpuSources};
 use jobfence::sys::dir::Dir;
 use nix::unistd::User;
 
-use crate::asked::{RequestOptions, know_groups, user};
+use crate::asked::{RequestOptions, user};
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::slurm_job::{self, SlurmJob};

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence open`, `attach`, `limit`, `usage`, `freeze`, `thaw` and `close`: a fence's life, a command each.
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
 use jobfence::door::life::{self, Granted, HeldBy, HowClosed, OpenRequest, Seen, Which};
+use jobfence::door::{seen, user};
 use jobfence::facts::{Fact, Facts};
+use jobfence::janitor;
 use jobfence::job::{Cpus, Id};
 use jobfence::launch::Answer;
 use jobfence::requests::{Requests, UserRequests};
@@ -127,7 +128,7 @@ pub fn open(options: &OpenOptions) -> Result<ExitCode, Failure> {
     let facts = Facts { uid: Fact::Known(uid), user: Fact::from(user), ..Facts::default() };
     let mut granted = options.grant.read(facts)?;
     if let Ok(loaded) = &loaded {
-        asked::know_groups(&mut granted.facts, &loaded.asked());
+        user::know_groups(&mut granted.facts, &loaded.asked());
     }
     let request = OpenRequest {
         uid,
@@ -136,6 +137,7 @@ pub fn open(options: &OpenOptions) -> Result<ExitCode, Failure> {
         run: options.run,
         granted,
         holder: options.holder.clone(),
+        ask_unit: Some(janitor::invocation_of),
     };
     answered(life::open(loaded, &request), |seen| println!("{}", seen.path.unwrap_or_default()))
 }
@@ -158,7 +160,7 @@ pub fn limit(options: &LimitOptions) -> Result<ExitCode, Failure> {
     {
         let name = User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
         granted.facts = Facts { uid: Fact::Known(uid), user: Fact::from(name), ..granted.facts };
-        asked::know_groups(&mut granted.facts, &loaded.asked());
+        user::know_groups(&mut granted.facts, &loaded.asked());
     }
     answered(life::limit(loaded, &which, &granted), |_| ())
 }
@@ -167,16 +169,16 @@ pub fn limit(options: &LimitOptions) -> Result<ExitCode, Failure> {
 pub fn usage(options: &UsageOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence usage'")?;
     let which = options.fences.which();
-    let seen = life::usage(&options.fences.configured.load()?.config, &which)?;
+    let all = life::usage(&options.fences.configured.load()?.config, &which)?;
     if options.json {
-        println!("{}", json(&seen));
+        println!("{}", seen::json(&all));
     } else {
-        for one in &seen {
+        for one in &all {
             println!("{}", life::in_words(one));
             tell(one);
         }
     }
-    if seen.is_empty() {
+    if all.is_empty() {
         eprintln!("jobfence: there is no fence of job {}", which.job);
         return Ok(ExitCode::FAILURE);
     }
@@ -262,65 +264,4 @@ fn tell(seen: &Seen) {
 
 fn id(text: &str) -> Result<Id, String> {
     Id::new(text).map_err(|error| error.to_string())
-}
-
-/// The fences as one object. Its members keep their names and their units in every release; what is added has a new name.
-fn json(all: &[Seen]) -> String {
-    let one = |seen: &Seen| {
-        let usage = &seen.usage;
-        let members = [
-            ("job", text(seen.key.job.as_str())),
-            ("step", text(seen.key.step.as_str())),
-            ("run", seen.run.to_string()),
-            ("uid", seen.key.uid.to_string()),
-            ("holder", text(&seen.holder.to_string())),
-            ("path", or_null(seen.path.as_deref().map(text))),
-            ("cpu_seconds", or_null(usage.cpu.map(|time| format!("{:.6}", time.as_secs_f64())))),
-            ("throttled_seconds", or_null(usage.throttled.map(|time| format!("{:.6}", time.as_secs_f64())))),
-            ("memory_peak_bytes", or_null(usage.memory_peak)),
-            ("oom_kills", or_null(usage.oom_kills)),
-            ("forks_refused", or_null(usage.forks_refused)),
-            ("read_bytes", or_null(usage.io.map(|io| io.read))),
-            ("written_bytes", or_null(usage.io.map(|io| io.written))),
-            ("cpus_limit", or_null(seen.cpus)),
-            ("memory_limit_bytes", or_null(seen.memory)),
-            ("processes_limit", or_null(seen.processes)),
-        ];
-        let members: Vec<String> = members.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
-        format!("{{{}}}", members.join(","))
-    };
-    format!("{{\"schema\":1,\"fences\":[{}]}}", all.iter().map(one).collect::<Vec<_>>().join(","))
-}
-
-fn or_null(value: Option<impl ToString>) -> String {
-    value.map_or_else(|| "null".to_owned(), |value| value.to_string())
-}
-
-/// A string of RFC 8259.
-fn text(value: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in value.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => {
-                let mut units = [0; 2];
-                for unit in c.encode_utf16(&mut units) {
-                    let _ = write!(quoted, "\\u{unit:04x}");
-                }
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted + "\""
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_is_one_of_json() {
-        assert_eq!(text("12[3].host"), "\"12[3].host\"");
-        assert_eq!(text("a\"b\\c\nd\u{85}é"), "\"a\\\"b\\\\c\\u000ad\\u0085é\"");
-    }
 }
