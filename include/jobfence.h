@@ -7,7 +7,8 @@
  * Who may call.  Only root. Each other process gets JOBFENCE_REFUSED.
  *
  * Threads.  Each function may be called from any thread at any time. The library starts no thread and
- * no program, and leaves no descriptor open.
+ * no program, and leaves no descriptor open. jobfence_open and jobfence_reap may fork a child that
+ * reads one file of /proc. The library waits for it, and for no other child.
  *
  * Output.  Nothing is written to stdout or stderr. What goes wrong is said by jobfence_last_error.
  * What an administrator should know is said to the function that jobfence_set_log was given.
