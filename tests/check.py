@@ -86,8 +86,8 @@ GROUPS = (
     ),
     # Minutes each: faults.rs looks at all of this machine, so nothing is beside it.
     Group("faults", (("cargo", "test", "--locked", *LONG),), 3600, root=True, controllers=("cpu", "memory")),
-    Group("slurm", (RELEASE, (*CHECKED_CASES, "--share", "1/2")), 1500, "slurm", **PRIVATE_SLURM),
-    Group("slurm other half", (RELEASE, (*CHECKED_CASES, "--share", "2/2", *OTHER_USERS[0])), 1500, "slurm", **PRIVATE_SLURM),
+    Group("slurm", (RELEASE, (*CHECKED_CASES, "--share", "1/2", "--dear", "1/2")), 1500, "slurm", **PRIVATE_SLURM),
+    Group("slurm other half", (RELEASE, (*CHECKED_CASES, "--share", "2/2", "--dear", "2/2", *OTHER_USERS[0])), 1500, "slurm", **PRIVATE_SLURM),
     Group("slurm patient", (RELEASE, (*CASES, "--patient", *OTHER_USERS[1])), 900, "slurm", **PRIVATE_SLURM),
     Group("slurm two nodes", (RELEASE, (*CASES, "--site", "two-nodes", *OTHER_USERS[2])), 900, "slurm", **PRIVATE_SLURM),
     # What a shorter test notices, too.

@@ -30,7 +30,7 @@ def case(function=None, *, on=("private", "installed"), layout=True, newer=False
 
     on: the sites where it makes sense.
     layout=False: it is the same whatever the cgroup layout is.
-    newer: it is about what older releases of Slurm lack.
+    newer: it is about what older releases of Slurm lack, or directories of Slurm's on cgroup v1. The last share has it.
     patient: it waits for Slurm for more than a minute.
     measured: it measures for long what the kernel makes of limits, in whichever directories they stand.
     dear: it takes a guest's processor for a quarter of a minute or more. 'make check' has it in one guest.
@@ -57,10 +57,13 @@ def some_dear(cases, part, parts):
 
 
 def share(cases, part, parts):
-    """What one of several sites that are alike runs of these; the last, with the newest Slurm, has what the others lack."""
-    older = [case for case in cases if not case.newer]
-    mine = older[part - 1::parts]
-    return [case for case in cases if case in mine or case.newer and part == parts]
+    """What one of several sites that are alike runs of these; the last, with the newest Slurm, has what the others lack.
+
+    Which of the dear ones it runs is for `some_dear` to say.
+    """
+    shared = [case for case in cases if not case.newer and not case.dear]
+    mine = shared[part - 1::parts]
+    return [case for case in cases if case in mine or case.dear or case.newer and part == parts]
 
 
 def expect(true, said):

@@ -252,7 +252,7 @@ def attach_fails(site):
     fences_well(site, site.users[0])
 
 
-@case
+@case(newer=True)
 def task_is_elsewhere(site):
     """What is limited is where Slurm has put the task: it must be there, and that must be the step's, and root's."""
     user = site.users[0]

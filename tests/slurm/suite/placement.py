@@ -142,7 +142,7 @@ def headroom_changes(site):
         site.wait(jobid)
 
 
-@case
+@case(newer=True)
 def nothing_of_ours_in_slurms(site):
     """We make no directory in Slurm's, and move nobody out of them."""
     jobid = site.submit(site.users[0], "srun sleep 300", "-c1", "--mem=100")
@@ -225,7 +225,7 @@ def answers(site, jobid, step, daemons):
     return "scancel: tasks {:.2f} s, daemons {:.2f} s".format(*took)
 
 
-@case
+@case(newer=True)
 def daemon_lives_in_the_job(site):
     """In cgroup2 Slurm's step daemons are below the job's directory: what is written there does not harm them."""
     if not tracked_by_cgroup(site):

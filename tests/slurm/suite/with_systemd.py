@@ -166,7 +166,7 @@ def slice_without(controller, slurms):
             file.write_text(f"+{controller}")
 
 
-@case
+@case(newer=True)
 def controller_not_handed_to_slurm(site):
     """The same for a controller that Slurm does without, above the scope that is Slurm's."""
     only_with_systemd(site)
@@ -190,7 +190,7 @@ def controller_not_handed_to_slurm(site):
     fences_well(site, user)
 
 
-@case
+@case(newer=True)
 def needs_no_scope(site):
     """Where every directory is Slurm's, jobs are fenced without jobfence.service."""
     only_with_systemd(site)
