@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from slurm import kernel, sites, suite  # noqa: E402, F401
 from slurm.harness import CASES, Skip, share, some_dear  # noqa: E402
-from slurm.sites import InstalledSite, PrivateSite, TwoNodesSite, die_properly, until  # noqa: E402
+from slurm.sites import InstalledSite, PrivateSite, SiteError, TwoNodesSite, die_properly, until  # noqa: E402
 
 
 def left_in(site):
@@ -163,6 +163,15 @@ def arguments():
     return parser.parse_args()
 
 
+def entered(options, stack):
+    """The site. It is begun once more if Slurm itself did not start: in a guest, systemd can be too slow for slurmd's scope."""
+    try:
+        return stack.enter_context(SITES[options.site](options))
+    except SiteError as error:
+        print(f"once more, since Slurm did not start: {error}", flush=True)
+        return stack.enter_context(SITES[options.site](options))
+
+
 def main():
     options = arguments()
     fitting = [function for function in CASES if options.site in function.sites]
@@ -180,7 +189,8 @@ def main():
         return 0
     die_properly()
     sites.PATIENCE = options.patience or (3 if options.site == "installed" else 1)
-    with SITES[options.site](options) as site:
+    with contextlib.ExitStack() as stack:
+        site = entered(options, stack)
         kernel.slurm_limits_memory = site.slurm_limits_memory()
         kernel.slurm_tracks = site.slurm_tracks()
         counts = run(site, chosen)
