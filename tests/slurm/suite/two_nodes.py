@@ -176,8 +176,12 @@ def forged_elsewhere(site):
 
 
 def first_of(group):
-    """Who was the first there: the others are started by it, and end at any time."""
-    return min(filter(None, map(kernel.identity, group.members())), key=lambda who: int(who[1]))
+    """Who was the first there: the others are started by it, and end at any time.
+
+    A start is counted in hundredths of a second: a shell and its first command can share one.
+    """
+    return min(filter(None, map(kernel.identity, group.members())),
+               key=lambda who: (int(who[1]), int(who[0])))
 
 
 @case(on=["two-nodes"])
