@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::Membership;
@@ -18,6 +18,7 @@ use crate::sys::dir::Dir;
 use crate::sys::process::Owner;
 
 pub mod all;
+pub mod pbs;
 pub mod slurm;
 
 /// Those that may have directories or daemons on this host.
@@ -74,9 +75,9 @@ pub trait Scheduler: Sync + fmt::Debug {
         deadline: Instant,
     ) -> Result<usize>;
 
-    /// Whether this run of a job is still its, where it holds fences. This is asked in a process of the scheduler's, too: no program is
-    /// started for it, and nobody is waited for.
-    fn runs(&self, _job: &Id, _run: u32) -> Runs {
+    /// Whether this run of a job is still its, where it holds fences. `age`: so long ago the fence was last changed, nothing where it is to
+    /// be made now. This is asked in a process of the scheduler's, too: no program is started for it, and nobody is waited for.
+    fn runs(&self, _job: &Id, _run: u32, _age: Duration) -> Runs {
         Runs::Unknown
     }
 
@@ -97,7 +98,7 @@ pub trait WithoutCgroups: Sync + fmt::Debug {
     fn name(&self) -> &'static str;
 
     /// As in `Scheduler`.
-    fn runs(&self, job: &Id, run: u32) -> Runs;
+    fn runs(&self, job: &Id, run: u32, age: Duration) -> Runs;
 }
 
 impl<T: WithoutCgroups> Scheduler for T {
@@ -105,8 +106,8 @@ impl<T: WithoutCgroups> Scheduler for T {
         WithoutCgroups::name(self)
     }
 
-    fn runs(&self, job: &Id, run: u32) -> Runs {
-        WithoutCgroups::runs(self, job, run)
+    fn runs(&self, job: &Id, run: u32, age: Duration) -> Runs {
+        WithoutCgroups::runs(self, job, run, age)
     }
 
     fn placement(&self, _: &Membership, _: &Hierarchy) -> Option<Placement> {

@@ -38,7 +38,7 @@ impl WithoutCgroups for StandIn {
     fn name(&self) -> &'static str {
         "StandIn"
     }
-    fn runs(&self, job: &Id, run: u32) -> Runs {
+    fn runs(&self, job: &Id, run: u32, _: Duration) -> Runs {
         assert_eq!((job.as_str(), run), ("12[3].host", 2));
         *self.0.lock().unwrap()
     }

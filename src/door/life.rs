@@ -35,7 +35,7 @@ pub enum HeldBy {
     Process(i32),
     /// `unit:NAME`: as long as this start of the unit.
     Unit(String),
-    /// `scheduler:NAME`: as long as this scheduler says that the job runs. No help and no page names it until a scheduler answers.
+    /// `scheduler:NAME`: as long as this scheduler says that the job runs.
     Scheduler(String),
     /// `manual`: until it is closed, or the machine boots.
     Manual,
@@ -45,7 +45,7 @@ impl FromStr for HeldBy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || format!("expected pid:NUMBER, unit:NAME or manual, found {text:?}");
+        let expected = || format!("expected pid:NUMBER, unit:NAME, scheduler:NAME or manual, found {text:?}");
         match text.split_once(':') {
             None if text == "manual" => Ok(Self::Manual),
             Some(("pid", pid)) => pid.parse().ok().filter(|pid| *pid > 0).map(Self::Process).ok_or_else(expected),
@@ -69,7 +69,7 @@ impl HeldBy {
             // One that does not answer now would keep the fence for ever, and one that says no would lose it at once.
             Self::Scheduler(name) => {
                 let scheduler = schedulers.iter().find(|scheduler| scheduler.name() == name);
-                if scheduler.is_some_and(|scheduler| scheduler.runs(job, run) == Runs::Yes) {
+                if scheduler.is_some_and(|scheduler| scheduler.runs(job, run, Duration::ZERO) == Runs::Yes) {
                     return Holder::scheduler(name);
                 }
                 let why = if scheduler.is_some() { "does not say that the job runs" } else { "is no scheduler here" };
@@ -450,7 +450,7 @@ mod tests {
         fn name(&self) -> &'static str {
             "StandIn"
         }
-        fn runs(&self, job: &Id, run: u32) -> Runs {
+        fn runs(&self, job: &Id, run: u32, _: Duration) -> Runs {
             match (job.as_str(), run) {
                 ("7", 2) => Runs::Yes,
                 ("7", _) => Runs::No,

@@ -26,6 +26,7 @@ pub fn json(all: &[Seen]) -> String {
             ("cpus_limit", or_null(seen.cpus)),
             ("memory_limit_bytes", or_null(seen.memory)),
             ("processes_limit", or_null(seen.processes)),
+            ("sentences", format!("[{}]", seen.sentences.iter().map(|one| text(one)).collect::<Vec<_>>().join(","))),
         ];
         let members: Vec<String> = members.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
         format!("{{{}}}", members.join(","))

@@ -38,10 +38,11 @@ impl Holders {
         }
         // What is not understood is another release's.
         let record = records.read(levels).ok().flatten();
-        Ok(record.is_some_and(|record| self.ask(&record) == Runs::No))
+        let age = || records.age(levels).unwrap_or_default();
+        Ok(record.is_some_and(|record| self.ask(&record, age) == Runs::No))
     }
 
-    fn ask(self, record: &Record) -> Runs {
+    fn ask(self, record: &Record, age: impl FnOnce() -> Duration) -> Runs {
         let Some(shared) = &record.shared else { return Runs::Unknown };
         match &shared.holder {
             // Whether that lives is said by the header.
@@ -49,7 +50,7 @@ impl Holders {
             Holder::Unit { name, invocation } => self.units.map_or(Runs::Unknown, |ask| ask(name, invocation)),
             Holder::Scheduler { name } => {
                 let asked = self.schedulers.iter().find(|scheduler| scheduler.name() == name);
-                asked.map_or(Runs::Unknown, |scheduler| scheduler.runs(&shared.job, shared.run))
+                asked.map_or(Runs::Unknown, |scheduler| scheduler.runs(&shared.job, shared.run, age()))
             }
         }
     }

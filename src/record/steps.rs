@@ -2,11 +2,11 @@
 //! The directory of the records of steps, and the rights that one process has there at a time.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::fcntl::renameat;
-use nix::sys::stat::{Mode, mkdirat};
+use nix::fcntl::{OFlag, renameat};
+use nix::sys::stat::{Mode, fstat, mkdirat};
 
 use super::files::{checked, link_new, open_run_dir, read, unlink};
 use super::header::Header;
@@ -89,6 +89,16 @@ impl Records {
         let name = file_name(levels);
         let Some(text) = read(&self.dir, &name)? else { return Ok(None) };
         Header::parse(&text).map(Some).map_err(|error| error.at(self.dir.path().join(name)))
+    }
+
+    /// How long ago the record of these directories was written. Nothing where the clock was set back since.
+    pub fn age(&self, levels: &[String]) -> Result<Duration> {
+        let name = file_name(levels);
+        let file = self.dir.open_file(&name, OFlag::O_PATH)?;
+        let failed = |errno| Error::os("look at the record", self.dir.path().join(&name), errno);
+        let written = fstat(&file).map_err(failed)?.st_mtime;
+        let written = Duration::from_secs(written.try_into().unwrap_or_default());
+        Ok(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(written))
     }
 
     /// Writes a record in the place of what it was before, if it is still there.

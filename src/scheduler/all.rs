@@ -2,7 +2,8 @@
 //! Which schedulers there are: a row for each.
 
 use super::Schedulers;
+use super::pbs::PBS;
 use super::slurm::SLURM;
 
 /// All of them.
-pub static ALL: Schedulers = &[&SLURM];
+pub static ALL: Schedulers = &[&SLURM, &PBS];

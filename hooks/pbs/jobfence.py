@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""jobfence under OpenPBS and PBS Professional: what MoM starts for each event of a job, and of a node.
+
+Each event is a process of its own. It reads the event, calls libjobfence.so, and writes back what the job used. What
+lives on between two events is the record of the library alone. docs/install/pbs.md says how this is installed, and
+jobfence.h what each call does.
+
+A job is in its fence in three steps. None of them relies on the next one:
+  begin     makes the fence, step 0. MoM starts no job whose begin has crashed, or was refused.
+  prologue  puts the starter, which becomes the job's first process, into step 0.
+  launch    puts the starter of each task into a step of its own: 1 for the first process. MoM goes on with a job
+            whose launch has crashed; its processes are then in step 0.
+Every minute the periodic event looks for processes of jobs that are in no fence: those of a task whose launch has
+crashed on a host that has no prologue for it.
+"""
+
+import ctypes
+import os
+import pwd
+
+import pbs
+
+OFF, UNFENCED, NO_FENCE = 1, 2, -3  # what functions of the library return
+NO_TASK, ANY_USER = -1, 1
+ZERO_CPUS = 1
+HOLDER = b"scheduler:OpenPBS"
+JOBS_STEP = "0"
+DEFAULTS = {
+    "library": "/usr/local/lib/slurm/libjobfence.so",
+    "config": None,
+    "usage_resource": None,
+    "diag_messages": False,
+}
+
+
+class Failed(Exception):
+    """Something could not be done; the text says what, and what to do."""
+
+    def __init__(self, text, code=None):
+        super().__init__(text)
+        self.code = code
+
+
+class Fence(ctypes.Structure):
+    """struct jobfence_fence"""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("job", ctypes.c_char_p),
+        ("step", ctypes.c_char_p),
+        ("run", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+
+class Grant(ctypes.Structure):
+    """struct jobfence_grant"""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("cpus", ctypes.c_uint64),
+        ("memory", ctypes.c_uint64),
+    ] + [
+        (name, ctypes.c_char_p)
+        for name in (
+            "user", "partition", "qos", "account", "cpu_limit", "cpu_burst", "mem_high", "pids_max", "io_max",
+            "project", "vnode_type",
+        )
+    ]
+
+
+LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+
+
+class Library:
+    """libjobfence.so, with this node's configuration."""
+
+    def __init__(self, settings):
+        path = settings["library"]
+        try:
+            self.so = ctypes.CDLL(path)
+            version = self.so.jobfence_abi_version
+        except (OSError, AttributeError) as error:
+            raise Failed("cannot load %s: %s. 'library' in the hook's configuration names it" % (path, error)) from None
+        if version() < 1:
+            raise Failed("%s is too old for this hook" % path)
+        self.so.jobfence_last_error.restype = ctypes.c_char_p
+        self.so.jobfence_free.restype = None
+        self.config = settings["config"] and settings["config"].encode()
+        self.log = LOG(log_line)
+        self.so.jobfence_set_log(self.log, None)
+
+    def call(self, name, *arguments):
+        """The number that the function returns, and its text beside it; raises where it has failed."""
+        code = getattr(self.so, "jobfence_" + name)(self.config, *arguments)
+        said = self.so.jobfence_last_error().decode(errors="replace")
+        if code < 0:
+            raise Failed(said, code)
+        return code, said
+
+    def texts(self, name, *arguments):
+        """The same for a function that makes a text and JSON: the latter, understood; None where there is no fence."""
+        out = ctypes.c_void_p()
+        try:
+            self.call(name, *arguments, None, ctypes.byref(out))
+            text = ctypes.string_at(out.value) if out.value else b""
+        except Failed as error:
+            if error.code != NO_FENCE:
+                raise
+            return []
+        finally:
+            self.so.jobfence_free(out)
+        import json  # not before it is needed: it takes as long as a fence
+
+        return json.loads(text.decode())["fences"] if text else []
+
+
+def log_line(level, line, _):
+    """The library's log: warnings and errors are MoM's, too."""
+    if level <= 2:
+        pbs.logmsg(pbs.LOG_WARNING if level == 2 else pbs.LOG_ERR, "jobfence: " + line.decode(errors="replace"))
+
+
+class Job:
+    """A job on this host."""
+
+    def __init__(self, library, job):
+        self.library, self.job, self.id = library, job, str(job.id)
+        try:
+            user = pwd.getpwnam(str(job.euser))
+        except KeyError:
+            raise Failed("this node does not know the user %s" % job.euser) from None
+        self.user, self.uid, self.gid = user.pw_name, user.pw_uid, user.pw_gid
+        self.run = int(job.run_version or job.run_count or 1)
+
+    def fence(self, step=None, run=None):
+        """The argument that says which fence."""
+        run = self.run if run is None else run
+        return ctypes.byref(Fence(ctypes.sizeof(Fence), self.id.encode(), step and step.encode(), run, 0))
+
+    def grant(self, event):
+        """What PBS has granted on this host: the sum over the chunks of its vnodes."""
+        here, vnodes = pbs.get_local_nodename(), set()
+        cpus, memory, virtual = 0, 0, 0
+        for chunk in chunks_of(self.job, here):
+            vnodes.add(chunk.vnode_name)
+            resources = chunk.chunk_resources
+            cpus += int(resources["ncpus"] or 0)
+            memory += size_of(resources["mem"])
+            virtual += size_of(resources["vmem"])
+        if not vnodes:
+            raise Failed(
+                "PBS has granted the job nothing on %s (exec_vnode is %s). PBS_MOM_NODE_NAME in pbs.conf must be "
+                "the vnode's name" % (here, self.job.exec_vnode)
+            )
+        given = Grant(size=ctypes.sizeof(Grant), user=self.user.encode())
+        # Nobody else's job is on a host that is this job's alone.
+        is_alone = "exclhost" in str(self.job.Resource_List["place"])
+        given.cpus = 0 if is_alone else cpus * 1000
+        # Memory in use is never more than what is mapped.
+        given.memory = memory or virtual
+        for name, value in (
+            ("partition", self.job.queue),
+            ("account", self.job.Account_Name),
+            ("project", self.job.project),
+        ):
+            setattr(given, name, str(value or "").encode())
+        return ctypes.byref(given)
+
+    def open(self, event, step):
+        """Makes a fence, or limits it anew. Whether the job is to have one."""
+        code, said = self.library.call(
+            "open", self.fence(step), ctypes.c_uint32(self.uid), HOLDER, self.grant(event), None
+        )
+        if code == UNFENCED:
+            log(self.id, said)
+        return code == 0
+
+    def attach(self, pid, step):
+        """Puts a process into a fence."""
+        self.library.call(
+            "attach", self.fence(step), ctypes.c_int32(pid), ctypes.c_int64(NO_TASK), ctypes.c_uint32(ANY_USER)
+        )
+
+    def usage(self):
+        """What each of its fences has used."""
+        return self.library.texts("usage", self.fence())
+
+    def close(self, run=None):
+        """Ends what is left in its fences and removes them; what each has used."""
+        return self.library.texts("close", self.fence(run=run))
+
+    def switch(self, name):
+        """Freezes all its processes, or thaws them. Without a fence there is nothing to do."""
+        try:
+            self.library.call(name, self.fence())
+        except Failed as error:
+            if error.code != NO_FENCE:
+                raise
+
+    def report(self, fences, settings):
+        """Writes back to PBS what they have used."""
+        used = self.job.resources_used
+        cpu = sum(fence["cpu_seconds"] or 0 for fence in fences)
+        used["cput"] = pbs.duration(int(cpu))
+        peaks = [fence["memory_peak_bytes"] for fence in fences]
+        if None not in peaks:
+            limits = [fence["memory_limit_bytes"] for fence in fences]
+            # The steps need not have had their peaks at the same time, but they have one limit.
+            peak = sum(peaks) if None in limits else min(sum(peaks), max(limits))
+            used["mem"] = pbs.size("%dkb" % (peak // 1024))
+        walltime = float(used["walltime"] or 0)
+        if walltime >= 1:
+            used["cpupercent"] = int(100 * cpu / walltime)
+        if settings["usage_resource"]:
+            import json
+
+            used[settings["usage_resource"]] = json.dumps({pbs.get_local_nodename(): fences})
+
+
+def chunks_of(job, host):
+    """The chunks of exec_vnode that are this host's."""
+    chunks = list(job.exec_vnode.chunks)
+    here = [chunk for chunk in chunks if chunk.vnode_name == host or chunk.vnode_name.startswith(host + "[")]
+    if here:
+        return here
+    # Vnodes with names of the site's: the hosts stand in the same order.
+    hosts = [entry.split("/")[0] for entry in str(job.exec_host or "").split("+")]
+    return [chunk for chunk, of in zip(chunks, hosts) if of == host] if len(hosts) == len(chunks) else []
+
+
+def size_of(value):
+    """Bytes of a size as PBS writes it, 300mb; None is nothing."""
+    text = str(value or "0").lower()
+    digits = text.rstrip("kmgtpbw")
+    factor = 8 if text.endswith("w") else 1
+    unit = text[len(digits):].rstrip("bw")
+    return int(digits) * factor * 1024 ** " kmgtp".index(unit or " ")
+
+
+def log(job, text):
+    """Into MoM's log, at the job."""
+    for line in text.splitlines():
+        pbs.logjobmsg(job, "jobfence: " + line)
+
+
+def settings_of_the_hook():
+    """The hook's configuration; what it does not say is as shipped."""
+    path = pbs.hook_config_filename
+    if not path:
+        return DEFAULTS
+    import json
+
+    try:
+        with open(path) as file:
+            given = json.load(file)
+    except (OSError, ValueError) as error:
+        raise Failed("the configuration of the hook cannot be read: %s: %s" % (path, error)) from None
+    unknown = sorted(set(given) - set(DEFAULTS)) if isinstance(given, dict) else [repr(given)]
+    if unknown:
+        raise Failed("%s: unknown %s; expected %s" % (path, ", ".join(unknown), ", ".join(sorted(DEFAULTS))))
+    return dict(DEFAULTS, **given)
+
+
+# What is done at each event. What fails there fails the job, or is logged: see EVENTS.
+
+
+def begin(event, job, settings):
+    """Before any process of the job."""
+    for other in {fence["run"] for fence in job.usage()} - {job.run}:
+        log(job.id, "run %d of the job has left a fence, which is closed" % other)
+        job.close(other)
+    job.open(event, JOBS_STEP)
+
+
+def prologue(event, job, settings):
+    """On the first host the parent becomes the job; MoM goes on with it whatever becomes of its launch."""
+    if job.open(event, JOBS_STEP) and job.job.in_ms_mom():
+        job.attach(os.getppid(), JOBS_STEP)
+
+
+def launch(event, job, settings):
+    """The parent becomes a task of the job."""
+    try:
+        step = str(int(event.env["PBS_TASKNUM"], 16))
+    except (KeyError, ValueError, TypeError):
+        step = "1"
+    if job.open(event, step):
+        job.attach(os.getppid(), step)
+
+
+def attach(event, job, settings):
+    """A process that runs already, with its session."""
+    if not job.open(event, JOBS_STEP):
+        return
+    session = os.getsid(event.pid)
+    job.attach(event.pid, JOBS_STEP)
+    for pid in processes_of(job.uid):
+        try:
+            if pid != event.pid and os.getsid(pid) == session:
+                job.attach(pid, JOBS_STEP)
+        except (OSError, Failed):
+            pass  # it has ended
+
+
+def resize(event, job, settings):
+    """The job has given hosts back."""
+    for fence in job.usage():
+        job.library.call("limit", job.fence(fence["step"]), job.grant(event))
+
+
+def postsuspend(event, job, settings):
+    """MoM has stopped the job's sessions; a process with a session of its own goes on until now."""
+    job.switch("freeze")
+
+
+def preresume(event, job, settings):
+    """MoM will let the job's sessions go on."""
+    job.switch("thaw")
+
+
+def epilogue(event, job, settings):
+    """The first process has ended. Others may not have."""
+    fences = job.close()
+    if fences:
+        job.report(fences, settings)
+        sentences = [sentence for fence in fences for sentence in fence["sentences"]]
+        if sentences:
+            tell(job, sentences, settings)
+
+
+def end(event, job, settings):
+    """The last event of a job, also of one that never began."""
+    job.close()
+
+
+def tell(job, sentences, settings):
+    """Tells the job's user at which limit the job was stopped."""
+    log(job.id, "\n".join(sentences))
+    if settings["diag_messages"]:
+        import json
+
+        host = pbs.get_local_nodename()
+        job.job.resources_used["diag_messages"] = json.dumps({host: " ".join(sentences)})
+    path = job.job.in_ms_mom() and job.job.stderr_file()
+    if not path:
+        return
+    groups = os.getgroups()
+    os.setgroups(os.getgrouplist(job.user, job.gid))
+    os.setegid(job.gid)
+    os.seteuid(job.uid)
+    try:
+        # The user can have put anything there; O_NONBLOCK does not wait for a reader of a pipe.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(path, flags)
+        try:
+            os.write(file, "".join("jobfence: %s\n" % line for line in sentences).encode())
+        finally:
+            os.close(file)
+    except OSError as error:
+        pbs.logjobmsg(job.id, "jobfence: the sentence for the user cannot be written: %s" % error)
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+def periodic(event, library, settings):
+    """What jobs use; what is in no fence; what dead jobs have left."""
+    for job in event.job_list.values():
+        try:
+            job = Job(library, job)
+            fences = job.usage()
+            if fences:
+                job.report(fences, settings)
+                fetch(job)
+        except Failed as error:
+            log(str(getattr(job, "id", job)), str(error))
+    library.call("reap", ctypes.c_uint32(5000), None)
+
+
+def fetch(job):
+    """Puts processes of the job that are in no fence into its own: those of a task whose launch has crashed."""
+    for pid in processes_of(job.uid):
+        try:
+            with open("/proc/%d/cgroup" % pid) as file:
+                is_fenced = "/uid_%d/job_" % job.uid in file.read()
+            if is_fenced:
+                continue
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                is_its = b"PBS_JOBID=" + job.id.encode() in file.read().split(b"\0")
+            if is_its or os.getsid(pid) == int(job.job.session_id or -1):
+                job.attach(pid, JOBS_STEP)
+                log(job.id, "process %d ran outside of the job's fence, and was put in" % pid)
+        except (OSError, Failed):
+            pass  # it has ended
+
+
+def processes_of(uid):
+    """The processes of a user."""
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.stat("/proc/" + name).st_uid == uid:
+                yield int(name)
+        except OSError:
+            pass  # it has ended
+
+
+def startup(event, library, settings):
+    """MoM begins. Jobs that it still has are in its spool, and keep their fences."""
+    library.call("reap", ctypes.c_uint32(5000), None)
+
+
+# For each event what is done, and what becomes of it if that fails: the job is put back into its queue, the request is
+# refused, or it is logged and MoM goes on.
+RERUN, REFUSE, GO_ON = "rerun", "refuse", "go on"
+OF_JOBS = {
+    pbs.EXECJOB_BEGIN: (begin, RERUN),
+    pbs.EXECJOB_PROLOGUE: (prologue, RERUN),
+    pbs.EXECJOB_LAUNCH: (launch, RERUN),
+    pbs.EXECJOB_ATTACH: (attach, REFUSE),
+    pbs.EXECJOB_PRETERM: (preresume, GO_ON),
+    pbs.EXECJOB_EPILOGUE: (epilogue, GO_ON),
+    pbs.EXECJOB_END: (end, GO_ON),
+}
+for name, what in (
+    ("EXECJOB_RESIZE", (resize, GO_ON)),
+    ("EXECJOB_ABORT", (end, GO_ON)),
+    ("EXECJOB_POSTSUSPEND", (postsuspend, GO_ON)),
+    ("EXECJOB_PRERESUME", (preresume, REFUSE)),
+):
+    if hasattr(pbs, name):  # since 19.1 or 20.0
+        OF_JOBS[getattr(pbs, name)] = what
+OF_NODES = {pbs.EXECHOST_STARTUP: startup, pbs.EXECHOST_PERIODIC: periodic}
+
+
+def main():
+    """The event. An exception that is not caught would set the node offline, so each one is."""
+    event = pbs.event()
+    of_job, or_else = OF_JOBS.get(event.type, (None, GO_ON))
+    try:
+        settings = settings_of_the_hook()
+        library = Library(settings)
+        if of_job:
+            of_job(event, Job(library, event.job), settings)
+        elif event.type in OF_NODES:
+            OF_NODES[event.type](event, library, settings)
+        problem = None
+    except Exception as error:  # pylint: disable=broad-except
+        problem = str(error) if isinstance(error, Failed) else "%s: %s" % (type(error).__name__, error)
+    if problem is None or or_else == GO_ON:
+        if problem:
+            pbs.logmsg(pbs.LOG_ERR, "jobfence: %s" % problem)
+        event.accept()
+    if or_else == RERUN:
+        event.job.rerun()
+    event.reject("jobfence: %s" % problem)
+
+
+main()
