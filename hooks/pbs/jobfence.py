@@ -22,7 +22,7 @@ import pbs
 
 OFF, UNFENCED, NO_FENCE = 1, 2, -3  # what functions of the library return
 NO_TASK, ANY_USER = -1, 1
-ZERO_CPUS = 1
+EACH_RUN = 0
 HOLDER = b"scheduler:OpenPBS"
 JOBS_STEP = "0"
 DEFAULTS = {
@@ -95,7 +95,7 @@ class Library:
         code = getattr(self.so, "jobfence_" + name)(self.config, *arguments)
         said = self.so.jobfence_last_error().decode(errors="replace")
         if code < 0:
-            raise Failed(said, code)
+            raise Failed(said or "jobfence_%s has returned %d" % (name, code), code)
         return code, said
 
     def texts(self, name, *arguments):
@@ -162,7 +162,6 @@ class Job:
         for name, value in (
             ("partition", self.job.queue),
             ("account", self.job.Account_Name),
-            ("project", self.job.project),
         ):
             setattr(given, name, str(value or "").encode())
         return ctypes.byref(given)
@@ -182,9 +181,9 @@ class Job:
             "attach", self.fence(step), ctypes.c_int32(pid), ctypes.c_int64(NO_TASK), ctypes.c_uint32(ANY_USER)
         )
 
-    def usage(self):
+    def usage(self, run=None):
         """What each of its fences has used."""
-        return self.library.texts("usage", self.fence())
+        return self.library.texts("usage", self.fence(run=run))
 
     def close(self, run=None):
         """Ends what is left in its fences and removes them; what each has used."""
@@ -267,7 +266,7 @@ def settings_of_the_hook():
 
 def begin(event, job, settings):
     """Before any process of the job."""
-    for other in {fence["run"] for fence in job.usage()} - {job.run}:
+    for other in {fence["run"] for fence in job.usage(EACH_RUN)} - {job.run}:
         log(job.id, "run %d of the job has left a fence, which is closed" % other)
         job.close(other)
     job.open(event, JOBS_STEP)
@@ -275,7 +274,7 @@ def begin(event, job, settings):
 
 def prologue(event, job, settings):
     """On the first host the parent becomes the job; MoM goes on with it whatever becomes of its launch."""
-    if job.open(event, JOBS_STEP) and job.job.in_ms_mom():
+    if job.job.in_ms_mom() and job.open(event, JOBS_STEP):
         job.attach(os.getppid(), JOBS_STEP)
 
 
@@ -449,7 +448,7 @@ def main():
     except Exception as error:  # pylint: disable=broad-except
         problem = str(error) if isinstance(error, Failed) else "%s: %s" % (type(error).__name__, error)
     if problem is None or or_else == GO_ON:
-        if problem:
+        if problem is not None:
             pbs.logmsg(pbs.LOG_ERR, "jobfence: %s" % problem)
         event.accept()
     if or_else == RERUN:

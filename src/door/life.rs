@@ -203,10 +203,13 @@ fn make(
         let config = &resolved.config;
         check(config)?;
         let holder = request.holder.find(&host, ALL, request.ask_unit, (&request.job, request.run))?;
-        let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
-        match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
-            Ok(reaped) => reaped.log(),
-            Err(error) => log::warn!("cannot look for what dead holders left: {error}"),
+        // A scheduler that holds fences looks for what is left by itself, and may stand still until this returns.
+        if !matches!(holder, Holder::Scheduler { .. }) {
+            let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
+            match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
+                Ok(reaped) => reaped.log(),
+                Err(error) => log::warn!("cannot look for what dead holders left: {error}"),
+            }
         }
         let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
         let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder };
