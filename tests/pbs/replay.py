@@ -9,7 +9,7 @@ becomes the job, with a umask of 077, and with the job's files as stdout and std
 """
 
 import argparse
-import json
+import marshal
 import os
 import pwd
 import resource
@@ -78,7 +78,7 @@ class Mom:
             until(lambda: place in kernel.read(f"/proc/{self.holder.pid}/cgroup"), "the delegated scope", 60)
         self.config = self.top / "jobfence.conf"
         self.write_config()
-        self.settings = {"library": str(Path(options.so).resolve()), "config": str(self.config)}
+        self.settings = {"Library": str(Path(options.so).resolve()), "Config": str(self.config)}
         self.hook = TOP / "hooks/pbs/jobfence.py"
         self.count, self.jobs = 0, []
 
@@ -107,9 +107,10 @@ class Mom:
         if job:
             given["job"] = job.attributes()
         files = {what: self.top / f"{what}.{self.count}" for what in ("event", "answer", "config")}
-        files["event"].write_text(json.dumps(given))
+        files["event"].write_bytes(marshal.dumps(given))
         settings = self.settings
-        files["config"].write_text(settings if isinstance(settings, str) else json.dumps(settings))
+        lines = [settings] if isinstance(settings, str) else [f"{key}={value}\n" for key, value in settings.items()]
+        files["config"].write_text("# of the tests\n" + "".join(lines))
         environment = {
             "PATH": "/bin:/usr/bin",
             "LC_CTYPE": "C.UTF-8",
@@ -132,7 +133,7 @@ class Mom:
         if status < 0:
             raise Crashed(status)
         expect_equal((status, output), (0, b""), "the hook's exit status and output")
-        return json.loads(answer.read_text())
+        return marshal.loads(answer.read_bytes())
 
     def accepted(self, event, job=None, **more):
         answer = self.run(event, job, **more)
@@ -196,8 +197,8 @@ class Mom:
         status = child.wait()
         if status < 0:
             return  # "Skipping hook"
-        found = json.loads(answer.read_text())
-        (self.top / f"{job.name}.{event}").write_text(json.dumps(found))
+        found = marshal.loads(answer.read_bytes())
+        (self.top / f"{job.name}.{event}").write_text(str(found))
         if not found["accepted"]:
             os._exit(17)
 
@@ -290,7 +291,7 @@ def life(mom, user):
 @case
 def over_its_memory(mom, user):
     job = Job(mom, user, number="8")
-    mom.settings["diag_messages"] = True
+    mom.settings["DiagMessages"] = "yes"
     mom.begin(job)
     mom.start(job, "exec python3 -c 'x = bytearray(300 << 20)'")
     job.wait()
@@ -410,10 +411,10 @@ def nothing_to_load(mom, user):
     """A library or a configuration that is not there, or is wrong: the job is refused, and told why."""
     job, right = Job(mom, user), mom.settings
     for settings, said in (
-        ({**right, "library": "/none.so"}, "cannot load /none.so"),
-        ("{\n \"library\": /none\n}", "line 2 column 13"),
-        ({**right, "libary": "x"}, "unknown libary"),
-        ("[]", "unknown []"),
+        ({**right, "Library": "/none.so"}, "cannot load /none.so"),
+        ("\nLibary=x\n", ":3: found Libary=x, expected one of Library, Config"),
+        ("Library\n", ":2: found Library, expected"),
+        ({**right, "DiagMessages": "1"}, "DiagMessages: found 1, expected yes or no"),
     ):
         mom.settings = settings
         answer = mom.run("EXECJOB_BEGIN", job)
@@ -559,7 +560,7 @@ def small_address_space(mom, user):
 
 @case
 def time_of_an_event(mom, user):
-    """At most 10 ms more than a hook that does nothing; the measure is the median of pairs."""
+    """At most 10 ms more than a hook that does nothing, each as fast as it ever was."""
     job, empty = Job(mom, user), mom.top / "empty.py"
     empty.write_text("import pbs\npbs.event().accept()\n")
     mom.begin(job)
@@ -567,15 +568,12 @@ def time_of_an_event(mom, user):
     job.started()
     ours, extra = mom.hook, []
     for event, more in (("EXECJOB_BEGIN", {}), ("EXECHOST_PERIODIC", {"job_list": [job.attributes()]})):
-        pairs = []
-        for _ in range(15):
-            taken = []
-            for mom.hook in (empty, ours):
-                began = time.monotonic()
-                mom.accepted(event, None if "HOST" in event else job, **more)
-                taken.append(time.monotonic() - began)
-            pairs.append(taken[1] - taken[0])
-        extra.append((event, sorted(pairs)[len(pairs) // 2] * 1000))
+        taken = {empty: [], ours: []}
+        for mom.hook in (empty, ours) * 15:
+            began = time.monotonic()
+            mom.accepted(event, None if "HOST" in event else job, **more)
+            taken[mom.hook].append(time.monotonic() - began)
+        extra.append((event, (min(taken[ours]) - min(taken[empty])) * 1000))
     mom.hook = ours
     job.kill()
     job.over()

@@ -3,14 +3,13 @@
 
 It has what the hook uses, with the types and the gaps of OpenPBS 23.06: a resource that is not set is None, an attribute that
 is not set is None, accept() and reject() end the program, and what is written to anything but resources_used is refused.
+
+It imports no more than pbs_python has itself, since the hook is timed with it.
 """
 
 import atexit
-import ctypes
-import json
+import marshal
 import os
-import re
-import signal
 
 LOG_ERR, LOG_WARNING, LOG_INFO, LOG_DEBUG = 3, 4, 6, 7
 NAMES = (
@@ -20,15 +19,16 @@ NAMES = (
 )
 globals().update({name: 1 << bit for bit, name in enumerate(NAMES)})
 
-GIVEN = json.loads(open(os.environ["REPLAY_EVENT"]).read())
+with open(os.environ["REPLAY_EVENT"], "rb") as file:
+    GIVEN = marshal.load(file)
 # What becomes of the event, as MoM reads it from pbs_python's output. Without an answer MoM takes it for accepted.
 ANSWER = {"accepted": None, "message": "", "rerun": False, "log": [], "used": {}, "ended": False}
 hook_config_filename = os.environ.get("PBS_HOOK_CONFIG_FILE")
 
 
 def write_answer():
-    with open(os.environ["REPLAY_ANSWER"], "w") as file:
-        json.dump(ANSWER, file)
+    with open(os.environ["REPLAY_ANSWER"], "wb") as file:
+        marshal.dump(ANSWER, file)
 
 
 atexit.register(write_answer)
@@ -64,7 +64,7 @@ class Chunk:
     def __init__(self, text):
         self.vnode_name, *resources = text.strip("()").split(":")
         pairs = (resource.split("=", 1) for resource in resources)
-        self.chunk_resources = Resources({k: int(v) if re.fullmatch(r"\d+", v) else size(v) for k, v in pairs})
+        self.chunk_resources = Resources({k: int(v) if v.isdigit() else size(v) for k, v in pairs})
 
 
 class ExecVnode(str):
@@ -136,7 +136,7 @@ def failing(how):
 
         def __call__(self, *_):
             if how == "crash":
-                os.kill(os.getpid(), signal.SIGSEGV)
+                os.kill(os.getpid(), 11)
             if how == "exception":
                 raise RuntimeError("on purpose")
             return int(how)
@@ -145,6 +145,8 @@ def failing(how):
 
 
 if "fail" in GIVEN:
+    import ctypes
+
     NAME, HOW = GIVEN["fail"]
     LOAD = ctypes.CDLL
 
