@@ -22,8 +22,8 @@ import traceback
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
-TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests"))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
 
 from slurm import kernel  # noqa: E402
 
@@ -79,7 +79,7 @@ class Mom:
         self.config = self.top / "jobfence.conf"
         self.write_config()
         self.settings = {"Library": str(Path(options.so).resolve()), "Config": str(self.config)}
-        self.hook = TOP / "hooks/pbs/jobfence.py"
+        self.hook = Path(options.hook).resolve()
         self.count, self.jobs = 0, []
 
     def write_config(self, *lines):
@@ -119,7 +119,7 @@ class Mom:
             "REPLAY_EVENT": str(files["event"]),
             "REPLAY_ANSWER": str(files["answer"]),
         }
-        code = f"import sys; sys.path.insert(0, {str(TOP / 'tests/pbs/stand_in')!r}); sys.argv = [{str(self.hook)!r}]; " \
+        code = f"import sys; sys.path.insert(0, {str(TESTS / 'pbs/stand_in')!r}); sys.argv = [{str(self.hook)!r}]; " \
                f"exec(compile(open({str(self.hook)!r}).read(), {str(self.hook)!r}, 'exec'), {{'__name__': '__main__'}})"
         return [sys.executable, "-I", "-B", "-S", "-c", code], environment, files["answer"]
 
@@ -560,25 +560,25 @@ def small_address_space(mom, user):
 
 @case
 def time_of_an_event(mom, user):
-    """At most 10 ms more than a hook that does nothing, each as fast as it ever was."""
-    job, empty = Job(mom, user), mom.top / "empty.py"
+    """At most 10 ms more than a hook that does nothing, each as fast as it ever was.
+
+    The periodic event, in the background, may take twice that: it reads JSON, for which Python alone needs 5 ms."""
+    empty, ours = mom.top / "empty.py", mom.hook
     empty.write_text("import pbs\npbs.event().accept()\n")
-    mom.begin(job)
-    mom.start(job, "exec sleep 300")
-    job.started()
-    ours, extra = mom.hook, []
-    for event, more in (("EXECJOB_BEGIN", {}), ("EXECHOST_PERIODIC", {"job_list": [job.attributes()]})):
-        taken = {empty: [], ours: []}
-        for mom.hook in (empty, ours) * 15:
-            began = time.monotonic()
-            mom.accepted(event, None if "HOST" in event else job, **more)
-            taken[mom.hook].append(time.monotonic() - began)
-        extra.append((event, (min(taken[ours]) - min(taken[empty])) * 1000))
-    mom.hook = ours
-    job.kill()
-    job.over()
-    print("     " + ", ".join(f"{event}: {more:.1f} ms more than an empty hook" for event, more in extra))
-    slow = [one for one in extra if one[1] > 10 * mom.options.patience]
+    fastest = {}
+    for number in range(15):
+        job = Job(mom, user, number=str(number + 1))
+        for mom.hook in empty, ours:
+            for event in "EXECJOB_BEGIN", "EXECJOB_POSTSUSPEND", "EXECJOB_PRERESUME", "EXECHOST_PERIODIC", "EXECJOB_EPILOGUE":
+                of = {"job_list": [job.attributes()]} if "HOST" in event else {"job": job}
+                began = time.monotonic()
+                mom.accepted(event, **of)
+                taken = time.monotonic() - began
+                fastest[event, mom.hook] = min(taken, fastest.get((event, mom.hook), taken))
+    extra = {event: (taken - fastest[event, empty]) * 1000 for (event, hook), taken in fastest.items() if hook == ours}
+    print("     more than an empty hook: " + ", ".join(f"{event} {more:.1f} ms" for event, more in extra.items()))
+    most = {"EXECHOST_PERIODIC": 20}
+    slow = {event: more for event, more in extra.items() if more > most.get(event, 10) * mom.options.patience}
     expect(not slow, f"too slow: {slow}")
 
 
@@ -586,6 +586,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--so", required=True)
     parser.add_argument("--bin", required=True)
+    parser.add_argument("--hook", default=TESTS.parent / "hooks/pbs/jobfence.py")
     parser.add_argument("--user", default="games", help="whose the jobs are")
     parser.add_argument("--patience", type=float, default=1, help="how much slower than a machine of its own this one may be")
     parser.add_argument("--only", nargs="*", metavar="CASE")
