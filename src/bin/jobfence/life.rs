@@ -33,7 +33,7 @@ pub struct OpenOptions {
     /// The job's user, by name or number
     #[arg(long, value_name = "USER", value_parser = asked::user)]
     user: (u32, Option<String>),
-    /// As long as this holder lives, the fence does: pid:NUMBER, unit:NAME, or manual (until 'jobfence close')
+    /// As long as this holder lives, the fence does: pid:NUMBER, unit:NAME, scheduler:OpenPBS, or manual (until 'jobfence close')
     #[arg(long, value_name = "HOLDER", default_value = "manual")]
     holder: HeldBy,
     #[command(flatten)]
