@@ -15,6 +15,8 @@ mod common;
 
 const HEADER: &str = "include/jobfence.h";
 const SOURCE: &str = "src/door/c_abi.rs";
+/// Where its structs are.
+const STRUCTS: &str = "src/door/c_abi/given.rs";
 
 fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -250,7 +252,7 @@ fn each_struct_and_number_of_the_header_is_one_of_the_library_and_the_other_way_
         let layout = layouts().into_iter().find(|layout| layout.name == name).unwrap_or_else(|| panic!("{name}"));
         assert_eq!(members.iter().map(|m| m.split(':').next().unwrap()).collect::<Vec<_>>(), layout.names(), "{name}");
         let in_source: String = members.iter().map(|member| format!("    pub {member},\n")).collect();
-        assert!(read(SOURCE).contains(&format!(" {{\n{in_source}}}\n")), "{name} has other types:\n{in_source}");
+        assert!(read(STRUCTS).contains(&format!(" {{\n{in_source}}}\n")), "{name} has other types:\n{in_source}");
         structs.insert(name);
     }
     assert_eq!(structs, layouts().iter().map(|layout| layout.name).collect());
@@ -302,11 +304,7 @@ struct Site {
 
 impl Site {
     fn new(test: &str) -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            common::skip("needs root");
-            return None;
-        }
-        let base = common::Base::new(&format!("jobfence-c-abi-{}-{test}", std::process::id()));
+        let base = common::Base::if_root("c-abi", test)?;
         Some(Self { run: tempfile::tempdir().unwrap(), base })
     }
 

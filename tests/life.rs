@@ -23,11 +23,7 @@ struct Site {
 
 impl Site {
     fn new(test: &str) -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            common::skip("needs root");
-            return None;
-        }
-        let base = common::Base::new(&format!("jobfence-life-{}-{test}", std::process::id()));
+        let base = common::Base::if_root("life", test)?;
         Some(Self { run: tempfile::tempdir().unwrap(), base })
     }
 
