@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 
 use super::answer::{Done, refused, usage};
 use crate::config::{LoadError, Loaded};
-use crate::door::life::{Granted, Which};
+use crate::door::life::{self, Granted, Which};
 use crate::door::user;
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
@@ -41,6 +41,8 @@ pub struct CGrant {
     pub mem_high: *const c_char,
     pub pids_max: *const c_char,
     pub io_max: *const c_char,
+    pub project: *const c_char,
+    pub vnode_type: *const c_char,
 }
 
 /// `struct jobfence_reaped`.
@@ -167,6 +169,9 @@ pub(super) unsafe fn granted(
         granted.facts.partition = fact(grant.partition, "partition")?;
         granted.facts.qos = fact(grant.qos, "qos")?;
         granted.facts.account = fact(grant.account, "account")?;
+        granted.facts.project = fact(grant.project, "project")?;
+        // SAFETY: as this function's own contract.
+        granted.facts.vnode_types = unsafe { text(grant.vnode_type, "vnode_type") }?.map(life::vnode_types).into();
         // SAFETY: as this function's own contract.
         granted.requests.job = unsafe { requests(&grant) }?;
     }
