@@ -118,6 +118,11 @@ struct jobfence_grant {
     const char *mem_high;
     const char *pids_max;
     const char *io_max;
+    /* More by which sections are chosen. The project; an empty text: the job is known to have none. */
+    const char *project;
+    /* The type of the job's vnodes on this node, such as "gpu". Several types have commas between them.
+     * An empty text: they are known to have none. */
+    const char *vnode_type;
 };
 
 /* What jobfence_reap has done. */
