@@ -384,9 +384,15 @@ def crashes_at_launch_without_a_prologue(mom, user):
     pid = job.starters[0]
     until(lambda: kernel.command_line(pid).startswith("sleep"), "the start of the job")
     expect(not any(job.is_in(pid, step) for step in "01"), "the process is in the fence already")
+    of_user = ["setpriv", f"--reuid={user}", "--clear-groups", "env", "PBS_JOBID=8.server", "sleep", "300"]
+    stranger = subprocess.Popen(of_user, start_new_session=True)
+    until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), "the start of the user's other process")
     answer = mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
     expect(job.is_in(pid, "0"), f"process {pid} is in {kernel.cgroups_of(pid)}")
     expect("outside of the job's fence" in str(answer["log"]), f"{answer}")
+    expect(not job.is_in(stranger.pid, "0"), "a process of the user's that is none of the job's was put in")
+    stranger.kill()
+    stranger.wait()
     job.kill()
     job.over()
 
