@@ -93,7 +93,12 @@ class Mom:
         if self.holder:
             self.holder.terminate()
             self.holder.wait()
+        left = set()
         for directory in kernel.Group(f"/{self.base}").directories():
+            left.update(kernel.Group(f"/{self.base}").members(below=True))
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            until(lambda: not any(map(kernel.is_alive, left)), "the death of what is left")
             for below in sorted(kernel.directories_below(directory), reverse=True):
                 below.rmdir()
             if not self.holder:
@@ -316,9 +321,19 @@ def users_stderr_is_a_link(mom, user):
     job.wait()
     job.stderr.unlink()
     job.stderr.symlink_to(secret)
-    answer = job.over()
-    expect_equal(secret.read_text(), "", "the file behind the link")
+    answer = mom.accepted("EXECJOB_EPILOGUE", job)
     expect("cannot be written" in str(answer["log"]), f"{answer}")
+    expect_equal(secret.read_text(), "", "the file behind the link")
+    # A link on the way to the file, to what only root can write.
+    secret.chmod(0o600)
+    (mom.top / "output/way").symlink_to(mom.top)
+    job.more["stderr"] = str(mom.top / "output/way/secret")
+    mom.begin(job)
+    mom.start(job, "exec python3 -c 'x = bytearray(300 << 20)'")
+    job.wait()
+    answer = job.over()
+    expect("cannot be written" in str(answer["log"]), f"{answer}")
+    expect_equal(secret.read_text(), "", "the file behind a link on the way")
 
 
 @case
