@@ -94,12 +94,16 @@ struct jobfence_fence {
     uint32_t reserved;
 };
 
+/* For the member cpus of the next struct: the job was granted none. Zero would be: nothing is known. */
+#define JOBFENCE_ZERO_CPUS UINT64_MAX
+
 /* What a job is limited by. NULL or zero: unknown, or not limited, or not asked for. */
 struct jobfence_grant {
     size_t size;
-    /* CPUs (hardware threads) on this node, in thousandths: 1 to 65536000. */
+    /* CPUs (hardware threads) on this node, in thousandths: 1 to 65536000, or JOBFENCE_ZERO_CPUS. Such a
+     * job gets what the key ZeroCPUs of jobfence.conf(5) says. */
     uint64_t cpus;
-    /* Memory on this node in bytes: at least 1048576. */
+    /* Memory on this node in bytes: at least 1048576. If it is zero, the key DefaultRAMSpace holds. */
     uint64_t memory;
     /* By these, sections of the configuration are chosen. What is unknown counts as the strictest
      * that it could be. The user's name; NULL: the node's user database is asked by the number. */

@@ -154,6 +154,7 @@ fn numbers() -> Vec<(&'static str, i64)> {
         ("JOBFENCE_LOG_DEBUG", level(LogLevel::Debug)),
         ("JOBFENCE_NO_TASK", c_abi::NO_TASK),
         ("JOBFENCE_ANY_USER", c_abi::ANY_USER.into()),
+        ("JOBFENCE_ZERO_CPUS", c_abi::ZERO_CPUS.cast_signed()),
     ]
 }
 
@@ -408,6 +409,14 @@ fn a_program_and_the_commands_share_a_life_and_say_the_same() {
     let by_command = |more: &[&str]| site.jobfence(&[&["usage"], job.as_slice(), more].concat());
     assert_eq!(usage(), (by_command(&[]), by_command(&["--json"])));
     assert!(usage().1.contains("\"cpus_limit\":1.5,\"memory_limit_bytes\":67108864,"), "{}", usage().1);
+
+    for (cpus, expected) in [(c_abi::ZERO_CPUS, "0.2"), (0, "0.2"), (700, "0.7")] {
+        grant.cpus = cpus;
+        // SAFETY: as above.
+        let limited = unsafe { c_abi::jobfence_limit(config.as_ptr(), &fence, &grant) };
+        assert_eq!((limited, last_error().as_str()), (0, ""));
+        assert!(usage().1.contains(&format!("\"cpus_limit\":{expected},")), "{cpus}: {}", usage().1);
+    }
 
     let (project, types) = (c("p"), c("thin,gpu"));
     let sections = "MaxProcesses=90\n[Project=p]\nMaxProcesses=70\n[VnodeType=gpu]\nMaxProcesses=60\n\

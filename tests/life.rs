@@ -415,6 +415,8 @@ fn sections_of_queue_project_vnode_type_and_host_are_chosen() {
     let known = ["--queue", "small", "--project", "", "--vnode-type", ""];
     assert!(site.open(&[config.as_slice(), known.as_slice()].concat()).status.success());
     assert_eq!(limit_of(), Some(50.0));
+    site.done(&[&["limit", "--job", JOB, "--cpus", "0", "-o", "ZeroCPUs=0.3"], config.as_slice()].concat());
+    assert_eq!(number(&site.done(&["usage", "--job", JOB, "--json"]), "cpus_limit"), Some(0.3));
     for (more, expected) in [
         (["--queue", "big", "--project", "", "--vnode-type", "thin"].as_slice(), 60.0),
         (&["--partition", "big", "--project", "", "--vnode-type", "thin,gpu2"], 70.0),

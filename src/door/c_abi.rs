@@ -28,7 +28,7 @@ mod given;
 
 pub use answer::AbiCode;
 use answer::{Done, NotDone, answered, refused, usable, usage};
-pub use given::{CFence, CGrant, CReaped};
+pub use given::{CFence, CGrant, CReaped, ZERO_CPUS};
 use given::{granted, read, text, which};
 
 /// `JOBFENCE_ABI_VERSION`.

@@ -246,9 +246,17 @@ fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
         project.unwrap_or_default(),
         types.unwrap_or_default()
     );
-    let cpus = job.grant.job_cpus.map_or_else(|| "CPUs not said".to_owned(), |cpus| format!("{cpus} CPUs"));
-    let memory =
-        job.grant.job_memory.map_or_else(|| "memory not said".to_owned(), |m| format!("{} of memory", mebibytes(m)));
+    let instead = |key: &str| format!(", for which {} counts", setting(key, resolved));
+    let cpus = match job.grant.job_cpus {
+        Some(Cpus::ZERO) => format!("0 CPUs{}", instead("ZeroCPUs")),
+        Some(cpus) => format!("{cpus} CPUs"),
+        None => "CPUs not said".to_owned(),
+    };
+    let memory = match job.grant.job_memory {
+        Some(memory) => format!("{} of memory", mebibytes(memory)),
+        None if resolved.config.default_ram_space.is_some() => format!("memory not said{}", instead("DefaultRAMSpace")),
+        None => "memory not said".to_owned(),
+    };
     println!("granted    {cpus}, {memory}");
     match &loaded.file {
         Some(file) => println!("file       {}", file.display()),

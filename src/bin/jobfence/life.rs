@@ -45,8 +45,8 @@ pub struct OpenOptions {
 /// What a job is limited by.
 #[derive(Args)]
 struct GrantOptions {
-    /// CPUs (hardware threads) that the job is granted on this node, such as 0.5 or 4 [default: not limited]
-    #[arg(long, value_name = "CPUS", value_parser = cpus)]
+    /// CPUs (hardware threads) that the job is granted on this node, such as 0.5 or 4, or 0 [default: not limited]
+    #[arg(long, value_name = "CPUS", value_parser = granted_cpus)]
     cpus: Option<Cpus>,
     /// Memory that the job is granted on this node, such as 200M or 4G [default: not limited]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -250,6 +250,11 @@ fn tell(seen: &Seen) {
     for sentence in &seen.sentences {
         eprintln!("jobfence: {sentence}");
     }
+}
+
+/// Also none, which is something else than nothing said.
+fn granted_cpus(text: &str) -> Result<Cpus, String> {
+    if text == "0" { Ok(Cpus::ZERO) } else { cpus(text) }
 }
 
 fn id(text: &str) -> Result<Id, String> {

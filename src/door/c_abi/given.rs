@@ -74,6 +74,8 @@ const LARGEST: usize = 65536;
 
 /// Of CPUs in thousandths, as of the command.
 const MOST_CPUS: u64 = 65_536_000;
+/// `JOBFENCE_ZERO_CPUS`.
+pub const ZERO_CPUS: u64 = u64::MAX;
 /// Of memory in bytes, as of the command.
 const LEAST_MEMORY: u64 = 1 << 20;
 /// A text of the caller's; `None` for NULL.
@@ -155,13 +157,17 @@ pub(super) unsafe fn granted(
     let mut granted = Granted { facts: Facts { uid: uid.into(), ..Facts::default() }, ..Granted::default() };
     // SAFETY: as this function's own contract.
     if let Some(grant) = unsafe { read(grant, "jobfence_grant") }? {
-        if grant.cpus > MOST_CPUS {
+        if grant.cpus > MOST_CPUS && grant.cpus != ZERO_CPUS {
             return Err(usage(format!("cpus must be 0 to {MOST_CPUS} thousandths, and not {}", grant.cpus)));
         }
         if grant.memory > 0 && grant.memory < LEAST_MEMORY {
             return Err(usage(format!("memory must be 0 or at least {LEAST_MEMORY} bytes, and not {}", grant.memory)));
         }
-        granted.cpus = Some(grant.cpus).filter(|cpus| *cpus > 0).map(Cpus::from_thousandths);
+        granted.cpus = match grant.cpus {
+            0 => None,
+            ZERO_CPUS => Some(Cpus::ZERO),
+            cpus => Some(Cpus::from_thousandths(cpus)),
+        };
         granted.memory = Some(grant.memory).filter(|memory| *memory > 0);
         // SAFETY: as this function's own contract.
         let fact = |given, name| unsafe { text(given, name) }.map(|text| Fact::from(text.map(str::to_owned)));
