@@ -118,6 +118,11 @@ struct jobfence_grant {
     const char *mem_high;
     const char *pids_max;
     const char *io_max;
+    /* More by which sections are chosen. The project; an empty text: the job is known to have none. */
+    const char *project;
+    /* The type of the job's vnodes on this node, such as "gpu". Several types have commas between them.
+     * An empty text: they are known to have none. */
+    const char *vnode_type;
 };
 
 /* What jobfence_reap has done. */
@@ -163,8 +168,8 @@ int jobfence_set_log(void (*function)(int level, const char *line, void *data), 
  *          a fence needs the same file.
  * uid      The job's user.
  * holder   How long the fence lives, if nothing closes it: "pid:NUMBER" (while this process lives),
- *          "scheduler:NAME" (while this scheduler says that the job runs; only for those that
- *          jobfence can ask), or "manual" (until it is closed, or the node boots). NULL: "manual".
+ *          "scheduler:OpenPBS" (while MoM has this run of the job in its spool, also while MoM
+ *          itself does not run), or "manual" (until it is closed, or the node boots). NULL: "manual".
  *          "unit:NAME" is JOBFENCE_REFUSED: for it a program would be started. 'jobfence open'
  *          makes such a fence, and the other functions go on with it.
  * grant    NULL: nothing is known, and what the configuration says is the limit.

@@ -22,14 +22,14 @@ import pbs
 
 OFF, UNFENCED, NO_FENCE = 1, 2, -3  # what functions of the library return
 NO_TASK, ANY_USER = -1, 1
-ZERO_CPUS = 1
+EACH_RUN = 0
 HOLDER = b"scheduler:OpenPBS"
 JOBS_STEP = "0"
 DEFAULTS = {
-    "library": "/usr/local/lib/slurm/libjobfence.so",
-    "config": None,
-    "usage_resource": None,
-    "diag_messages": False,
+    "Library": "/usr/local/lib/slurm/libjobfence.so",
+    "Config": "/etc/slurm/jobfence.conf",
+    "UsageResource": "",
+    "DiagMessages": "no",
 }
 
 
@@ -76,17 +76,17 @@ class Library:
     """libjobfence.so, with this node's configuration."""
 
     def __init__(self, settings):
-        path = settings["library"]
+        path = settings["Library"]
         try:
             self.so = ctypes.CDLL(path)
             version = self.so.jobfence_abi_version
         except (OSError, AttributeError) as error:
-            raise Failed("cannot load %s: %s. 'library' in the hook's configuration names it" % (path, error)) from None
+            raise Failed("cannot load %s: %s. Library in the hook's configuration names it" % (path, error)) from None
         if version() < 1:
             raise Failed("%s is too old for this hook" % path)
         self.so.jobfence_last_error.restype = ctypes.c_char_p
         self.so.jobfence_free.restype = None
-        self.config = settings["config"] and settings["config"].encode()
+        self.config = settings["Config"].encode()
         self.log = LOG(log_line)
         self.so.jobfence_set_log(self.log, None)
 
@@ -95,7 +95,7 @@ class Library:
         code = getattr(self.so, "jobfence_" + name)(self.config, *arguments)
         said = self.so.jobfence_last_error().decode(errors="replace")
         if code < 0:
-            raise Failed(said, code)
+            raise Failed(said or "jobfence_%s has returned %d" % (name, code), code)
         return code, said
 
     def texts(self, name, *arguments):
@@ -162,7 +162,6 @@ class Job:
         for name, value in (
             ("partition", self.job.queue),
             ("account", self.job.Account_Name),
-            ("project", self.job.project),
         ):
             setattr(given, name, str(value or "").encode())
         return ctypes.byref(given)
@@ -182,9 +181,19 @@ class Job:
             "attach", self.fence(step), ctypes.c_int32(pid), ctypes.c_int64(NO_TASK), ctypes.c_uint32(ANY_USER)
         )
 
-    def usage(self):
+    def has_fence(self):
+        """Whether there is one, also of another run."""
+        try:
+            self.library.call("usage", self.fence(run=EACH_RUN), None, None)
+        except Failed as error:
+            if error.code != NO_FENCE:
+                raise
+            return False
+        return True
+
+    def usage(self, run=None):
         """What each of its fences has used."""
-        return self.library.texts("usage", self.fence())
+        return self.library.texts("usage", self.fence(run=run))
 
     def close(self, run=None):
         """Ends what is left in its fences and removes them; what each has used."""
@@ -212,10 +221,10 @@ class Job:
         walltime = float(used["walltime"] or 0)
         if walltime >= 1:
             used["cpupercent"] = int(100 * cpu / walltime)
-        if settings["usage_resource"]:
+        if settings["UsageResource"]:
             import json
 
-            used[settings["usage_resource"]] = json.dumps({pbs.get_local_nodename(): fences})
+            used[settings["UsageResource"]] = json.dumps({pbs.get_local_nodename(): fences})
 
 
 def chunks_of(job, host):
@@ -245,21 +254,26 @@ def log(job, text):
 
 
 def settings_of_the_hook():
-    """The hook's configuration; what it does not say is as shipped."""
-    path = pbs.hook_config_filename
+    """The hook's configuration, lines of the form Key=Value; what it does not say is as shipped."""
+    settings, path = dict(DEFAULTS), pbs.hook_config_filename
     if not path:
-        return DEFAULTS
-    import json
-
+        return settings
     try:
         with open(path) as file:
-            given = json.load(file)
+            lines = file.read().splitlines()
     except (OSError, ValueError) as error:
         raise Failed("the configuration of the hook cannot be read: %s: %s" % (path, error)) from None
-    unknown = sorted(set(given) - set(DEFAULTS)) if isinstance(given, dict) else [repr(given)]
-    if unknown:
-        raise Failed("%s: unknown %s; expected %s" % (path, ", ".join(unknown), ", ".join(sorted(DEFAULTS))))
-    return dict(DEFAULTS, **given)
+    for number, line in enumerate(lines, 1):
+        line = line.strip()
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if line and not line.startswith("#"):
+            if not equals or key not in DEFAULTS:
+                raise Failed("%s:%d: found %s, expected one of %s, and its value behind '='"
+                             % (path, number, line, ", ".join(DEFAULTS)))
+            settings[key] = value
+    if settings["DiagMessages"] not in ("yes", "no"):
+        raise Failed("%s: DiagMessages: found %s, expected yes or no" % (path, settings["DiagMessages"]))
+    return settings
 
 
 # What is done at each event. What fails there fails the job, or is logged: see EVENTS.
@@ -267,15 +281,16 @@ def settings_of_the_hook():
 
 def begin(event, job, settings):
     """Before any process of the job."""
-    for other in {fence["run"] for fence in job.usage()} - {job.run}:
-        log(job.id, "run %d of the job has left a fence, which is closed" % other)
-        job.close(other)
+    if job.has_fence():
+        for other in {fence["run"] for fence in job.usage(EACH_RUN)} - {job.run}:
+            log(job.id, "run %d of the job has left a fence, which is closed" % other)
+            job.close(other)
     job.open(event, JOBS_STEP)
 
 
 def prologue(event, job, settings):
     """On the first host the parent becomes the job; MoM goes on with it whatever becomes of its launch."""
-    if job.open(event, JOBS_STEP) and job.job.in_ms_mom():
+    if job.job.in_ms_mom() and job.open(event, JOBS_STEP):
         job.attach(os.getppid(), JOBS_STEP)
 
 
@@ -337,7 +352,7 @@ def end(event, job, settings):
 def tell(job, sentences, settings):
     """Tells the job's user at which limit the job was stopped."""
     log(job.id, "\n".join(sentences))
-    if settings["diag_messages"]:
+    if settings["DiagMessages"] == "yes":
         import json
 
         host = pbs.get_local_nodename()
@@ -449,7 +464,7 @@ def main():
     except Exception as error:  # pylint: disable=broad-except
         problem = str(error) if isinstance(error, Failed) else "%s: %s" % (type(error).__name__, error)
     if problem is None or or_else == GO_ON:
-        if problem:
+        if problem is not None:
             pbs.logmsg(pbs.LOG_ERR, "jobfence: %s" % problem)
         event.accept()
     if or_else == RERUN:

@@ -54,13 +54,6 @@ impl KernelLog {
         Ok(Self { fd: open()?, from })
     }
 
-    /// Which record will be the next. The kernel says so only at the end of all those that it has, so each is read.
-    pub fn next_record() -> Result<Sequence> {
-        let mut next = 0;
-        Self::open_at(0)?.read(|record| next = sequence(record).map_or(next, |last| last + 1));
-        Ok(next)
-    }
-
     /// The kills logged since the last call, oldest first.
     pub fn oom_kills(&self) -> Vec<OomKill> {
         let mut kills = Vec::new();
@@ -152,21 +145,6 @@ oom_memcg=/jobfence/uid_1/job_2,task_memcg=/jobfence/uid_1/job_2/step_0,task=pyt
         assert_eq!(sequence(LINE), Some(1134));
         assert_eq!(sequence("6,x,1,-;oom-kill:"), None);
         assert_eq!(sequence(""), None);
-    }
-
-    #[test]
-    fn another_process_finds_where_the_log_was() {
-        if !nix::unistd::geteuid().is_root() || !std::path::Path::new("/dev/kmsg").exists() {
-            return crate::skip::skip("the kernel's log is root's");
-        }
-        let before = KernelLog::next_record().unwrap();
-        std::fs::write("/dev/kmsg", "jobfence looks where its log is\n").unwrap();
-        let mut found = Vec::new();
-        KernelLog::open_at(before).unwrap().read(|record| {
-            found.extend(sequence(record).filter(|number| *number >= before).map(|_| record.to_owned()));
-        });
-        assert!(found.iter().any(|record| record.contains("jobfence looks where its log is")), "{found:?}");
-        assert!(KernelLog::next_record().unwrap() > before);
     }
 
     #[test]

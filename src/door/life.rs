@@ -103,6 +103,11 @@ pub struct Granted {
     pub facts: Facts,
 }
 
+/// The types of a job's vnodes, as one text with commas between them. An empty text: there are none.
+pub fn vnode_types(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
 /// A fence that is to be.
 #[derive(Debug, Clone)]
 pub struct OpenRequest {
@@ -198,15 +203,19 @@ fn make(
     check: impl FnOnce(&Config) -> Result<()>,
 ) -> Answer<Seen> {
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
-    let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &request.granted.facts)?, Host::read(&loaded.config)?));
+    let facts = here(request.granted.facts.clone());
+    let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
     launch::answer(loaded, resolve, |resolved, host| {
         let config = &resolved.config;
         check(config)?;
         let holder = request.holder.find(&host, ALL, request.ask_unit, (&request.job, request.run))?;
-        let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
-        match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
-            Ok(reaped) => reaped.log(),
-            Err(error) => log::warn!("cannot look for what dead holders left: {error}"),
+        // A scheduler that holds fences looks for what is left by itself, and may stand still until this returns.
+        if !matches!(holder, Holder::Scheduler { .. }) {
+            let soon = Instant::now() + janitor::PATIENCE_AT_LAUNCH;
+            match janitor::reap(&host, config, ALL, Who::Daemon, soon) {
+                Ok(reaped) => reaped.log(),
+                Err(error) => log::warn!("cannot look for what dead holders left: {error}"),
+            }
         }
         let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
         let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder };
@@ -242,6 +251,13 @@ fn has_opened(config: &Config, request: &OpenRequest) -> Result<bool> {
     Ok(record.uid() == Some(request.uid) && shared.holder == holder)
 }
 
+/// The facts with this host's name, which needs nobody to say it.
+fn here(facts: Facts) -> Facts {
+    let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let node = facts.node.known().cloned().or_else(host);
+    Facts { node: node.into(), ..facts }
+}
+
 fn plan(resolved: &crate::config::Resolved, granted: &Granted) -> (policy::Plan, Vec<crate::fence::LimitError>) {
     let grant = Grant::whole(granted.cpus, granted.memory);
     policy::of_step(resolved, &granted.facts, &grant, &granted.requests, true, || Ok(NoCores))
@@ -252,7 +268,7 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
     let resolve = |loaded: &Loaded| {
         let host = Host::read(&loaded.config)?;
         let record = the_one(&loaded.config, which)?;
-        let facts = Facts { uid: record.uid().into(), ..granted.facts.clone() };
+        let facts = here(Facts { uid: record.uid().into(), ..granted.facts.clone() });
         Ok((begin::resolve(loaded, &facts)?, (host, record)))
     };
     launch::answer(loaded, resolve, |resolved, (host, record)| {
@@ -278,7 +294,7 @@ pub fn attach(
     let resolve = |loaded: &Loaded| {
         let host = Host::read(&loaded.config)?;
         let record = the_one(&loaded.config, which)?;
-        let facts = Facts { uid: record.uid().into(), ..Facts::default() };
+        let facts = here(Facts { uid: record.uid().into(), ..Facts::default() });
         Ok((begin::resolve(loaded, &facts)?, (host, record)))
     };
     launch::answer(loaded, resolve, |resolved, (host, record)| {

@@ -10,7 +10,6 @@ use super::names::IDLE;
 use super::overlay::{self, Overlay};
 use super::own::{self, Own, open_existing};
 use super::rules;
-use crate::cgroup::events::KernelLog;
 use crate::cgroup::io;
 use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::{Hierarchy, Version};
@@ -128,7 +127,8 @@ impl<'a> Opening<'a> {
             step: self.key.step.clone(),
             run: self.run,
             controllers: wanted.iter().map(|&controller| controller.to_owned()).collect(),
-            log_from: KernelLog::next_record().ok(),
+            // The kernel says where its log is only to a process that reads all of it, which takes as long as the rest of this.
+            log_from: None,
             overlay: self.daemon.is_some(),
             plan: None,
         };

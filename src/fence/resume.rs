@@ -116,14 +116,14 @@ impl Fence {
         self.claim.shared.as_deref()
     }
 
-    /// Where in the kernel's log it begins, if that could be read.
+    /// Where in the kernel's log it begins, as earlier releases have noted it.
     pub fn log_from(&self) -> Option<Sequence> {
         self.claim.shared.as_ref()?.shared.as_ref()?.log_from
     }
 
-    /// The kernel's log from there on.
+    /// The kernel's log from there on, or all that the kernel has. A line about an earlier fence of the same name is older than one about this.
     pub fn kernel_log(&self) -> Option<KernelLog> {
-        KernelLog::open_at(self.log_from()?).ok()
+        KernelLog::open_at(self.log_from().unwrap_or(0)).ok()
     }
 
     /// Stops all its processes where they are, until they are thawed or ended. An error where they have not stopped by the deadline.

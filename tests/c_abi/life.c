@@ -222,7 +222,7 @@ static void live(const struct work *work)
 
     RETURNS(JOBFENCE_OK, "", open_fence(config, &fence, USER, NULL, &grant, &path));
     CHECK(path != NULL && strstr(path, work->job) != NULL && strstr(path, "/step_0") != NULL);
-    limits_are(&fence, "\"cpus_limit\":0.5,\"memory_limit_bytes\":67108864,\"processes_limit\":20}");
+    limits_are(&fence, "\"cpus_limit\":0.5,\"memory_limit_bytes\":67108864,\"processes_limit\":20,");
     /* Once more, with other limits; as a program that was compiled before this release. */
     grant.size = offsetof(struct jobfence_grant, user);
     grant.user = grant.io_max = (const char *)1;

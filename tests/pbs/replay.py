@@ -1,0 +1,618 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The hook of OpenPBS without OpenPBS: replay.py --so FILE --bin FILE [--only CASE...]
+
+The file hooks/pbs/jobfence.py and the shared object are the real ones, and so are the cgroups. The module 'pbs' is
+stand_in/pbs.py, and the daemon is the class Mom here. It does to a hook what MoM does: a process of its own for each
+event, with MoM's environment and nothing else, in a session of its own; at prologue and launch below the process that
+becomes the job, with a umask of 077, and with the job's files as stdout and stderr.
+"""
+
+import argparse
+import marshal
+import os
+import pwd
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+from slurm import kernel  # noqa: E402
+
+HOST = "node1"
+MIB = 1 << 20
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+def expect(condition, text):
+    if not condition:
+        raise AssertionError(text)
+
+
+def expect_equal(found, wanted, what):
+    expect(found == wanted, f"{what}: {found!r}, and should be {wanted!r}")
+
+
+def until(condition, what, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        expect(time.monotonic() < deadline, f"{what}: not within {seconds} s")
+        time.sleep(0.02)
+    return found
+
+
+class Crashed(Exception):
+    """A signal has ended the hook."""
+
+
+class Mom:
+    """What MoM does for its hooks, and the files that it keeps."""
+
+    def __init__(self, options, top):
+        self.top, self.options = Path(top), options
+        self.spool = self.top / "spool/mom_priv/jobs"
+        self.spool.mkdir(parents=True)
+        (self.top / "output").mkdir(mode=0o1777)
+        (self.top / "output").chmod(0o1777)
+        self.top.chmod(0o755)
+        self.conf = self.top / "pbs.conf"
+        self.conf.write_text(f"PBS_HOME={self.top}/spool\n")
+        self.base, self.holder = f"jobfence-pbs-{os.getpid()}", None
+        if Path("/run/systemd/system").is_dir():
+            self.base = f"jobfence.slice/{self.base}.scope"
+            self.holder = subprocess.Popen([options.bin, "hold", "-o", f"CgroupBase={self.base}"])
+            place = f"/{self.base}" + ("/hold" if "" in kernel.hierarchies() else "")
+            until(lambda: place in kernel.read(f"/proc/{self.holder.pid}/cgroup"), "the delegated scope", 60)
+        self.config = self.top / "jobfence.conf"
+        self.write_config()
+        self.settings = {"Library": str(Path(options.so).resolve()), "Config": str(self.config)}
+        self.hook = Path(options.hook).resolve()
+        self.count, self.jobs = 0, []
+
+    def write_config(self, *lines):
+        keys = f"CgroupBase={self.base}", f"RunDir={self.top}/run"
+        self.config.write_text("".join(f"{line}\n" for line in (*keys, *lines)))
+
+    def end(self):
+        for job in self.jobs:
+            job.kill()
+        subprocess.run([self.options.bin, "reap", f"--config={self.config}"], check=False, capture_output=True)
+        if self.holder:
+            self.holder.terminate()
+            self.holder.wait()
+        for directory in kernel.Group(f"/{self.base}").directories():
+            for below in sorted(kernel.directories_below(directory), reverse=True):
+                below.rmdir()
+            if not self.holder:
+                directory.rmdir()
+
+    def prepare(self, event, job, **more):
+        """The files and the environment of one event."""
+        self.count += 1
+        names = ("cput", "mem", "vmem", "cpupercent", "walltime", "diag_messages", "usage")
+        given = {"event": event, "host": HOST, "resources": names, **more}
+        if job:
+            given["job"] = job.attributes()
+        files = {what: self.top / f"{what}.{self.count}" for what in ("event", "answer", "config")}
+        files["event"].write_bytes(marshal.dumps(given))
+        settings = self.settings
+        lines = [settings] if isinstance(settings, str) else [f"{key}={value}\n" for key, value in settings.items()]
+        files["config"].write_text("# of the tests\n" + "".join(lines))
+        environment = {
+            "PATH": "/bin:/usr/bin",
+            "LC_CTYPE": "C.UTF-8",
+            "PBS_CONF_FILE": str(self.conf),
+            "PBS_HOOK_CONFIG_FILE": str(files["config"]),
+            "REPLAY_EVENT": str(files["event"]),
+            "REPLAY_ANSWER": str(files["answer"]),
+        }
+        code = f"import sys; sys.path.insert(0, {str(TESTS / 'pbs/stand_in')!r}); sys.argv = [{str(self.hook)!r}]; " \
+               f"exec(compile(open({str(self.hook)!r}).read(), {str(self.hook)!r}, 'exec'), {{'__name__': '__main__'}})"
+        return [sys.executable, "-I", "-B", "-S", "-c", code], environment, files["answer"]
+
+    def run(self, event, job=None, **more):
+        """One event whose hook is MoM's own child. The answer."""
+        command, environment, answer = self.prepare(event, job, **more)
+        done = subprocess.run(command, env=environment, cwd=self.top, start_new_session=True, capture_output=True)
+        return self.answer(done.returncode, answer, done.stdout + done.stderr)
+
+    def answer(self, status, answer, output=b""):
+        if status < 0:
+            raise Crashed(status)
+        expect_equal((status, output), (0, b""), "the hook's exit status and output")
+        return marshal.loads(answer.read_bytes())
+
+    def accepted(self, event, job=None, **more):
+        answer = self.run(event, job, **more)
+        expect(answer["accepted"], f"{event} was refused: {answer}")
+        return answer
+
+    def begin(self, job):
+        answer = self.accepted("EXECJOB_BEGIN", job)
+        self.save(job)
+        return answer
+
+    def save(self, job):
+        """MoM's file about the job."""
+        (self.spool / f"{job.id}.JB").write_bytes(b"\1\0Job_Name\0x\0\0run_version\0%d\0" % job.run)
+
+    def forget(self, job):
+        (self.spool / f"{job.id}.JB").unlink()
+
+    def start(self, job, script, prologue=True, launch=None, is_interactive=False, tasknum="1", limits=()):
+        """Becomes the job as MoM's starter does; what the events have answered is in job.answers.
+
+        A hook that crashes, MoM skips. One that refuses ends the starter."""
+        starter = os.fork()
+        if starter:
+            job.starters.append(starter)
+            return starter
+        try:
+            os.setsid()
+            os.umask(0o077)
+            out = os.open(job.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            error = os.open(job.stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.fchown(error, job.uid, job.gid)
+            os.dup2(out, 1)
+            os.dup2(error, 2)
+            os.close(0)
+            if prologue:
+                self.below(job, "EXECJOB_PROLOGUE")
+            if is_interactive:
+                # The parent goes on as a relay of the terminal.
+                shell = os.fork()
+                if shell:
+                    os.waitpid(shell, 0)
+                    os._exit(0)
+            for what, number in limits:
+                resource.setrlimit(what, (number, number))
+            self.below(job, "EXECJOB_LAUNCH", env={"PBS_TASKNUM": tasknum}, **(launch or {}))
+            os.setgroups([job.gid])
+            os.setgid(job.gid)
+            os.setuid(job.uid)
+            os.execve("/bin/sh", ["sh", "-c", script], {"PATH": "/usr/bin:/bin", "PBS_JOBID": job.id})
+        except Crashed:
+            os._exit(97)
+        except BaseException:  # noqa: B036
+            traceback.print_exc()
+        os._exit(98)
+
+    def below(self, job, event, **more):
+        """One event whose hook is this process's child, and has its files."""
+        command, environment, answer = self.prepare(event, job, **more)
+        child = subprocess.Popen(command, env=environment, cwd=self.top, start_new_session=True)
+        status = child.wait()
+        if status < 0:
+            return  # "Skipping hook"
+        found = marshal.loads(answer.read_bytes())
+        (self.top / f"{job.name}.{event}").write_text(str(found))
+        if not found["accepted"]:
+            os._exit(17)
+
+
+class Job:
+    """A job as MoM's hooks see it."""
+
+    def __init__(self, mom, user, number="7", run=1, **attributes):
+        self.mom, self.id, self.run = mom, f"{number}.server", run
+        entry = pwd.getpwnam(user)
+        self.user, self.uid, self.gid = user, entry.pw_uid, entry.pw_gid
+        self.name = "".join(c if c.isalnum() else "_" for c in self.id)
+        self.output, self.stderr = (mom.top / "output" / f"{self.name}.{end}" for end in ("OU", "ER"))
+        self.starters, self.more = [], attributes
+        mom.jobs.append(self)
+
+    def attributes(self):
+        return {
+            "id": self.id, "euser": self.user, "queue": "workq", "project": "_pbs_project_default", "run_version": self.run,
+            "run_count": self.run, "exec_vnode": f"({HOST}:ncpus=1:mem=204800kb)", "exec_host": f"{HOST}/0",
+            "stderr": str(self.stderr), **self.more,
+        }
+
+    def path(self, step=None):
+        name = self.id.replace("[", "+5B").replace("]", "+5D")
+        whole = f"/{self.mom.base}/uid_{self.uid}/job_{name}"
+        return whole + (f"/step_{step}" if step is not None else "")
+
+    def group(self, step=None):
+        return kernel.Group(self.path(step))
+
+    def is_in(self, pid, step):
+        found = kernel.cgroups_of(pid)
+        return bool(found) and all(found.get(name) == self.path(step) for name in kernel.expected_hierarchies())
+
+    def started(self, step="1"):
+        """The starter, once it has become the job."""
+        pid = self.starters[-1]
+        until(lambda: not kernel.is_alive(pid) or os.stat(f"/proc/{pid}").st_uid == self.uid, "the start of the job")
+        expect(kernel.is_alive(pid), f"the job did not start: {self.stderr.read_text()}{self.answers()}")
+        expect(self.is_in(pid, step), f"process {pid} is in {kernel.cgroups_of(pid)}, not in {self.path(step)}")
+        return pid
+
+    def answers(self):
+        return [path.read_text() for path in sorted(self.mom.top.glob(f"{self.name}.*"))]
+
+    def wait(self):
+        for pid in self.starters:
+            os.waitpid(pid, 0)
+        self.starters.clear()
+
+    def kill(self):
+        for pid in self.starters:
+            os.kill(pid, signal.SIGKILL)
+        self.wait()
+
+    def over(self):
+        """The last events of a job, and what the first of them has answered."""
+        answer = self.mom.accepted("EXECJOB_EPILOGUE", self)
+        self.mom.accepted("EXECJOB_END", self)
+        self.mom.forget(self)
+        expect(not self.group().exists(), f"{self.path()} is still there")
+        return answer
+
+
+@case
+def life(mom, user):
+    """From begin to end: the limits, the usage, a process with a session of its own."""
+    job = Job(mom, user)
+    mom.begin(job)
+    expect(job.group("0").exists(), "begin has made no fence")
+    expect_equal(job.group().cpu_limit(), 1.0, "the job's CPUs")
+    expect_equal(job.group().memory_limit(), 200 * MIB, "the job's memory")
+    mom.start(job, "setsid sleep 300 & timeout 1 sh -c 'while :; do :; done'; exec sleep 300")
+    job.started()
+    expect_equal(job.group("1").cpu_limit(), 1.0, "the step's CPUs")
+    until(lambda: len(job.group("1").members()) == 2, "the two processes")
+    time.sleep(1)
+    answer = mom.accepted("EXECHOST_PERIODIC", job_list=[{**job.attributes(), "resources_used": {"walltime": 2}}])
+    used = answer["used"][job.id]
+    expect(int(used["cput"]) >= 0 and int(used["mem"][:-2]) > 0 and int(used["cpupercent"]) > 10, f"used {used}")
+    escaped = [pid for pid in job.group("1").members() if pid != job.starters[0]]
+    job.kill()
+    used = job.over()["used"][job.id]
+    expect(used["mem"].endswith("kb") and "cput" in used, f"used {used}")
+    expect(not any(kernel.is_alive(pid) for pid in escaped), "a process with a session of its own is alive")
+    expect_equal(job.output.read_bytes() + job.stderr.read_bytes(), b"", "the job's output")
+
+
+@case
+def over_its_memory(mom, user):
+    job = Job(mom, user, number="8")
+    mom.settings["DiagMessages"] = "yes"
+    mom.begin(job)
+    mom.start(job, "exec python3 -c 'x = bytearray(300 << 20)'")
+    job.wait()
+    answer = job.over()
+    said = job.stderr.read_text()
+    expect("was killed: the job reached its memory limit" in said, f"stderr: {said!r}")
+    expect(HOST in answer["used"][job.id]["diag_messages"], f"{answer}")
+    expect_equal(job.output.read_bytes(), b"", "the job's output")
+
+
+@case
+def users_stderr_is_a_link(mom, user):
+    """Root writes nothing where a user's link leads."""
+    job, secret = Job(mom, user), mom.top / "secret"
+    secret.write_text("")
+    secret.chmod(0o666)
+    mom.begin(job)
+    mom.start(job, "exec python3 -c 'x = bytearray(300 << 20)'")
+    job.wait()
+    job.stderr.unlink()
+    job.stderr.symlink_to(secret)
+    answer = job.over()
+    expect_equal(secret.read_text(), "", "the file behind the link")
+    expect("cannot be written" in str(answer["log"]), f"{answer}")
+
+
+@case
+def ids_and_grants(mom, user):
+    """Arrays, several vnodes of one host, other hosts' chunks, no CPU, a host of the job's own."""
+    two = f"({HOST}[0]:ncpus=1:mem=100mb+{HOST}[1]:ncpus=2:mem=51200kb)+(other:ncpus=8:mem=8gb)"
+    for attributes, cpus, memory in (
+        ({"exec_vnode": two}, 3.0, 150 * MIB),
+        ({"exec_vnode": f"({HOST}:ncpus=2:vmem=64mw)"}, 2.0, 512 * MIB),
+        ({"exec_vnode": "(gpu0:ncpus=2:mem=1gb)+(x:ncpus=1)", "exec_host": f"{HOST}/0*2+other/0"}, 2.0, 1024 * MIB),
+        ({"Resource_List": {"place": "excl:exclhost"}}, None, 200 * MIB),
+    ):
+        job = Job(mom, user, number="12[3]", **attributes)
+        mom.begin(job)
+        expect_equal((job.group().cpu_limit(), job.group().memory_limit()), (cpus, memory), f"limits for {attributes}")
+        job.over()
+    answer = mom.run("EXECJOB_BEGIN", Job(mom, user, exec_vnode="(other:ncpus=1)", exec_host="other/0"))
+    expect(not answer["accepted"] and answer["rerun"] and "PBS_MOM_NODE_NAME" in answer["message"], f"{answer}")
+
+
+@case
+def no_cpus(mom, user):
+    """A job with ncpus=0 is not one without a limit."""
+    job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=0:mem=100mb)")
+    mom.begin(job)
+    expect_equal(job.group().cpu_limit(), 0.2, "the CPUs of a job without any")
+    job.over()
+
+
+@case
+def crashes_at_launch(mom, user):
+    """MoM goes on with a job whose launch has crashed: its prologue has put it in."""
+    for fail in (["jobfence_open", "crash"], ["jobfence_attach", "crash"], ["jobfence_abi_version", "crash"]):
+        job = Job(mom, user)
+        mom.begin(job)
+        mom.start(job, "exec sleep 300", launch={"fail": fail})
+        job.started("0")
+        job.kill()
+        job.over()
+
+
+@case
+def crashes_at_launch_without_a_prologue(mom, user):
+    """As of a task on another host: the periodic event puts its processes in."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "exec sleep 300", prologue=False, launch={"fail": ["jobfence_attach", "crash"]})
+    pid = job.starters[0]
+    until(lambda: kernel.command_line(pid).startswith("sleep"), "the start of the job")
+    expect(not any(job.is_in(pid, step) for step in "01"), "the process is in the fence already")
+    answer = mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
+    expect(job.is_in(pid, "0"), f"process {pid} is in {kernel.cgroups_of(pid)}")
+    expect("outside of the job's fence" in str(answer["log"]), f"{answer}")
+    job.kill()
+    job.over()
+
+
+@case
+def each_call_fails(mom, user):
+    """Whatever fails, and however: no exception leaves the hook, and no job goes on without a fence."""
+    starting = ("EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH")
+    calls = {
+        "EXECJOB_BEGIN": ("usage", "open"), "EXECJOB_ATTACH": ("open", "attach"), "EXECJOB_RESIZE": ("usage", "limit"),
+        "EXECJOB_POSTSUSPEND": ("freeze",), "EXECJOB_PRERESUME": ("thaw",), "EXECJOB_PRETERM": ("thaw",),
+        "EXECJOB_EPILOGUE": ("close",), "EXECJOB_END": ("close",), "EXECJOB_ABORT": ("close",),
+        "EXECHOST_PERIODIC": ("usage", "reap"), "EXECHOST_STARTUP": ("reap",),
+        "EXECJOB_PROLOGUE": ("open", "attach"), "EXECJOB_LAUNCH": ("open", "attach"),
+    }
+    sleeper = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sleep", "300"], start_new_session=True)
+    try:
+        for event, names in calls.items():
+            job = Job(mom, user)
+            mom.begin(job)
+            of_nodes = event.startswith("EXECHOST")
+            for name in (*names, "abi_version", "set_log"):
+                for how in "exception", "-2", "-4", "-5":
+                    if name in ("abi_version", "set_log") and how != "exception":
+                        continue
+                    answer = mom.run(event, None if of_nodes else job, fail=["jobfence_" + name, how], pid=sleeper.pid,
+                                     env={"PBS_TASKNUM": "00000002"}, job_list=[job.attributes()] if of_nodes else [])
+                    is_fatal = event in starting or event in ("EXECJOB_ATTACH", "EXECJOB_PRERESUME")
+                    expect_equal(answer["accepted"], not is_fatal, f"{event}, {name} fails with {how}: {answer}")
+                    expect_equal(answer["rerun"], event in starting, f"{event}, {name} fails with {how}: {answer}")
+                    expect(answer["message"].startswith("jobfence: ") if is_fatal else answer["log"], f"{event} {name} {how} {answer}")
+            job.over()
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+@case
+def nothing_to_load(mom, user):
+    """A library or a configuration that is not there, or is wrong: the job is refused, and told why."""
+    job, right = Job(mom, user), mom.settings
+    for settings, said in (
+        ({**right, "Library": "/none.so"}, "cannot load /none.so"),
+        ("\nLibary=x\n", ":3: found Libary=x, expected one of Library, Config"),
+        ("Library\n", ":2: found Library, expected"),
+        ({**right, "DiagMessages": "1"}, "DiagMessages: found 1, expected yes or no"),
+    ):
+        mom.settings = settings
+        answer = mom.run("EXECJOB_BEGIN", job)
+        expect(not answer["accepted"] and answer["rerun"] and said in answer["message"], f"{settings}: {answer}")
+        expect(mom.run("EXECHOST_STARTUP")["accepted"], "startup was refused")
+    mom.settings = right
+    mom.write_config("MaxProcesses=many")
+    answer = mom.run("EXECJOB_BEGIN", job)
+    expect(not answer["accepted"] and f"{mom.config}:3" in answer["message"], f"{answer}")
+    mom.write_config("Mode=off")
+    expect(mom.run("EXECJOB_BEGIN", job)["accepted"], "Mode=off")
+    mom.save(job)
+    mom.start(job, "exec sleep 300")
+    pid = job.starters[0]
+    until(lambda: kernel.command_line(pid).startswith("sleep"), "the start of the job")
+    job.kill()
+    mom.write_config()
+    job.over()
+
+
+@case
+def repeated_and_missing_events(mom, user):
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "exec sleep 300", prologue=False)
+    pid = job.started()
+    mom.accepted("EXECJOB_BEGIN", job)
+    expect(job.is_in(pid, "1"), "a repeated begin has touched the job")
+    # It runs again: what its earlier run has left is gone before.
+    again = Job(mom, user, run=2)
+    mom.accepted("EXECJOB_BEGIN", again)
+    expect(not kernel.is_alive(pid), "a process of the earlier run is alive")
+    mom.save(again)
+    job.wait()
+    expect(again.group("0").exists(), "the second run has no fence")
+    for event in ("EXECJOB_EPILOGUE", "EXECJOB_EPILOGUE", "EXECJOB_END", "EXECJOB_ABORT", "EXECJOB_END"):
+        mom.accepted(event, again)
+    expect(not again.group().exists(), "the fence is still there")
+    # Only its end, and nothing before.
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.accepted("EXECJOB_END", job)
+    expect(not job.group().exists(), "the fence is still there after the end alone")
+
+
+@case
+def mom_dies(mom, user):
+    """A job is dead when MoM does not have it any more, and at no other time."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "exec sleep 300")
+    pid = job.started()
+
+    def startup(seconds=3600):
+        """So long after the fence was last changed."""
+        for record in (mom.top / "run").rglob("*server*"):
+            os.utime(record, (time.time() - seconds,) * 2)
+        mom.accepted("EXECHOST_STARTUP")
+
+    startup()
+    expect(job.is_in(pid, "1"), "a job that is in MoM's spool was touched")
+    # Its file is gone, but the fence is younger than a start takes.
+    mom.forget(job)
+    startup(500)
+    expect(job.is_in(pid, "1"), "a job that may be about to begin was touched")
+    mom.conf.chmod(0o666)
+    startup()
+    expect(job.is_in(pid, "1"), "a job of which nothing is known was touched")
+    mom.conf.chmod(0o644)
+    startup()
+    until(lambda: not kernel.is_alive(pid), "the death of the job")
+    until(lambda: not job.group().exists(), "the end of the fence")
+    job.wait()
+
+
+@case
+def suspended(mom, user):
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "setsid sh -c 'while :; do :; done' & exec sleep 300")
+    job.started()
+    until(lambda: len(job.group("1").members()) == 2, "the two processes")
+    mom.accepted("EXECJOB_POSTSUSPEND", job)
+    spinner = next(pid for pid in job.group("1").members() if pid != job.starters[0])
+    before = kernel.process_seconds(spinner)
+    time.sleep(0.5)
+    expect_equal(kernel.process_seconds(spinner), before, "CPU time of a frozen process")
+    mom.accepted("EXECJOB_PRERESUME", job)
+    until(lambda: kernel.process_seconds(spinner) > before, "CPU time of a thawed process")
+    mom.accepted("EXECJOB_POSTSUSPEND", job)
+    mom.accepted("EXECJOB_PRETERM", job)
+    job.kill()
+    job.over()
+    expect(not kernel.is_alive(spinner), "a process of the job is alive")
+
+
+@case
+def interactive(mom, user):
+    """The relays of the terminal are root's, and the job's shell is in its step."""
+    job = Job(mom, user)
+    mom.begin(job)
+    relay = mom.start(job, "exec sleep 300", is_interactive=True)
+    shell = until(lambda: next((p for p in job.group("1").members() if kernel.command_line(p).startswith("sleep")), 0), "the shell")
+    expect(job.is_in(relay, "0"), f"the relay is in {kernel.cgroups_of(relay)}")
+    os.kill(shell, signal.SIGKILL)
+    job.wait()
+    job.over()
+
+
+@case
+def tasks_and_attached(mom, user):
+    """Each task has a step; what pbs_attach brings comes with its session."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "exec sleep 300")
+    job.started()
+    mom.start(job, "exec sleep 300", prologue=False, tasknum="0000000A")
+    job.started("10")
+    script = "sleep 300 & exec sleep 301"
+    stranger = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sh", "-c", script], start_new_session=True)
+    child = until(lambda: next(iter(kernel.descendants(stranger.pid)), 0), "the child")
+    mom.accepted("EXECJOB_ATTACH", job, pid=stranger.pid)
+    expect(job.is_in(stranger.pid, "0") and job.is_in(child, "0"), "pbs_attach: not both are in step 0")
+    job.more["exec_vnode"] = f"({HOST}:ncpus=2:mem=100mb)"
+    mom.accepted("EXECJOB_RESIZE", job)
+    for step in None, "0", "1", "10":
+        expect_equal(job.group(step).cpu_limit(), 2.0, f"CPUs of step {step} after the resize")
+    job.kill()
+    job.over()
+    stranger.wait()
+
+
+@case
+def small_address_space(mom, user):
+    """The job's own limits hold for the hook at launch, too."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "exec sleep 300", limits=((resource.RLIMIT_AS, 60 * MIB), (resource.RLIMIT_NPROC, 4)))
+    job.started()
+    job.kill()
+    job.over()
+
+
+@case
+def time_of_an_event(mom, user):
+    """At most 10 ms more than a hook that does nothing, each as fast as it ever was.
+
+    The periodic event, in the background, may take twice that: it reads JSON, for which Python alone needs 5 ms."""
+    empty, ours = mom.top / "empty.py", mom.hook
+    empty.write_text("import pbs\npbs.event().accept()\n")
+    fastest = {}
+    for number in range(15):
+        job = Job(mom, user, number=str(number + 1))
+        for mom.hook in empty, ours:
+            for event in "EXECJOB_BEGIN", "EXECJOB_POSTSUSPEND", "EXECJOB_PRERESUME", "EXECHOST_PERIODIC", "EXECJOB_EPILOGUE":
+                of = {"job_list": [job.attributes()]} if "HOST" in event else {"job": job}
+                began = time.monotonic()
+                mom.accepted(event, **of)
+                taken = time.monotonic() - began
+                fastest[event, mom.hook] = min(taken, fastest.get((event, mom.hook), taken))
+    extra = {event: (taken - fastest[event, empty]) * 1000 for (event, hook), taken in fastest.items() if hook == ours}
+    print("     more than an empty hook: " + ", ".join(f"{event} {more:.1f} ms" for event, more in extra.items()))
+    most = {"EXECHOST_PERIODIC": 20}
+    slow = {event: more for event, more in extra.items() if more > most.get(event, 10) * mom.options.patience}
+    expect(not slow, f"too slow: {slow}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--so", required=True)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--hook", default=TESTS.parent / "hooks/pbs/jobfence.py")
+    parser.add_argument("--user", default="games", help="whose the jobs are")
+    parser.add_argument("--patience", type=float, default=1, help="how much slower than a machine of its own this one may be")
+    parser.add_argument("--only", nargs="*", metavar="CASE")
+    options = parser.parse_args()
+    unknown = set(options.only or ()) - {function.__name__ for function in CASES}
+    if unknown:
+        sys.exit(f"unknown: {', '.join(sorted(unknown))}")
+    failed = 0
+    chosen = [function for function in CASES if not options.only or function.__name__ in options.only]
+    for function in chosen:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="jobfence-pbs-") as top:
+            mom = Mom(options, top)
+            try:
+                function(mom, options.user)
+                verdict = "ok"
+            except Exception as error:  # each case is told
+                verdict, failed = "FAIL", failed + 1
+                trace = traceback.format_exc() if not isinstance(error, AssertionError) else f"{error}\n"
+                print("".join(f"     {line}\n" for line in trace.splitlines()), end="")
+            finally:
+                mom.end()
+        print(f"{verdict:4} {function.__name__}  {time.monotonic() - began:.1f} s", flush=True)
+    print(f"\n{len(chosen) - failed} passed, {failed} failed, 0 skipped")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
