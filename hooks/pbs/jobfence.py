@@ -162,8 +162,10 @@ class Job:
         for name, value in (
             ("partition", self.job.queue),
             ("account", self.job.Account_Name),
+            ("project", self.job.project),
+            ("vnode_type", types_of(event, vnodes)),
         ):
-            setattr(given, name, str(value or "").encode())
+            setattr(given, name, None if value is None else str(value).encode())
         return ctypes.byref(given)
 
     def open(self, event, step):
@@ -236,6 +238,22 @@ def chunks_of(job, host):
     # Vnodes with names of the site's: the hosts stand in the same order.
     hosts = [entry.split("/")[0] for entry in str(job.exec_host or "").split("+")]
     return [chunk for chunk, of in zip(chunks, hosts) if of == host] if len(hosts) == len(chunks) else []
+
+
+def types_of(event, vnodes):
+    """The types of these vnodes: as MoM has them, or as the file mom_priv/vntype says of the whole host."""
+    types = set()
+    for name in vnodes:
+        try:
+            types.add(str(event.vnode_list[name].resources_available["vntype"] or ""))
+        except (AttributeError, KeyError, TypeError):
+            pass  # MoM has said no resources of the vnode
+    try:
+        with open(os.path.join(pbs.pbs_conf["PBS_HOME"], "mom_priv/vntype")) as file:
+            types.add(file.readline().strip())
+    except (OSError, KeyError):
+        pass  # the site has no types
+    return ",".join(sorted(types - {""}))
 
 
 def size_of(value):

@@ -103,7 +103,7 @@ class Mom:
         """The files and the environment of one event."""
         self.count += 1
         names = ("cput", "mem", "vmem", "cpupercent", "walltime", "diag_messages", "usage")
-        given = {"event": event, "host": HOST, "resources": names, **more}
+        given = {"event": event, "host": HOST, "home": str(self.top / "spool"), "resources": names, **more}
         if job:
             given["job"] = job.attributes()
         files = {what: self.top / f"{what}.{self.count}" for what in ("event", "answer", "config")}
@@ -163,6 +163,9 @@ class Mom:
         try:
             os.setsid()
             os.umask(0o077)
+            # Of an earlier job of this name. In a directory that is everybody's, root does not open a file of somebody else's.
+            for path in job.output, job.stderr:
+                path.unlink(missing_ok=True)
             out = os.open(job.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             error = os.open(job.stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.fchown(error, job.uid, job.gid)
@@ -334,6 +337,21 @@ def ids_and_grants(mom, user):
         job.over()
     answer = mom.run("EXECJOB_BEGIN", Job(mom, user, exec_vnode="(other:ncpus=1)", exec_host="other/0"))
     expect(not answer["accepted"] and answer["rerun"] and "PBS_MOM_NODE_NAME" in answer["message"], f"{answer}")
+
+
+@case
+def sections(mom, user):
+    """By queue, project, type of vnode and host."""
+    for section, is_its in (
+        ("Queue=workq", True), ("Queue=other", False), ("Project=_pbs_project_default", True), ("Project=p", False),
+        ("VnodeType=gpu", True), ("VnodeType=cpu", False), (f"User={user}", True), (f"Host={os.uname().nodename}", True),
+    ):
+        mom.write_config("MaxProcesses=99", f"[{section}]", "MaxProcesses=50")
+        (mom.spool.parent / "vntype").write_text("big,gpu\n")
+        job = Job(mom, user)
+        mom.begin(job)
+        expect_equal(job.group().processes_limit(), 50 if is_its else 99, f"processes with a section [{section}]")
+        job.over()
 
 
 @case
