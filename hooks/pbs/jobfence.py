@@ -23,6 +23,7 @@ import pbs
 OFF, UNFENCED, NO_FENCE = 1, 2, -3  # what functions of the library return
 NO_TASK, ANY_USER = -1, 1
 EACH_RUN = 0
+ZERO_CPUS = 2**64 - 1
 HOLDER = b"scheduler:OpenPBS"
 JOBS_STEP = "0"
 DEFAULTS = {
@@ -156,9 +157,9 @@ class Job:
         given = Grant(size=ctypes.sizeof(Grant), user=self.user.encode())
         # Nobody else's job is on a host that is this job's alone.
         is_alone = "exclhost" in str(self.job.Resource_List["place"])
-        given.cpus = 0 if is_alone else cpus * 1000
-        # Memory in use is never more than what is mapped.
-        given.memory = memory or virtual
+        given.cpus = 0 if is_alone else cpus * 1000 or ZERO_CPUS
+        # Memory in use is never more than what is mapped. No fence is smaller than 1 MiB.
+        given.memory = (memory or virtual) and max(memory or virtual, 1 << 20)
         for name, value in (
             ("partition", self.job.queue),
             ("account", self.job.Account_Name),
