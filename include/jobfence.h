@@ -129,6 +129,29 @@ struct jobfence_grant {
     const char *vnode_type;
 };
 
+/* For a member of the next struct: the kernel does not say it. */
+#define JOBFENCE_UNKNOWN UINT64_MAX
+
+/* What fences have used together. */
+struct jobfence_totals {
+    size_t size;
+    /* So many fences there are. */
+    uint64_t fences;
+    /* CPU time, user and system together, in microseconds. */
+    uint64_t cpu_us;
+    /* So long the quota has held back processes that could have run, in microseconds. */
+    uint64_t throttled_us;
+    /* The most memory that the whole job had in use at once, in bytes, other steps included. */
+    uint64_t memory_peak;
+    /* So many processes the kernel has killed for want of memory. */
+    uint64_t oom_kills;
+    /* So often no process could be started, for the limit of their number. */
+    uint64_t forks_refused;
+    /* Bytes read from disks, and written to them. */
+    uint64_t read_bytes;
+    uint64_t written_bytes;
+};
+
 /* What jobfence_reap has done. */
 struct jobfence_reaped {
     size_t size;
@@ -208,6 +231,14 @@ int jobfence_limit(const char *config, const struct jobfence_fence *fence, const
  *
  * Time: it waits for nothing, and usually takes a few milliseconds. */
 int jobfence_usage(const char *config, const struct jobfence_fence *fence, char **text, char **json);
+
+/* Adds up what these fences have used, for a program that wants numbers and no text.
+ *
+ * totals   Is filled as far as its size reaches. What the caller has set behind its first member is
+ *          not read, except what this release does not know.
+ *
+ * Time: it waits for nothing, and usually takes less than a millisecond. */
+int jobfence_total(const char *config, const struct jobfence_fence *fence, struct jobfence_totals *totals);
 
 /* Stops all processes of these fences where they are.
  * Time: at most 10 seconds for each fence. JOBFENCE_SYSTEM if they have not stopped by then. */

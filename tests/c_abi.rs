@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::ptr;
 
-use jobfence::door::c_abi::{self, AbiCode, CFence, CGrant, CReaped, LogLevel};
+use jobfence::door::c_abi::{self, AbiCode, CFence, CGrant, CReaped, CTotals, LogLevel};
 
 mod common;
 
@@ -109,7 +109,7 @@ macro_rules! layout {
     }};
 }
 
-fn layouts() -> [Layout; 3] {
+fn layouts() -> [Layout; 4] {
     [
         layout!(CFence, "jobfence_fence", size, job, step, run, reserved),
         layout!(
@@ -129,6 +129,19 @@ fn layouts() -> [Layout; 3] {
             io_max,
             project,
             vnode_type
+        ),
+        layout!(
+            CTotals,
+            "jobfence_totals",
+            size,
+            fences,
+            cpu_us,
+            throttled_us,
+            memory_peak,
+            oom_kills,
+            forks_refused,
+            read_bytes,
+            written_bytes
         ),
         layout!(CReaped, "jobfence_reaped", size, removed, alive, busy, failed),
     ]
@@ -155,6 +168,7 @@ fn numbers() -> Vec<(&'static str, i64)> {
         ("JOBFENCE_NO_TASK", c_abi::NO_TASK),
         ("JOBFENCE_ANY_USER", c_abi::ANY_USER.into()),
         ("JOBFENCE_ZERO_CPUS", c_abi::ZERO_CPUS.cast_signed()),
+        ("JOBFENCE_UNKNOWN", c_abi::UNKNOWN.cast_signed()),
     ]
 }
 
@@ -175,6 +189,7 @@ fn in_rust(declared: &str) -> String {
         ("const struct jobfence_fence *", "*const CFence"),
         ("const struct jobfence_grant *", "*const CGrant"),
         ("struct jobfence_reaped *", "*mut CReaped"),
+        ("struct jobfence_totals *", "*mut CTotals"),
         ("const char *", "*const c_char"),
         ("char **", "*mut *mut c_char"),
         ("char *", "*mut c_char"),

@@ -289,7 +289,10 @@ fn only_the_holders_end_ends_it() {
     site.refused(&["open", "--job", JOB, "--user", USER, "--holder", "scheduler:Slurm"], "Slurm does not say");
     site.refused(&["open", "--job", JOB, "--user", USER, "--holder", "scheduler:No"], "No is no scheduler here");
     let refused = site.open(&["--holder", "nobody"]);
-    assert!(refused.status.code() == Some(2) && err(&refused).contains("expected pid:NUMBER, unit:NAME, scheduler:NAME or manual"));
+    assert!(
+        refused.status.code() == Some(2)
+            && err(&refused).contains("expected pid:NUMBER, unit:NAME, scheduler:NAME or manual")
+    );
 }
 
 #[test]

@@ -28,8 +28,8 @@ mod given;
 
 pub use answer::AbiCode;
 use answer::{Done, NotDone, answered, refused, usable, usage};
-pub use given::{CFence, CGrant, CReaped, ZERO_CPUS};
-use given::{granted, read, text, which};
+pub use given::{CFence, CGrant, CReaped, CTotals, UNKNOWN, ZERO_CPUS};
+use given::{fill, granted, read, text, which};
 
 /// `JOBFENCE_ABI_VERSION`.
 pub const ABI_VERSION: u32 = 1;
@@ -299,10 +299,7 @@ pub unsafe extern "C" fn jobfence_usage(
     json: *mut *mut c_char,
 ) -> c_int {
     let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
-        let all = life::usage(&usable(loaded)?.config, which)?;
-        if all.is_empty() {
-            return Err(NotDone(AbiCode::NoFence, format!("there is no fence of job {}", which.job)));
-        }
+        let all = used(loaded, which)?;
         // SAFETY: as this function's own contract.
         unsafe {
             give(text, || seen::lines(&all));
@@ -312,6 +309,49 @@ pub unsafe extern "C" fn jobfence_usage(
     };
     // SAFETY: as this function's own contract.
     unsafe { call_about("jobfence_usage", config, fence, [text, json], body) }
+}
+
+/// `jobfence_total`.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFence, totals: *mut CTotals) -> c_int {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+        // SAFETY: as this function's own contract.
+        let given = unsafe { read(totals, "jobfence_totals") }?.ok_or_else(|| usage("totals must not be NULL"))?;
+        let all = used(loaded, which)?;
+        // SAFETY: as this function's own contract, and it was read.
+        unsafe { fill(totals, given.size, &totals_of(&all)) };
+        Ok(())
+    };
+    // SAFETY: as this function's own contract.
+    unsafe { call_about("jobfence_total", config, fence, [], body) }
+}
+
+/// What these fences have used, of which there is at least one.
+fn used(loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<Vec<Seen>> {
+    let all = life::usage(&usable(loaded)?.config, which)?;
+    if all.is_empty() {
+        return Err(NotDone(AbiCode::NoFence, format!("there is no fence of job {}", which.job)));
+    }
+    Ok(all)
+}
+
+fn totals_of(all: &[Seen]) -> CTotals {
+    let sum = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().map(figure).sum::<Option<u64>>().unwrap_or(UNKNOWN);
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(UNKNOWN);
+    CTotals {
+        size: size_of::<CTotals>(),
+        fences: all.len() as u64,
+        cpu_us: sum(&|seen| seen.usage.cpu.map(micros)),
+        throttled_us: sum(&|seen| seen.usage.throttled.map(micros)),
+        memory_peak: all.iter().filter_map(|seen| seen.job_memory_peak).max().unwrap_or(UNKNOWN),
+        oom_kills: sum(&|seen| seen.usage.oom_kills),
+        forks_refused: sum(&|seen| seen.usage.forks_refused),
+        read_bytes: sum(&|seen| Some(seen.usage.io?.read)),
+        written_bytes: sum(&|seen| Some(seen.usage.io?.written)),
+    }
 }
 
 /// `jobfence_freeze`.
@@ -394,9 +434,8 @@ pub unsafe extern "C" fn jobfence_reap(config: *const c_char, patience_ms: u32, 
             let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
             let (removed, failed) = (count(done.removed.len()), count(done.failed.len()));
             let counted = CReaped { size, removed, alive: count(done.alive), busy: count(done.busy), failed };
-            let bytes = (&raw const counted).cast::<u8>();
-            // SAFETY: below the size of both. There are as many bytes as the caller's first member says.
-            unsafe { bytes.copy_to_nonoverlapping(reaped.cast::<u8>(), size.min(size_of::<CReaped>())) };
+            // SAFETY: as this function's own contract, and it was read.
+            unsafe { fill(reaped, size, &counted) };
         }
         let failures: Vec<String> = no_cgroups.iter().map(ToString::to_string).chain(done.failed).collect();
         if failures.is_empty() { Ok(()) } else { Err(NotDone(AbiCode::System, failures.join("\n"))) }

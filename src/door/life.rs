@@ -161,6 +161,8 @@ pub struct Seen {
     pub path: Option<String>,
     /// What it has used.
     pub usage: Usage,
+    /// The most memory that the job had in use at once, all its steps together, in bytes.
+    pub job_memory_peak: Option<u64>,
     /// The CPU time that it may have; `None`: not limited.
     pub cpus: Option<Cpus>,
     /// The memory that it may have, in bytes; `None`: not limited.
@@ -387,7 +389,8 @@ pub fn in_words(seen: &Seen) -> String {
 
 fn see(fence: &Fence, record: &Record) -> Seen {
     let shared = record.shared.as_deref();
-    let step = fence.memory_levels().into_iter().find(|level| level.whose == Level::Step);
+    let levels = fence.memory_levels();
+    let of = |whose: Level| levels.iter().find(|level| level.whose == whose);
     // As it is now: this process may have changed it.
     let left = fence.shared_record().and_then(|record| record.shared.as_ref()?.plan.as_ref());
     let asked = left.and_then(|left| left.asked_processes).map(AskedProcesses::by_user);
@@ -398,8 +401,9 @@ fn see(fence: &Fence, record: &Record) -> Seen {
         holder: shared.map_or(Holder::Manual, |shared| shared.holder.clone()),
         path: fence.path(),
         usage: fence.usage(),
+        job_memory_peak: of(Level::Job).and_then(|job| job.peak),
         cpus: fence.cpus(),
-        memory: step.and_then(|step| step.limit),
+        memory: of(Level::Step).and_then(|step| step.limit),
         processes: fence.processes(),
         sentences,
     }

@@ -468,7 +468,7 @@ BREAKS = (
     ),
     Break(
         "each_begin_is_a_new_run", HOOK,
-        "job.usage(EACH_RUN)} - {job.run}", "job.usage(EACH_RUN)}",
+        "fences_of(job.usage(EACH_RUN))} - {job.run}", "fences_of(job.usage(EACH_RUN))}",
         "hook repeated_and_missing_events",
     ),
     Break(

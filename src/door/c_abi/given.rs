@@ -57,6 +57,22 @@ pub struct CReaped {
     pub failed: u32,
 }
 
+/// `struct jobfence_totals`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header says what each is")]
+pub struct CTotals {
+    pub size: usize,
+    pub fences: u64,
+    pub cpu_us: u64,
+    pub throttled_us: u64,
+    pub memory_peak: u64,
+    pub oom_kills: u64,
+    pub forks_refused: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+}
+
 /// A struct of the caller's: its size stands first, and zero bytes are a value of it.
 ///
 /// # Safety
@@ -68,6 +84,8 @@ unsafe impl CStruct for CFence {}
 unsafe impl CStruct for CGrant {}
 // SAFETY: see above.
 unsafe impl CStruct for CReaped {}
+// SAFETY: see above.
+unsafe impl CStruct for CTotals {}
 
 /// No release will have so large a struct: a larger size was never set.
 const LARGEST: usize = 65536;
@@ -76,6 +94,8 @@ const LARGEST: usize = 65536;
 const MOST_CPUS: u64 = 65_536_000;
 /// `JOBFENCE_ZERO_CPUS`.
 pub const ZERO_CPUS: u64 = u64::MAX;
+/// `JOBFENCE_UNKNOWN`.
+pub const UNKNOWN: u64 = u64::MAX;
 /// Of memory in bytes, as of the command.
 const LEAST_MEMORY: u64 = 1 << 20;
 /// A text of the caller's; `None` for NULL.
@@ -126,6 +146,17 @@ pub(super) unsafe fn read<T: CStruct>(given: *const T, name: &str) -> Done<Optio
         read.assume_init()
     };
     Ok(Some(read))
+}
+
+/// Fills a struct of the caller's as far as its size reaches, which stays as the caller has set it.
+///
+/// # Safety
+/// `place` must be the caller's struct of this size, for which [`read`] has succeeded.
+pub(super) unsafe fn fill<T: CStruct>(place: *mut T, size: usize, value: &T) {
+    let (at, bytes) = (size_of::<usize>(), (&raw const *value).cast::<u8>());
+    let length = size.min(size_of::<T>()).saturating_sub(at);
+    // SAFETY: below the size of both, and two places. There are as many bytes as the caller's first member says.
+    unsafe { bytes.add(at).copy_to_nonoverlapping(place.cast::<u8>().add(at), length) };
 }
 
 /// Which fences are meant.
