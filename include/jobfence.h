@@ -94,12 +94,16 @@ struct jobfence_fence {
     uint32_t reserved;
 };
 
+/* For the member cpus of the next struct: the job was granted none. Zero would be: nothing is known. */
+#define JOBFENCE_ZERO_CPUS UINT64_MAX
+
 /* What a job is limited by. NULL or zero: unknown, or not limited, or not asked for. */
 struct jobfence_grant {
     size_t size;
-    /* CPUs (hardware threads) on this node, in thousandths: 1 to 65536000. */
+    /* CPUs (hardware threads) on this node, in thousandths: 1 to 65536000, or JOBFENCE_ZERO_CPUS. Such a
+     * job gets what the key ZeroCPUs of jobfence.conf(5) says. */
     uint64_t cpus;
-    /* Memory on this node in bytes: at least 1048576. */
+    /* Memory on this node in bytes: at least 1048576. If it is zero, the key DefaultRAMSpace holds. */
     uint64_t memory;
     /* By these, sections of the configuration are chosen. What is unknown counts as the strictest
      * that it could be. The user's name; NULL: the node's user database is asked by the number. */
@@ -118,6 +122,34 @@ struct jobfence_grant {
     const char *mem_high;
     const char *pids_max;
     const char *io_max;
+    /* More by which sections are chosen. The project; an empty text: the job is known to have none. */
+    const char *project;
+    /* The type of the job's vnodes on this node, such as "gpu". Several types have commas between them.
+     * An empty text: they are known to have none. */
+    const char *vnode_type;
+};
+
+/* For a member of the next struct: the kernel does not say it. */
+#define JOBFENCE_UNKNOWN UINT64_MAX
+
+/* What fences have used together. */
+struct jobfence_totals {
+    size_t size;
+    /* So many fences there are. */
+    uint64_t fences;
+    /* CPU time, user and system together, in microseconds. */
+    uint64_t cpu_us;
+    /* So long the quota has held back processes that could have run, in microseconds. */
+    uint64_t throttled_us;
+    /* The most memory that the whole job had in use at once, in bytes, other steps included. */
+    uint64_t memory_peak;
+    /* So many processes the kernel has killed for want of memory. */
+    uint64_t oom_kills;
+    /* So often no process could be started, for the limit of their number. */
+    uint64_t forks_refused;
+    /* Bytes read from disks, and written to them. */
+    uint64_t read_bytes;
+    uint64_t written_bytes;
 };
 
 /* What jobfence_reap has done. */
@@ -163,8 +195,8 @@ int jobfence_set_log(void (*function)(int level, const char *line, void *data), 
  *          a fence needs the same file.
  * uid      The job's user.
  * holder   How long the fence lives, if nothing closes it: "pid:NUMBER" (while this process lives),
- *          "scheduler:NAME" (while this scheduler says that the job runs; only for those that
- *          jobfence can ask), or "manual" (until it is closed, or the node boots). NULL: "manual".
+ *          "scheduler:OpenPBS" (while MoM has this run of the job in its spool, also while MoM
+ *          itself does not run), or "manual" (until it is closed, or the node boots). NULL: "manual".
  *          "unit:NAME" is JOBFENCE_REFUSED: for it a program would be started. 'jobfence open'
  *          makes such a fence, and the other functions go on with it.
  * grant    NULL: nothing is known, and what the configuration says is the limit.
@@ -199,6 +231,14 @@ int jobfence_limit(const char *config, const struct jobfence_fence *fence, const
  *
  * Time: it waits for nothing, and usually takes a few milliseconds. */
 int jobfence_usage(const char *config, const struct jobfence_fence *fence, char **text, char **json);
+
+/* Adds up what these fences have used, for a program that wants numbers and no text.
+ *
+ * totals   Is filled as far as its size reaches. What the caller has set behind its first member is
+ *          not read, except what this release does not know.
+ *
+ * Time: it waits for nothing, and usually takes less than a millisecond. */
+int jobfence_total(const char *config, const struct jobfence_fence *fence, struct jobfence_totals *totals);
 
 /* Stops all processes of these fences where they are.
  * Time: at most 10 seconds for each fence. JOBFENCE_SYSTEM if they have not stopped by then. */

@@ -26,6 +26,7 @@ mod lexer;
 mod limits;
 mod load;
 mod parser;
+mod pattern;
 mod resolve;
 #[cfg(test)]
 mod samples;

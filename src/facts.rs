@@ -56,6 +56,10 @@ pub struct Facts {
     pub qos: Fact<String>,
     /// Its account.
     pub account: Fact<String>,
+    /// Its project, where the scheduler has projects.
+    pub project: Fact<String>,
+    /// The types of the parts of this node that it has, where the scheduler gives them types. Empty: it is known that there is none.
+    pub vnode_types: Fact<Vec<String>>,
     /// Its user, by number.
     pub uid: Fact<u32>,
     /// Its user, by name.
@@ -64,7 +68,7 @@ pub struct Facts {
     pub gids: Fact<Vec<u32>>,
     /// Of the groups that were asked for by name, whether it has them; one that is missing is unknown.
     pub groups: BTreeMap<String, bool>,
-    /// This node's name in slurm.conf.
+    /// This node's name in slurm.conf; without Slurm, this host's.
     pub node: Fact<String>,
     /// Its GPUs on this node.
     pub gpus: Gpus,
@@ -78,6 +82,13 @@ impl Facts {
     pub fn of_no_job(self) -> Self {
         let none = || Fact::Known(String::new());
         Self { partition: none(), qos: none(), account: none(), gpus: Gpus::None, cpus: None, ..self }
+            .of_no_project_or_vnode()
+    }
+
+    /// Of a scheduler that has neither projects nor types of vnodes, which is known and no reason to be strict.
+    #[must_use]
+    pub fn of_no_project_or_vnode(self) -> Self {
+        Self { project: Fact::Known(String::new()), vnode_types: Fact::Known(Vec::new()), ..self }
     }
 }
 

@@ -197,6 +197,9 @@ impl fmt::Display for JobKey {
 pub struct Cpus(u64);
 
 impl Cpus {
+    /// None: what a scheduler may grant.
+    pub const ZERO: Self = Self(0);
+
     /// Whole CPUs (hardware threads).
     pub fn whole(count: u32) -> Self {
         Self(u64::from(count) * 1000)

@@ -241,12 +241,28 @@ pub fn weight(cpus: Cpus) -> u64 {
     (cpus.thousandths().saturating_mul(WEIGHT_OF_CPU) / 1000).clamp(*WEIGHTS.start(), *WEIGHTS.end())
 }
 
+/// What counts as granted: the grant, and what the site says where the scheduler has granted nothing.
+fn with_defaults(config: &Config, grant: &Grant) -> Grant {
+    let cpus = |cpus: Option<Cpus>| cpus.map(|cpus| if cpus == Cpus::ZERO { config.zero_cpus } else { cpus });
+    let default_memory = config.default_ram_space.filter(|_| !grant.unallocated);
+    Grant {
+        job_cpus: cpus(grant.job_cpus),
+        step_cpus: cpus(grant.step_cpus),
+        task_cpus: cpus(grant.task_cpus),
+        job_memory: grant.job_memory.or(default_memory),
+        ..grant.clone()
+    }
+}
+
 /// Computes the limits. What cannot be computed comes back beside what can, so that `OnError` decides limit by limit.
 pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     let mut plan = Plan { scavenger: config.scavenger, weighs: config.cpu_policy.weighs(), ..Plan::default() };
     let mut errors = Vec::new();
+    // A weight alone would leave all idle CPUs to a job that was granted none.
+    let has_quota = config.cpu_policy.limits() || grant.job_cpus == Some(Cpus::ZERO);
+    let grant = &with_defaults(config, grant);
     let step_cpus = least(grant.step_cpus, grant.job_cpus, Ord::min);
-    if config.constrain_cpu_quota && config.cpu_policy.limits() {
+    if config.constrain_cpu_quota && has_quota {
         for (cpus, limits) in [(grant.job_cpus, &mut plan.job), (step_cpus, &mut plan.step)] {
             match cpus.map(|cpus| quota(config, cpus)).transpose() {
                 Ok(quota) => limits.cpu = quota,
@@ -599,6 +615,34 @@ mod tests {
             ..Config::default()
         };
         assert_eq!(plan(&off, &granted(1, 100)).0, Plan::default());
+    }
+
+    #[test]
+    fn a_job_that_was_granted_nothing_has_what_the_site_says() {
+        let cpu = |text: &str, cpus: Option<u32>| {
+            let config = crate::config::parse("test", text.as_bytes()).unwrap();
+            let (plan, errors) = plan(&config, &Grant::whole(cpus.map(Cpus::whole), None));
+            assert!(errors.is_empty(), "{errors:?}");
+            assert_eq!((plan.job.cpu, plan.job.weight), (plan.step.cpu, plan.step.weight));
+            (plan.job.cpu.map(|quota| quota.quota_us), plan.job.weight)
+        };
+        assert_eq!(cpu("", Some(0)), (Some(20_000), None));
+        assert_eq!(cpu("ZeroCPUs=0.5 CPUQuotaPercent=103\n", Some(0)), (Some(51_500), None));
+        assert_eq!(cpu("CPUPolicy=weight\n", Some(0)), (Some(20_000), Some(2)));
+        assert_eq!(cpu("CPUPolicy=weight\n", Some(1)), (None, Some(10)));
+        assert_eq!(cpu("ConstrainCPUQuota=no\n", Some(0)), (None, None));
+        assert_eq!(cpu("", None), (None, None), "what is not said is not none");
+
+        let config = crate::config::parse("test", b"DefaultRAMSpace=256M\n").unwrap();
+        let ram = |grant: &Grant| {
+            let plan = plan(&config, grant).0;
+            [plan.job.ram, plan.step.ram, plan.job.swap.map(|swap| swap.ram)]
+        };
+        assert_eq!(ram(&Grant::whole(None, None)), [Some(256 * MIB); 3]);
+        assert_eq!(ram(&granted(1, 300)), [Some(300 * MIB); 3]);
+        let step = Grant { step_memory: Some(100 * MIB), ..Grant::whole(None, None) };
+        assert_eq!(ram(&step)[..2], [Some(256 * MIB), Some(100 * MIB)]);
+        assert_eq!(ram(&Grant { unallocated: true, ..Grant::whole(None, None) }), [None; 3]);
     }
 
     #[test]

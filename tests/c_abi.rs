@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::ptr;
 
-use jobfence::door::c_abi::{self, AbiCode, CFence, CGrant, CReaped, LogLevel};
+use jobfence::door::c_abi::{self, AbiCode, CFence, CGrant, CReaped, CTotals, LogLevel};
 
 mod common;
 
 const HEADER: &str = "include/jobfence.h";
 const SOURCE: &str = "src/door/c_abi.rs";
+/// Where its structs are.
+const STRUCTS: &str = "src/door/c_abi/given.rs";
 
 fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -107,7 +109,7 @@ macro_rules! layout {
     }};
 }
 
-fn layouts() -> [Layout; 3] {
+fn layouts() -> [Layout; 4] {
     [
         layout!(CFence, "jobfence_fence", size, job, step, run, reserved),
         layout!(
@@ -124,7 +126,22 @@ fn layouts() -> [Layout; 3] {
             cpu_burst,
             mem_high,
             pids_max,
-            io_max
+            io_max,
+            project,
+            vnode_type
+        ),
+        layout!(
+            CTotals,
+            "jobfence_totals",
+            size,
+            fences,
+            cpu_us,
+            throttled_us,
+            memory_peak,
+            oom_kills,
+            forks_refused,
+            read_bytes,
+            written_bytes
         ),
         layout!(CReaped, "jobfence_reaped", size, removed, alive, busy, failed),
     ]
@@ -150,6 +167,8 @@ fn numbers() -> Vec<(&'static str, i64)> {
         ("JOBFENCE_LOG_DEBUG", level(LogLevel::Debug)),
         ("JOBFENCE_NO_TASK", c_abi::NO_TASK),
         ("JOBFENCE_ANY_USER", c_abi::ANY_USER.into()),
+        ("JOBFENCE_ZERO_CPUS", c_abi::ZERO_CPUS.cast_signed()),
+        ("JOBFENCE_UNKNOWN", c_abi::UNKNOWN.cast_signed()),
     ]
 }
 
@@ -170,6 +189,7 @@ fn in_rust(declared: &str) -> String {
         ("const struct jobfence_fence *", "*const CFence"),
         ("const struct jobfence_grant *", "*const CGrant"),
         ("struct jobfence_reaped *", "*mut CReaped"),
+        ("struct jobfence_totals *", "*mut CTotals"),
         ("const char *", "*const c_char"),
         ("char **", "*mut *mut c_char"),
         ("char *", "*mut c_char"),
@@ -250,7 +270,7 @@ fn each_struct_and_number_of_the_header_is_one_of_the_library_and_the_other_way_
         let layout = layouts().into_iter().find(|layout| layout.name == name).unwrap_or_else(|| panic!("{name}"));
         assert_eq!(members.iter().map(|m| m.split(':').next().unwrap()).collect::<Vec<_>>(), layout.names(), "{name}");
         let in_source: String = members.iter().map(|member| format!("    pub {member},\n")).collect();
-        assert!(read(SOURCE).contains(&format!(" {{\n{in_source}}}\n")), "{name} has other types:\n{in_source}");
+        assert!(read(STRUCTS).contains(&format!(" {{\n{in_source}}}\n")), "{name} has other types:\n{in_source}");
         structs.insert(name);
     }
     assert_eq!(structs, layouts().iter().map(|layout| layout.name).collect());
@@ -302,11 +322,7 @@ struct Site {
 
 impl Site {
     fn new(test: &str) -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            common::skip("needs root");
-            return None;
-        }
-        let base = common::Base::new(&format!("jobfence-c-abi-{}-{test}", std::process::id()));
+        let base = common::Base::if_root("c-abi", test)?;
         Some(Self { run: tempfile::tempdir().unwrap(), base })
     }
 
@@ -385,7 +401,7 @@ fn last_error() -> String {
 fn a_program_and_the_commands_share_a_life_and_say_the_same() {
     let Some(site) = Site::new("shared") else { return };
     have_panics_shown();
-    let config = c(site.config("").to_str().unwrap());
+    let config = c(site.config("MaxProcesses=99").to_str().unwrap());
     let (job, step) = (c("12[3].host"), c("a"));
     let fence = CFence { size: size_of::<CFence>(), job: job.as_ptr(), step: step.as_ptr(), run: 7, reserved: 0 };
     // SAFETY: zero is a value of each member.
@@ -408,6 +424,26 @@ fn a_program_and_the_commands_share_a_life_and_say_the_same() {
     let by_command = |more: &[&str]| site.jobfence(&[&["usage"], job.as_slice(), more].concat());
     assert_eq!(usage(), (by_command(&[]), by_command(&["--json"])));
     assert!(usage().1.contains("\"cpus_limit\":1.5,\"memory_limit_bytes\":67108864,"), "{}", usage().1);
+
+    for (cpus, expected) in [(c_abi::ZERO_CPUS, "0.2"), (0, "0.2"), (700, "0.7")] {
+        grant.cpus = cpus;
+        // SAFETY: as above.
+        let limited = unsafe { c_abi::jobfence_limit(config.as_ptr(), &fence, &grant) };
+        assert_eq!((limited, last_error().as_str()), (0, ""));
+        assert!(usage().1.contains(&format!("\"cpus_limit\":{expected},")), "{cpus}: {}", usage().1);
+    }
+
+    let (project, types) = (c("p"), c("thin,gpu"));
+    let sections = "MaxProcesses=90\n[Project=p]\nMaxProcesses=70\n[VnodeType=gpu]\nMaxProcesses=60\n\
+                    [VnodeType=fat]\nMaxProcesses=5\n[Host=nowhere]\nMaxProcesses=4";
+    let sections = c(site.config(sections).to_str().unwrap());
+    for (project, types, expected) in [(&project, &types, 60), (&project, &c(""), 70), (&c(""), &c(""), 90)] {
+        (grant.project, grant.vnode_type) = (project.as_ptr(), types.as_ptr());
+        // SAFETY: as above.
+        let limited = unsafe { c_abi::jobfence_limit(sections.as_ptr(), &fence, &grant) };
+        assert_eq!((limited, last_error().as_str()), (0, ""));
+        assert!(usage().1.contains(&format!("\"processes_limit\":{expected}")), "{}", usage().1);
+    }
     site.jobfence(&[&["close"], job.as_slice()].concat());
     // SAFETY: as above.
     let used = unsafe { c_abi::jobfence_usage(config.as_ptr(), &fence, ptr::null_mut(), ptr::null_mut()) };

@@ -94,6 +94,9 @@ GROUPS = (
     Group("slurm release", (RELEASE, (*CASES, "--release")), 900, tiers=("all",), **PRIVATE_SLURM),
     Group("soak", (RELEASE, ("python3", "-B", "tests/slurm/soak.py", "--so", SO, "--bin", BIN, "-n", "40")), 600, **PRIVATE_SLURM),
     Group("demo", (RELEASE, ("python3", "-B", "tests/demo.py", "--so", SO, "--bin", BIN)), 600, **PRIVATE_SLURM),
+    # The hook of OpenPBS without OpenPBS.
+    Group("hook", (RELEASE, ("python3", "-B", "tests/pbs/replay.py", "--so", SO, "--bin", BIN, "--patience", "3")), 600,
+          root=True, controllers=("cpu", "memory", "freezer"), tiers=QUICK),
     # What README.md and docs/install tell an administrator to type.
     Group("pages", (RELEASE, ("python3", "-B", "tests/pages.py", "--so", SO, "--bin", BIN)), 600, **PRIVATE_SLURM),
     *(

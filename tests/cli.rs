@@ -233,7 +233,7 @@ fn check_shows_sections_as_they_are_read() {
 fn help_and_mistakes() {
     let help = jobfence(&["--help"]);
     assert!(help.status.success());
-    for subcommand in ["check", "explain", "run", "reap", "prolog", "epilog", "adopt", "hold"] {
+    for subcommand in ["check", "explain", "run", "reap", "prolog", "epilog", "adopt", "host", "hold"] {
         assert!(out(&help).contains(subcommand), "{}", out(&help));
         assert!(jobfence(&[subcommand, "--help"]).status.success());
     }
@@ -271,6 +271,63 @@ fn check_says_what_is_wrong_and_where() {
     assert!(said.contains(&format!("{file}:2:1: found \"ConstrianRAMSpace\"")), "{said}");
     assert!(said.contains("did you mean ConstrainRAMSpace"), "{said}");
     assert!(said.contains(&format!("{file}:3:")), "{said}");
+}
+
+/// A number of this JSON.
+fn member(json: &str, name: &str) -> u64 {
+    let (_, rest) = json.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {json}"));
+    rest.split([',', '}']).next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_host_says_what_jobs_can_be_granted() {
+    let host = |args: &[&str]| {
+        let done = Command::new(env!("CARGO_BIN_EXE_jobfence")).arg("host").args(args).output().unwrap();
+        assert!(done.status.success(), "{args:?}: {done:?}");
+        out(&done)
+    };
+    let json = host(&["--json"]);
+    let mem = member(&json, "mem_bytes");
+    let left = member(&json, "total_bytes") - member(&json, "system_bytes");
+    assert!(mem > 0 && mem <= left && left - mem < member(&json, "unit_bytes"), "{json}");
+    assert!(mem.is_multiple_of(256 << 20), "{json}");
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap().matches("processor\t").count();
+    assert!((1..=cpus as u64).contains(&member(&json, "ncpus")), "{json}");
+    // Other tests use memory meanwhile, but not so much.
+    let less = host(&["--json", "--reserve", "1G"]);
+    let less = member(&less, "mem_bytes");
+    assert!(mem - less >= 512 << 20 && mem - less <= 1536 << 20, "{mem} {less}");
+    // What qmgr reads, with the reasons as comments, and no command last that a comment would swallow.
+    let commands = host(&["--pbs", "--node", "n1[0]"]);
+    let (reasons, commands): (Vec<_>, Vec<_>) = commands.lines().partition(|line| line.starts_with("# "));
+    assert!(reasons.iter().any(|line| line.starts_with("# mem ")), "{reasons:?}");
+    let set = |name: &str| {
+        let start = format!("set node n1[0] resources_available.{name} = ");
+        commands.iter().find_map(|line| line.strip_prefix(&start)).unwrap_or_else(|| panic!("{commands:?}"))
+    };
+    assert!(set("mem").ends_with("kb") && set("vmem") == set("mem") && set("ncpus").parse::<u32>().is_ok());
+    assert_eq!(commands.len(), 3, "{commands:?}");
+    let named = tempfile::tempdir().unwrap();
+    fs::write(named.path().join("pbs.conf"), "PBS_MOM_NODE_NAME=mom-7\n").unwrap();
+    let by_conf = Command::new(env!("CARGO_BIN_EXE_jobfence"))
+        .args(["host", "--pbs"])
+        .env("PBS_CONF_FILE", named.path().join("pbs.conf"))
+        .output()
+        .unwrap();
+    assert!(out(&by_conf).contains("\nset node mom-7 resources_available.mem = "), "{by_conf:?}");
+    for (args, expected) in [
+        (&["--pbs", "--json"][..], "cannot be used with"),
+        (&["--node", "n1"], "--pbs"),
+        (&["--pbs", "--node", "n1; delete node n2"], "expected the name of a node of PBS"),
+        (&["--reserve", "all"], "expected a size of at least 1M, such as 2G, or a percentage below 100"),
+    ] {
+        let done = jobfence(&[&["host"], args].concat());
+        assert_eq!(done.status.code(), Some(2), "{done:?}");
+        assert!(err(&done).contains(expected), "{done:?}");
+    }
+    let nothing = jobfence(&["host", "--reserve", "1000T"]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(err(&nothing).contains("nothing is left for jobs"), "{nothing:?}");
 }
 
 /// What `jobfence explain` reads of a file and of options: the keys that it names, or its mistake.

@@ -23,11 +23,7 @@ struct Site {
 
 impl Site {
     fn new(test: &str) -> Option<Self> {
-        if !nix::unistd::geteuid().is_root() {
-            common::skip("needs root");
-            return None;
-        }
-        let base = common::Base::new(&format!("jobfence-life-{}-{test}", std::process::id()));
+        let base = common::Base::if_root("life", test)?;
         Some(Self { run: tempfile::tempdir().unwrap(), base })
     }
 
@@ -293,7 +289,10 @@ fn only_the_holders_end_ends_it() {
     site.refused(&["open", "--job", JOB, "--user", USER, "--holder", "scheduler:Slurm"], "Slurm does not say");
     site.refused(&["open", "--job", JOB, "--user", USER, "--holder", "scheduler:No"], "No is no scheduler here");
     let refused = site.open(&["--holder", "nobody"]);
-    assert!(refused.status.code() == Some(2) && err(&refused).contains("expected pid:NUMBER, unit:NAME or manual"));
+    assert!(
+        refused.status.code() == Some(2)
+            && err(&refused).contains("expected pid:NUMBER, unit:NAME, scheduler:NAME or manual")
+    );
 }
 
 #[test]
@@ -402,6 +401,42 @@ fn a_users_section_holds_also_when_limits_change() {
     site.done(&[&["limit", "--job", JOB, "--cpus", "1"], config.as_slice()].concat());
     assert_eq!(limit_of(), Some(40.0));
     site.done(&["close", "--job", JOB]);
+}
+
+#[test]
+fn sections_of_queue_project_vnode_type_and_host_are_chosen() {
+    let Some(site) = Site::new("facts") else { return };
+    let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let conf = site.run.path().join("facts.conf");
+    let text = format!(
+        "MaxProcesses=50\n[Queue=big]\nMaxProcesses=60\n[VnodeType=gpu*]\nMaxProcesses=70\n[Project=p]\nMaxProcesses=80\n\
+         [Host=no-{host}]\nMaxProcesses=4\n[Host={host}]\nMaxProcessesPerTask=9\n"
+    );
+    fs::write(&conf, text).unwrap();
+    let config = ["--config", conf.to_str().unwrap()];
+    let limit_of = || number(&site.done(&["usage", "--job", JOB, "--json"]), "processes_limit");
+    let known = ["--queue", "small", "--project", "", "--vnode-type", ""];
+    assert!(site.open(&[config.as_slice(), known.as_slice()].concat()).status.success());
+    assert_eq!(limit_of(), Some(50.0));
+    site.done(&[&["limit", "--job", JOB, "--cpus", "0", "-o", "ZeroCPUs=0.3"], config.as_slice()].concat());
+    assert_eq!(number(&site.done(&["usage", "--job", JOB, "--json"]), "cpus_limit"), Some(0.3));
+    for (more, expected) in [
+        (["--queue", "big", "--project", "", "--vnode-type", "thin"].as_slice(), 60.0),
+        (&["--partition", "big", "--project", "", "--vnode-type", "thin,gpu2"], 70.0),
+        (&["--queue", "big", "--project", "p", "--vnode-type", "gpu"], 80.0),
+        (&["--queue", "big", "--project", "p"], 80.0),
+        // What is unknown makes nothing more generous.
+        (&["--queue", "big", "--vnode-type", ""], 60.0),
+        (&[], 50.0),
+    ] {
+        site.done(&[&["limit", "--job", JOB], config.as_slice(), more].concat());
+        assert_eq!(limit_of(), Some(expected), "{more:?}");
+    }
+    let mut task = Started::sleeper();
+    site.done(&[&["attach", "--job", JOB, "--task", "0", &task.pid()], config.as_slice()].concat());
+    assert_eq!(processes_limit(&task.cgroup()), "9");
+    site.done(&["close", "--job", JOB]);
+    assert_eq!(task.signal_that_ended_it(), Some(libc::SIGKILL));
 }
 
 #[test]

@@ -23,6 +23,7 @@ import pbs
 OFF, UNFENCED, NO_FENCE = 1, 2, -3  # what functions of the library return
 NO_TASK, ANY_USER = -1, 1
 EACH_RUN = 0
+ZERO_CPUS = UNKNOWN = 2**64 - 1
 HOLDER = b"scheduler:OpenPBS"
 JOBS_STEP = "0"
 DEFAULTS = {
@@ -69,6 +70,18 @@ class Grant(ctypes.Structure):
     ]
 
 
+class Totals(ctypes.Structure):
+    """struct jobfence_totals"""
+
+    _fields_ = [("size", ctypes.c_size_t)] + [
+        (name, ctypes.c_uint64)
+        for name in (
+            "fences", "cpu_us", "throttled_us", "memory_peak", "oom_kills", "forks_refused", "read_bytes",
+            "written_bytes",
+        )
+    ]
+
+
 LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 
@@ -98,21 +111,25 @@ class Library:
             raise Failed(said or "jobfence_%s has returned %d" % (name, code), code)
         return code, said
 
-    def texts(self, name, *arguments):
-        """The same for a function that makes a text and JSON: the latter, understood; None where there is no fence."""
+    def json(self, name, *arguments):
+        """The JSON that a function makes, "" where there is no fence."""
         out = ctypes.c_void_p()
         try:
             self.call(name, *arguments, None, ctypes.byref(out))
-            text = ctypes.string_at(out.value) if out.value else b""
+            return ctypes.string_at(out.value).decode() if out.value else ""
         except Failed as error:
             if error.code != NO_FENCE:
                 raise
-            return []
+            return ""
         finally:
             self.so.jobfence_free(out)
-        import json  # not before it is needed: it takes as long as a fence
 
-        return json.loads(text.decode())["fences"] if text else []
+
+def fences_of(text):
+    """The fences in the library's JSON. To import Python's takes longer than all else, so it is done only here."""
+    import json
+
+    return json.loads(text)["fences"] if text else []
 
 
 def log_line(level, line, _):
@@ -156,14 +173,16 @@ class Job:
         given = Grant(size=ctypes.sizeof(Grant), user=self.user.encode())
         # Nobody else's job is on a host that is this job's alone.
         is_alone = "exclhost" in str(self.job.Resource_List["place"])
-        given.cpus = 0 if is_alone else cpus * 1000
-        # Memory in use is never more than what is mapped.
-        given.memory = memory or virtual
+        given.cpus = 0 if is_alone else cpus * 1000 or ZERO_CPUS
+        # Memory in use is never more than what is mapped. No fence is smaller than 1 MiB.
+        given.memory = (memory or virtual) and max(memory or virtual, 1 << 20)
         for name, value in (
             ("partition", self.job.queue),
             ("account", self.job.Account_Name),
+            ("project", self.job.project),
+            ("vnode_type", types_of(event, vnodes)),
         ):
-            setattr(given, name, str(value or "").encode())
+            setattr(given, name, None if value is None else str(value).encode())
         return ctypes.byref(given)
 
     def open(self, event, step):
@@ -181,23 +200,24 @@ class Job:
             "attach", self.fence(step), ctypes.c_int32(pid), ctypes.c_int64(NO_TASK), ctypes.c_uint32(ANY_USER)
         )
 
-    def has_fence(self):
-        """Whether there is one, also of another run."""
+    def totals(self, run=None):
+        """What all its fences have used together; None where there is none."""
+        totals = Totals(size=ctypes.sizeof(Totals))
         try:
-            self.library.call("usage", self.fence(run=EACH_RUN), None, None)
+            self.library.call("total", self.fence(run=run), ctypes.byref(totals))
         except Failed as error:
             if error.code != NO_FENCE:
                 raise
-            return False
-        return True
+            return None
+        return totals
 
     def usage(self, run=None):
-        """What each of its fences has used."""
-        return self.library.texts("usage", self.fence(run=run))
+        """What each of its fences has used, as JSON."""
+        return self.library.json("usage", self.fence(run=run))
 
     def close(self, run=None):
-        """Ends what is left in its fences and removes them; what each has used."""
-        return self.library.texts("close", self.fence(run=run))
+        """Ends what is left in its fences and removes them; what each has used, as JSON."""
+        return self.library.json("close", self.fence(run=run))
 
     def switch(self, name):
         """Freezes all its processes, or thaws them. Without a fence there is nothing to do."""
@@ -207,24 +227,18 @@ class Job:
             if error.code != NO_FENCE:
                 raise
 
-    def report(self, fences, settings):
-        """Writes back to PBS what they have used."""
+    def report(self, totals, settings, text):
+        """Writes back to PBS what they have used; `text` makes their JSON."""
         used = self.job.resources_used
-        cpu = sum(fence["cpu_seconds"] or 0 for fence in fences)
-        used["cput"] = pbs.duration(int(cpu))
-        peaks = [fence["memory_peak_bytes"] for fence in fences]
-        if None not in peaks:
-            limits = [fence["memory_limit_bytes"] for fence in fences]
-            # The steps need not have had their peaks at the same time, but they have one limit.
-            peak = sum(peaks) if None in limits else min(sum(peaks), max(limits))
-            used["mem"] = pbs.size("%dkb" % (peak // 1024))
-        walltime = float(used["walltime"] or 0)
-        if walltime >= 1:
-            used["cpupercent"] = int(100 * cpu / walltime)
+        if totals.cpu_us != UNKNOWN:
+            used["cput"] = pbs.duration(totals.cpu_us // 1000000)
+            walltime = float(used["walltime"] or 0)
+            if walltime >= 1:
+                used["cpupercent"] = int(totals.cpu_us / 10000 / walltime)
+        if totals.memory_peak != UNKNOWN:
+            used["mem"] = pbs.size("%dkb" % (totals.memory_peak // 1024))
         if settings["UsageResource"]:
-            import json
-
-            used[settings["UsageResource"]] = json.dumps({pbs.get_local_nodename(): fences})
+            used[settings["UsageResource"]] = '{"%s":%s}' % (pbs.get_local_nodename(), text())
 
 
 def chunks_of(job, host):
@@ -236,6 +250,22 @@ def chunks_of(job, host):
     # Vnodes with names of the site's: the hosts stand in the same order.
     hosts = [entry.split("/")[0] for entry in str(job.exec_host or "").split("+")]
     return [chunk for chunk, of in zip(chunks, hosts) if of == host] if len(hosts) == len(chunks) else []
+
+
+def types_of(event, vnodes):
+    """The types of these vnodes: as MoM has them, or as the file mom_priv/vntype says of the whole host."""
+    types = set()
+    for name in vnodes:
+        try:
+            types.add(str(event.vnode_list[name].resources_available["vntype"] or ""))
+        except (AttributeError, KeyError, TypeError):
+            pass  # MoM has said no resources of the vnode
+    try:
+        with open(os.path.join(pbs.pbs_conf["PBS_HOME"], "mom_priv/vntype")) as file:
+            types.add(file.readline().strip())
+    except (OSError, KeyError):
+        pass  # the site has no types
+    return ",".join(sorted(types - {""}))
 
 
 def size_of(value):
@@ -281,8 +311,8 @@ def settings_of_the_hook():
 
 def begin(event, job, settings):
     """Before any process of the job."""
-    if job.has_fence():
-        for other in {fence["run"] for fence in job.usage(EACH_RUN)} - {job.run}:
+    if job.totals(EACH_RUN):
+        for other in {fence["run"] for fence in fences_of(job.usage(EACH_RUN))} - {job.run}:
             log(job.id, "run %d of the job has left a fence, which is closed" % other)
             job.close(other)
     job.open(event, JOBS_STEP)
@@ -320,7 +350,7 @@ def attach(event, job, settings):
 
 def resize(event, job, settings):
     """The job has given hosts back."""
-    for fence in job.usage():
+    for fence in fences_of(job.usage()):
         job.library.call("limit", job.fence(fence["step"]), job.grant(event))
 
 
@@ -336,12 +366,14 @@ def preresume(event, job, settings):
 
 def epilogue(event, job, settings):
     """The first process has ended. Others may not have."""
-    fences = job.close()
-    if fences:
-        job.report(fences, settings)
-        sentences = [sentence for fence in fences for sentence in fence["sentences"]]
-        if sentences:
-            tell(job, sentences, settings)
+    totals = job.totals()
+    text = job.close()
+    if totals:
+        job.report(totals, settings, lambda: text)
+        if {totals.oom_kills, totals.forks_refused} - {0, UNKNOWN}:
+            sentences = [sentence for fence in fences_of(text) for sentence in fence["sentences"]]
+            if sentences:
+                tell(job, sentences, settings)
 
 
 def end(event, job, settings):
@@ -385,9 +417,9 @@ def periodic(event, library, settings):
     for job in event.job_list.values():
         try:
             job = Job(library, job)
-            fences = job.usage()
-            if fences:
-                job.report(fences, settings)
+            totals = job.totals()
+            if totals:
+                job.report(totals, settings, job.usage)
                 fetch(job)
         except Failed as error:
             log(str(getattr(job, "id", job)), str(error))

@@ -151,6 +151,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         get: |_, config| Some(config.cpu_quota_percent.to_string()),
     },
     Key {
+        name: "ZeroCPUs",
+        expects: "a number of CPUs from 0.001 to 1024 with at most three decimals",
+        set: |_, config, text| some_cpus(text).map(|cpus| config.zero_cpus = cpus),
+        get: |_, config| Some(config.zero_cpus.to_string()),
+    },
+    Key {
         name: "CPUQuotaPeriod",
         expects: "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
         set: |_, config, text| period(text).map(|period| config.cpu_quota_period = period),
@@ -215,6 +221,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         expects: "a percentage from 1 to 10000 with at most two decimals",
         set: |_, config, text| percent(text, 1..=10_000).map(|percent| config.allowed_ram_space = percent),
         get: |_, config| Some(config.allowed_ram_space.to_string()),
+    },
+    Key {
+        name: "DefaultRAMSpace",
+        expects: SIZE_OR_UNLIMITED,
+        set: |_, config, text| or_unlimited(text, size).map(|bytes| config.default_ram_space = bytes),
+        get: |_, config| Some(text_or_unlimited(config.default_ram_space.map(bytes::text))),
     },
     Key {
         name: "MinRAMSpace",
@@ -547,7 +559,7 @@ mod tests {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
                     CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
-                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G # more\n\
+                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
@@ -566,6 +578,7 @@ mod tests {
             reap_scheduler_leftovers: false,
             constrain_cpu_quota: false,
             cpu_quota_percent: Percent::from_hundredths(15050),
+            zero_cpus: Cpus::from_thousandths(100),
             cpu_quota_period: Period::from_micros(50_000).unwrap(),
             cpu_burst: Percent::from_hundredths(1250),
             cpu_policy: CpuPolicy::Both,
@@ -576,6 +589,7 @@ mod tests {
             thread_hints: false,
             constrain_ram_space: false,
             allowed_ram_space: Percent::from_hundredths(9805),
+            default_ram_space: Some(256 << 20),
             min_ram_space: 1 << 30,
             constrain_swap_space: SwapSpace::No,
             allowed_swap_space: Percent::from_hundredths(1000),

@@ -295,8 +295,8 @@ mod tests {
         assert_eq!(
             errors_of(text),
             [
-                "2:2: found \"Partiton\", expected a section about Partition, QOS, Account, User, Group or Node; did you mean \
-                 Partition?",
+                "2:2: found \"Partiton\", expected a section about Partition (or Queue), QOS, Account, Project, \
+                 VnodeType, User, Group or Node (or Host); did you mean Partition?",
                 "3:6: found \"of\", expected Mode to be enforce, observe or off",
                 "4:1: found \"RunDir\", expected a key that can differ from job to job; RunDir stands before the first section",
                 "6:16: found \"MAXPROCESSES\", expected MaxProcesses only once; it is given on line 6 already",
@@ -311,7 +311,7 @@ mod tests {
             errors_of("[Account=a]\nMaxRAMPerUser=1G\n[User=a]\nMaxRAMPerUser=1G\n"),
             [
                 "2:1: found \"MaxRAMPerUser\", expected a key of jobs; MaxRAMPerUser is for all of a user's together, so only \
-                 sections by User, Group or Node have it"
+                 sections by User, Group, Node or Host have it"
             ]
         );
         assert_eq!(

@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(
             errors_of(text),
             [
-                r#"6:1: found "IOMaxPerUser", expected a key of jobs; IOMaxPerUser is for all of a user's together, so only sections by User, Group or Node have it"#
+                r#"6:1: found "IOMaxPerUser", expected a key of jobs; IOMaxPerUser is for all of a user's together, so only sections by User, Group, Node or Host have it"#
             ]
         );
         let text = text.replacen("IOMaxPerUser=/a rbps=1\n", "", 1);

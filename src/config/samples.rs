@@ -88,7 +88,12 @@ pub fn any_config() -> impl Strategy<Value = Config> {
         (0_u64..=1_024_000).prop_map(Cpus::from_thousandths),
         (numbers(), numbers(), numbers()),
         (percent(0, 100), percent(0, 100), percent(0, 100), prop::option::of(percent(1, 100))),
-        (prop::option::of(cpus()), task_cpus, prop::option::of(bytes()), prop::option::of(bytes())),
+        (
+            (prop::option::of(cpus()), cpus(), prop::option::of(bytes())),
+            task_cpus,
+            prop::option::of(bytes()),
+            prop::option::of(bytes()),
+        ),
         (pages(), pages(), pages()),
     );
     let rules = || {
@@ -129,7 +134,9 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             cpu_burst: shares.0,
             cpu_policy: policy,
             scavenger: yes[3],
-            max_cpus_per_user: most.0,
+            max_cpus_per_user: most.0.0,
+            zero_cpus: most.0.1,
+            default_ram_space: most.0.2,
             max_cpus_per_task: most.1,
             headroom_cpus: headroom,
             thread_hints: yes[5],

@@ -8,6 +8,7 @@ use super::error::ConfigError;
 use super::keys::Key;
 use super::lexer::Token;
 use super::parser::Assignment;
+use super::pattern::matches_one;
 use super::setting::Setting;
 use super::strictness::is_per_job;
 use super::suggest::nearest;
@@ -28,23 +29,36 @@ pub enum SectionKind {
     Qos,
     /// Its account.
     Account,
+    /// Its project.
+    Project,
+    /// A type of the vnodes that it has on this node.
+    VnodeType,
     /// Its user, by name or number.
     User,
     /// One of its user's groups, by name or number.
     Group,
-    /// This node, by its name in slurm.conf.
+    /// This node, by its name in slurm.conf; without Slurm, this host.
     Node,
 }
 
-/// As they are written.
+/// As they are written. Messages have the first word of each.
 const KINDS: &[(&str, SectionKind)] = &[
     ("Partition", SectionKind::Partition),
     ("QOS", SectionKind::Qos),
     ("Account", SectionKind::Account),
+    ("Project", SectionKind::Project),
+    ("VnodeType", SectionKind::VnodeType),
     ("User", SectionKind::User),
     ("Group", SectionKind::Group),
     ("Node", SectionKind::Node),
+    // The words of those who have no partitions, and no slurm.conf.
+    ("Queue", SectionKind::Partition),
+    ("Host", SectionKind::Node),
 ];
+
+/// What a header must begin with.
+const EXPECTED_KINDS: &str =
+    "a section about Partition (or Queue), QOS, Account, Project, VnodeType, User, Group or Node (or Host)";
 
 impl fmt::Display for SectionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,9 +70,9 @@ impl fmt::Display for SectionKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Condition {
     kind: SectionKind,
-    /// Accounts and QOS in lower case: Slurm's database does not distinguish it.
+    /// Accounts and QOS in lower case: Slurm's database does not distinguish it. Of nodes and types of vnodes they may be patterns.
     names: Vec<String>,
-    /// For nodes, instead of names.
+    /// For nodes, instead of names that are patterns.
     nodes: Option<HostList>,
 }
 
@@ -87,15 +101,15 @@ impl Section {
         let Some(&(word, kind)) = KINDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(kind)) else {
             let words = KINDS.iter().map(|(word, _)| *word);
             let hint = nearest(kind, words).map(|word| format!("; did you mean {word}?")).unwrap_or_default();
-            let expected = format!("a section about Partition, QOS, Account, User, Group or Node{hint}");
-            return Err(ConfigError::text(at, kind, expected));
+            return Err(ConfigError::text(at, kind, format!("{EXPECTED_KINDS}{hint}")));
         };
         let refuse = |expected: &str| Err(ConfigError::text(value.at, value.text, expected));
         let header = match value.text.contains([' ', '#']) {
             true => format!("[{word}=\"{}\"]", value.text),
             false => format!("[{word}={}]", value.text),
         };
-        if kind == SectionKind::Node {
+        let has_patterns = value.text.contains(['*', '?']);
+        if kind == SectionKind::Node && !has_patterns {
             let Some(nodes) = HostList::parse(value.text) else {
                 return refuse("names of nodes as slurm.conf has them, such as login1,node[01-16]");
             };
@@ -107,8 +121,11 @@ impl Section {
             return refuse("one or more names, separated by commas");
         }
         // Such a section would be nobody's, and nobody would hear of it.
-        if value.text.contains(['[', ']', '*', '?']) {
-            return refuse("names without patterns or brackets, which only nodes have");
+        if value.text.contains(['[', ']']) {
+            return refuse("names without brackets, which only nodes have, and not beside patterns");
+        }
+        if has_patterns && !matches!(kind, SectionKind::Node | SectionKind::VnodeType) {
+            return refuse("names without patterns, which only nodes and types of vnodes have");
         }
         let names = value.text.split(',').map(|name| fold(kind, name)).collect();
         Ok(Self { condition: Condition { kind, names, nodes: None }, header, settings: Vec::new() })
@@ -116,7 +133,7 @@ impl Section {
 
     /// Whether a job with these facts has this section.
     fn has(&self, facts: &Facts) -> Has {
-        let Condition { kind, names, nodes } = &self.condition;
+        let Condition { kind, names, .. } = &self.condition;
         let one_of = |fact: &Fact<String>| match fact {
             Fact::Known(value) if names.contains(&fold(*kind, value)) => Has::Yes,
             Fact::Known(_) => Has::No,
@@ -126,6 +143,12 @@ impl Section {
             SectionKind::Partition => one_of(&facts.partition),
             SectionKind::Qos => one_of(&facts.qos),
             SectionKind::Account => one_of(&facts.account),
+            SectionKind::Project => one_of(&facts.project),
+            SectionKind::VnodeType => match facts.vnode_types.known() {
+                Some(types) if types.iter().any(|name| matches_one(names, name)) => Has::Yes,
+                Some(_) => Has::No,
+                None => Has::If(names.clone()),
+            },
             SectionKind::User => match facts.uid.known() {
                 Some(uid) if names.contains(&uid.to_string()) => Has::Yes,
                 Some(_) if names.iter().all(|name| is_number(name)) => Has::No,
@@ -145,7 +168,7 @@ impl Section {
                 }
             }
             SectionKind::Node => match facts.node.known() {
-                Some(node) if nodes.as_ref().is_some_and(|nodes| nodes.contains(node)) => Has::Yes,
+                Some(node) if names_of(node).any(|name| self.condition.names_node(name)) => Has::Yes,
                 Some(_) => Has::No,
                 // Lists of nodes can overlap, so each is looked at by itself.
                 None => Has::If(vec![self.header.clone()]),
@@ -154,10 +177,22 @@ impl Section {
     }
 }
 
+impl Condition {
+    fn names_node(&self, name: &str) -> bool {
+        self.nodes.as_ref().map_or_else(|| matches_one(&self.names, name), |nodes| nodes.contains(name))
+    }
+}
+
+/// A node's names: as it is called, and the same without its domain.
+fn names_of(node: &str) -> impl Iterator<Item = &str> {
+    let short = node.split_once('.').map(|(short, _)| short);
+    std::iter::once(node).chain(short)
+}
+
 fn fold(kind: SectionKind, name: &str) -> String {
     match kind {
         SectionKind::Qos | SectionKind::Account => name.to_lowercase(),
-        SectionKind::Partition | SectionKind::User | SectionKind::Group | SectionKind::Node => name.to_owned(),
+        _ => name.to_owned(),
     }
 }
 
@@ -178,6 +213,8 @@ pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
                 asked.groups.extend(new.cloned());
             }
             SectionKind::Node => asked.node = true,
+            // Whoever calls has said them, or nobody can.
+            SectionKind::Project | SectionKind::VnodeType => {}
         }
     }
     asked.groups.sort();
@@ -202,7 +239,8 @@ pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec
     let mut unknown = Vec::new();
     for &(_, kind) in KINDS {
         let of_kind: Vec<_> = open.iter().filter(|(of, ..)| *of == kind).collect();
-        if of_kind.is_empty() {
+        // A kind with two words comes twice.
+        if of_kind.is_empty() || unknown.contains(&kind) {
             continue;
         }
         unknown.push(kind);
@@ -212,12 +250,17 @@ pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec
                 with.entry(value).or_default().insert(*index);
             }
         }
-        // A job has one of these, or another that no section names; but it may have several groups, and a node be in several lists.
+        // A job has one of these, or another that no section names; but it may have several groups and types of vnodes, and a node be in
+        // several lists.
         let steps: Vec<Vec<BTreeSet<usize>>> = match kind {
-            SectionKind::Group | SectionKind::Node => with.into_values().map(|sections| vec![sections]).collect(),
-            SectionKind::Partition | SectionKind::Qos | SectionKind::Account | SectionKind::User => {
-                vec![with.into_values().collect()]
+            SectionKind::Group | SectionKind::Node | SectionKind::VnodeType => {
+                with.into_values().map(|sections| vec![sections]).collect()
             }
+            SectionKind::Partition
+            | SectionKind::Qos
+            | SectionKind::Account
+            | SectionKind::Project
+            | SectionKind::User => vec![with.into_values().collect()],
         };
         for alternatives in steps {
             let before = sets.clone();
@@ -254,7 +297,7 @@ pub(super) fn refuses(section: Option<&Section>, key: &Key) -> Option<String> {
     });
     (key.name.ends_with("PerUser") && !is_users).then(|| {
         format!(
-            "a key of jobs; {} is for all of a user's together, so only sections by User, Group or Node have it",
+            "a key of jobs; {} is for all of a user's together, so only sections by User, Group, Node or Host have it",
             key.name
         )
     })
@@ -292,21 +335,31 @@ mod tests {
             (
                 "Partiton",
                 "gpu",
-                "f:1:2: found \"Partiton\", expected a section about Partition, QOS, Account, User, Group or Node; did you mean \
-                 Partition?",
+                "f:1:2: found \"Partiton\", expected a section about Partition (or Queue), QOS, Account, Project, VnodeType, \
+                 User, Group or Node (or Host); did you mean Partition?",
             ),
-            ("Job", "1", "f:1:2: found \"Job\", expected a section about Partition, QOS, Account, User, Group or Node"),
+            (
+                "Job",
+                "1",
+                "f:1:2: found \"Job\", expected a section about Partition (or Queue), QOS, Account, Project, VnodeType, User, \
+                 Group or Node (or Host)",
+            ),
             ("QOS", "a,,b", "f:1:2: found \"a,,b\", expected one or more names, separated by commas"),
             ("Group", "a, b", "f:1:2: found \"a, b\", expected one or more names, separated by commas"),
             (
                 "Partition",
                 "gpu[1-2]",
-                "f:1:2: found \"gpu[1-2]\", expected names without patterns or brackets, which only nodes have",
+                "f:1:2: found \"gpu[1-2]\", expected names without brackets, which only nodes have, and not beside patterns",
+            ),
+            (
+                "Host",
+                "login*,n[1-2]",
+                "f:1:2: found \"login*,n[1-2]\", expected names without brackets, which only nodes have, and not beside patterns",
             ),
             (
                 "User",
                 "test*",
-                "f:1:2: found \"test*\", expected names without patterns or brackets, which only nodes have",
+                "f:1:2: found \"test*\", expected names without patterns, which only nodes and types of vnodes have",
             ),
             (
                 "node",
@@ -364,6 +417,39 @@ mod tests {
             ..facts
         };
         assert_eq!(sets(&headers, &facts), [[3, 4]]);
+    }
+
+    #[test]
+    fn the_words_of_other_schedulers_choose_the_same() {
+        let headers = [
+            ("Queue", "workq"),
+            ("queue", "Workq"),
+            ("Project", "p1,p2"),
+            ("VnodeType", "gpu*,fat"),
+            ("Host", "login*"),
+            ("HOST", "n[1-4]"),
+            ("Host", "n1.example.org"),
+        ];
+        let types = |all: &[&str]| Fact::Known(all.iter().map(|name| (*name).to_owned()).collect());
+        let facts = Facts {
+            partition: known("workq"),
+            project: known("p2"),
+            vnode_types: types(&["thin", "gpu_a100"]),
+            node: known("n1.example.org"),
+            ..Facts::default()
+        };
+        assert_eq!(sets(&headers, &facts), [[0, 2, 3, 5, 6]]);
+        let short = Facts { node: known("n1"), vnode_types: types(&["fat"]), ..facts.clone() };
+        assert_eq!(sets(&headers, &short), [[0, 2, 3, 5]]);
+        // Of Slurm's jobs it is known that they have neither.
+        let slurms = Facts { node: known("login1"), ..facts }.of_no_project_or_vnode();
+        assert_eq!(sets(&headers, &slurms), [[0, 4]]);
+        let (all, unknown) = candidates(&sections(&headers[2..4]), &Facts::default()).unwrap();
+        assert_eq!((all.len(), unknown), (4, vec![SectionKind::Project, SectionKind::VnodeType]));
+        // A job may have vnodes of both types, and is in one queue, whatever the section calls it.
+        assert_eq!(sets(&[("VnodeType", "a"), ("VnodeType", "b")], &Facts::default()).len(), 4);
+        let (all, unknown) = candidates(&sections(&[("Queue", "a"), ("Partition", "b")]), &Facts::default()).unwrap();
+        assert_eq!((all.len(), unknown), (3, vec![SectionKind::Partition]));
     }
 
     #[test]

@@ -22,6 +22,7 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("OnError", |config, other| config.on_error = stricter(config.on_error, other.on_error)),
     ("ConstrainCPUQuota", |config, other| config.constrain_cpu_quota |= other.constrain_cpu_quota),
     ("CPUQuotaPercent", |config, other| least(&mut config.cpu_quota_percent, other.cpu_quota_percent)),
+    ("ZeroCPUs", |config, other| least(&mut config.zero_cpus, other.zero_cpus)),
     ("CPUQuotaPeriod", |_, _| {}),
     ("CPUBurst", |config, other| least(&mut config.cpu_burst, other.cpu_burst)),
     ("CPUPolicy", |config, other| {
@@ -42,6 +43,7 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("ThreadHints", |config, other| config.thread_hints |= other.thread_hints),
     ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),
     ("AllowedRAMSpace", |config, other| least(&mut config.allowed_ram_space, other.allowed_ram_space)),
+    ("DefaultRAMSpace", |config, other| least_limit(&mut config.default_ram_space, other.default_ram_space)),
     ("MinRAMSpace", |config, other| least(&mut config.min_ram_space, other.min_ram_space)),
     ("ConstrainSwapSpace", |config, other| {
         config.constrain_swap_space = config.constrain_swap_space.max(other.constrain_swap_space);

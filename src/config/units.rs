@@ -342,6 +342,7 @@ mod tests {
             places.push((line.to_owned(), Box::new(read)));
         };
         key("MinRAMSpace=@", |config| Some(config.min_ram_space.to_string()));
+        key("DefaultRAMSpace=@", |config| config.default_ram_space.map(|bytes| bytes.to_string()));
         key("MaxRAMPerUser=@", |config| config.max_ram_per_user.map(|bytes| bytes.to_string()));
         key("MaxRAMPerTask=@", |config| config.max_ram_per_task.map(|bytes| bytes.to_string()));
         fn rate(rules: &IoRules) -> Option<String> {

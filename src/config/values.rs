@@ -34,6 +34,8 @@ pub struct Config {
     pub constrain_cpu_quota: bool,
     /// `CPUQuotaPercent`: CPU time in percent of the granted CPUs, 1 to 1000.
     pub cpu_quota_percent: Percent,
+    /// `ZeroCPUs`: what counts as granted where the scheduler has granted a job no CPUs.
+    pub zero_cpus: Cpus,
     /// `CPUQuotaPeriod`: the period in which the quota is counted.
     pub cpu_quota_period: Period,
     /// `CPUPolicy`: whether CPU time is limited, shared by weight, or both.
@@ -56,6 +58,8 @@ pub struct Config {
     pub constrain_ram_space: bool,
     /// `AllowedRAMSpace`: memory in percent of what was allocated, 1 to 10000, as in cgroup.conf(5).
     pub allowed_ram_space: Percent,
+    /// `DefaultRAMSpace`: what counts as granted where the scheduler has granted no memory, in bytes; `None` for no limit.
+    pub default_ram_space: Option<u64>,
     /// `MinRAMSpace`: no memory limit is lower than this; in bytes, at least 1 MiB, whole KiB (cgroup.conf(5), in MiB there).
     pub min_ram_space: u64,
     /// `ConstrainSwapSpace`: whether swap is limited where the host has any, as in cgroup.conf(5).
@@ -115,6 +119,7 @@ impl Default for Config {
             reap_scheduler_leftovers: true,
             constrain_cpu_quota: true,
             cpu_quota_percent: Percent::HUNDRED,
+            zero_cpus: Cpus::from_thousandths(200),
             cpu_quota_period: Period::DEFAULT,
             cpu_policy: CpuPolicy::Quota,
             cpu_burst: Percent::ZERO,
@@ -126,6 +131,7 @@ impl Default for Config {
             thread_hints: true,
             constrain_ram_space: true,
             allowed_ram_space: Percent::HUNDRED,
+            default_ram_space: None,
             min_ram_space: 30 << 20,
             constrain_swap_space: SwapSpace::Auto,
             allowed_swap_space: Percent::ZERO,

@@ -6,8 +6,7 @@
 //! remembered between two calls is the text of the last error alone, in the thread that had it.
 
 use std::cell::{Cell, UnsafeCell};
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::mem::MaybeUninit;
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,17 +15,21 @@ use std::time::{Duration, Instant};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::config::{self, LoadError, Loaded};
-use crate::door::life::{self, Granted, HeldBy, HowClosed, OpenRequest, Seen, Which};
-use crate::door::{seen, user};
-use crate::error::Error;
-use crate::facts::{Fact, Facts};
+use crate::door::life::{self, HeldBy, HowClosed, OpenRequest, Seen, Which};
+use crate::door::seen;
 use crate::host::Host;
 use crate::janitor::{self, Who};
-use crate::job::{Cpus, Id};
-use crate::launch::Answer;
-use crate::requests::{REQUESTS, Requests};
+use crate::job::Id;
 use crate::scheduler::all::ALL;
 use crate::sys::guard::guard;
+
+mod answer;
+mod given;
+
+pub use answer::AbiCode;
+use answer::{Done, NotDone, answered, refused, usable, usage};
+pub use given::{CFence, CGrant, CReaped, CTotals, UNKNOWN, ZERO_CPUS};
+use given::{fill, granted, read, text, which};
 
 /// `JOBFENCE_ABI_VERSION`.
 pub const ABI_VERSION: u32 = 1;
@@ -34,28 +37,6 @@ pub const ABI_VERSION: u32 = 1;
 pub const NO_TASK: i64 = -1;
 /// `JOBFENCE_ANY_USER`.
 pub const ANY_USER: u32 = 1;
-
-/// What a function returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
-pub enum AbiCode {
-    /// `JOBFENCE_OK`.
-    Ok = 0,
-    /// `JOBFENCE_OFF`.
-    Off = 1,
-    /// `JOBFENCE_UNFENCED`.
-    Unfenced = 2,
-    /// `JOBFENCE_USAGE`.
-    Usage = -1,
-    /// `JOBFENCE_REFUSED`.
-    Refused = -2,
-    /// `JOBFENCE_NO_FENCE`.
-    NoFence = -3,
-    /// `JOBFENCE_SYSTEM`.
-    System = -4,
-    /// `JOBFENCE_INTERNAL`.
-    Internal = -5,
-}
 
 /// The first argument of a [`LogFunction`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,93 +52,11 @@ pub enum LogLevel {
     Debug = 4,
 }
 
-/// `struct jobfence_fence`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-#[allow(missing_docs, reason = "the header says what each is")]
-pub struct CFence {
-    pub size: usize,
-    pub job: *const c_char,
-    pub step: *const c_char,
-    pub run: u32,
-    pub reserved: u32,
-}
-
-/// `struct jobfence_grant`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-#[allow(missing_docs, reason = "the header says what each is")]
-pub struct CGrant {
-    pub size: usize,
-    pub cpus: u64,
-    pub memory: u64,
-    pub user: *const c_char,
-    pub partition: *const c_char,
-    pub qos: *const c_char,
-    pub account: *const c_char,
-    pub cpu_limit: *const c_char,
-    pub cpu_burst: *const c_char,
-    pub mem_high: *const c_char,
-    pub pids_max: *const c_char,
-    pub io_max: *const c_char,
-}
-
-/// `struct jobfence_reaped`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-#[allow(missing_docs, reason = "the header says what each is")]
-pub struct CReaped {
-    pub size: usize,
-    pub removed: u32,
-    pub alive: u32,
-    pub busy: u32,
-    pub failed: u32,
-}
-
-/// A struct of the caller's: its size stands first, and zero bytes are a value of it.
-///
-/// # Safety
-/// Only for a `repr(C)` struct that begins with a `usize` and has otherwise integers and pointers, without padding.
-unsafe trait CStruct: Copy {}
-// SAFETY: see above.
-unsafe impl CStruct for CFence {}
-// SAFETY: see above.
-unsafe impl CStruct for CGrant {}
-// SAFETY: see above.
-unsafe impl CStruct for CReaped {}
-
 /// The function that is given the lines of the log.
 pub type LogFunction = unsafe extern "C" fn(c_int, *const c_char, *mut c_void);
 
-/// No release will have so large a struct: a larger size was never set.
-const LARGEST: usize = 65536;
-
-/// Of CPUs in thousandths, as of the command.
-const MOST_CPUS: u64 = 65_536_000;
-/// Of memory in bytes, as of the command.
-const LEAST_MEMORY: u64 = 1 << 20;
 /// Of `jobfence_reap`, in milliseconds.
 const MOST_PATIENCE: u32 = 60_000;
-
-/// Why a call has not done what it is for.
-struct NotDone(AbiCode, String);
-
-type Done<T = ()> = Result<T, NotDone>;
-
-impl From<Error> for NotDone {
-    fn from(error: Error) -> Self {
-        Self(AbiCode::System, error.to_string())
-    }
-}
-
-/// A mistake of the program that calls.
-fn usage(text: impl Into<String>) -> NotDone {
-    NotDone(AbiCode::Usage, text.into())
-}
-
-fn refused(text: impl Into<String>) -> NotDone {
-    NotDone(AbiCode::Refused, text.into())
-}
 
 /// The longest text of an error, with its zero byte.
 const LONGEST: usize = 4096;
@@ -215,148 +114,21 @@ unsafe fn call_with(
     })
 }
 
-/// A text of the caller's; `None` for NULL.
+/// The same for one that is about a job's fences. What it makes for the caller is NULL before anything can fail.
 ///
 /// # Safety
-/// It must be NULL or a C string that lives as long as is said of the result.
-unsafe fn text<'a>(text: *const c_char, name: &str) -> Done<Option<&'a str>> {
-    if text.is_null() {
-        return Ok(None);
-    }
+/// As the header says of `config`, of `fence`, and of places for texts.
+unsafe fn call_about<const N: usize>(
+    name: &'static str,
+    config: *const c_char,
+    fence: *const CFence,
+    made: [*mut *mut c_char; N],
+    body: impl FnOnce(&Result<Loaded, LoadError>, &Which) -> Done,
+) -> c_int {
     // SAFETY: as this function's own contract.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map(Some).map_err(|_| usage(format!("{name} must be UTF-8")))
-}
-
-/// What the caller has of a struct. What it does not know is zero.
-///
-/// # Safety
-/// `given` must be NULL or have as many bytes as its first member says.
-unsafe fn read<T: CStruct>(given: *const T, name: &str) -> Done<Option<T>> {
-    if given.is_null() {
-        return Ok(None);
-    }
-    if !given.is_aligned() {
-        return Err(usage(format!("{name} must be aligned as its members are")));
-    }
-    // SAFETY: as this function's own contract: there are at least these bytes.
-    let size = unsafe { given.cast::<usize>().read() };
-    // A part of a member would be another value.
-    if size < size_of::<usize>() || size > LARGEST || size % align_of::<T>() != 0 {
-        return Err(usage(format!("{name}: the size must be sizeof(struct {name}), and not {size}")));
-    }
-    let bytes = given.cast::<u8>();
-    for at in size_of::<T>()..size {
-        // SAFETY: as this function's own contract: below the size.
-        if unsafe { bytes.add(at).read() } != 0 {
-            return Err(usage(format!(
-                "{name}: this release knows {} bytes of it, and of the {size} that were given, byte {at} is not zero: \
-                 the program needs a newer libjobfence.so",
-                size_of::<T>()
-            )));
-        }
-    }
-    let mut read = MaybeUninit::<T>::zeroed();
-    // SAFETY: below the size of both, and two places. Each byte that is not copied is zero, which is a value of each member.
-    let read = unsafe {
-        bytes.copy_to_nonoverlapping(read.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
-        read.assume_init()
-    };
-    Ok(Some(read))
-}
-
-/// Which fences are meant.
-///
-/// # Safety
-/// As of [`read`], and each text must be NULL or a C string.
-unsafe fn which(fence: *const CFence) -> Done<Which> {
-    // SAFETY: as this function's own contract.
-    let fence = unsafe { read(fence, "jobfence_fence") }?.ok_or_else(|| usage("fence must not be NULL"))?;
-    if fence.reserved != 0 {
-        return Err(usage("jobfence_fence: reserved must be zero"));
-    }
-    let id = |text: &str| Id::new(text).map_err(|error| usage(error.to_string()));
-    // SAFETY: as this function's own contract.
-    let (job, step) = unsafe { (text(fence.job, "job")?, text(fence.step, "step")?) };
-    let job = id(job.ok_or_else(|| usage("jobfence_fence: job must not be NULL"))?)?;
-    Ok(Which { job, step: step.map(id).transpose()?, run: Some(fence.run).filter(|run| *run > 0) })
-}
-
-/// What a job is limited by; `uid` is its user's, where that is known.
-///
-/// # Safety
-/// As of [`read`], and each text must be NULL or a C string.
-unsafe fn granted(grant: *const CGrant, uid: Option<u32>, loaded: &Result<Loaded, LoadError>) -> Done<Granted> {
-    let mut granted = Granted { facts: Facts { uid: uid.into(), ..Facts::default() }, ..Granted::default() };
-    // SAFETY: as this function's own contract.
-    if let Some(grant) = unsafe { read(grant, "jobfence_grant") }? {
-        if grant.cpus > MOST_CPUS {
-            return Err(usage(format!("cpus must be 0 to {MOST_CPUS} thousandths, and not {}", grant.cpus)));
-        }
-        if grant.memory > 0 && grant.memory < LEAST_MEMORY {
-            return Err(usage(format!("memory must be 0 or at least {LEAST_MEMORY} bytes, and not {}", grant.memory)));
-        }
-        granted.cpus = Some(grant.cpus).filter(|cpus| *cpus > 0).map(Cpus::from_thousandths);
-        granted.memory = Some(grant.memory).filter(|memory| *memory > 0);
-        // SAFETY: as this function's own contract.
-        let fact = |given, name| unsafe { text(given, name) }.map(|text| Fact::from(text.map(str::to_owned)));
-        granted.facts.user = fact(grant.user, "user")?;
-        granted.facts.partition = fact(grant.partition, "partition")?;
-        granted.facts.qos = fact(grant.qos, "qos")?;
-        granted.facts.account = fact(grant.account, "account")?;
-        // SAFETY: as this function's own contract.
-        granted.requests.job = unsafe { requests(&grant) }?;
-    }
-    if let Ok(loaded) = loaded {
-        user::know(&mut granted.facts, &loaded.asked());
-    }
-    if let Some(uid) = uid.filter(|_| granted.requests.names_paths()) {
-        let rights = user::rights(uid);
-        granted.requests.paths().for_each(|rules| rules.asked_by(&rights));
-    }
-    Ok(granted)
-}
-
-/// What the job's user asks for.
-///
-/// # Safety
-/// Each text must be NULL or a C string.
-unsafe fn requests(grant: &CGrant) -> Done<Requests> {
-    let mut requests = Requests::default();
-    for (name, given) in asked(grant) {
-        // SAFETY: as this function's own contract.
-        let Some(value) = unsafe { text(given, name) }? else { continue };
-        let request = REQUESTS.iter().find(|request| request.name == name);
-        let read = request.map_or(Ok(()), |request| request.read(name, value.as_bytes(), &mut requests));
-        read.map_err(|error| refused(error.to_string()))?;
-    }
-    Ok(requests)
-}
-
-/// Each thing that can be asked for, by the name of its option.
-fn asked(grant: &CGrant) -> [(&'static str, *const c_char); 5] {
-    [
-        ("cpu-limit", grant.cpu_limit),
-        ("cpu-burst", grant.cpu_burst),
-        ("mem-high", grant.mem_high),
-        ("pids-max", grant.pids_max),
-        ("io-max", grant.io_max),
-    ]
-}
-
-/// The configuration, where a fence is there already: what is fenced is also ended with Mode=off.
-fn usable(loaded: &Result<Loaded, LoadError>) -> Done<&Loaded> {
-    loaded.as_ref().map_err(|errors| refused(errors.to_string()))
-}
-
-fn answered<T>(answer: Answer<T>) -> Done<T> {
-    match answer {
-        Answer::Fenced(value) => Ok(value),
-        Answer::Off => Err(NotDone(AbiCode::Off, "Mode=off: nothing is fenced".to_owned())),
-        Answer::Unfenced { by, why, .. } => {
-            Err(NotDone(AbiCode::Unfenced, format!("the job goes on without a fence ({by}): {why}")))
-        }
-        Answer::Refused(why) => Err(refused(why.to_string())),
+    unsafe {
+        clear(made);
+        call_with(name, config, |loaded| body(&loaded, &which(fence)?))
     }
 }
 
@@ -450,28 +222,24 @@ pub unsafe extern "C" fn jobfence_open(
     grant: *const CGrant,
     path: *mut *mut c_char,
 ) -> c_int {
-    let body = |loaded: Result<Loaded, LoadError>| {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
         // SAFETY: as this function's own contract.
-        let (which, holder) = unsafe { (which(fence)?, text(holder, "holder")?) };
+        let holder = unsafe { text(holder, "holder") }?;
         if uid == u32::MAX {
             return Err(usage("uid must be a user's"));
         }
         let holder: HeldBy = holder.unwrap_or("manual").parse().map_err(|why| usage(format!("holder: {why}")))?;
         // SAFETY: as this function's own contract.
-        let granted = unsafe { granted(grant, Some(uid), &loaded) }?;
-        let step = which.step.map_or_else(|| Id::new("0"), Ok)?;
-        let request =
-            OpenRequest { uid, job: which.job, step, run: which.run.unwrap_or(1), granted, holder, ask_unit: None };
-        let seen = answered(life::open_again(loaded, &request))?;
+        let granted = unsafe { granted(grant, Some(uid), loaded) }?;
+        let (job, step) = (which.job.clone(), which.step.clone().map_or_else(|| Id::new("0"), Ok)?);
+        let request = OpenRequest { uid, job, step, run: which.run.unwrap_or(1), granted, holder, ask_unit: None };
+        let seen = answered(life::open_again(loaded.clone(), &request))?;
         // SAFETY: as this function's own contract.
         unsafe { give(path, || seen.path.unwrap_or_default()) };
         Ok(())
     };
     // SAFETY: as this function's own contract.
-    unsafe {
-        clear([path]);
-        call_with("jobfence_open", config, body)
-    }
+    unsafe { call_about("jobfence_open", config, fence, [path], body) }
 }
 
 /// `jobfence_attach`.
@@ -486,9 +254,7 @@ pub unsafe extern "C" fn jobfence_attach(
     task: i64,
     flags: u32,
 ) -> c_int {
-    let body = |loaded: Result<Loaded, LoadError>| {
-        // SAFETY: as this function's own contract.
-        let which = unsafe { which(fence) }?;
+    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
         let task = match u32::try_from(task) {
             Ok(task) => Some(task),
             Err(_) if task == NO_TASK => None,
@@ -497,11 +263,11 @@ pub unsafe extern "C" fn jobfence_attach(
         if flags & !ANY_USER != 0 {
             return Err(usage(format!("flags: this release knows JOBFENCE_ANY_USER, and not {flags}")));
         }
-        let done = answered(life::attach(loaded.clone(), &which, &[pid], task, flags & ANY_USER != 0));
-        or_no_fence(done.map(drop), &loaded, &which)
+        let done = answered(life::attach(loaded.clone(), which, &[pid], task, flags & ANY_USER != 0));
+        or_no_fence(done.map(drop), loaded, which)
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_with("jobfence_attach", config, body) }
+    unsafe { call_about("jobfence_attach", config, fence, [], body) }
 }
 
 /// `jobfence_limit`.
@@ -510,17 +276,15 @@ pub unsafe extern "C" fn jobfence_attach(
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_limit(config: *const c_char, fence: *const CFence, grant: *const CGrant) -> c_int {
-    let body = |loaded: Result<Loaded, LoadError>| {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+        let uid = loaded.as_ref().ok().and_then(|loaded| life::uid_of(&loaded.config, which).ok().flatten());
         // SAFETY: as this function's own contract.
-        let which = unsafe { which(fence) }?;
-        let uid = loaded.as_ref().ok().and_then(|loaded| life::uid_of(&loaded.config, &which).ok().flatten());
-        // SAFETY: as this function's own contract.
-        let granted = unsafe { granted(grant, uid, &loaded) }?;
-        let done = answered(life::limit(loaded.clone(), &which, &granted));
-        or_no_fence(done.map(drop), &loaded, &which)
+        let granted = unsafe { granted(grant, uid, loaded) }?;
+        let done = answered(life::limit(loaded.clone(), which, &granted));
+        or_no_fence(done.map(drop), loaded, which)
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_with("jobfence_limit", config, body) }
+    unsafe { call_about("jobfence_limit", config, fence, [], body) }
 }
 
 /// `jobfence_usage`.
@@ -534,13 +298,8 @@ pub unsafe extern "C" fn jobfence_usage(
     text: *mut *mut c_char,
     json: *mut *mut c_char,
 ) -> c_int {
-    let body = |loaded: Result<Loaded, LoadError>| {
-        // SAFETY: as this function's own contract.
-        let which = unsafe { which(fence) }?;
-        let all = life::usage(&usable(&loaded)?.config, &which)?;
-        if all.is_empty() {
-            return Err(NotDone(AbiCode::NoFence, format!("there is no fence of job {}", which.job)));
-        }
+    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+        let all = used(loaded, which)?;
         // SAFETY: as this function's own contract.
         unsafe {
             give(text, || seen::lines(&all));
@@ -549,9 +308,49 @@ pub unsafe extern "C" fn jobfence_usage(
         Ok(())
     };
     // SAFETY: as this function's own contract.
-    unsafe {
-        clear([text, json]);
-        call_with("jobfence_usage", config, body)
+    unsafe { call_about("jobfence_usage", config, fence, [text, json], body) }
+}
+
+/// `jobfence_total`.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFence, totals: *mut CTotals) -> c_int {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+        // SAFETY: as this function's own contract.
+        let given = unsafe { read(totals, "jobfence_totals") }?.ok_or_else(|| usage("totals must not be NULL"))?;
+        let all = used(loaded, which)?;
+        // SAFETY: as this function's own contract, and it was read.
+        unsafe { fill(totals, given.size, &totals_of(&all)) };
+        Ok(())
+    };
+    // SAFETY: as this function's own contract.
+    unsafe { call_about("jobfence_total", config, fence, [], body) }
+}
+
+/// What these fences have used, of which there is at least one.
+fn used(loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<Vec<Seen>> {
+    let all = life::usage(&usable(loaded)?.config, which)?;
+    if all.is_empty() {
+        return Err(NotDone(AbiCode::NoFence, format!("there is no fence of job {}", which.job)));
+    }
+    Ok(all)
+}
+
+fn totals_of(all: &[Seen]) -> CTotals {
+    let sum = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().map(figure).sum::<Option<u64>>().unwrap_or(UNKNOWN);
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(UNKNOWN);
+    CTotals {
+        size: size_of::<CTotals>(),
+        fences: all.len() as u64,
+        cpu_us: sum(&|seen| seen.usage.cpu.map(micros)),
+        throttled_us: sum(&|seen| seen.usage.throttled.map(micros)),
+        memory_peak: all.iter().filter_map(|seen| seen.job_memory_peak).max().unwrap_or(UNKNOWN),
+        oom_kills: sum(&|seen| seen.usage.oom_kills),
+        forks_refused: sum(&|seen| seen.usage.forks_refused),
+        read_bytes: sum(&|seen| Some(seen.usage.io?.read)),
+        written_bytes: sum(&|seen| Some(seen.usage.io?.written)),
     }
 }
 
@@ -562,7 +361,7 @@ pub unsafe extern "C" fn jobfence_usage(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_freeze(config: *const c_char, fence: *const CFence) -> c_int {
     // SAFETY: as this function's own contract.
-    unsafe { call_with("jobfence_freeze", config, |loaded| switch(&loaded, fence, true)) }
+    unsafe { call_about("jobfence_freeze", config, fence, [], |loaded, which| switch(loaded, which, true)) }
 }
 
 /// `jobfence_thaw`.
@@ -572,16 +371,12 @@ pub unsafe extern "C" fn jobfence_freeze(config: *const c_char, fence: *const CF
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_thaw(config: *const c_char, fence: *const CFence) -> c_int {
     // SAFETY: as this function's own contract.
-    unsafe { call_with("jobfence_thaw", config, |loaded| switch(&loaded, fence, false)) }
+    unsafe { call_about("jobfence_thaw", config, fence, [], |loaded, which| switch(loaded, which, false)) }
 }
 
-/// # Safety
-/// As of [`which`].
-unsafe fn switch(loaded: &Result<Loaded, LoadError>, fence: *const CFence, is_frozen: bool) -> Done {
-    // SAFETY: as this function's own contract.
-    let which = unsafe { which(fence) }?;
-    let done = life::freeze(&usable(loaded)?.config, &which, is_frozen).map_err(NotDone::from);
-    or_no_fence(done, loaded, &which)
+fn switch(loaded: &Result<Loaded, LoadError>, which: &Which, is_frozen: bool) -> Done {
+    let done = life::freeze(&usable(loaded)?.config, which, is_frozen).map_err(NotDone::from);
+    or_no_fence(done, loaded, which)
 }
 
 /// `jobfence_close`.
@@ -595,12 +390,10 @@ pub unsafe extern "C" fn jobfence_close(
     text: *mut *mut c_char,
     json: *mut *mut c_char,
 ) -> c_int {
-    let body = |loaded: Result<Loaded, LoadError>| {
-        // SAFETY: as this function's own contract.
-        let which = unsafe { which(fence) }?;
+    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
         let mut closed: Vec<Seen> = Vec::new();
         let (mut unseen, mut failures) = (Vec::new(), Vec::new());
-        for one in life::close(&usable(&loaded)?.config, &which)? {
+        for one in life::close(&usable(loaded)?.config, which)? {
             match one {
                 Ok(HowClosed::Removed(seen)) => closed.push(*seen),
                 Ok(HowClosed::Unseen(key)) => unseen.push(format!("{key}: what it used is not known")),
@@ -617,10 +410,7 @@ pub unsafe extern "C" fn jobfence_close(
         if failures.is_empty() { Ok(()) } else { Err(NotDone(AbiCode::System, failures.join("\n"))) }
     };
     // SAFETY: as this function's own contract.
-    unsafe {
-        clear([text, json]);
-        call_with("jobfence_close", config, body)
-    }
+    unsafe { call_about("jobfence_close", config, fence, [text, json], body) }
 }
 
 /// `jobfence_reap`.
@@ -644,9 +434,8 @@ pub unsafe extern "C" fn jobfence_reap(config: *const c_char, patience_ms: u32, 
             let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
             let (removed, failed) = (count(done.removed.len()), count(done.failed.len()));
             let counted = CReaped { size, removed, alive: count(done.alive), busy: count(done.busy), failed };
-            let bytes = (&raw const counted).cast::<u8>();
-            // SAFETY: below the size of both. There are as many bytes as the caller's first member says.
-            unsafe { bytes.copy_to_nonoverlapping(reaped.cast::<u8>(), size.min(size_of::<CReaped>())) };
+            // SAFETY: as this function's own contract, and it was read.
+            unsafe { fill(reaped, size, &counted) };
         }
         let failures: Vec<String> = no_cgroups.iter().map(ToString::to_string).chain(done.failed).collect();
         if failures.is_empty() { Ok(()) } else { Err(NotDone(AbiCode::System, failures.join("\n"))) }
@@ -701,6 +490,8 @@ impl Log for CallersLog {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::CStr;
+
     use super::*;
 
     fn last() -> String {
@@ -722,13 +513,5 @@ mod tests {
         assert_eq!(last(), "ä".repeat(LONGEST / 2 - 1));
         remember("a\0b");
         assert_eq!(last(), "a b");
-    }
-
-    #[test]
-    fn all_that_can_be_asked_for_can_be_asked_for_here() {
-        // SAFETY: zero is a value of each member.
-        let grant: CGrant = unsafe { MaybeUninit::zeroed().assume_init() };
-        let names: Vec<&str> = REQUESTS.iter().map(|request| request.name).collect();
-        assert_eq!(asked(&grant).map(|(name, _)| name).as_slice(), names);
     }
 }

@@ -103,6 +103,11 @@ pub struct Granted {
     pub facts: Facts,
 }
 
+/// The types of a job's vnodes, as one text with commas between them. An empty text: there are none.
+pub fn vnode_types(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
 /// A fence that is to be.
 #[derive(Debug, Clone)]
 pub struct OpenRequest {
@@ -156,6 +161,8 @@ pub struct Seen {
     pub path: Option<String>,
     /// What it has used.
     pub usage: Usage,
+    /// The most memory that the job had in use at once, all its steps together, in bytes.
+    pub job_memory_peak: Option<u64>,
     /// The CPU time that it may have; `None`: not limited.
     pub cpus: Option<Cpus>,
     /// The memory that it may have, in bytes; `None`: not limited.
@@ -198,7 +205,8 @@ fn make(
     check: impl FnOnce(&Config) -> Result<()>,
 ) -> Answer<Seen> {
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
-    let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &request.granted.facts)?, Host::read(&loaded.config)?));
+    let facts = here(request.granted.facts.clone());
+    let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
     launch::answer(loaded, resolve, |resolved, host| {
         let config = &resolved.config;
         check(config)?;
@@ -245,6 +253,13 @@ fn has_opened(config: &Config, request: &OpenRequest) -> Result<bool> {
     Ok(record.uid() == Some(request.uid) && shared.holder == holder)
 }
 
+/// The facts with this host's name, which needs nobody to say it.
+fn here(facts: Facts) -> Facts {
+    let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let node = facts.node.known().cloned().or_else(host);
+    Facts { node: node.into(), ..facts }
+}
+
 fn plan(resolved: &crate::config::Resolved, granted: &Granted) -> (policy::Plan, Vec<crate::fence::LimitError>) {
     let grant = Grant::whole(granted.cpus, granted.memory);
     policy::of_step(resolved, &granted.facts, &grant, &granted.requests, true, || Ok(NoCores))
@@ -255,7 +270,7 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
     let resolve = |loaded: &Loaded| {
         let host = Host::read(&loaded.config)?;
         let record = the_one(&loaded.config, which)?;
-        let facts = Facts { uid: record.uid().into(), ..granted.facts.clone() };
+        let facts = here(Facts { uid: record.uid().into(), ..granted.facts.clone() });
         Ok((begin::resolve(loaded, &facts)?, (host, record)))
     };
     launch::answer(loaded, resolve, |resolved, (host, record)| {
@@ -281,7 +296,7 @@ pub fn attach(
     let resolve = |loaded: &Loaded| {
         let host = Host::read(&loaded.config)?;
         let record = the_one(&loaded.config, which)?;
-        let facts = Facts { uid: record.uid().into(), ..Facts::default() };
+        let facts = here(Facts { uid: record.uid().into(), ..Facts::default() });
         Ok((begin::resolve(loaded, &facts)?, (host, record)))
     };
     launch::answer(loaded, resolve, |resolved, (host, record)| {
@@ -374,7 +389,8 @@ pub fn in_words(seen: &Seen) -> String {
 
 fn see(fence: &Fence, record: &Record) -> Seen {
     let shared = record.shared.as_deref();
-    let step = fence.memory_levels().into_iter().find(|level| level.whose == Level::Step);
+    let levels = fence.memory_levels();
+    let of = |whose: Level| levels.iter().find(|level| level.whose == whose);
     // As it is now: this process may have changed it.
     let left = fence.shared_record().and_then(|record| record.shared.as_ref()?.plan.as_ref());
     let asked = left.and_then(|left| left.asked_processes).map(AskedProcesses::by_user);
@@ -385,8 +401,9 @@ fn see(fence: &Fence, record: &Record) -> Seen {
         holder: shared.map_or(Holder::Manual, |shared| shared.holder.clone()),
         path: fence.path(),
         usage: fence.usage(),
+        job_memory_peak: of(Level::Job).and_then(|job| job.peak),
         cpus: fence.cpus(),
-        memory: step.and_then(|step| step.limit),
+        memory: of(Level::Step).and_then(|step| step.limit),
         processes: fence.processes(),
         sentences,
     }

@@ -116,6 +116,8 @@ fn exactly(config: &Config, request: &RunRequest) -> Config {
         constrain_ram_space: request.memory.is_some(),
         allowed_ram_space: Percent::HUNDRED,
         min_ram_space: 0,
+        // Without --mem it asks for no limit.
+        default_ram_space: None,
         constrain_swap_space: match request.memory {
             Some(_) => config.constrain_swap_space,
             None => SwapSpace::No,

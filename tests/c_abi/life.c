@@ -39,6 +39,7 @@ static __typeof__(jobfence_freeze) *freeze;
 static __typeof__(jobfence_thaw) *thaw;
 static __typeof__(jobfence_close) *close_fence;
 static __typeof__(jobfence_reap) *reap;
+static __typeof__(jobfence_total) *total;
 
 #define CHECK(condition) \
     do { \
@@ -210,6 +211,7 @@ static void live(const struct work *work)
     struct jobfence_fence fence = {sizeof fence, work->job, NULL, 0, 0};
     struct jobfence_fence older = {offsetof(struct jobfence_fence, run), work->job, NULL, 77, 77};
     struct jobfence_grant grant;
+    struct jobfence_totals totals = {sizeof totals, 9, 9, 9, 9, 9, 9, 9, 9};
     char *path = NULL, *text = NULL, *json = NULL, proc[64], holder[64];
     int status = 0;
     memset(&grant, 0, sizeof grant);
@@ -222,7 +224,15 @@ static void live(const struct work *work)
 
     RETURNS(JOBFENCE_OK, "", open_fence(config, &fence, USER, NULL, &grant, &path));
     CHECK(path != NULL && strstr(path, work->job) != NULL && strstr(path, "/step_0") != NULL);
-    limits_are(&fence, "\"cpus_limit\":0.5,\"memory_limit_bytes\":67108864,\"processes_limit\":20}");
+    limits_are(&fence, "\"cpus_limit\":0.5,\"memory_limit_bytes\":67108864,\"processes_limit\":20,");
+    RETURNS(JOBFENCE_OK, "", total(config, &fence, &totals));
+    CHECK(totals.size == sizeof totals && totals.fences == 1 && totals.cpu_us != 9 && totals.cpu_us < 1000000);
+    CHECK(totals.oom_kills == 0 && totals.forks_refused == 0 && totals.memory_peak != 9);
+    totals.size = offsetof(struct jobfence_totals, cpu_us);
+    totals.cpu_us = 9;
+    RETURNS(JOBFENCE_OK, "", total(config, &fence, &totals));
+    CHECK(totals.size == offsetof(struct jobfence_totals, cpu_us) && totals.fences == 1 && totals.cpu_us == 9);
+    RETURNS(JOBFENCE_USAGE, "must not be NULL", total(config, &fence, NULL));
     /* Once more, with other limits; as a program that was compiled before this release. */
     grant.size = offsetof(struct jobfence_grant, user);
     grant.user = grant.io_max = (const char *)1;
@@ -321,6 +331,7 @@ static void *load(const char *file)
     LOOK_UP(thaw, "jobfence_thaw");
     LOOK_UP(close_fence, "jobfence_close");
     LOOK_UP(reap, "jobfence_reap");
+    LOOK_UP(total, "jobfence_total");
     return library;
 }
 

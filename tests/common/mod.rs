@@ -31,6 +31,16 @@ pub struct Base {
 }
 
 impl Base {
+    /// That of one test of a file; `None` without root, and then the test is skipped.
+    #[allow(dead_code)]
+    pub fn if_root(file: &str, test: &str) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            skip("needs root");
+            return None;
+        }
+        Some(Self::new(&format!("jobfence-{file}-{}-{test}", std::process::id())))
+    }
+
     pub fn new(name: &str) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
         if !Path::new("/run/systemd/system").is_dir() {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Deliberate breaks of the code, and for each the cheapest test that should notice it.
 
-`old` is in the file exactly once. `noticer` is 'unit FILTER…', 'host FILE TEST…' (a file of tests/) or
-'slurm CASE…' (in a private Slurm).
+`old` is in the file exactly once. `noticer` is 'unit FILTER…', 'host FILE TEST…' (a file of tests/), 'hook CASE…' (of
+tests/pbs/replay.py) or 'slurm CASE…' (in a private Slurm).
 """
 
 from typing import NamedTuple
@@ -28,6 +28,9 @@ JOB = "src/record/job.rs"
 FILES = "src/record/files.rs"
 REFUSE = "src/launch/refuse.rs"
 C_ABI = "src/door/c_abi.rs"
+C_STRUCTS = "src/door/c_abi/given.rs"
+HOOK = "hooks/pbs/jobfence.py"
+PBS = "src/scheduler/pbs.rs"
 C_LIFE = "host c_abi a_program_in_c_lives"
 
 BREAKS = (
@@ -408,19 +411,19 @@ BREAKS = (
     ),
     # The door of C.
     Break(
-        "two_members_of_a_struct_have_changed_places", C_ABI,
+        "two_members_of_a_struct_have_changed_places", C_STRUCTS,
         "    pub cpus: u64,\n    pub memory: u64,",
         "    pub memory: u64,\n    pub cpus: u64,",
         "host c_abi each_struct_and_number",
     ),
     Break(
-        "what_a_newer_program_says_is_ignored", C_ABI,
+        "what_a_newer_program_says_is_ignored", C_STRUCTS,
         "if unsafe { bytes.add(at).read() } != 0 {",
         "if unsafe { bytes.add(at).read() } != 0 && size == 0 {",
         C_LIFE,
     ),
     Break(
-        "an_older_program_is_read_beyond_its_struct", C_ABI,
+        "an_older_program_is_read_beyond_its_struct", C_STRUCTS,
         "bytes.copy_to_nonoverlapping(read.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));",
         "bytes.copy_to_nonoverlapping(read.as_mut_ptr().cast::<u8>(), size_of::<T>());",
         C_LIFE,
@@ -436,5 +439,59 @@ BREAKS = (
         "Some(Ok(())) => (AbiCode::Ok, String::new()),",
         "Some(Ok(())) => return AbiCode::Ok as c_int,",
         C_LIFE,
+    ),
+    # The hook of OpenPBS, and what MoM's spool says.
+    Break(
+        "prologue_attaches_nothing", HOOK,
+        "        job.attach(os.getppid(), JOBS_STEP)\n", "        pass\n",
+        "hook crashes_at_launch",
+    ),
+    Break(
+        "launch_attaches_nothing", HOOK,
+        "        job.attach(os.getppid(), step)\n", "        pass\n",
+        "hook life",
+    ),
+    Break(
+        "launch_bears_a_failure", HOOK,
+        "pbs.EXECJOB_LAUNCH: (launch, RERUN)", "pbs.EXECJOB_LAUNCH: (launch, GO_ON)",
+        "hook each_call_fails",
+    ),
+    Break(
+        "an_exception_leaves_the_hook", HOOK,
+        "    except Exception as error:  #", "    except Failed as error:  #",
+        "hook each_call_fails",
+    ),
+    Break(
+        "earlier_runs_stay", HOOK,
+        "            job.close(other)\n", "            pass\n",
+        "hook repeated_and_missing_events",
+    ),
+    Break(
+        "each_begin_is_a_new_run", HOOK,
+        "fences_of(job.usage(EACH_RUN))} - {job.run}", "fences_of(job.usage(EACH_RUN))}",
+        "hook repeated_and_missing_events",
+    ),
+    Break(
+        "other_hosts_chunks_count", HOOK,
+        "chunk.vnode_name == host or ", "True or ",
+        "hook ids_and_grants",
+    ),
+    Break(
+        "root_writes_for_the_user", HOOK,
+        "    os.seteuid(job.uid)\n", "",
+        "hook users_stderr_is_a_link",
+    ),
+    Break(
+        "strangers_are_put_in", HOOK,
+        "if is_its or os.getsid(pid) == int(job.job.session_id or -1):", "if True:",
+        "hook crashes_at_launch_without_a_prologue",
+    ),
+    Break("a_job_about_to_begin_is_dead", PBS, "if age < TO_BEGIN", "if age < Duration::ZERO", "unit scheduler::pbs"),
+    Break("a_dead_job_lives", PBS, "{ Runs::Yes } else { Runs::No }", "{ Runs::Yes } else { Runs::Yes }", "unit scheduler::pbs"),
+    Break("everybody_says_where_the_spool_is", PBS, "metadata.mode() & 0o022 != 0", "false", "unit scheduler::pbs"),
+    Break(
+        "age_of_nothing", "src/record/steps.rs",
+        ".saturating_sub(written))", ".saturating_sub(written).mul_f32(0.0))",
+        "hook mom_dies",
     ),
 )

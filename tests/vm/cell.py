@@ -78,6 +78,11 @@ TWO_NODES = f"""
 python3 -B /{TESTS}/slurm/cases.py --site two-nodes --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence \
     --settings /opt/guest/run --patience 3 $TWO_NODES_CASES || status=1
 """
+# The hook of OpenPBS without OpenPBS: it is run as MoM runs it.
+HOOK = f"""
+python3 -B /{TESTS}/pbs/replay.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence \\
+    --hook /{TESTS}/jobfence/hooks/pbs/jobfence.py --patience 20 || status=1
+"""
 # A scheduler that is not Slurm: what starts it, and its cases, are in its folder.
 OTHERS = f"""
 echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f 1,2), $SCHEDULER"
@@ -89,13 +94,15 @@ exec python3 -B /{TESTS}/$SCHEDULER/cases.py $CASES
 
 
 # What is installed: for plugstack/installation, as in the source tree.
-FILES = ("target/release/libjobfence.so", "target/release/jobfence", "plugstack", "docs/man", "README.md")
+FILES = (
+    "target/release/libjobfence.so", "target/release/jobfence", "plugstack", "hooks", "include/jobfence.h", "docs/man", "README.md",
+)
 
 
 def payload(directory, scheduler):
     subprocess.run(["make", "--no-print-directory", "--silent", "built"], cwd=TOP, check=True, stdout=subprocess.DEVNULL)
     tests = Path(directory) / TESTS
-    for name in {"slurm", scheduler}:
+    for name in {"slurm", "pbs", scheduler}:
         shutil.copytree(TOP / "tests" / name, tests / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(TOP / "tests/demo.py", tests)
     for name in FILES:
@@ -113,9 +120,9 @@ def payload(directory, scheduler):
         print(f"cell: {reason}", file=sys.stderr)
 
 
-def in_guest(sites, chosen_by, reboots, cases, traces):
+def in_guest(sites, chosen_by, reboots, cases, traces, hook):
     """The guest's commands; nothing is said of a site that has none of these cases."""
-    lines = [WAS_REBOOTED, "status=0", WHAT_IT_IS, *[TRACES] * traces, INSTALL]
+    lines = [WAS_REBOOTED, "status=0", WHAT_IT_IS, *[TRACES] * traces, INSTALL, *[HOOK] * hook]
     unknown = set(cases)
     for site, name, commands in ("installed", "INSTALLED_CASES", INSTALLED), ("two-nodes", "TWO_NODES_CASES", TWO_NODES):
         if site not in sites:
@@ -151,6 +158,7 @@ def arguments():
     only.add_argument("--only-reboot", dest="sites", action="store_const", const=[], help="no cases, but a reboot")
     parser.add_argument("--reboot", action="store_true", help="a reboot after cases that have passed")
     parser.add_argument("--traces", action="store_true", help="first, what is left when jobfence has been used and removed")
+    parser.add_argument("--hook", action="store_true", help="first, the hook of OpenPBS, without OpenPBS")
     parser.add_argument("--layout", action="store_true", help="only those in which the cgroup layout makes a difference")
     parser.add_argument("--no-measured", action="store_true", help="none that measure for long what limits do")
     parser.add_argument("--no-release", action="store_true", help="none that 'make check' leaves out")
@@ -178,7 +186,7 @@ def main():
     chosen_by += ["--share", options.share] if options.share else []
     scheduler = CELLS[cell].scheduler
     if scheduler == "slurm":
-        commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces)
+        commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces, options.hook)
     else:
         commands = others_in_guest(scheduler, options.cases)
     # An emulated guest needs some seconds for a job.

@@ -1,11 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The options by which a job's user asks for less, as in sbatch; and how it names a user: the same for every subcommand.
+//! The options that say what is known of a job, those by which its user asks for less, as in sbatch; and how a user is named: the same
+//! for every subcommand.
 
 use clap::Args;
+use jobfence::door::life::vnode_types;
+use jobfence::facts::{Fact, Facts};
 use jobfence::requests::{REQUESTS, Requests};
 use nix::unistd::User;
 
 use crate::command::Failure;
+
+/// By which sections are chosen.
+#[derive(Args)]
+pub struct FactOptions {
+    /// The job's partition or queue [default: unknown]
+    #[arg(long, visible_alias = "queue", value_name = "NAME")]
+    partition: Option<String>,
+    /// The job's QOS [default: unknown]
+    #[arg(long, value_name = "NAME")]
+    qos: Option<String>,
+    /// The job's account [default: unknown]
+    #[arg(long, value_name = "NAME")]
+    account: Option<String>,
+    /// The job's project; "" for none [default: unknown]
+    #[arg(long, value_name = "NAME")]
+    project: Option<String>,
+    /// The types of the job's vnodes on this node, with commas between them; "" for none [default: unknown]
+    #[arg(long, value_name = "NAMES")]
+    vnode_type: Option<String>,
+}
+
+impl FactOptions {
+    /// What they say, beside what else is known.
+    pub fn add_to(&self, facts: Facts) -> Facts {
+        let named = |name: &Option<String>| Fact::from(name.clone());
+        Facts {
+            partition: named(&self.partition),
+            qos: named(&self.qos),
+            account: named(&self.account),
+            project: named(&self.project),
+            vnode_types: self.vnode_type.as_deref().map(vnode_types).into(),
+            ..facts
+        }
+    }
+}
 
 /// What the job's user asks for.
 #[derive(Args)]

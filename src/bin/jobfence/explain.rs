@@ -29,7 +29,7 @@ use jobfence::scheduler::slurm::prolog::gpus::{self, GpuSources};
 use jobfence::sys::dir::Dir;
 use nix::unistd::User;
 
-use crate::asked::{RequestOptions, user};
+use crate::asked::{FactOptions, RequestOptions, user};
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::slurm_job::{self, SlurmJob};
@@ -39,7 +39,7 @@ use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 #[derive(Args)]
 pub struct ExplainOptions {
     /// A job of Slurm's [default: a job as the options say]
-    #[arg(value_name = "JOBID")]
+    #[arg(value_name = "JOBID", conflicts_with = "FactOptions")]
     job: Option<u32>,
     /// CPUs (hardware threads) that the job is granted on this node
     #[arg(long, value_name = "CPUS", value_parser = cpus, conflicts_with = "job")]
@@ -62,16 +62,9 @@ pub struct ExplainOptions {
     /// The job's user, by name or number [default: the user who asks]
     #[arg(long, value_name = "USER", conflicts_with = "job", value_parser = user)]
     user: Option<(u32, Option<String>)>,
-    /// The job's partition [default: unknown]
-    #[arg(long, value_name = "NAME", conflicts_with = "job")]
-    partition: Option<String>,
-    /// The job's QOS [default: unknown]
-    #[arg(long, value_name = "NAME", conflicts_with = "job")]
-    qos: Option<String>,
-    /// The job's account [default: unknown]
-    #[arg(long, value_name = "NAME", conflicts_with = "job")]
-    account: Option<String>,
-    /// This node's name in slurm.conf [default: SLURMD_NODENAME, or the host's name]
+    #[command(flatten)]
+    facts: FactOptions,
+    /// This node's name in slurm.conf, or the host's [default: SLURMD_NODENAME, or the host's name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     #[command(flatten)]
@@ -239,17 +232,31 @@ fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
         None => "unknown".to_owned(),
     };
     let uid = facts.uid.known().map_or_else(|| "unknown".to_owned(), u32::to_string);
+    // What Slurm does not have is not said of its jobs.
+    let project = facts.project.known().filter(|name| !name.is_empty()).map(|name| format!(", project {name}"));
+    let types = facts.vnode_types.known().filter(|types| !types.is_empty());
+    let types = types.map(|types| format!(", vnodes of type {}", types.join(",")));
     println!(
-        "job        {} of {} (uid {uid}), partition {}, QOS {}, account {}",
+        "job        {} of {} (uid {uid}), partition {}, QOS {}, account {}{}{}",
         job.id,
         or_unknown(&facts.user),
         or_unknown(&facts.partition),
         or_unknown(&facts.qos),
-        or_unknown(&facts.account)
+        or_unknown(&facts.account),
+        project.unwrap_or_default(),
+        types.unwrap_or_default()
     );
-    let cpus = job.grant.job_cpus.map_or_else(|| "CPUs not said".to_owned(), |cpus| format!("{cpus} CPUs"));
-    let memory =
-        job.grant.job_memory.map_or_else(|| "memory not said".to_owned(), |m| format!("{} of memory", mebibytes(m)));
+    let instead = |key: &str| format!(", for which {} counts", setting(key, resolved));
+    let cpus = match job.grant.job_cpus {
+        Some(Cpus::ZERO) => format!("0 CPUs{}", instead("ZeroCPUs")),
+        Some(cpus) => format!("{cpus} CPUs"),
+        None => "CPUs not said".to_owned(),
+    };
+    let memory = match job.grant.job_memory {
+        Some(memory) => format!("{} of memory", mebibytes(memory)),
+        None if resolved.config.default_ram_space.is_some() => format!("memory not said{}", instead("DefaultRAMSpace")),
+        None => "memory not said".to_owned(),
+    };
     println!("granted    {cpus}, {memory}");
     match &loaded.file {
         Some(file) => println!("file       {}", file.display()),
@@ -332,13 +339,7 @@ fn in_key(level: Level) -> &'static str {
 
 /// A job that does not exist.
 fn as_said(options: &ExplainOptions) -> ExplainedJob {
-    let named = |name: &Option<String>| Fact::from(name.clone());
-    let facts = Facts {
-        partition: named(&options.partition),
-        qos: named(&options.qos),
-        account: named(&options.account),
-        ..Facts::default()
-    };
+    let facts = options.facts.add_to(Facts::default());
     let grant = grant(options, options.cpus, options.mem, options.cores.clone().unwrap_or_default());
     ExplainedJob { id: 0, grant, facts, running: None }
 }
@@ -352,7 +353,8 @@ fn grant(options: &ExplainOptions, cpus: Option<Cpus>, memory: Option<u64>, core
 fn of_slurm(options: &ExplainOptions, id: u32) -> Result<ExplainedJob, Failure> {
     let SlurmJob { uid, partition, qos, account, sluid, granted } = slurm_job::ask(id, &node_name(options))?;
     let name = User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
-    let facts = Facts { partition, qos, account, uid: Fact::Known(uid), user: Fact::from(name), ..Facts::default() };
+    let facts = Facts { partition, qos, account, uid: Fact::Known(uid), user: Fact::from(name), ..Facts::default() }
+        .of_no_project_or_vnode();
     let count = u32::try_from(granted.threads.len()).ok().filter(|count| *count > 0);
     let cores = options.cores.clone().unwrap_or_else(|| cores_of(&granted.threads));
     let memory = granted.mib.map(|mib| mib.saturating_mul(1 << 20));

@@ -33,7 +33,7 @@ pub struct OpenOptions {
     /// The job's user, by name or number
     #[arg(long, value_name = "USER", value_parser = asked::user)]
     user: (u32, Option<String>),
-    /// As long as this holder lives, the fence does: pid:NUMBER, unit:NAME, or manual (until 'jobfence close')
+    /// As long as this holder lives, the fence does: pid:NUMBER, unit:NAME, scheduler:OpenPBS, or manual (until 'jobfence close')
     #[arg(long, value_name = "HOLDER", default_value = "manual")]
     holder: HeldBy,
     #[command(flatten)]
@@ -45,21 +45,14 @@ pub struct OpenOptions {
 /// What a job is limited by.
 #[derive(Args)]
 struct GrantOptions {
-    /// CPUs (hardware threads) that the job is granted on this node, such as 0.5 or 4 [default: not limited]
-    #[arg(long, value_name = "CPUS", value_parser = cpus)]
+    /// CPUs (hardware threads) that the job is granted on this node, such as 0.5 or 4, or 0 [default: not limited]
+    #[arg(long, value_name = "CPUS", value_parser = granted_cpus)]
     cpus: Option<Cpus>,
     /// Memory that the job is granted on this node, such as 200M or 4G [default: not limited]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     mem: Option<u64>,
-    /// The job's partition or queue [default: unknown]
-    #[arg(long, value_name = "NAME")]
-    partition: Option<String>,
-    /// The job's QOS [default: unknown]
-    #[arg(long, value_name = "NAME")]
-    qos: Option<String>,
-    /// The job's account [default: unknown]
-    #[arg(long, value_name = "NAME")]
-    account: Option<String>,
+    #[command(flatten)]
+    facts: asked::FactOptions,
     #[command(flatten)]
     asked: RequestOptions,
 }
@@ -238,11 +231,8 @@ impl FenceOptions {
 
 impl GrantOptions {
     fn read(&self, facts: Facts) -> Result<Granted, Failure> {
-        let named = |name: &Option<String>| Fact::from(name.clone());
-        let (partition, qos, account) = (named(&self.partition), named(&self.qos), named(&self.account));
         let requests = UserRequests { job: self.asked.read()?, step: Requests::default() };
-        let facts = Facts { partition, qos, account, ..facts };
-        Ok(Granted { cpus: self.cpus, memory: self.mem, requests, facts })
+        Ok(Granted { cpus: self.cpus, memory: self.mem, requests, facts: self.facts.add_to(facts) })
     }
 }
 
@@ -260,6 +250,11 @@ fn tell(seen: &Seen) {
     for sentence in &seen.sentences {
         eprintln!("jobfence: {sentence}");
     }
+}
+
+/// Also none, which is something else than nothing said.
+fn granted_cpus(text: &str) -> Result<Cpus, String> {
+    if text == "0" { Ok(Cpus::ZERO) } else { cpus(text) }
 }
 
 fn id(text: &str) -> Result<Id, String> {

@@ -10,6 +10,7 @@ mod disable;
 mod enable;
 mod explain;
 mod hold;
+mod host;
 mod life;
 mod line;
 mod pam;
@@ -71,6 +72,8 @@ enum Command {
     Thaw(life::FenceOptions),
     /// For the epilog of any batch system: kill what is left of a job, and remove its fence.
     Close(life::CloseOptions),
+    /// Say how much memory and how many CPUs of this node a scheduler can grant to jobs.
+    Host(host::HostOptions),
     /// For jobfence.service: keep the delegated scope alive, and run the janitor.
     Hold(hold::HoldOptions),
 }
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Command::Freeze(fences) => life::freeze(&fences, true),
         Command::Thaw(fences) => life::freeze(&fences, false),
         Command::Close(options) => life::close(&options),
+        Command::Host(options) => host::host(&options),
         Command::Hold(options) => hold::hold(&options),
     };
     result.unwrap_or_else(|error| {

@@ -23,6 +23,7 @@ with open(os.environ["REPLAY_EVENT"], "rb") as file:
     GIVEN = marshal.load(file)
 # What becomes of the event, as MoM reads it from pbs_python's output. Without an answer MoM takes it for accepted.
 ANSWER = {"accepted": None, "message": "", "rerun": False, "log": [], "used": {}, "ended": False}
+pbs_conf = {"PBS_HOME": GIVEN["home"]}
 hook_config_filename = os.environ.get("PBS_HOOK_CONFIG_FILE")
 
 
@@ -93,10 +94,16 @@ class Job:
         ANSWER["rerun"] = True
 
 
+class Vnode:
+    def __init__(self, resources):
+        self.resources_available = Resources(resources)
+
+
 class Event:
     type = globals()[GIVEN["event"]]
     pid = GIVEN.get("pid")
     env = GIVEN.get("env", {})
+    vnode_list = {name: Vnode(resources) for name, resources in GIVEN.get("vnodes", {}).items()}
     job = Job(GIVEN["job"]) if "job" in GIVEN else None
     job_list = {job["id"]: Job(job) for job in GIVEN.get("job_list", [])}
 

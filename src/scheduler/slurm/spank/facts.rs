@@ -11,6 +11,7 @@
 //!   Not so the account and the QOS: slurmd writes them only where the job has one, so that a job without keeps what its user
 //!   wrote; up to 25.11 it returns before that where it cannot lay out tasks, which the user can have (`SLURM_ARBITRARY_NODELIST`);
 //!   and 22.05 writes the QOS's description.
+//! - Slurm has neither projects nor types of vnodes, so the job is known to have none.
 //! - The environment of any other step is its user's, and not looked at.
 
 use nix::unistd::{Group, User};
@@ -25,7 +26,7 @@ use crate::scheduler::slurm::spank::grant::StepKind;
 /// Finds out what is asked for.
 pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option<&JobRecord>) -> Result<Facts> {
     let uid = spank.u32(spank_item::S_JOB_UID)?;
-    let mut facts = Facts { uid: Fact::Known(uid), ..Facts::default() };
+    let mut facts = Facts { uid: Fact::Known(uid), ..Facts::default() }.of_no_project_or_vnode();
     if let Some(record) = record {
         record.add_to(&mut facts);
     } else if kind == StepKind::Batch && asked.job {

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the caller gives: structs whose size it says itself, C strings, and what they mean here.
+
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+
+use super::answer::{Done, refused, usage};
+use crate::config::{LoadError, Loaded};
+use crate::door::life::{self, Granted, Which};
+use crate::door::user;
+use crate::facts::{Fact, Facts};
+use crate::job::{Cpus, Id};
+use crate::requests::{REQUESTS, Requests};
+
+/// `struct jobfence_fence`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header says what each is")]
+pub struct CFence {
+    pub size: usize,
+    pub job: *const c_char,
+    pub step: *const c_char,
+    pub run: u32,
+    pub reserved: u32,
+}
+
+/// `struct jobfence_grant`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header says what each is")]
+pub struct CGrant {
+    pub size: usize,
+    pub cpus: u64,
+    pub memory: u64,
+    pub user: *const c_char,
+    pub partition: *const c_char,
+    pub qos: *const c_char,
+    pub account: *const c_char,
+    pub cpu_limit: *const c_char,
+    pub cpu_burst: *const c_char,
+    pub mem_high: *const c_char,
+    pub pids_max: *const c_char,
+    pub io_max: *const c_char,
+    pub project: *const c_char,
+    pub vnode_type: *const c_char,
+}
+
+/// `struct jobfence_reaped`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header says what each is")]
+pub struct CReaped {
+    pub size: usize,
+    pub removed: u32,
+    pub alive: u32,
+    pub busy: u32,
+    pub failed: u32,
+}
+
+/// `struct jobfence_totals`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header says what each is")]
+pub struct CTotals {
+    pub size: usize,
+    pub fences: u64,
+    pub cpu_us: u64,
+    pub throttled_us: u64,
+    pub memory_peak: u64,
+    pub oom_kills: u64,
+    pub forks_refused: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+}
+
+/// A struct of the caller's: its size stands first, and zero bytes are a value of it.
+///
+/// # Safety
+/// Only for a `repr(C)` struct that begins with a `usize` and has otherwise integers and pointers, without padding.
+pub(super) unsafe trait CStruct: Copy {}
+// SAFETY: see above.
+unsafe impl CStruct for CFence {}
+// SAFETY: see above.
+unsafe impl CStruct for CGrant {}
+// SAFETY: see above.
+unsafe impl CStruct for CReaped {}
+// SAFETY: see above.
+unsafe impl CStruct for CTotals {}
+
+/// No release will have so large a struct: a larger size was never set.
+const LARGEST: usize = 65536;
+
+/// Of CPUs in thousandths, as of the command.
+const MOST_CPUS: u64 = 65_536_000;
+/// `JOBFENCE_ZERO_CPUS`.
+pub const ZERO_CPUS: u64 = u64::MAX;
+/// `JOBFENCE_UNKNOWN`.
+pub const UNKNOWN: u64 = u64::MAX;
+/// Of memory in bytes, as of the command.
+const LEAST_MEMORY: u64 = 1 << 20;
+/// A text of the caller's; `None` for NULL.
+///
+/// # Safety
+/// It must be NULL or a C string that lives as long as is said of the result.
+pub(super) unsafe fn text<'a>(text: *const c_char, name: &str) -> Done<Option<&'a str>> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: as this function's own contract.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map(Some).map_err(|_| usage(format!("{name} must be UTF-8")))
+}
+
+/// What the caller has of a struct. What it does not know is zero.
+///
+/// # Safety
+/// `given` must be NULL or have as many bytes as its first member says.
+pub(super) unsafe fn read<T: CStruct>(given: *const T, name: &str) -> Done<Option<T>> {
+    if given.is_null() {
+        return Ok(None);
+    }
+    if !given.is_aligned() {
+        return Err(usage(format!("{name} must be aligned as its members are")));
+    }
+    // SAFETY: as this function's own contract: there are at least these bytes.
+    let size = unsafe { given.cast::<usize>().read() };
+    // A part of a member would be another value.
+    if size < size_of::<usize>() || size > LARGEST || size % align_of::<T>() != 0 {
+        return Err(usage(format!("{name}: the size must be sizeof(struct {name}), and not {size}")));
+    }
+    let bytes = given.cast::<u8>();
+    for at in size_of::<T>()..size {
+        // SAFETY: as this function's own contract: below the size.
+        if unsafe { bytes.add(at).read() } != 0 {
+            return Err(usage(format!(
+                "{name}: this release knows {} bytes of it, and of the {size} that were given, byte {at} is not zero: \
+                 the program needs a newer libjobfence.so",
+                size_of::<T>()
+            )));
+        }
+    }
+    let mut read = MaybeUninit::<T>::zeroed();
+    // SAFETY: below the size of both, and two places. Each byte that is not copied is zero, which is a value of each member.
+    let read = unsafe {
+        bytes.copy_to_nonoverlapping(read.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
+        read.assume_init()
+    };
+    Ok(Some(read))
+}
+
+/// Fills a struct of the caller's as far as its size reaches, which stays as the caller has set it.
+///
+/// # Safety
+/// `place` must be the caller's struct of this size, for which [`read`] has succeeded.
+pub(super) unsafe fn fill<T: CStruct>(place: *mut T, size: usize, value: &T) {
+    let (at, bytes) = (size_of::<usize>(), (&raw const *value).cast::<u8>());
+    let length = size.min(size_of::<T>()).saturating_sub(at);
+    // SAFETY: below the size of both, and two places. There are as many bytes as the caller's first member says.
+    unsafe { bytes.add(at).copy_to_nonoverlapping(place.cast::<u8>().add(at), length) };
+}
+
+/// Which fences are meant.
+///
+/// # Safety
+/// As of [`read`], and each text must be NULL or a C string.
+pub(super) unsafe fn which(fence: *const CFence) -> Done<Which> {
+    // SAFETY: as this function's own contract.
+    let fence = unsafe { read(fence, "jobfence_fence") }?.ok_or_else(|| usage("fence must not be NULL"))?;
+    if fence.reserved != 0 {
+        return Err(usage("jobfence_fence: reserved must be zero"));
+    }
+    let id = |text: &str| Id::new(text).map_err(|error| usage(error.to_string()));
+    // SAFETY: as this function's own contract.
+    let (job, step) = unsafe { (text(fence.job, "job")?, text(fence.step, "step")?) };
+    let job = id(job.ok_or_else(|| usage("jobfence_fence: job must not be NULL"))?)?;
+    Ok(Which { job, step: step.map(id).transpose()?, run: Some(fence.run).filter(|run| *run > 0) })
+}
+
+/// What a job is limited by; `uid` is its user's, where that is known.
+///
+/// # Safety
+/// As of [`read`], and each text must be NULL or a C string.
+pub(super) unsafe fn granted(
+    grant: *const CGrant,
+    uid: Option<u32>,
+    loaded: &Result<Loaded, LoadError>,
+) -> Done<Granted> {
+    let mut granted = Granted { facts: Facts { uid: uid.into(), ..Facts::default() }, ..Granted::default() };
+    // SAFETY: as this function's own contract.
+    if let Some(grant) = unsafe { read(grant, "jobfence_grant") }? {
+        if grant.cpus > MOST_CPUS && grant.cpus != ZERO_CPUS {
+            return Err(usage(format!("cpus must be 0 to {MOST_CPUS} thousandths, and not {}", grant.cpus)));
+        }
+        if grant.memory > 0 && grant.memory < LEAST_MEMORY {
+            return Err(usage(format!("memory must be 0 or at least {LEAST_MEMORY} bytes, and not {}", grant.memory)));
+        }
+        granted.cpus = match grant.cpus {
+            0 => None,
+            ZERO_CPUS => Some(Cpus::ZERO),
+            cpus => Some(Cpus::from_thousandths(cpus)),
+        };
+        granted.memory = Some(grant.memory).filter(|memory| *memory > 0);
+        // SAFETY: as this function's own contract.
+        let fact = |given, name| unsafe { text(given, name) }.map(|text| Fact::from(text.map(str::to_owned)));
+        granted.facts.user = fact(grant.user, "user")?;
+        granted.facts.partition = fact(grant.partition, "partition")?;
+        granted.facts.qos = fact(grant.qos, "qos")?;
+        granted.facts.account = fact(grant.account, "account")?;
+        granted.facts.project = fact(grant.project, "project")?;
+        // SAFETY: as this function's own contract.
+        granted.facts.vnode_types = unsafe { text(grant.vnode_type, "vnode_type") }?.map(life::vnode_types).into();
+        // SAFETY: as this function's own contract.
+        granted.requests.job = unsafe { requests(&grant) }?;
+    }
+    if let Ok(loaded) = loaded {
+        user::know(&mut granted.facts, &loaded.asked());
+    }
+    if let Some(uid) = uid.filter(|_| granted.requests.names_paths()) {
+        let rights = user::rights(uid);
+        granted.requests.paths().for_each(|rules| rules.asked_by(&rights));
+    }
+    Ok(granted)
+}
+
+/// What the job's user asks for.
+///
+/// # Safety
+/// Each text must be NULL or a C string.
+pub(super) unsafe fn requests(grant: &CGrant) -> Done<Requests> {
+    let mut requests = Requests::default();
+    for (name, given) in asked(grant) {
+        // SAFETY: as this function's own contract.
+        let Some(value) = unsafe { text(given, name) }? else { continue };
+        let request = REQUESTS.iter().find(|request| request.name == name);
+        let read = request.map_or(Ok(()), |request| request.read(name, value.as_bytes(), &mut requests));
+        read.map_err(|error| refused(error.to_string()))?;
+    }
+    Ok(requests)
+}
+
+/// Each thing that can be asked for, by the name of its option.
+pub(super) fn asked(grant: &CGrant) -> [(&'static str, *const c_char); 5] {
+    [
+        ("cpu-limit", grant.cpu_limit),
+        ("cpu-burst", grant.cpu_burst),
+        ("mem-high", grant.mem_high),
+        ("pids-max", grant.pids_max),
+        ("io-max", grant.io_max),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_can_be_asked_for_can_be_asked_for_here() {
+        // SAFETY: zero is a value of each member.
+        let grant: CGrant = unsafe { MaybeUninit::zeroed().assume_init() };
+        let names: Vec<&str> = REQUESTS.iter().map(|request| request.name).collect();
+        assert_eq!(asked(&grant).map(|(name, _)| name).as_slice(), names);
+    }
+}
