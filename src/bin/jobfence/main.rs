@@ -13,6 +13,7 @@ mod hold;
 mod life;
 mod line;
 mod pam;
+mod pbs_config;
 mod prolog;
 mod reap;
 mod run;
@@ -71,6 +72,8 @@ enum Command {
     Thaw(life::FenceOptions),
     /// For the epilog of any batch system: kill what is left of a job, and remove its fence.
     Close(life::CloseOptions),
+    /// Print the jobfence.conf that does what the configuration of OpenPBS's cgroup hook says.
+    PbsConfig(pbs_config::PbsConfigOptions),
     /// For jobfence.service: keep the delegated scope alive, and run the janitor.
     Hold(hold::HoldOptions),
 }
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Command::Freeze(fences) => life::freeze(&fences, true),
         Command::Thaw(fences) => life::freeze(&fences, false),
         Command::Close(options) => life::close(&options),
+        Command::PbsConfig(options) => pbs_config::pbs_config(&options),
         Command::Hold(options) => hold::hold(&options),
     };
     result.unwrap_or_else(|error| {
