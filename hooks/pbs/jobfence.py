@@ -135,7 +135,7 @@ def fences_of(text):
 def log_line(level, line, _):
     """The library's log: warnings and errors are MoM's, too."""
     if level <= 2:
-        pbs.logmsg(pbs.LOG_WARNING if level == 2 else pbs.LOG_ERR, "jobfence: " + line.decode(errors="replace"))
+        pbs.logmsg(pbs.LOG_WARNING if level == 2 else pbs.LOG_ERROR, "jobfence: " + line.decode(errors="replace"))
 
 
 class Job:
@@ -498,7 +498,7 @@ def main():
         problem = str(error) if isinstance(error, Failed) else "%s: %s" % (type(error).__name__, error)
     if problem is None or or_else == GO_ON:
         if problem is not None:
-            pbs.logmsg(pbs.LOG_ERR, "jobfence: %s" % problem)
+            pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % problem)
         event.accept()
     if or_else == RERUN:
         event.job.rerun()
