@@ -449,9 +449,8 @@ class PrivatePbs(PbsSite):
                     if other.is_dir():
                         shutil.rmtree(other)
                 self._make_spool()
-                run("cp", "-a", SPOOL, kept.with_name("new"))
+                run("mv", SPOOL, kept.with_name("new"))
                 kept.with_name("new").rename(kept)
-                return
             run("cp", "-a", kept, SPOOL)
 
     def _make_spool(self):

@@ -19,7 +19,7 @@ def granted_limits(site):
     expect(len(pids) >= 2, f"the job has the processes {pids}")
     for pid in pids:
         fenced_in_all(pid, group)
-    expect(group.parent.step("step_0").exists(), "there is no step_0 for what is no task")
+    expect(group.parent.step("step_extern").exists(), "there is no step_extern for what is no task")
     site.qdel(jobid)
     site.wait(jobid)
     expect_gone(group.parent)
