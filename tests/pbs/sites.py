@@ -95,7 +95,9 @@ class PbsSite(sites.Site):
 
     def submit(self, user, script, *args, env=None):
         """Submit a batch script and return the job's id, which is a text. The job's output is STDIN.oN."""
-        done = self.as_user(user, ["qsub", *args], stdin=script.strip("\n") + "\n", env=env)
+        # PBS starts a job in the home of its user.
+        script = 'cd "$PBS_O_WORKDIR"\n' + script.strip("\n") + "\n"
+        done = self.as_user(user, ["qsub", *args], stdin=script, env=env)
         if done.returncode != 0:
             raise AssertionError(f"qsub failed: {done.stderr.strip()}")
         jobid = done.stdout.strip()

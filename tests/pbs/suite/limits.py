@@ -56,13 +56,14 @@ def nothing_asked(site):
 
 @case
 def zero_cpus(site):
-    """A job that asks for no CPU runs, in a fence with the memory that it was granted."""
+    """A job that asks for no CPU gets what the configuration says, and the memory that it was granted."""
+    site.configure(ZeroCPUs="0.1")
     jobid = site.submit("alice", "sleep 1000", "-lselect=1:ncpus=0:mem=50mb")
     group = fenced(site, jobid)
     cpus, kib = granted(site.job(jobid))[site.node]
     expect_equal(cpus, 0, "CPUs that PBS has granted")
     expect_equal(group.parent.memory_limit(), kib * 1024, "memory limit")
-    return f"its limit of CPU time: {group.parent.cpu_limit()}"
+    expect_equal(group.parent.cpu_limit(), 0.1, "CPU limit")
 
 
 @case
