@@ -328,8 +328,8 @@ def run(*argv, **options):
 class PrivatePbs(PbsSite):
     """An OpenPBS in mount, UTS, IPC and network namespaces of its own, gone without a trace afterwards.
 
-    The host's files stay as they are: /etc, /opt, /var/spool and PostgreSQL's directory of sockets are directories of
-    the site's own there. The host's name is node1, and the ports are those of every OpenPBS. cgroups are the host's.
+    The host's files stay as they are: /etc, /opt, /var/spool, /var/tmp and PostgreSQL's directory of sockets are
+    directories of the site's own there. The host's name is node1, and the ports are those of every OpenPBS. cgroups are the host's.
     """
 
     def __init__(self, so=None, command=None):
@@ -379,8 +379,10 @@ class PrivatePbs(PbsSite):
 
     def _enter_namespaces(self):
         self.top.chmod(0o755)
-        for name in ("opt", "spool", "sockets", "home", "shm"):
+        for name in ("opt", "spool", "sockets", "home", "shm", "tmp"):
             (self.top / name).mkdir()
+        for name in ("shm", "tmp"):
+            (self.top / name).chmod(0o1777)
         (self.top / "run").mkdir(mode=0o700)  # jobfence takes no other
         shutil.chown(self.top / "sockets", "postgres", "postgres")
         # Without what is only for programmers. pbs_postinstall, which is for a real host, makes these two run as root.
@@ -392,7 +394,9 @@ class PrivatePbs(PbsSite):
         libc("unshare", CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
         # Nothing that is mounted here is seen outside.
         libc("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
-        for source, target in ("opt", "/opt"), ("etc", "/etc"), ("spool", "/var/spool"), ("sockets", "/run/postgresql"), ("shm", "/dev/shm"):
+        # qsub leaves a process that serves the user's next qsub by a socket in /var/tmp, whichever server that one means.
+        for source, target in (("opt", "/opt"), ("etc", "/etc"), ("spool", "/var/spool"), ("tmp", "/var/tmp"),
+                               ("sockets", "/run/postgresql"), ("shm", "/dev/shm")):
             bind(self.top / source, target)
         libc("sethostname", NODE.encode(), len(NODE))
         run("ip", "link", "set", "lo", "up")
