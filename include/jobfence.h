@@ -143,6 +143,9 @@ struct jobfence_totals {
     uint64_t throttled_us;
     /* The most memory that the whole job had in use at once, in bytes, other steps included. */
     uint64_t memory_peak;
+    /* The same with swap. On cgroup v2 it can be more than that, since memory and swap have peaks of
+     * their own there. */
+    uint64_t memory_swap_peak;
     /* So many processes the kernel has killed for want of memory. */
     uint64_t oom_kills;
     /* So often no process could be started, for the limit of their number. */

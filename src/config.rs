@@ -45,6 +45,7 @@ pub use load::{DEFAULT_FILE, LoadError, load, load_named, parse};
 pub use resolve::{Candidate, Loaded, Resolved};
 pub use sections::SectionKind;
 pub use setting::{Origin, Setting};
+pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
 pub use values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};

@@ -289,7 +289,7 @@ fn the_last_job_with_a_live_extern_step_has_it() {
     let old = site.step(NOBODY, "9", "extern");
     let new = site.step(NOBODY, "3", "extern");
     let _batch = site.step(NOBODY, "11", "batch");
-    let _run = site.step(NOBODY, "run-12", "extern");
+    let _run = site.step(NOBODY, "run-12", "0");
     let _others = site.step(GAMES, "13", "extern");
     let dead = site.step(NOBODY, "14", "extern");
     // Later than this process, which has the others.
@@ -301,13 +301,43 @@ fn the_last_job_with_a_live_extern_step_has_it() {
     assert!(new.has(&site, first.pid()));
     // Somebody asks for another one.
     let second = Sleeper::of(NOBODY);
-    site.adopt(&AdoptRequest { pid: Some(second.pid()), job: Some(9), pam: None }).unwrap();
+    site.adopt(&AdoptRequest { pid: Some(second.pid()), job: Some(Id::new("9").unwrap()), pam: None }).unwrap();
     assert!(old.has(&site, second.pid()));
     // Without its daemon, the other one is the last.
     drop(daemon);
     let third = Sleeper::of(NOBODY);
     site.adopt_pid(third.pid()).unwrap();
     assert!(old.has(&site, third.pid()));
+}
+
+#[test]
+fn a_job_of_another_scheduler_has_an_extern_step_too() {
+    let site = Site::new("others");
+    let config = site.run.path().join("conf");
+    let base = &site.base.name;
+    fs::write(&config, format!("CgroupBase={base}\nRunDir={}\n", site.config.run_dir.display())).unwrap();
+    let jobfence = |words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        command.args(words.split(' ')).arg("--config").arg(&config);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{words}: {output:?}");
+    };
+    for (job, step) in [("7.server", "extern"), ("12[3].server", "extern"), ("12[3].server", "1")] {
+        jobfence(&format!("open --job {job} --step {step} --user nobody"));
+    }
+    let adopted = |job: Option<&str>| {
+        let session = Sleeper::of(NOBODY);
+        let job = job.map(|job| Id::new(job).unwrap());
+        match site.adopt(&AdoptRequest { pid: Some(session.pid()), job, pam: None }).unwrap() {
+            Adoption::Adopted { path, .. } => path,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(adopted(Some("7.server")).ends_with("/job_7.server/step_extern"));
+    assert!(adopted(None).ends_with("/job_12+5B3+5D.server/step_extern"));
+    for job in ["7.server", "12[3].server"] {
+        jobfence(&format!("close --job {job}"));
+    }
 }
 
 #[test]
@@ -325,7 +355,7 @@ fn a_job_that_is_just_going_leaves_the_session_to_another() {
     site.adopt_pid(session.pid()).unwrap();
     assert!(other.has(&site, session.pid()));
     // Alone it is no place to be in.
-    let only = AdoptRequest { pid: Some(session.pid()), job: Some(2), pam: None };
+    let only = AdoptRequest { pid: Some(session.pid()), job: Some(Id::new("2").unwrap()), pam: None };
     let apart = Sleeper::of(NOBODY);
     let error = site.adopt(&AdoptRequest { pid: Some(apart.pid()), ..only }).unwrap_err().to_string();
     assert!(error.contains("has no directory in any hierarchy"), "{error}");
@@ -429,8 +459,11 @@ fn nobody_gets_what_is_not_his() {
     let (stranger, roots) = (Sleeper::of(GAMES), Sleeper::of(0));
     let of = |sleeper: &Sleeper| AdoptRequest { pid: Some(sleeper.pid()), ..AdoptRequest::default() };
     refused(&of(&stranger), "user games (uid 5) has no job with an extern step on this node");
-    refused(&AdoptRequest { job: Some(1), ..of(&stranger) }, "job 1 belongs to uid 65534, not to uid 5");
-    refused(&AdoptRequest { job: Some(2), ..of(&stranger) }, "has no job 2 with an extern step");
+    refused(
+        &AdoptRequest { job: Some(Id::new("1").unwrap()), ..of(&stranger) },
+        "job 1 belongs to uid 65534, not to uid 5",
+    );
+    refused(&AdoptRequest { job: Some(Id::new("2").unwrap()), ..of(&stranger) }, "has no job 2 with an extern step");
     refused(
         &AdoptRequest { pam: pam("open_session", "nobody"), ..of(&stranger) },
         "belongs to uid 5, and PAM's session to",

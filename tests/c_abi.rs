@@ -138,6 +138,7 @@ fn layouts() -> [Layout; 4] {
             cpu_us,
             throttled_us,
             memory_peak,
+            memory_swap_peak,
             oom_kills,
             forks_refused,
             read_bytes,

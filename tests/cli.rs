@@ -59,6 +59,40 @@ fn with_etc_slurm(made: &str, args: &str) -> Option<Output> {
 }
 
 #[test]
+fn the_configuration_of_the_pbs_hook_is_converted() {
+    let temp = tempfile::tempdir().unwrap();
+    let (site, conf) = (temp.path().join("pbs_cgroups.CF"), temp.path().join("jobfence.conf"));
+    let convert = |text: &str| {
+        fs::write(&site, text).unwrap();
+        Command::new(env!("CARGO_BIN_EXE_jobfence")).arg("pbs-config").arg(&site).output().unwrap()
+    };
+    let output = convert(
+        "{\"exclude_hosts\": [\"login*\"],\n \"cgroup\": {\"cpu\": {\"enabled\": \"vntype not in: a\"},\n  \"memory\": {\"enabled\": true,\n\
+         \"default\": \"256MB\", \"reserve_amount\": \"1GB\"}}}\n",
+    );
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.lines().all(|line| line.starts_with(&format!("jobfence: {}:", site.display()))), "{said}");
+    assert!(said.contains("pbs_cgroups.CF:4:21: memory.reserve_amount: "), "{said}");
+    // It is a file that is understood, and does what it says.
+    fs::write(&conf, &output.stdout).unwrap();
+    let explain = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        command.args(["explain", "--cpus", "2", "--config", conf.to_str().unwrap()]).args(words);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let on_a_node = explain(&["--vnode-type", "b", "--node", "n1"]);
+    assert!(on_a_node.contains("memory not said, for which DefaultRAMSpace=256M"), "{on_a_node}");
+    assert!(on_a_node.contains("CPU weight by CPUPolicy=weight"), "{on_a_node}");
+    assert!(explain(&["--vnode-type", "a", "--node", "login2"]).contains("sections   [Host=login*] [VnodeType=a]"));
+
+    let output = convert("{\"kill_timeout\":\n  \"soon\"}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let expected = format!("jobfence: {}:2:3: found \"soon\", expected kill_timeout to be a number", site.display());
+    assert!(output.status.code() == Some(1) && output.stdout.is_empty() && said.starts_with(&expected), "{said}");
+}
+
+#[test]
 fn the_name_of_a_configuration_that_leads_nowhere_is_a_mistake() {
     if !nix::unistd::geteuid().is_root() || !fs::exists("/etc/slurm").unwrap() {
         return common::skip("needs root and a directory /etc/slurm");

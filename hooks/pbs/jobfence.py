@@ -6,10 +6,10 @@ lives on between two events is the record of the library alone. docs/install/pbs
 jobfence.h what each call does.
 
 A job is in its fence in three steps. None of them relies on the next one:
-  begin     makes the fence, step 0. MoM starts no job whose begin has crashed, or was refused.
-  prologue  puts the starter, which becomes the job's first process, into step 0.
+  begin     makes the fence, the extern step. MoM starts no job whose begin has crashed, or was refused.
+  prologue  puts the starter, which becomes the job's first process, into that.
   launch    puts the starter of each task into a step of its own: 1 for the first process. MoM goes on with a job
-            whose launch has crashed; its processes are then in step 0.
+            whose launch has crashed; its processes are then in the extern step.
 Every minute the periodic event looks for processes of jobs that are in no fence: those of a task whose launch has
 crashed on a host that has no prologue for it.
 """
@@ -25,7 +25,7 @@ NO_TASK, ANY_USER = -1, 1
 EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 HOLDER = b"scheduler:OpenPBS"
-JOBS_STEP = "0"
+JOBS_STEP = "extern"
 DEFAULTS = {
     "Library": "/usr/local/lib/slurm/libjobfence.so",
     "Config": "/etc/slurm/jobfence.conf",
@@ -76,8 +76,8 @@ class Totals(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t)] + [
         (name, ctypes.c_uint64)
         for name in (
-            "fences", "cpu_us", "throttled_us", "memory_peak", "oom_kills", "forks_refused", "read_bytes",
-            "written_bytes",
+            "fences", "cpu_us", "throttled_us", "memory_peak", "memory_swap_peak", "oom_kills", "forks_refused",
+            "read_bytes", "written_bytes",
         )
     ]
 
@@ -135,7 +135,7 @@ def fences_of(text):
 def log_line(level, line, _):
     """The library's log: warnings and errors are MoM's, too."""
     if level <= 2:
-        pbs.logmsg(pbs.LOG_WARNING if level == 2 else pbs.LOG_ERR, "jobfence: " + line.decode(errors="replace"))
+        pbs.logmsg(pbs.LOG_WARNING if level == 2 else pbs.LOG_ERROR, "jobfence: " + line.decode(errors="replace"))
 
 
 class Job:
@@ -235,8 +235,9 @@ class Job:
             walltime = float(used["walltime"] or 0)
             if walltime >= 1:
                 used["cpupercent"] = int(totals.cpu_us / 10000 / walltime)
-        if totals.memory_peak != UNKNOWN:
-            used["mem"] = pbs.size("%dkb" % (totals.memory_peak // 1024))
+        for name, peak in (("mem", totals.memory_peak), ("vmem", totals.memory_swap_peak)):
+            if peak != UNKNOWN:
+                used[name] = pbs.size("%dkb" % (peak // 1024))
         if settings["UsageResource"]:
             used[settings["UsageResource"]] = '{"%s":%s}' % (pbs.get_local_nodename(), text())
 
@@ -497,7 +498,7 @@ def main():
         problem = str(error) if isinstance(error, Failed) else "%s: %s" % (type(error).__name__, error)
     if problem is None or or_else == GO_ON:
         if problem is not None:
-            pbs.logmsg(pbs.LOG_ERR, "jobfence: %s" % problem)
+            pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % problem)
         event.accept()
     if or_else == RERUN:
         event.job.rerun()

@@ -21,7 +21,7 @@ use crate::config::{Config, LoadError, Loaded, Resolved};
 use crate::error::{Error, Result};
 use crate::fence::{self, Fence};
 use crate::host::Host;
-use crate::job::{Id, JobKey, Name};
+use crate::job::{Id, JobKey};
 use crate::launch::{self, Answer, NotFenced};
 use crate::record::{Owner, Record, Records};
 use crate::scheduler::{self, all::ALL};
@@ -36,8 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct AdoptRequest {
     /// The process; `None`, under PAM only: the one that opens the session.
     pub pid: Option<i32>,
-    /// The job, by Slurm's number; `None`: the user's that began last.
-    pub job: Option<u32>,
+    /// The job; `None`: the user's that began last.
+    pub job: Option<Id>,
     /// What PAM says, where it has called us.
     pub pam: Option<Pam>,
 }
@@ -187,7 +187,7 @@ fn no_job(uid: u32, request: &AdoptRequest) -> Error {
         (None, Ok(Some(user))) => format!("user {} (uid {uid}) has", user.name),
         (None, _) => format!("uid {uid} has"),
     };
-    let what = request.job.map_or_else(|| "job".to_owned(), |job| format!("job {job}"));
+    let what = request.job.as_ref().map_or_else(|| "job".to_owned(), |job| format!("job {job}"));
     Error::new(format!("{who} no {what} with an extern step on this node")).hint(
         "start a job on this node first; if squeue shows one here, ask the administrator (slurm.conf needs \
          PrologFlags=Contain)",
@@ -316,12 +316,18 @@ fn dir_of(hierarchy: &Hierarchy, path: &str) -> Result<Dir> {
     inside.split('/').filter(|name| !name.is_empty()).try_fold(hierarchy.open()?, |dir, name| dir.child(name))
 }
 
-/// An extern step whose daemon lives.
+/// An extern step whose daemon, or whose holder, lives.
 struct ExternStep {
     record: Record,
     key: JobKey,
-    /// The number of its job.
-    job: u32,
+}
+
+impl ExternStep {
+    /// When it began, and as good as any order among those that began at the same time.
+    fn began(&self) -> (u64, usize, Id) {
+        let opener = self.record.shared.as_ref().map_or(self.record.owner, |shared| shared.opener);
+        (opener.start, self.key.job.as_str().len(), self.key.job.clone())
+    }
 }
 
 /// The user's extern steps on this node, the one that began last first.
@@ -330,48 +336,45 @@ fn extern_steps(host: &Host, config: &Config, uid: u32, request: &AdoptRequest) 
     let mut found = Vec::new();
     let mut failure = None;
     for levels in records.list()? {
-        let Some((key, job)) = extern_key(&levels) else { continue };
-        if request.job.is_some_and(|wanted| wanted != job) {
+        let Some((of_uid, job_dir)) = whose_extern(&levels) else { continue };
+        if request.job.as_ref().is_some_and(|wanted| wanted.in_a_name() != job_dir) {
             continue;
         }
         let live = || match records.read(&levels)? {
-            Some(record) if is_live(host, &record)? => Ok(Some(record)),
+            Some(record) if is_live(host, &record)? => Ok(record.key().map(|key| ExternStep { record, key })),
             _ => Ok(None),
         };
         match live() {
-            Ok(Some(record)) if key.uid == uid => found.push(ExternStep { record, key, job }),
-            Ok(Some(_)) if request.job.is_some() => {
-                let theirs = format!("job {job} belongs to uid {}, not to uid {uid}", key.uid);
+            Ok(Some(step)) if step.key.uid == uid => found.push(step),
+            Ok(Some(step)) if request.job.is_some() => {
+                let theirs = format!("job {} belongs to uid {}, not to uid {uid}", step.key.job, step.key.uid);
                 failure = failure.or(Some(Error::new(theirs)));
             }
             Ok(_) => {}
-            Err(error) if key.uid == uid => failure = Some(error),
+            Err(error) if of_uid == uid => failure = Some(error),
             // What cannot be read of others' is nothing to this one.
             Err(_) => {}
         }
     }
-    found.sort_by_key(|candidate| std::cmp::Reverse((candidate.record.owner.start, candidate.job)));
+    found.sort_by_key(|step| std::cmp::Reverse(step.began()));
     match failure {
         Some(failure) if found.is_empty() => Err(failure),
         _ => Ok(found),
     }
 }
 
-/// Whose extern step has these directories.
-fn extern_key(levels: &[String]) -> Option<(JobKey, u32)> {
-    let (node, rest) = match levels {
-        [node, rest @ ..] if rest.len() == 3 => (Some(Name::new(node.clone()).ok()?), rest),
-        rest => (None, rest),
+/// Of which user, and of which job, an extern step is that has these directories.
+fn whose_extern(levels: &[String]) -> Option<(u32, &str)> {
+    let rest = match levels {
+        [_, rest @ ..] if rest.len() == 3 => rest,
+        rest => rest,
     };
     let [user, job, step] = rest else { return None };
     // The second of a name, when a job was requeued, is step_extern.2.
     if step != "step_extern" && !step.starts_with("step_extern.") {
         return None;
     }
-    let uid = user.strip_prefix("uid_")?.parse().ok()?;
-    let job = job.strip_prefix("job_")?;
-    let key = JobKey { node, uid, job: Id::new(job).ok()?, step: Id::new("extern").ok()? };
-    Some((key, job.parse().ok()?))
+    Some((user.strip_prefix("uid_")?.parse().ok()?, job.strip_prefix("job_")?))
 }
 
 fn is_live(host: &Host, record: &Record) -> Result<bool> {

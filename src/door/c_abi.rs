@@ -340,13 +340,15 @@ fn used(loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<Vec<Seen>> {
 
 fn totals_of(all: &[Seen]) -> CTotals {
     let sum = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().map(figure).sum::<Option<u64>>().unwrap_or(UNKNOWN);
+    let most = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().filter_map(figure).max().unwrap_or(UNKNOWN);
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(UNKNOWN);
     CTotals {
         size: size_of::<CTotals>(),
         fences: all.len() as u64,
         cpu_us: sum(&|seen| seen.usage.cpu.map(micros)),
         throttled_us: sum(&|seen| seen.usage.throttled.map(micros)),
-        memory_peak: all.iter().filter_map(|seen| seen.job_memory_peak).max().unwrap_or(UNKNOWN),
+        memory_peak: most(&|seen| seen.job_memory_peak),
+        memory_swap_peak: most(&|seen| seen.job_memory_swap_peak),
         oom_kills: sum(&|seen| seen.usage.oom_kills),
         forks_refused: sum(&|seen| seen.usage.forks_refused),
         read_bytes: sum(&|seen| Some(seen.usage.io?.read)),

@@ -163,6 +163,8 @@ pub struct Seen {
     pub usage: Usage,
     /// The most memory that the job had in use at once, all its steps together, in bytes.
     pub job_memory_peak: Option<u64>,
+    /// The same with swap.
+    pub job_memory_swap_peak: Option<u64>,
     /// The CPU time that it may have; `None`: not limited.
     pub cpus: Option<Cpus>,
     /// The memory that it may have, in bytes; `None`: not limited.
@@ -402,6 +404,7 @@ fn see(fence: &Fence, record: &Record) -> Seen {
         path: fence.path(),
         usage: fence.usage(),
         job_memory_peak: of(Level::Job).and_then(|job| job.peak),
+        job_memory_swap_peak: fence.job_memory_swap_peak(),
         cpus: fence.cpus(),
         memory: of(Level::Step).and_then(|step| step.limit),
         processes: fence.processes(),

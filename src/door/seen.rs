@@ -20,6 +20,7 @@ pub fn json(all: &[Seen]) -> String {
             ("throttled_seconds", or_null(usage.throttled.map(|time| format!("{:.6}", time.as_secs_f64())))),
             ("memory_peak_bytes", or_null(usage.memory_peak)),
             ("job_memory_peak_bytes", or_null(seen.job_memory_peak)),
+            ("job_memory_swap_peak_bytes", or_null(seen.job_memory_swap_peak)),
             ("oom_kills", or_null(usage.oom_kills)),
             ("forks_refused", or_null(usage.forks_refused)),
             ("read_bytes", or_null(usage.io.map(|io| io.read))),

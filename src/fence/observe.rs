@@ -135,6 +135,18 @@ impl Fence {
         self.trees.iter().filter(|tree| tree.hierarchy().has("memory")).find_map(count).unwrap_or(0)
     }
 
+    /// The most memory and swap together that the job had in use at once, in bytes. v2 says each by itself (swap since Linux 6.5), so there it
+    /// may be less than this sum.
+    pub fn job_memory_swap_peak(&self) -> Option<u64> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
+        let job = tree.job().ok()?;
+        let read = |file| job.read(file).ok()?.trim().parse::<u64>().ok();
+        match tree.hierarchy().version {
+            Version::V1 => read("memory.memsw.max_usage_in_bytes"),
+            Version::V2 => Some(read("memory.peak")?.saturating_add(read("memory.swap.peak")?)),
+        }
+    }
+
     /// The cgroups at which this step's memory may be limited, innermost first but for those of tasks: path as the kernel's log
     /// has it, whose it is, its limit and the most it held, in bytes.
     pub fn memory_levels(&self) -> Vec<MemoryLevel> {

@@ -211,7 +211,7 @@ static void live(const struct work *work)
     struct jobfence_fence fence = {sizeof fence, work->job, NULL, 0, 0};
     struct jobfence_fence older = {offsetof(struct jobfence_fence, run), work->job, NULL, 77, 77};
     struct jobfence_grant grant;
-    struct jobfence_totals totals = {sizeof totals, 9, 9, 9, 9, 9, 9, 9, 9};
+    struct jobfence_totals totals = {sizeof totals, 9, 9, 9, 9, 9, 9, 9, 9, 9};
     char *path = NULL, *text = NULL, *json = NULL, proc[64], holder[64];
     int status = 0;
     memset(&grant, 0, sizeof grant);

@@ -277,7 +277,7 @@ def life(mom, user):
     """From begin to end: the limits, the usage, a process with a session of its own."""
     job = Job(mom, user)
     mom.begin(job)
-    expect(job.group("0").exists(), "begin has made no fence")
+    expect(job.group("extern").exists(), "begin has made no fence")
     expect_equal(job.group().cpu_limit(), 1.0, "the job's CPUs")
     expect_equal(job.group().memory_limit(), 200 * MIB, "the job's memory")
     mom.start(job, "setsid sleep 300 & timeout 1 sh -c 'while :; do :; done'; exec sleep 300")
@@ -385,7 +385,7 @@ def crashes_at_launch(mom, user):
         job = Job(mom, user)
         mom.begin(job)
         mom.start(job, "exec sleep 300", launch={"fail": fail})
-        job.started("0")
+        job.started("extern")
         job.kill()
         job.over()
 
@@ -398,14 +398,14 @@ def crashes_at_launch_without_a_prologue(mom, user):
     mom.start(job, "exec sleep 300", prologue=False, launch={"fail": ["jobfence_attach", "crash"]})
     pid = job.starters[0]
     until(lambda: kernel.command_line(pid).startswith("sleep"), "the start of the job")
-    expect(not any(job.is_in(pid, step) for step in "01"), "the process is in the fence already")
+    expect(not any(job.is_in(pid, step) for step in ("extern", "1")), "the process is in the fence already")
     of_user = ["setpriv", f"--reuid={user}", "--clear-groups", "env", "PBS_JOBID=8.server", "sleep", "300"]
     stranger = subprocess.Popen(of_user, start_new_session=True)
     until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), "the start of the user's other process")
     answer = mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
-    expect(job.is_in(pid, "0"), f"process {pid} is in {kernel.cgroups_of(pid)}")
+    expect(job.is_in(pid, "extern"), f"process {pid} is in {kernel.cgroups_of(pid)}")
     expect("outside of the job's fence" in str(answer["log"]), f"{answer}")
-    expect(not job.is_in(stranger.pid, "0"), "a process of the user's that is none of the job's was put in")
+    expect(not job.is_in(stranger.pid, "extern"), "a process of the user's that is none of the job's was put in")
     stranger.kill()
     stranger.wait()
     job.kill()
@@ -488,7 +488,7 @@ def repeated_and_missing_events(mom, user):
     expect(not kernel.is_alive(pid), "a process of the earlier run is alive")
     mom.save(again)
     job.wait()
-    expect(again.group("0").exists(), "the second run has no fence")
+    expect(again.group("extern").exists(), "the second run has no fence")
     for event in ("EXECJOB_EPILOGUE", "EXECJOB_EPILOGUE", "EXECJOB_END", "EXECJOB_ABORT", "EXECJOB_END"):
         mom.accepted(event, again)
     expect(not again.group().exists(), "the fence is still there")
@@ -557,7 +557,7 @@ def interactive(mom, user):
     mom.begin(job)
     relay = mom.start(job, "exec sleep 300", is_interactive=True)
     shell = until(lambda: next((p for p in job.group("1").members() if kernel.command_line(p).startswith("sleep")), 0), "the shell")
-    expect(job.is_in(relay, "0"), f"the relay is in {kernel.cgroups_of(relay)}")
+    expect(job.is_in(relay, "extern"), f"the relay is in {kernel.cgroups_of(relay)}")
     os.kill(shell, signal.SIGKILL)
     job.wait()
     job.over()
@@ -576,10 +576,10 @@ def tasks_and_attached(mom, user):
     stranger = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sh", "-c", script], start_new_session=True)
     child = until(lambda: next(iter(kernel.descendants(stranger.pid)), 0), "the child")
     mom.accepted("EXECJOB_ATTACH", job, pid=stranger.pid)
-    expect(job.is_in(stranger.pid, "0") and job.is_in(child, "0"), "pbs_attach: not both are in step 0")
+    expect(job.is_in(stranger.pid, "extern") and job.is_in(child, "extern"), "pbs_attach: not both are in the extern step")
     job.more["exec_vnode"] = f"({HOST}:ncpus=2:mem=100mb)"
     mom.accepted("EXECJOB_RESIZE", job)
-    for step in None, "0", "1", "10":
+    for step in None, "extern", "1", "10":
         expect_equal(job.group(step).cpu_limit(), 2.0, f"CPUs of step {step} after the resize")
     job.kill()
     job.over()

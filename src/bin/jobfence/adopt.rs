@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
 use jobfence::door::adopt::{self, AdoptRequest, Pam};
+use jobfence::job::Id;
 use jobfence::launch::Answer;
 use nix::unistd::getppid;
 
@@ -17,9 +18,9 @@ pub struct AdoptOptions {
     /// The process [default: the one that runs pam_exec(8), if that is the caller]
     #[arg(long, value_name = "PID", value_parser = RangedI64ValueParser::<i32>::new().range(1..))]
     pid: Option<i32>,
-    /// The job, by its number [default: the user's job whose extern step began last on this node]
-    #[arg(long, value_name = "JOBID")]
-    job: Option<u32>,
+    /// The job, as the batch system writes it [default: the user's job whose extern step began last on this node]
+    #[arg(long, value_name = "JOBID", value_parser = |text: &str| Id::new(text))]
+    job: Option<Id>,
     #[command(flatten)]
     configured: Configured,
 }
@@ -29,7 +30,7 @@ pub fn adopt(options: &AdoptOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence adopt'")?;
     let pam = Pam::from_environment(std::env::vars_os(), getppid().as_raw());
     let is_session = pam.is_some();
-    let request = AdoptRequest { pid: options.pid, job: options.job, pam };
+    let request = AdoptRequest { pid: options.pid, job: options.job.clone(), pam };
     match adopt::answer(options.configured.load(), &request) {
         Answer::Off | Answer::Fenced(_) if is_session => {}
         Answer::Fenced(outcome) => println!("{outcome}"),

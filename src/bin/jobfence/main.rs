@@ -14,6 +14,7 @@ mod host;
 mod life;
 mod line;
 mod pam;
+mod pbs_config;
 mod prolog;
 mod reap;
 mod run;
@@ -74,6 +75,8 @@ enum Command {
     Close(life::CloseOptions),
     /// Say how much memory and how many CPUs of this node a scheduler can grant to jobs.
     Host(host::HostOptions),
+    /// Print the jobfence.conf that does what the configuration of OpenPBS's cgroup hook says.
+    PbsConfig(pbs_config::PbsConfigOptions),
     /// For jobfence.service: keep the delegated scope alive, and run the janitor.
     Hold(hold::HoldOptions),
 }
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Command::Thaw(fences) => life::freeze(&fences, false),
         Command::Close(options) => life::close(&options),
         Command::Host(options) => host::host(&options),
+        Command::PbsConfig(options) => pbs_config::pbs_config(&options),
         Command::Hold(options) => hold::hold(&options),
     };
     result.unwrap_or_else(|error| {

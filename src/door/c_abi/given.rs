@@ -67,6 +67,7 @@ pub struct CTotals {
     pub cpu_us: u64,
     pub throttled_us: u64,
     pub memory_peak: u64,
+    pub memory_swap_peak: u64,
     pub oom_kills: u64,
     pub forks_refused: u64,
     pub read_bytes: u64,

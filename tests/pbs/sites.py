@@ -1,0 +1,558 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An OpenPBS to test with: a private one in namespaces of its own, or the installed one of a virtual machine.
+
+The private one looks like an installed one to everything in it: this process itself enters the namespaces. So both are
+the same to the cases.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from slurm import kernel, sites
+from slurm.sites import Keeper, SiteError, undisturbed, until, write_atomically
+
+TOP = Path(__file__).resolve().parents[2]
+EXEC = Path("/opt/pbs")
+SPOOL = Path("/var/spool/pbs")
+CONF = Path("/etc/pbs.conf")
+PATH = f"{EXEC}/bin:{EXEC}/sbin:{sites.PATH}"
+NODE = "node1"
+# What the server must know besides its own defaults: a job that has ended can be asked for, and the scheduler looks
+# at once.
+SETTINGS = (
+    "set server job_history_enable = True",
+    "set server flatuid = True",
+    "set server scheduler_iteration = 5",
+    "set server acl_roots = root",
+)
+FINISHED = {"F", "X"}
+
+
+class Lacks(Exception):
+    """What this machine does not have: exit status 77."""
+
+
+def tree():
+    """The tree of an installed OpenPBS that the user of the tests has given."""
+    given = os.environ.get("OPENPBS")
+    if not given:
+        raise Lacks("needs an OpenPBS: OPENPBS=DIR names a tree with opt/pbs, as 'make install DESTDIR=DIR' of OpenPBS makes it")
+    path = Path(given).resolve()
+    if not (path / "opt/pbs/sbin/pbs_mom").is_file():
+        raise Lacks(f"OPENPBS={given} has no opt/pbs/sbin/pbs_mom")
+    return path
+
+
+def postgres():
+    """Where PostgreSQL's programs are: PBS looks for them beside psql."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if not found:
+        raise Lacks("needs PostgreSQL: the Debian package postgresql")
+    return found[-1].parent
+
+
+# ----------------------------------------------------------------------------------------
+# What both sites can do
+
+
+class PbsSite(sites.Site):
+    """Commands, jobs and hooks of an OpenPBS with one server; `nodes` are its hosts."""
+
+    users = ("alice", "bob")
+    nodes = [NODE]
+
+    def __init__(self):
+        super().__init__()
+        self.environment["PATH"] = PATH
+        self.hooks = set()
+        self.so = None
+
+    @property
+    def node(self):
+        return self.nodes[0]
+
+    # -- commands -----------------------------------------------------------------------
+
+    def qmgr(self, *lines):
+        """An administrator's commands, each of which must succeed."""
+        for line in lines:
+            done = self.command("qmgr", "-c", line)
+            if done.returncode != 0:
+                raise SiteError(f"qmgr: {line}: {done.stderr.strip()}")
+
+    # -- jobs ---------------------------------------------------------------------------
+
+    def submit(self, user, script, *args, env=None):
+        """Submit a batch script and return the job's id, which is a text. The job's output is STDIN.oN."""
+        done = self.as_user(user, ["qsub", *args], stdin=script.strip("\n") + "\n", env=env)
+        if done.returncode != 0:
+            raise AssertionError(f"qsub failed: {done.stderr.strip()}")
+        jobid = done.stdout.strip()
+        self.submitted.append((user, jobid))
+        return jobid
+
+    def job(self, jobid):
+        """What the server knows of a job, also of one that has ended: its attributes as qstat -f names them."""
+        shown = self.command("qstat", "-xfw", jobid)
+        return attributes(shown.stdout) if shown.returncode == 0 else {}
+
+    def state(self, jobid):
+        return self.job(jobid).get("job_state", "")
+
+    def wait(self, jobid, timeout=60):
+        """Wait until the job is over and return its attributes."""
+        def ended():
+            found = self.job(jobid)
+            return found if found.get("job_state") in FINISHED else None
+        return until(ended, timeout, f"the end of job {jobid}")
+
+    def wait_state(self, jobid, wanted, timeout=30):
+        """Wait until the job is in this state (R, S, H, Q, ...) and return its attributes."""
+        def is_there():
+            found = self.job(jobid)
+            state = found.get("job_state", "")
+            if state in FINISHED and state != wanted:
+                raise AssertionError(f"job {jobid} has ended and should be in state {wanted}: "
+                                     f"Exit_status {found.get('Exit_status')}, {found.get('comment')}")
+            return found if state == wanted else None
+        return until(is_there, timeout, f"state {wanted} of job {jobid}")
+
+    def wait_running(self, jobid, timeout=30):
+        return self.wait_state(jobid, "R", timeout)
+
+    def output(self, jobid, stream="o"):
+        """What a job has said, after its end; with `stream` "e" on stderr."""
+        number = re.sub(r"\[(\d+)\]", r".\1", jobid.split(".")[0])
+        for path in self.home.glob(f"*/STDIN.{stream}{number}"):
+            return path.read_text(errors="replace")
+        return ""
+
+    def told(self, jobid):
+        return self.output(jobid, "e")
+
+    def job_pids(self, jobid, program=None):
+        """The processes of a job, by the environment that PBS gave them; those of another site have another directory."""
+        found, mark = [], f"PBS_JOBID={jobid}\0".encode()
+        for pid in kernel.all_pids():
+            if mark not in kernel.environment_bytes(pid) + b"\0":
+                continue
+            environment = kernel.environment(pid)
+            if (environment.get("PBS_O_WORKDIR", "").startswith(str(self.home)) and kernel.is_alive(pid)
+                    and (program is None or program in kernel.command_line(pid))):
+                found.append(pid)
+        return found
+
+    def qdel(self, *jobids):
+        return self.command("qdel", *jobids)
+
+    def qsig(self, jobid, name):
+        """suspend, resume, or a signal; the server must accept it."""
+        done = self.command("qsig", "-s", name, jobid)
+        if done.returncode != 0:
+            raise AssertionError(f"qsig -s {name}: {done.stderr.strip()}")
+
+    def idle_again(self):
+        """No job left in the queue."""
+        return not self.command("qselect").stdout.strip()
+
+    # -- the nodes ----------------------------------------------------------------------
+
+    def node_attributes(self, node=None):
+        return attributes(self.command("pbsnodes", node or self.node).stdout)
+
+    def node_state(self):
+        """The state of the nodes, or the states of several that differ."""
+        return ",".join(sorted({self.node_attributes(node).get("state", "unknown") for node in self.nodes}))
+
+    def resume(self):
+        self.command("pbsnodes", "-r", *self.nodes)
+
+    def spool(self, node=None):
+        """PBS_HOME of a node, as this process sees it."""
+        return SPOOL
+
+    def mom_pid(self, node=None):
+        text = kernel.read(self.spool(node) / "mom_priv/mom.lock")
+        return int(text) if text else None
+
+    def kill_mom(self, node=None):
+        """SIGKILL for MoM; her jobs go on."""
+        pid = self.mom_pid(node)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not kernel.is_alive(pid), 5, "the death of MoM")
+
+    def start_mom(self, *options, node=None):
+        raise NotImplementedError
+
+    def wait_free(self, timeout=60):
+        until(lambda: self.node_state() == "free", timeout, "free nodes")
+
+    def mom_log(self, node=None):
+        """All that MoM has logged; she begins a file every day."""
+        return b"".join(kernel.read_bytes(path) for path in sorted((self.spool(node) / "mom_logs").glob("*")))
+
+    def log_mark(self):
+        return {node: len(self.mom_log(node)) for node in self.nodes}
+
+    def mom_log_since(self, mark, node=None):
+        node = node or self.node
+        return self.mom_log(node)[mark[node]:].decode(errors="replace")
+
+    def slurmd_log_since(self, mark):
+        """Under the name by which the shared helpers ask for it."""
+        return "".join(self.mom_log_since(mark, node) for node in self.nodes)
+
+    def restart_slurmd(self):
+        raise NotImplementedError
+
+    # -- hooks --------------------------------------------------------------------------
+
+    def install_hook(self, name="jobfence", directory=TOP / "hooks/pbs", program=None, **settings):
+        """Imports NAME.py with the attributes of NAME.HK and the configuration of NAME.CF, in which `settings` say
+        something else, and waits until every MoM has all of it."""
+        directory = Path(directory)
+        program = Path(program) if program else directory / f"{name}.py"
+        keys = sites.settings_in(directory / f"{name}.HK")
+        if name not in self.hooks:
+            self.qmgr(f"create hook {name}")
+            self.hooks.add(name)
+        self.qmgr(*(f'set hook {name} {key} = "{value}"' for key, value in keys.items()
+                    if key not in ("type", "enabled")))
+        self.qmgr(f"import hook {name} application/x-python default {program}")
+        self.configure_hook(name, directory, **settings)
+        self.qmgr(f"set hook {name} enabled = true")
+        self._until_copied(name)
+
+    def configure_hook(self, name="jobfence", directory=TOP / "hooks/pbs", **settings):
+        """The hook's configuration is from now on as shipped, but for these keys."""
+        shipped = Path(directory) / f"{name}.CF"
+        if shipped.exists():
+            file = self.home / shipped.name
+            write_atomically(file, sites.with_keys(shipped.read_text(), settings))
+            self.qmgr(f"import hook {name} application/x-config default {file}")
+            self._until_copied(name)
+
+    def remove_hook(self, name="jobfence"):
+        """The way back; waits until no MoM has it."""
+        self.qmgr(f"delete hook {name}")
+        self.hooks.discard(name)
+        hooks = [self.spool(node) / f"mom_priv/hooks/{name}.PY" for node in self.nodes]
+        until(lambda: not any(path.exists() for path in hooks), 30, f"the end of hook {name}")
+
+    def _until_copied(self, name):
+        """Until each MoM has the hook's files as the server has them, which are those of the last command."""
+        def files(spool, place):
+            return [kernel.read_bytes(spool / place / f"hooks/{name}.{kind}") for kind in ("HK", "CF", "PY")]
+        wanted = files(SPOOL, "server_priv")
+        until(lambda: all(files(self.spool(node), "mom_priv") == wanted for node in self.nodes), 60,
+              f"hook {name} on every node")
+
+    # -- jobfence -----------------------------------------------------------------------
+
+    def fence(self, **settings):
+        """jobfence, as the administrator turns it on."""
+        self.install_hook(**self.hook_settings(), **settings)
+
+    def hook_settings(self):
+        return {"Library": self.so, "Config": self.config}
+
+
+def attributes(text):
+    """`name = value` of one job or node, as qstat -fw and pbsnodes show it."""
+    pairs = (line.strip().split(" = ", 1) for line in text.splitlines() if " = " in line)
+    return {name: value for name, value in pairs}
+
+
+def granted(job):
+    """(CPUs, KiB) by vnode, from exec_vnode of a job: (node1:ncpus=1:mem=102400kb)+(...)."""
+    found = {}
+    for chunk in re.findall(r"\(([^)]*)\)", job["exec_vnode"]):
+        for part in chunk.split("+"):
+            vnode, *resources = part.split(":")
+            values = dict(resource.split("=", 1) for resource in resources)
+            cpus, kib = found.get(vnode, (0, 0))
+            found[vnode] = cpus + int(values.get("ncpus", 0)), kib + kib_of(values.get("mem", "0kb"))
+    return found
+
+
+def kib_of(size):
+    """A size as the server shows it: 102400kb, 1gb."""
+    number, unit = re.fullmatch(r"(\d+)([kmgt]?)b", size).groups()
+    factors = {"": 1 / 1024, "k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
+    return int(int(number) * factors[unit])
+
+
+def seconds_of(duration):
+    """00:01:02 as a number."""
+    hours, minutes, seconds = map(int, duration.split(":"))
+    return (hours * 60 + minutes) * 60 + seconds
+
+
+# ----------------------------------------------------------------------------------------
+# A private OpenPBS
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWNET = 0x20000, 0x4000000, 0x8000000, 0x40000000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+ADDRESS = "192.0.2.{}"
+
+
+def libc(name, *arguments):
+    library = ctypes.CDLL(None, use_errno=True)
+    if getattr(library, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise SiteError(f"{name}: {os.strerror(number)}")
+
+
+def bind(source, target):
+    libc("mount", str(source).encode(), str(target).encode(), None, MS_BIND, None)
+
+
+def run(*argv, **options):
+    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, **options)
+    if done.returncode != 0:
+        raise SiteError(f"{' '.join(map(str, argv))}: status {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+    return done.stdout
+
+
+class PrivatePbs(PbsSite):
+    """An OpenPBS in mount, UTS, IPC and network namespaces of its own, gone without a trace afterwards.
+
+    The host's files stay as they are: /etc, /opt, /var/spool and PostgreSQL's directory of sockets are directories of
+    the site's own there. The host's name is node1, and the ports are those of every OpenPBS. cgroups are the host's.
+    """
+
+    def __init__(self, so=None, command=None):
+        super().__init__()
+        self.tree, self.postgres = tree(), postgres()
+        self.plugin_source = Path(so) if so else None
+        self.jobfence = Path(command).resolve() if command else None
+        self.name = f"jobfence-{os.getpid()}"
+        self.systemd = Path("/run/systemd/system").is_dir()
+        self.base = f"jobfence.slice/{self.name}.scope" if self.systemd else self.name
+        self.keeper = None
+        self.environment["PATH"] = f"{EXEC}/bin:{EXEC}/sbin:{self.postgres}:{sites.PATH}"
+
+    def __enter__(self):
+        with undisturbed():
+            self.top = Path(tempfile.mkdtemp(prefix="jobfence-pbs-"))
+            self._enter_namespaces()
+            self.keeper = PbsKeeper(self.top, self.environment, [self.base])
+        try:
+            self.home = self.top / "home"
+            self.config = self.top / "jobfence.conf"
+            self.configure()
+            if self.plugin_source:
+                # A copy: the one that is being built again meanwhile is none of our business.
+                self.so = self.top / "libjobfence.so"
+                shutil.copyfile(self.plugin_source, self.so)
+                self.so.chmod(0o755)
+            for user in self.users:
+                self.directory(user)
+            self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_):
+        # A second ctrl-C does not stop the clean-up: the keeper has its own session.
+        before = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            self.keeper.finish()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return False
+
+    # -- the place ----------------------------------------------------------------------
+
+    def _enter_namespaces(self):
+        self.top.chmod(0o755)
+        for name in ("opt", "spool", "sockets", "home", "shm"):
+            (self.top / name).mkdir()
+        (self.top / "run").mkdir(mode=0o700)  # jobfence takes no other
+        shutil.chown(self.top / "sockets", "postgres", "postgres")
+        # Without what is only for programmers. pbs_postinstall, which is for a real host, makes these two run as root.
+        shutil.copytree(self.tree / "opt/pbs", self.top / "opt/pbs", symlinks=True,
+                        ignore=shutil.ignore_patterns("*.a", "*.la", "include", "man", "__pycache__"))
+        for name in ("pbs_iff", "pbs_rcp"):
+            (self.top / "opt/pbs/sbin" / name).chmod(0o4755)
+        self._write_etc()
+        libc("unshare", CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
+        # Nothing that is mounted here is seen outside.
+        libc("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
+        for source, target in ("opt", "/opt"), ("etc", "/etc"), ("spool", "/var/spool"), ("sockets", "/run/postgresql"), ("shm", "/dev/shm"):
+            bind(self.top / source, target)
+        libc("sethostname", NODE.encode(), len(NODE))
+        run("ip", "link", "set", "lo", "up")
+        run("ip", "address", "add", f"{ADDRESS.format(1)}/32", "dev", "lo")
+
+    def _write_etc(self):
+        etc = self.top / "etc"
+        shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True)
+        (etc / "hostname").write_text(NODE + "\n")
+        (etc / "hosts").write_text("127.0.0.1 localhost\n" + "".join(
+            f"{ADDRESS.format(number + 1)} {node}\n" for number, node in enumerate(self.nodes)))
+        for kind, line in ("passwd", "{user}:x:{id}:{id}::{home}:/bin/bash"), ("group", "{user}:x:{id}:"), ("shadow", "{user}:*:19000:0:99999:7:::"):
+            lines = [one for one in (etc / kind).read_text().splitlines() if one.split(":")[0] not in self.users]
+            lines += [line.format(user=user, id=1001 + number, home=self.top / "home" / user)
+                      for number, user in enumerate(self.users)]
+            (etc / kind).write_text("\n".join(lines) + "\n")
+        (etc / "pbs.conf").write_text(self.pbs_conf())
+
+    def pbs_conf(self, server=True):
+        starts = "".join(f"PBS_START_{name}={int(name == 'MOM' or server)}\n" for name in ("SERVER", "SCHED", "COMM", "MOM"))
+        return f"PBS_EXEC={EXEC}\nPBS_HOME={SPOOL}\nPBS_SERVER={NODE}\n{starts}PBS_CORE_LIMIT=unlimited\n"
+
+    # -- the daemons --------------------------------------------------------------------
+
+    def _start(self):
+        if self.plugin_source and self.systemd:
+            if not self.jobfence:
+                raise SiteError("beside systemd the jobfence command is needed, too")
+            self.keeper.start("hold", [str(self.jobfence), "hold", "-o", f"CgroupBase={self.base}"])
+            place = f"/{self.base}" + ("/hold" if "" in kernel.hierarchies() else "")
+            until(lambda: place in kernel.read(f"/proc/{self.keeper.pids['hold']}/cgroup"), 30, "the delegated scope")
+        self._prepare_spool()
+        for name in "pbs_comm", "pbs_sched", "pbs_server":
+            self.keeper.start(name, [name])
+        self.start_mom()
+        self.wait_free()
+
+    def _prepare_spool(self):
+        """PBS_HOME with an empty queue. Making it takes as long as all else, so it is kept for the next time."""
+        digest = hashlib.sha256(Path(__file__).read_bytes())
+        for name in "sbin/pbs_server.bin", "libexec/pbs_db_schema.sql":
+            digest.update((EXEC / name).read_bytes())
+        digest.update(str(self.postgres).encode())
+        kept = TOP / "target/pbs" / digest.hexdigest()[:16]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with open(kept.parent / "lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.is_dir():
+                for other in kept.parent.iterdir():
+                    if other.is_dir():
+                        shutil.rmtree(other)
+                self._make_spool()
+                run("cp", "-a", SPOOL, kept.with_name("new"))
+                kept.with_name("new").rename(kept)
+                return
+            run("cp", "-a", kept, SPOOL)
+
+    def _make_spool(self):
+        self.keeper.run("habitat", [str(EXEC / "libexec/pbs_habitat")], 120)
+        self.keeper.start("pbs_comm", ["pbs_comm"])
+        self.keeper.start("pbs_server", ["pbs_server"])
+        until(lambda: self.command("qstat", "-B").returncode == 0, 30, "the new server")
+        self.qmgr(*SETTINGS)
+        run("qterm", "-t", "quick", env=self.environment)
+        for name in "server.lock", "comm.lock":
+            text = kernel.read(SPOOL / "server_priv" / name)
+            if text and name == "comm.lock":
+                os.kill(int(text), signal.SIGTERM)
+            until(lambda: not text or not kernel.is_alive(int(text)), 30, f"the end of {name}")
+        until(lambda: not (SPOOL / "datastore/postmaster.pid").exists(), 30, "the end of PostgreSQL")
+
+    def start_mom(self, *options, node=None):
+        self.keeper.run("pbs_mom", ["pbs_mom", *options])
+
+    def our_processes(self):
+        return kernel.descendants(self.keeper.pid)
+
+    def own_keys(self):
+        return {"CgroupBase": self.base, "RunDir": self.run_directory()}
+
+    def bases(self):
+        return [self.base]
+
+    def run_directory(self):
+        return self.top / "run"
+
+
+class PbsKeeper(Keeper):
+    """The keeper of OpenPBS's daemons, each of which leaves the program that was started."""
+
+    def run(self, name, argv, timeout=30):
+        """Starts what ends by itself, or becomes a daemon, and waits for that."""
+        self.start(name, argv)
+        pid = self.pids[name]
+        until(lambda: not kernel.is_alive(pid), timeout, f"the end of {argv[0]}")
+
+    def _end_everything(self):
+        try:
+            jobs = self._command("qselect").split()
+            if jobs:
+                self._command("qdel", *jobs)
+                self._poll(lambda: not self._command("qselect").strip(), 8)
+            for _ in range(20):
+                left = [pid for pid in kernel.descendants(os.getpid()) if kernel.is_alive(pid)]
+                if not left:
+                    break
+                self._end(left, 0)
+        finally:
+            self._remove_cgroups()
+            shutil.rmtree(self.top, ignore_errors=True)
+
+
+# ----------------------------------------------------------------------------------------
+# An installed OpenPBS
+
+
+class InstalledPbs(PbsSite):
+    """The OpenPBS of this machine, which `start` has installed and systemd runs as pbs.service."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = Path("/etc/jobfence.conf")
+        found = shutil.which("jobfence", path=PATH)
+        self.jobfence = Path(found) if found else None
+        self.so = Path("/usr/lib/slurm/libjobfence.so")
+        self.nodes = [os.uname().nodename.split(".")[0]]
+
+    def __enter__(self):
+        self.home = Path(tempfile.mkdtemp(prefix="jobfence-pbs-"))
+        self.home.chmod(0o755)
+        for user in self.users:
+            self.directory(user)
+        self.configure()
+        self.wait_free()
+        return self
+
+    def __exit__(self, *_):
+        jobs = [jobid for _, jobid in self.submitted]
+        if jobs:
+            self.qdel(*jobs)
+        self.config.unlink(missing_ok=True)
+        shutil.rmtree(self.home, ignore_errors=True)
+        return False
+
+    def start_mom(self, *options, node=None):
+        """By hand, as after a crash: systemd does not notice it. She belongs into the cgroups of the service."""
+        places = [kernel.hierarchies()[name].directory(path) / "cgroup.procs"
+                  for name, path in kernel.cgroups_of(self.server_pid()).items() if name in kernel.hierarchies()]
+        places.append(Path("/sys/fs/cgroup/systemd/system.slice/pbs.service/cgroup.procs"))
+
+        def enter():
+            for place in places:
+                with contextlib.suppress(OSError):
+                    place.write_text("0")
+        subprocess.run(["pbs_mom", *options], env=self.environment, check=True, preexec_fn=enter, stdin=subprocess.DEVNULL)
+
+    def server_pid(self):
+        return int(kernel.read(SPOOL / "server_priv/server.lock"))
+
+    def bases(self):
+        return ["jobfence.slice/jobfence.scope", "jobfence"]
+
+    def run_directory(self):
+        return Path("/run/jobfence")

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What cannot be fenced does not run, its reason is said, and the node takes other jobs."""
+
+from slurm.harness import case, expect, expect_in, logged
+from slurm.sites import until
+
+from ..harness import RAN, ask, fenced, free
+
+
+def not_started(site, jobid, mark, reason):
+    """The job waits in its queue, the reason is in MoM's log, and the node is free."""
+    said = logged(site, mark, reason, 20)
+    until(lambda: site.state(jobid) in ("Q", "H"), 20, "a job that waits")
+    expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "the job's script has run")
+    comment = site.job(jobid).get("comment", "")
+    free(site)
+    return f"{said[0]}; comment: {comment}"
+
+
+def then_it_runs(site, jobid):
+    """Once the mistake is mended, the same job runs; the server may have given it up until then."""
+    site.command("qrls", "-h", "s", jobid)
+    until(lambda: (site.directory("alice") / f"ran.{jobid}").exists(), 60, "the job to run at last")
+    fenced(site, jobid)
+
+
+@case
+def bad_configuration(site):
+    """A mistake in jobfence.conf: no job starts until it is mended."""
+    lines = site.configure_raw("MaxProcesses=many\n")
+    mark = site.log_mark()
+    jobid = site.submit("alice", f"{RAN}; sleep 1000", ask(1, 100))
+    said = not_started(site, jobid, mark, rf"jobfence: [^\n]*{site.config}:{lines + 1}[^\n]*MaxProcesses[^\n]*")
+    site.configure()
+    then_it_runs(site, jobid)
+    return said
+
+
+@case(layout=False)
+def bad_hook_configuration(site):
+    """A mistake in the hook's own configuration."""
+    site.configure_hook(**site.hook_settings(), Libary="x")
+    mark = site.log_mark()
+    jobid = site.submit("alice", f"{RAN}; sleep 1000", ask(1, 100))
+    said = not_started(site, jobid, mark, r"jobfence: [^\n]*found Libary=x[^\n]*")
+    site.configure_hook(**site.hook_settings())
+    then_it_runs(site, jobid)
+    return said
+
+
+@case(layout=False)
+def no_library(site):
+    """The library is not where the configuration says."""
+    site.configure_hook(**{**site.hook_settings(), "Library": "/nonexistent/libjobfence.so"})
+    mark = site.log_mark()
+    jobid = site.submit("alice", f"{RAN}; sleep 1000", ask(1, 100))
+    said = not_started(site, jobid, mark, r"jobfence: [^\n]*cannot load /nonexistent/libjobfence.so[^\n]*")
+    expect_in("cannot load", said, "the reason")
+    site.configure_hook(**site.hook_settings())
+    then_it_runs(site, jobid)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a job is limited to is what the server has granted."""
+
+from slurm import kernel
+from slurm.harness import EAT, MIB, case, expect, expect_equal, expect_match, fenced_in_all
+from slurm.sites import until
+
+from ..harness import ask, expect_as_granted, expect_gone, fenced
+from ..sites import granted
+
+
+@case
+def granted_limits(site):
+    """The job's directory has the limits that qstat shows; its processes are below it in every hierarchy."""
+    jobid = site.submit("alice", "sleep 1000 & wait", ask(1, 100))
+    group = fenced(site, jobid)
+    expect_as_granted(site, jobid, group)
+    pids = site.job_pids(jobid)
+    expect(len(pids) >= 2, f"the job has the processes {pids}")
+    for pid in pids:
+        fenced_in_all(pid, group)
+    expect(group.parent.step("step_extern").exists(), "there is no step_extern for what is no task")
+    site.qdel(jobid)
+    site.wait(jobid)
+    expect_gone(group.parent)
+
+
+@case(layout=False)
+def two_jobs(site):
+    """Two users' jobs beside each other, each with its own grant."""
+    jobs = [(site.submit(user, "sleep 1000", ask(1, mib)), mib) for user, mib in (("alice", 64), ("bob", 128))]
+    groups = [fenced(site, jobid) for jobid, _ in jobs]
+    for (jobid, _), group in zip(jobs, groups):
+        expect_as_granted(site, jobid, group)
+    expect(groups[0].parent != groups[1].parent, "both jobs have one directory")
+
+
+@case
+def several_chunks(site):
+    """The chunks that are on one host are one grant."""
+    jobid = site.submit("alice", "sleep 1000", "-lselect=2:ncpus=1:mem=50mb")
+    group = fenced(site, jobid)
+    expect_equal(granted(site.job(jobid)), {site.node: (2, 100 * 1024)}, "what PBS has granted")
+    expect_as_granted(site, jobid, group)
+
+
+@case(layout=False)
+def nothing_asked(site):
+    """A job that asks for nothing gets the server's default of one CPU, and no limit of memory."""
+    jobid = site.submit("alice", "sleep 1000")
+    group = fenced(site, jobid)
+    expect_equal(granted(site.job(jobid)), {site.node: (1, 0)}, "what PBS has granted")
+    expect_equal(group.parent.cpu_limit(), 1.0, "CPU limit")
+    expect_equal(group.parent.memory_limit(), None, "memory limit")
+
+
+@case
+def zero_cpus(site):
+    """A job that asks for no CPU runs, in a fence with the memory that it was granted."""
+    jobid = site.submit("alice", "sleep 1000", "-lselect=1:ncpus=0:mem=50mb")
+    group = fenced(site, jobid)
+    cpus, kib = granted(site.job(jobid))[site.node]
+    expect_equal(cpus, 0, "CPUs that PBS has granted")
+    expect_equal(group.parent.memory_limit(), kib * 1024, "memory limit")
+    return f"its limit of CPU time: {group.parent.cpu_limit()}"
+
+
+@case
+def memory_oom(site):
+    """A job over its memory is killed, and its user reads why."""
+    jobid = site.submit("alice", f"{EAT}\nstatus=$?\nsleep 1\nexit $status", ask(1, 100))
+    job = site.wait(jobid)
+    expect_equal(job["Exit_status"], "137", "Exit_status")
+    found = expect_match(r"jobfence: job (\S+) step 1: process \d+ \(python3\) was killed: the job reached its memory limit"
+                         r" of ([\d.]+) MiB", site.told(jobid), "its stderr")
+    expect_equal(found[1], jobid, "the job that is named")
+    expect_equal(float(found[2]), granted(job)[site.node][1] * 1024 / MIB, "the limit that is named")
+
+
+@case(measured=True)
+def quota_measured(site):
+    """Two processes that spin use together what one CPU gives."""
+    jobid = site.submit("alice", "for i in 1 2; do timeout 60 sh -c 'while :; do :; done' & done; wait", ask(1, 100))
+    group = fenced(site, jobid)
+    until(lambda: len(site.job_pids(jobid, "while :")) >= 2, 10, "two processes that spin")
+    began, used = kernel_clock(), group.cpu_seconds()
+    until(lambda: kernel_clock() - began > 5, 20, "five seconds")
+    rate = (group.cpu_seconds() - used) / (kernel_clock() - began)
+    expect(rate < 1.1, f"the job has used {rate:.2f} CPUs of one")
+    return f"{rate:.2f} CPUs"
+
+
+def kernel_clock():
+    """Seconds since the start of this machine."""
+    return float(kernel.read("/proc/uptime").split()[0])
