@@ -355,8 +355,10 @@ int main(int argc, char **argv)
         pid_t others, holder = counting(0, &counters[8]);
         int status = 0;
         void *library = load(argv[1]);
-        if (library == NULL)
+        if (library == NULL) {
+            kill(holder, SIGKILL);
             return 1;
+        }
         CHECK(abi_version() == JOBFENCE_ABI_VERSION);
         lines = 0;
         /* In one round nobody listens. */

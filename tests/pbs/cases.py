@@ -70,8 +70,9 @@ def details(site, mark):
         job = site.job(jobid)
         yield f"job {jobid} of {user}: {job.get('job_state')} {job.get('Exit_status')} {job.get('comment')}"
         yield from ("  | " + line for line in (site.output(jobid) + site.told(jobid)).splitlines()[:30])
+    yield from (f"also there: {line}" for line in site.command("qstat", "-x").stdout.splitlines()[-5:])
     yield "MoM's log:"
-    lines = [line for line in site.slurmd_log_since(mark).splitlines() if ";Req;;Type " not in line]
+    lines = [line for line in site.slurmd_log_since(mark).splitlines() if ";Req;;Type " not in line and "print_hook" not in line]
     yield from ("  | " + line for line in lines[-40:])
 
 

@@ -43,8 +43,8 @@ def fenced(site, jobid, step="step_1", timeout=15):
 
 
 def name_of(jobid):
-    """The directory of a job: all but letters, digits and a few signs is written as %5B."""
-    return "job_" + re.sub(r"[^A-Za-z0-9_.-]", lambda found: f"%{ord(found[0]):02X}", jobid)
+    """The directory of a job: all but letters, digits and a few signs is written as +5B."""
+    return "job_" + re.sub(r"[^A-Za-z0-9_.-]", lambda found: f"+{ord(found[0]):02X}", jobid)
 
 
 def expect_as_granted(site, jobid, group):

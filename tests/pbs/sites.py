@@ -70,6 +70,7 @@ class PbsSite(sites.Site):
 
     users = ("alice", "bob")
     nodes = [NODE]
+    shipped = TOP / "hooks/pbs"  # the hook
 
     def __init__(self):
         super().__init__()
@@ -217,10 +218,10 @@ class PbsSite(sites.Site):
 
     # -- hooks --------------------------------------------------------------------------
 
-    def install_hook(self, name="jobfence", directory=TOP / "hooks/pbs", program=None, **settings):
+    def install_hook(self, name="jobfence", directory=None, program=None, **settings):
         """Imports NAME.py with the attributes of NAME.HK and the configuration of NAME.CF, in which `settings` say
         something else, and waits until every MoM has all of it."""
-        directory = Path(directory)
+        directory = Path(directory or self.shipped)
         program = Path(program) if program else directory / f"{name}.py"
         keys = sites.settings_in(directory / f"{name}.HK")
         if name not in self.hooks:
@@ -233,9 +234,9 @@ class PbsSite(sites.Site):
         self.qmgr(f"set hook {name} enabled = true")
         self._until_copied(name)
 
-    def configure_hook(self, name="jobfence", directory=TOP / "hooks/pbs", **settings):
+    def configure_hook(self, name="jobfence", directory=None, **settings):
         """The hook's configuration is from now on as shipped, but for these keys."""
-        shipped = Path(directory) / f"{name}.CF"
+        shipped = Path(directory or self.shipped) / f"{name}.CF"
         if shipped.exists():
             file = self.home / shipped.name
             write_atomically(file, sites.with_keys(shipped.read_text(), settings))
@@ -444,9 +445,8 @@ class PrivatePbs(PbsSite):
                     if other.is_dir():
                         shutil.rmtree(other)
                 self._make_spool()
-                run("cp", "-a", SPOOL, kept.with_name("new"))
+                run("mv", SPOOL, kept.with_name("new"))
                 kept.with_name("new").rename(kept)
-                return
             run("cp", "-a", kept, SPOOL)
 
     def _make_spool(self):
@@ -511,9 +511,11 @@ class PbsKeeper(Keeper):
 class InstalledPbs(PbsSite):
     """The OpenPBS of this machine, which `start` has installed and systemd runs as pbs.service."""
 
+    shipped = Path("/usr/share/jobfence/pbs")  # where "make install" has put it
+
     def __init__(self):
         super().__init__()
-        self.config = Path("/etc/jobfence.conf")
+        self.config = Path("/etc/slurm/jobfence.conf")
         found = shutil.which("jobfence", path=PATH)
         self.jobfence = Path(found) if found else None
         self.so = Path("/usr/lib/slurm/libjobfence.so")
@@ -525,6 +527,7 @@ class InstalledPbs(PbsSite):
         for user in self.users:
             self.directory(user)
         self.configure()
+        self.qmgr(*SETTINGS)
         self.wait_free()
         return self
 

@@ -19,7 +19,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm")]
-from cells import CELLS  # noqa: E402
+from cells import CELLS, lacking  # noqa: E402
 from slurm import reboot, saboteur, suite  # noqa: E402, F401
 from slurm.harness import CASES  # noqa: E402
 
@@ -93,6 +93,9 @@ exec python3 -B /{TESTS}/$SCHEDULER/cases.py $CASES
 """
 
 
+# This machine lacks something, as automake has it.
+LACKS = 77
+
 # What is installed: for plugstack/installation, as in the source tree.
 FILES = (
     "target/release/libjobfence.so", "target/release/jobfence", "plugstack", "hooks", "include/jobfence.h", "docs/man", "README.md",
@@ -109,6 +112,8 @@ def payload(directory, scheduler):
         place = tests / "jobfence" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (TOP / name).is_dir() else shutil.copy)(TOP / name, place)
+    if scheduler == "pbs":
+        openpbs(Path(os.environ["OPENPBS"]), Path(directory))
     (tests / "vm").mkdir()
     shutil.copy(TOP / "tests/vm/traces.py", tests / "vm")
     try:
@@ -118,6 +123,18 @@ def payload(directory, scheduler):
         if os.environ.get("CI") == "true":
             sys.exit(f"cell: {reason}")
         print(f"cell: {reason}", file=sys.stderr)
+
+
+def openpbs(tree, directory):
+    """An installed OpenPBS, without what is only for programmers."""
+    if not (tree / "opt/pbs/sbin/pbs_mom").is_file():
+        print(f"cell: OPENPBS={tree} has no opt/pbs/sbin/pbs_mom")
+        sys.exit(LACKS)
+    shutil.copytree(tree / "opt/pbs", directory / "opt/pbs", symlinks=True,
+                    ignore=shutil.ignore_patterns("*.a", "*.la", "include", "man", "__pycache__"))
+    unit = "lib/systemd/system/pbs.service"
+    (directory / unit).parent.mkdir(parents=True)
+    shutil.copy(tree / unit, directory / unit)
 
 
 def in_guest(sites, chosen_by, reboots, cases, traces, hook):
@@ -180,6 +197,9 @@ def arguments():
 def main():
     options = arguments()
     cell = options.cell
+    if reason := lacking(cell):
+        print(f"cell: {reason}")
+        sys.exit(LACKS)
     reboots = options.reboot or not options.sites
     chosen_by = ["--layout"] * options.layout + ["--no-measured"] * options.no_measured
     chosen_by += ["--no-release"] * options.no_release + (["--dear", options.dear] if options.dear else [])

@@ -6,12 +6,18 @@ scheduler, and for Slurm the settings that decide which program owns the job's c
 a scheduler's cell is adding a line here.
 """
 
+import os
 from dataclasses import dataclass, field
 
 PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "udev", "linux-image-cloud-amd64", "initramfs-tools", "iproute2", "procps", "kmod",
     "passwd", "python3", "slurm-wlm", "slurm-wlm-basic-plugins", "munge", "libpam-slurm-adopt", "libmpich12",
     "slurmdbd", "mariadb-server-core",
+)
+# What an OpenPBS that was built on Debian 12 loads and starts. It is no package itself.
+OPENPBS = (
+    "postgresql", "libical3", "libhwloc15", "libpython3.11", "libedit2", "libexpat1", "libcjson1", "libpq5", "libssl3",
+    "libtcl8.6", "hostname",
 )
 
 @dataclass(frozen=True)
@@ -29,6 +35,8 @@ class Cell:
     cgroup: dict = field(default_factory=dict)  # lines of cgroup.conf
     # A folder of tests/, which goes into the guest. If it is not Slurm's, its 'start' and then its 'cases.py' run there.
     scheduler: str = "slurm"
+    # A variable of the environment without which the cell is skipped, and what it must name.
+    needs: tuple = ()
 
 
 # Slurm keeps its hands off cgroups: jobfence owns the tree. It binds tasks to CPUs by affinity alone.
@@ -56,10 +64,21 @@ V1 = HYBRID + " systemd.legacy_systemd_cgroup_controller=1"
 
 IMAGES = {
     "debian12": Image("bookworm"),
+    "debian12-openpbs": Image("bookworm", PACKAGES + OPENPBS),
     "debian13": Image("trixie"),
     # Its signatures last a week, and a mirror may be a snapshot.
     "forky": Image("forky", apt_options=('Acquire::Check-Valid-Until "false"',)),
 }
+
+
+
+def openpbs(cmdline=""):
+    """A cell of OpenPBS, which has a PostgreSQL of its own."""
+    return Cell(
+        "debian12-openpbs", f"{cmdline} systemd.mask=postgresql.service".strip(), scheduler="pbs",
+        needs=("OPENPBS", "the tree of an OpenPBS 23.06 for Debian 12, which 'make install DESTDIR=...' of OpenPBS makes"),
+    )
+
 
 # By name: image, layout, and who owns the job's cgroup.
 CELLS = {
@@ -77,7 +96,17 @@ CELLS = {
     "debian12-v2-mixed-proctrack": Cell("debian12", "", PROCTRACK),
     "debian12-hybrid-mixed-linuxproc": Cell("debian12", HYBRID, LINUXPROC, CONSTRAIN),
     "debian12-hybrid-mixed-proctrack": Cell("debian12", HYBRID, PROCTRACK),
+    "debian12-v2-openpbs": openpbs(),
+    "debian12-hybrid-openpbs": openpbs(HYBRID),
+    "debian12-v1-openpbs": openpbs(V1),
 }
+
+
+def lacking(cell):
+    """What the user of the tests has not given for this cell, in one line; or nothing."""
+    needs = CELLS[cell].needs
+    return f"{cell} needs {needs[0]}=DIR: {needs[1]}" if needs and not os.environ.get(needs[0]) else None
+
 
 # What 'make check' runs, with the options of cell.py, in an order in which two at a time end together.
 # Two nodes with Slurm 22.05, and the cases that are the same whatever the layout, it has on its own machine.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
-from cells import CELLS
+from cells import CELLS, lacking
 from vm import NEVER_REPORTED, SKIPPED, TIMED_OUT
 
 HERE = Path(__file__).resolve().parent
@@ -37,6 +37,7 @@ MEANING = {
     "late": "not finished in time",
     "died": "ended before the last case",
     "none": "this machine lacks something",
+    "skip": "the cell needs what was not given",
 }
 
 
@@ -152,9 +153,13 @@ def main():
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     runner = Runner(arguments.only, prefix=len(cells) > 1)
     results = {cell: Result() for cell in cells}
+    for cell, reason in ((cell, lacking(cell)) for cell in cells):
+        if reason:
+            print(f"skip: {reason}")
+            results[cell].end = "skip"
     with ThreadPoolExecutor(arguments.jobs) as pool:
         try:
-            running = {cell: pool.submit(runner.run, cell) for cell in cells}
+            running = {cell: pool.submit(runner.run, cell) for cell in cells if results[cell].end != "skip"}
             for cell, future in running.items():
                 results[cell] = future.result()
         except BaseException:
@@ -163,9 +168,9 @@ def main():
     text = "\n".join(table(results)) + "\n"
     (CACHE / "table.txt").write_text(text)
     print("\n" + text, end="")
-    ends = {result.end for result in results.values()}
+    ends = {result.end for result in results.values()} - {"skip"}
     # Where none can run, nothing has failed; some without the others is no success.
-    return 0 if ends == {"ok"} else SKIPPED if ends == {"none"} else 1
+    return 0 if ends == {"ok"} else SKIPPED if ends <= {"none"} else 1
 
 
 if __name__ == "__main__":

@@ -15,6 +15,11 @@ pub const WORDS: &[&str] = &[
     "[User=alice,1001]\n",
     "[Group=bio,100]\n",
     "[Node=n[01-16],login]\n",
+    "#! vnode_types=gpu_a,fat\n",
+    "[VnodeType=gpu*,fat]\n",
+    "[Project=p]\n",
+    "[Queue=gpu]\n",
+    "[Host=n?,log*]\n",
     "Mode=observe\n",
     "MaxProcesses=5\n",
     "MaxRAMPerUser=1G\n",
@@ -39,6 +44,7 @@ pub fn run(data: &[u8]) {
         Facts { qos: Fact::Unknown, account: Fact::Unknown, ..truth.clone() },
         Facts { user: Fact::Unknown, gids: Fact::Unknown, groups: [].into(), ..truth.clone() },
         Facts { node: Fact::Unknown, ..truth.clone() },
+        Facts { project: Fact::Unknown, vnode_types: Fact::Unknown, ..truth.clone() },
     ];
     for facts in hidden {
         match loaded.for_job(&facts) {
@@ -86,6 +92,8 @@ fn facts(text: &str, groups: Vec<String>) -> Facts {
         gids: Fact::Known(said("gids").map(numbers).unwrap_or_default()),
         groups,
         node: known("node"),
+        project: known("project"),
+        vnode_types: Fact::Known(jobfence::door::life::vnode_types(&said("vnode_types").unwrap_or_default())),
         ..Facts::default()
     }
 }

@@ -13,7 +13,11 @@ from .newer import since
 
 STAYS = "sleep 300"
 UNLIMITED, FEW, SOME = None, 50, 200
-BY_PARTITION = f"MaxProcesses={SOME}\n[Partition=small]\nMaxProcesses={FEW}\n[Partition=free]\nMaxProcesses=unlimited\n"
+BY_PARTITION = (
+    f"MaxProcesses={SOME}\n[Partition=small]\nMaxProcesses={FEW}\n[Queue=free]\nMaxProcesses=unlimited\n"
+    # A job of Slurm's is known to have neither: no process could start if that were unknown.
+    "[Project=p]\nMaxProcesses=1\n[VnodeType=*]\nMaxProcesses=1\n"
+)
 # What a user can put into the environment of what he starts.
 FORGED = {
     "SLURM_JOB_PARTITION": "free", "SLURM_JOB_ACCOUNT": "free", "SLURM_JOB_QOS": "free", "SLURMD_NODENAME": "free",
