@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-# make            build                          make demo    see it work, in a private Slurm
+# make            build                          make demo    see it work, in a private Slurm, or with SCHEDULER=openpbs
+#                                                             OPENPBS=DIR in the OpenPBS that is installed below DIR
 # make quick      short tests                    make bench   the numbers, with their floor
 # make check      before a change lands          make check-all  every test everywhere, for a release
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
@@ -18,6 +19,8 @@ SITE ?= vm
 SEED ?=
 NAME ?=
 USERS ?=
+SCHEDULER ?= slurm
+OPENPBS ?=
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
@@ -29,9 +32,15 @@ all:
 	$(CARGO) build --release --locked
 
 demo:
+ifeq ($(SCHEDULER),openpbs)
+	tests/need build openpbs
+	$(MAKE) all
+	OPENPBS=$(OPENPBS) python3 -B tests/pbs/demo.py --so $(SO) --bin $(BIN)
+else
 	tests/need build slurm
 	$(MAKE) all
 	python3 -B tests/demo.py --so $(SO) --bin $(BIN)
+endif
 
 quick:
 	tests/need build host

@@ -20,7 +20,7 @@ import pwd
 
 import pbs
 
-OFF, UNFENCED, NO_FENCE = 1, 2, -3  # what functions of the library return
+UNFENCED, REFUSED, NO_FENCE = 2, -2, -3  # what functions of the library return
 NO_TASK, ANY_USER = -1, 1
 EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
@@ -37,7 +37,7 @@ DEFAULTS = {
 class Failed(Exception):
     """Something could not be done; the text says what, and what to do."""
 
-    def __init__(self, text, code=None):
+    def __init__(self, text, code=REFUSED):
         super().__init__(text)
         self.code = code
 
@@ -459,8 +459,8 @@ def startup(event, library, settings):
     library.call("reap", ctypes.c_uint32(5000), None)
 
 
-# For each event what is done, and what becomes of it if that fails: the job is put back into its queue, the request is
-# refused, or it is logged and MoM goes on.
+# For each event what is done, and what becomes of it if that fails: the job is put back into its queue (and held there,
+# if it would be refused again), the request is refused, or it is logged and MoM goes on.
 RERUN, REFUSE, GO_ON = "rerun", "refuse", "go on"
 OF_JOBS = {
     pbs.EXECJOB_BEGIN: (begin, RERUN),
@@ -493,14 +493,18 @@ def main():
             of_job(event, Job(library, event.job), settings)
         elif event.type in OF_NODES:
             OF_NODES[event.type](event, library, settings)
-        problem = None
+        problem, is_lasting = None, False
     except Exception as error:  # pylint: disable=broad-except
+        is_lasting = isinstance(error, Failed) and error.code == REFUSED
         problem = str(error) if isinstance(error, Failed) else "%s: %s" % (type(error).__name__, error)
     if problem is None or or_else == GO_ON:
         if problem is not None:
             pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % problem)
         event.accept()
     if or_else == RERUN:
+        if is_lasting and event.type == pbs.EXECJOB_BEGIN:
+            # PBS would start it 20 times in two seconds, and then hold it.
+            event.job.Hold_Types = pbs.hold_types("s")
         event.job.rerun()
     event.reject("jobfence: %s" % problem)
 

@@ -478,21 +478,21 @@ mod tests {
 
     #[test]
     fn an_extern_step_is_known_by_its_directories() {
-        let key = |path: &str| {
+        let whose = |path: &str| {
             let levels: Vec<String> = path.split('/').map(str::to_owned).collect();
-            extern_key(&levels).map(|(key, job)| (key.node.map(|node| node.to_string()), key.uid, job))
+            whose_extern(&levels).map(|(uid, job)| (uid, job.to_owned()))
         };
-        assert_eq!(key("uid_7/job_5/step_extern"), Some((None, 7, 5)));
-        assert_eq!(key("n1/uid_7/job_5/step_extern.2"), Some((Some("n1".into()), 7, 5)));
+        assert_eq!(whose("uid_7/job_5/step_extern"), Some((7, "5".to_owned())));
+        assert_eq!(whose("n1/uid_7/job_5/step_extern.2"), Some((7, "5".to_owned())));
+        assert_eq!(whose("uid_7/job_12+5B3+5D.host/step_extern"), Some((7, "12+5B3+5D.host".to_owned())));
         for other in [
             "uid_7/job_5/step_batch",
             "uid_7/job_5/step_external",
-            "uid_7/job_run-5/step_extern",
             "uid_x/job_5/step_extern",
             "job_5/step_extern",
             "limits.lock",
         ] {
-            assert_eq!(key(other), None, "{other}");
+            assert_eq!(whose(other), None, "{other}");
         }
     }
 

@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn a_user_who_names_a_job_like_the_attribute_hides_no_run() {
         assert_eq!(runs_of(b"Job_Name\0run_version\x009\0\0\0run_version\x002\0"), [9, 2]);
-        assert_eq!(runs_of(b"run_version\0"), []);
-        assert_eq!(runs_of(b"run_version\x0012"), []);
-        assert_eq!(runs_of(b"run_version\0-1\0"), []);
+        assert!(runs_of(b"run_version\0").is_empty());
+        assert!(runs_of(b"run_version\x0012").is_empty());
+        assert!(runs_of(b"run_version\0-1\0").is_empty());
     }
 
     #[test]

@@ -438,6 +438,8 @@ def each_call_fails(mom, user):
                     is_fatal = event in starting or event in ("EXECJOB_ATTACH", "EXECJOB_PRERESUME")
                     expect_equal(answer["accepted"], not is_fatal, f"{event}, {name} fails with {how}: {answer}")
                     expect_equal(answer["rerun"], event in starting, f"{event}, {name} fails with {how}: {answer}")
+                    is_held = event == "EXECJOB_BEGIN" and how == "-2"
+                    expect_equal(answer["hold"], "s" * is_held, f"the hold after {event}, {name} fails with {how}")
                     expect(answer["message"].startswith("jobfence: ") if is_fatal else answer["log"], f"{event} {name} {how} {answer}")
             job.over()
     finally:
@@ -458,6 +460,7 @@ def nothing_to_load(mom, user):
         mom.settings = settings
         answer = mom.run("EXECJOB_BEGIN", job)
         expect(not answer["accepted"] and answer["rerun"] and said in answer["message"], f"{settings}: {answer}")
+        expect_equal(answer["hold"], "s", "the hold of a job that would be refused again")
         expect(mom.run("EXECHOST_STARTUP")["accepted"], "startup was refused")
     mom.settings = right
     mom.write_config("MaxProcesses=many")

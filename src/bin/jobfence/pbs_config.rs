@@ -278,7 +278,7 @@ mod tests {
         let (lines, notes) = of(text);
         assert_eq!(
             lines,
-            "Mode=enforce ConstrainCPUQuota=yes CPUPolicy=quota ConstrainRAMSpace=yes MinRAMSpace=1M DefaultRAMSpace=256M \
+            "Mode=enforce ConstrainCPUQuota=yes CPUPolicy=quota ConstrainRAMSpace=yes DefaultRAMSpace=256M \
              ConstrainSwapSpace=no CleanupTimeout=10 [VnodeType=no_cgroups] Mode=observe"
         );
         let keys: Vec<&str> = notes.iter().map(|note| note.split(": ").nth(1).unwrap()).collect();
@@ -306,7 +306,7 @@ mod tests {
                     "memory",
                     r#""enabled": "host not in: n2""#,
                 ),
-                "Mode=observe ConstrainCPUQuota=no CPUPolicy=quota ConstrainRAMSpace=yes MinRAMSpace=1M DefaultRAMSpace=1M \
+                "Mode=observe ConstrainCPUQuota=no CPUPolicy=quota ConstrainRAMSpace=yes DefaultRAMSpace=1M \
                  ConstrainSwapSpace=no CleanupTimeout=10 [Host=n1] Mode=enforce [VnodeType=\"x y\"] Mode=observe \
                  [Host=n2] ConstrainRAMSpace=no",
             ),

@@ -22,7 +22,7 @@ globals().update({name: 1 << bit for bit, name in enumerate(NAMES)})
 with open(os.environ["REPLAY_EVENT"], "rb") as file:
     GIVEN = marshal.load(file)
 # What becomes of the event, as MoM reads it from pbs_python's output. Without an answer MoM takes it for accepted.
-ANSWER = {"accepted": None, "message": "", "rerun": False, "log": [], "used": {}, "ended": False}
+ANSWER = {"accepted": None, "message": "", "rerun": False, "hold": "", "log": [], "used": {}, "ended": False}
 pbs_conf = {"PBS_HOME": GIVEN["home"]}
 hook_config_filename = os.environ.get("PBS_HOOK_CONFIG_FILE")
 
@@ -42,6 +42,10 @@ class size(str):
 class duration(str):
     def __new__(cls, value):
         return super().__new__(cls, value)
+
+
+class hold_types(str):
+    pass
 
 
 class Resources(dict):
@@ -83,6 +87,11 @@ class Job:
 
     def __getattr__(self, name):
         return self._given.get(name)
+
+    def __setattr__(self, name, value):
+        if name == "Hold_Types":
+            ANSWER["hold"] = str(value)
+        super().__setattr__(name, value)
 
     def in_ms_mom(self):
         return self._given.get("is_first", True)

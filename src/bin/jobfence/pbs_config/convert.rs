@@ -223,8 +223,6 @@ impl Converter<'_> {
         if !enabled.is_ever(true) {
             return;
         }
-        // The hook has no least amount.
-        self.set("MinRAMSpace", "1M");
         let asked = self.site.size("memory", "default");
         let default = bytes::text(asked.next_multiple_of(1 << 10).max(LEAST_MEMORY));
         let enforced = self.site.switch("memory", "enforce_default", true);
