@@ -3,6 +3,7 @@
 """jobfence seen from outside, by real jobs in a real OpenPBS.
 
     OPENPBS=DIR python3 cases.py --site private --so PATH [--bin PATH] [NAME…]
+    OPENPBS=DIR python3 cases.py --site hosts --so PATH [--bin PATH] [NAME…]      a job on two hosts
     python3 cases.py [NAME…]      in a virtual machine, where `start` has run
     python3 cases.py --list
 
@@ -127,6 +128,7 @@ def run(site, functions):
 
 SITES = {
     "private": lambda options: sites.PrivatePbs(options.so, options.bin),
+    "hosts": lambda options: sites.HostsPbs(options.so, options.bin),
     "installed": lambda options: sites.InstalledPbs(),
 }
 

@@ -352,7 +352,7 @@ class PrivatePbs(PbsSite):
             self.keeper = PbsKeeper(self.top, self.environment, [self.base])
         try:
             self.home = self.top / "home"
-            self.config = self.top / "jobfence.conf"
+            self.config = self.top / "etc-jobfence/jobfence.conf"
             self.configure()
             if self.plugin_source:
                 # A copy: the one that is being built again meanwhile is none of our business.
@@ -381,7 +381,7 @@ class PrivatePbs(PbsSite):
 
     def _enter_namespaces(self):
         self.top.chmod(0o755)
-        for name in ("opt", "spool", "sockets", "home", "shm", "tmp"):
+        for name in ("opt", "spool", "sockets", "home", "shm", "tmp", "etc-jobfence"):
             (self.top / name).mkdir()
         for name in ("shm", "tmp"):
             (self.top / name).chmod(0o1777)
@@ -434,7 +434,7 @@ class PrivatePbs(PbsSite):
         for name in "pbs_comm", "pbs_sched", "pbs_server":
             self.keeper.start(name, [name])
         self.start_mom()
-        self.wait_free()
+        until(lambda: self.node_attributes().get("state") == "free", 60, "a free node")
 
     def _prepare_spool(self):
         """PBS_HOME with an empty queue. Making it takes as long as all else, so it is kept for the next time."""
@@ -483,6 +483,88 @@ class PrivatePbs(PbsSite):
 
     def run_directory(self):
         return self.top / "run"
+
+
+class HostsPbs(PrivatePbs):
+    """The same with a second host, which has a MoM and a network of its own, and a link to the first.
+
+    Both have the kernel in common, so each has directories of its own: CgroupBase and RunDir are those of the host.
+    """
+
+    nodes = [NODE, "node2"]
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.systemd:
+            raise Lacks("needs a machine without systemd, which delegates one directory")
+
+    def _of(self, node, name):
+        """A directory of the site's, as that host has it."""
+        return self.top / (name if node == NODE else f"{name}-{node}")
+
+    def _enter_namespaces(self):
+        super()._enter_namespaces()
+        run("ip", "address", "delete", f"{ADDRESS.format(1)}/32", "dev", "lo")
+        run("ip", "link", "add", "hosts", "type", "bridge")
+        run("ip", "address", "add", f"{ADDRESS.format(1)}/24", "dev", "hosts")
+        run("ip", "link", "set", "hosts", "up")
+        for node in self.nodes[1:]:
+            for name, mode in ("spool", 0o755), ("tmp", 0o1777), ("run", 0o700), ("etc-jobfence", 0o755):
+                self._of(node, name).mkdir(mode)
+                self._of(node, name).chmod(mode)
+
+    def _start(self):
+        super()._start()
+        for node in self.nodes[1:]:
+            self._start_host(node)
+            self.qmgr(f"create node {node}")
+        self.wait_free()
+
+    def _start_host(self, node):
+        conf = self.top / f"pbs.conf-{node}"
+        conf.write_text(self.pbs_conf(server=False))
+        binds = [(self._of(node, name), place) for name, place in (("spool", "/var/spool"), ("tmp", "/var/tmp"))]
+        binds += [(self._of(node, "etc-jobfence"), self.config.parent), (conf, CONF)]
+        ready = self.top / f"ready-{node}"
+        address = ADDRESS.format(self.nodes.index(node) + 1)
+        commands = [
+            "set -e", f"hostname {node}", *(f"mount --bind {source} {target}" for source, target in binds), f"touch {ready}",
+            "while ! ip link show eth0 >/dev/null 2>&1; do sleep 0.05; done", "ip link set lo up",
+            f"ip address add {address}/24 dev eth0", "ip link set eth0 up", f"{EXEC}/libexec/pbs_habitat",
+            f"touch {ready}.habitat", "exec sleep infinity",
+        ]
+        self.keeper.start(node, ["unshare", "--mount", "--uts", "--net", "sh", "-c", "\n".join(commands)])
+        until(ready.exists, 20, f"the namespaces of {node}")
+        pid = str(self.keeper.pids[node])
+        run("ip", "link", "add", f"to-{node}", "type", "veth", "peer", "name", "eth0", "netns", pid)
+        run("ip", "link", "set", f"to-{node}", "master", "hosts", "up")
+        until(Path(f"{ready}.habitat").exists, 20, f"PBS_HOME of {node}")
+        self.start_mom(node=node)
+
+    def start_mom(self, *options, node=None):
+        if node in (None, NODE):
+            return super().start_mom(*options)
+        return self.keeper.run("pbs_mom", ["nsenter", "--target", str(self.keeper.pids[node]), "--mount", "--uts", "--net",
+                                           "pbs_mom", *options])
+
+    def spool(self, node=None):
+        return SPOOL if node in (None, NODE) else self._of(node, "spool") / "pbs"
+
+    def configure_raw(self, text):
+        for node in self.nodes:
+            first = f"CgroupBase={self.base}/{node}\nRunDir={self._of(node, 'run')}\n"
+            write_atomically(self._of(node, "etc-jobfence") / self.config.name, first + text)
+        return 2
+
+    def bases(self):
+        return [f"{self.base}/{node}" for node in self.nodes]
+
+    def leftovers(self):
+        found = super().leftovers()
+        for node in self.nodes[1:]:
+            files = (Path(place, name) for place, _, names in os.walk(self._of(node, "run")) for name in names)
+            found += sorted(str(path) for path in files if not str(path).endswith("/roll/list"))
+        return found
 
 
 class PbsKeeper(Keeper):

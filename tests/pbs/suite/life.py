@@ -8,7 +8,7 @@ import re
 import select
 import time
 
-from slurm import kernel
+from slurm import kernel, sites
 from slurm.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from
 from slurm.kernel import Group
 from slurm.sites import until
@@ -132,7 +132,8 @@ def usage(site):
     jobid = site.submit("alice", f"{burn}\ncat /proc/self/cgroup >/dev/null", ask(1, 100))
     job = site.wait(jobid)
     cput, kib = seconds_of(job["resources_used.cput"]), int(job["resources_used.mem"].removesuffix("kb"))
-    expect(3 <= cput <= 5, f"resources_used.cput is {cput}, and should be 3")
+    # Beside its three seconds the interpreter starts, for which an emulated processor takes its time.
+    expect(3 <= cput <= 3 + 2 * sites.PATIENCE, f"resources_used.cput is {cput}, and should be 3")
     expect(60 << 10 <= kib <= 100 << 10, f"resources_used.mem is {kib} KiB, and should be a little more than 60 MiB")
     return f"cput {cput} s, mem {kib >> 10} MiB, cpupercent {job['resources_used.cpupercent']}"
 
