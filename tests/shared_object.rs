@@ -31,7 +31,7 @@ fn exports_what_slurm_pam_and_the_header_ask_for_and_nothing_else() {
         "jobfence_reap",
         "jobfence_set_log",
         "jobfence_thaw",
-    "jobfence_total",
+        "jobfence_total",
         "jobfence_usage",
         "pam_sm_close_session",
         "pam_sm_open_session",
