@@ -49,12 +49,15 @@ class Group:
     programs: tuple = ()
     controllers: tuple = ()
     tiers: tuple = ("check", "all")
+    given: str = ""  # a variable of the environment without which the group is skipped, with CI=true, too
 
 
 QUICK = ("quick", "check", "all")
 IMAGES = tuple(("python3", "-B", "tests/vm/vm.py", "image", "--cell", image)
                for image in dict.fromkeys(CELLS[cell].image for cell, _ in CHECKED))
 CASES = ("python3", "-B", "tests/slurm/cases.py", "--so", SO, "--bin", BIN)
+PRIVATE_PBS = {"root": True, "programs": ("unshare", "ip"), "controllers": ("cpu", "memory")}
+PBS_CASES = ("python3", "-B", "tests/pbs/cases.py", "--so", SO, "--bin", BIN)
 # Beside another private Slurm: jobfence looks for a job's processes among those of its user.
 USERS = ("daemon", "mail"), ("news", "list"), ("uucp", "proxy")
 OTHER_USERS = tuple(("--users", *users) for users in USERS)
@@ -97,6 +100,9 @@ GROUPS = (
     # The hook of OpenPBS without OpenPBS.
     Group("hook", (RELEASE, ("python3", "-B", "tests/pbs/replay.py", "--so", SO, "--bin", BIN, "--patience", "3")), 600,
           root=True, controllers=("cpu", "memory", "freezer"), tiers=QUICK),
+    # Beside each other, since each is in namespaces of its own.
+    Group("openpbs", (RELEASE, (*PBS_CASES, "--site", "private")), 1200, "openpbs", given="OPENPBS", **PRIVATE_PBS),
+    Group("openpbs hosts", (RELEASE, (*PBS_CASES, "--site", "hosts")), 600, "openpbs", given="OPENPBS", **PRIVATE_PBS),
     # What README.md and docs/install tell an administrator to type.
     Group("pages", (RELEASE, ("python3", "-B", "tests/pages.py", "--so", SO, "--bin", BIN)), 600, **PRIVATE_SLURM),
     *(
@@ -254,6 +260,8 @@ def clock():
 
 def result(group, strict):
     """What the group's row of the table says: the verdict, seconds, words, and its (passed, failed, skipped)."""
+    if group.given and not os.environ.get(group.given):
+        return "skip", "-", f"needs {group.given}=DIR", (0, 0, 1)
     reason = lacking(group)
     if reason:
         return ("FAIL", "-", reason, (0, 1, 0)) if strict else ("skip", "-", reason, (0, 0, 1))

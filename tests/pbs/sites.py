@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import fcntl
 import hashlib
+import inspect
 import os
 import pwd
 import re
@@ -412,7 +413,9 @@ class PrivatePbs(PbsSite):
             f"{ADDRESS.format(number + 1)} {node}\n" for number, node in enumerate(self.nodes)))
         for kind, line in ("passwd", "{user}:x:{id}:{id}::{home}:/bin/bash"), ("group", "{user}:x:{id}:"), ("shadow", "{user}:*:19000:0:99999:7:::"):
             lines = [one for one in (etc / kind).read_text().splitlines() if one.split(":")[0] not in self.users]
-            lines += [line.format(user=user, id=1001 + number, home=self.top / "home" / user)
+            # jobfence looks for a job's processes among those of its user, and another site can have a job of the same name.
+            first = 20000 + 2 * (os.getpid() % 20000)
+            lines += [line.format(user=user, id=first + number, home=self.top / "home" / user)
                       for number, user in enumerate(self.users)]
             (etc / kind).write_text("\n".join(lines) + "\n")
         (etc / "pbs.conf").write_text(self.pbs_conf())
@@ -438,7 +441,7 @@ class PrivatePbs(PbsSite):
 
     def _prepare_spool(self):
         """PBS_HOME with an empty queue. Making it takes as long as all else, so it is kept for the next time."""
-        digest = hashlib.sha256(Path(__file__).read_bytes())
+        digest = hashlib.sha256(repr((inspect.getsource(PrivatePbs._make_spool), SETTINGS)).encode())
         for name in "sbin/pbs_server.bin", "libexec/pbs_db_schema.sql":
             digest.update((EXEC / name).read_bytes())
         digest.update(str(self.postgres).encode())

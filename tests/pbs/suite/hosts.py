@@ -90,6 +90,8 @@ def hosts_are_released(site):
     """pbs_release_nodes gives the second host back: nothing of the job stays there, and the first one goes on."""
     jobid = site.submit("alice", f"{EXEC}/bin/pbsdsh -- sleep 1000", *BOTH)
     groups = groups_of(site, jobid, {"node1": "step_2", "node2": FIRST_THERE})
+    # Running, for the server, too.
+    until(lambda: site.job(jobid).get("substate") == "42", 20, "a job that has begun")
     done = site.command("pbs_release_nodes", "-j", jobid, "node2")
     expect_equal((done.returncode, done.stderr), (0, ""), "pbs_release_nodes")
     expect_gone(groups["node2"].parent, 30)
