@@ -370,6 +370,25 @@ def sections(mom, user):
 
 
 @case
+def site_wide_values(mom, user):
+    """What the stock hook's defaults and factors are here: of a job without memory, of a quota, of no CPUs."""
+    nothing = {"exec_vnode": f"({HOST}:ncpus=1)"}
+    for keys, attributes, cpus, memory in (
+        (["DefaultRAMSpace=256M"], nothing, 1.0, 256 * MIB),
+        (["DefaultRAMSpace=256M"], {}, 1.0, 200 * MIB),
+        (["DefaultRAMSpace=unlimited"], nothing, 1.0, None),
+        (["DefaultRAMSpace=256M", "ConstrainSwapSpace=no"], nothing, 1.0, 256 * MIB),
+        (["CPUQuotaPercent=103", "CPUQuotaPeriod=50ms"], {}, 1.03, 200 * MIB),
+        (["ZeroCPUs=0.5"], {"exec_vnode": f"({HOST}:ncpus=0:mem=200mb)"}, 0.5, 200 * MIB),
+    ):
+        mom.write_config(*keys)
+        job = Job(mom, user, **attributes)
+        mom.begin(job)
+        expect_equal((job.group().cpu_limit(), job.group().memory_limit()), (cpus, memory), f"limits with {keys}")
+        job.over()
+
+
+@case
 def no_cpus(mom, user):
     """A job with ncpus=0 is not one without a limit."""
     job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=0:mem=100mb)")
