@@ -180,8 +180,8 @@ def interactive(site):
 
 @case(layout=False)
 def many_at_once(site):
-    """Twenty short jobs leave nothing behind."""
-    jobs = [site.submit("alice", "cat /proc/self/cgroup", ask(1, 64)) for _ in range(20)]
+    """Ten short jobs leave nothing behind."""
+    jobs = [site.submit("alice", "cat /proc/self/cgroup", ask(1, 64)) for _ in range(10)]
     for jobid in jobs:
         expect_equal(site.wait(jobid, 120)["Exit_status"], "0", f"Exit_status of {jobid}")
         expect_match(rf"{re.escape(name_of(jobid))}/step_1$", re.sub(r"(?s).*?([^\n]*step_1)\n.*", r"\1", site.output(jobid)), "its cgroups")
