@@ -7,13 +7,17 @@ use crate::bytes::mebibytes;
 use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
-use crate::cgroup::limits::{CpuQuota, MIN_QUOTA_US, SwapLimit};
+use crate::cgroup::limits::{CpuQuota, SwapLimit};
 use crate::config::{Candidate, Config, Limit, LimitNumbers, Percent, Resolved, SwapSpace, TaskCpus};
 use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::facts::{Facts, Gpus};
 use crate::job::{Cpus, Grant};
 use crate::requests::{Requests, UserRequests};
+
+mod quota;
+
+use quota::{quota, quota_of, requested_quota};
 
 /// What one directory is limited to. `None`: not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -380,20 +384,6 @@ impl Limits {
     }
 }
 
-fn requested_quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
-    let period_us = u64::from(config.cpu_quota_period.micros());
-    let quota_us = cpus.thousandths().saturating_mul(period_us) / 1000;
-    if quota_us < MIN_QUOTA_US {
-        let least = Cpus::from_thousandths((MIN_QUOTA_US * 1000).div_ceil(period_us));
-        return Err(Error::new(format!(
-            "{cpus} CPUs were asked for, which are {quota_us} us in each period of {period_us} us, and the kernel's least is \
-             {MIN_QUOTA_US} us"
-        ))
-        .hint(format!("ask for at least --cpu-limit={least}")));
-    }
-    Ok(CpuQuota { quota_us, period_us })
-}
-
 /// All that a step is limited to, by the site and by its user's word. `has_tasks` is false for the step that only holds what is
 /// adopted. `core_map` is asked for only where cores are wanted.
 pub fn of_step<Map: CoreMap>(
@@ -487,24 +477,6 @@ impl Plan {
             limits.burst = limits.cpu.map(|_| config.cpu_burst).filter(|burst| *burst > Percent::ZERO);
         }
     }
-}
-
-fn quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, Error> {
-    quota_of(config, config.cpu_quota_percent, cpus)
-}
-
-fn quota_of(config: &Config, percent: Percent, cpus: Cpus) -> Result<CpuQuota, Error> {
-    let period_us = config.cpu_quota_period.micros();
-    // Thousandths of a CPU times microseconds: divided by 1000 at the end, so that small quotas keep their digits.
-    let quota_us = percent.of(cpus.thousandths().saturating_mul(u64::from(period_us))) / 1000;
-    if quota_us < MIN_QUOTA_US {
-        return Err(Error::new(format!(
-            "{cpus} CPUs at {percent} (CPUQuotaPercent) are {quota_us} us in a period of {period_us} us, and the kernel's \
-             least is {MIN_QUOTA_US} us"
-        ))
-        .hint("set a longer CPUQuotaPeriod"));
-    }
-    Ok(CpuQuota { quota_us, period_us: u64::from(period_us) })
 }
 
 #[cfg(test)]

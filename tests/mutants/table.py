@@ -404,7 +404,7 @@ BREAKS = (
         EXPLAINED,
     ),
     Break(
-        "a_part_of_a_cpu_is_a_tenth_of_it", POLICY,
+        "a_part_of_a_cpu_is_a_tenth_of_it", "src/policy/quota.rs",
         "let quota_us = cpus.thousandths().saturating_mul(period_us) / 1000;\n    if quota_us < MIN_QUOTA_US {\n        let least",
         "let quota_us = cpus.thousandths().saturating_mul(period_us) / 10_000;\n    if quota_us < MIN_QUOTA_US {\n        let least",
         "unit policy::",
