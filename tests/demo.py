@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from slurm import kernel, sites  # noqa: E402
 from slurm.sites import PrivateSite, SiteError, die_properly, until  # noqa: E402
+from slurm.runner import Claims  # noqa: E402
 from slurm.suite.limits import is_held_back, use_of_quota  # noqa: E402
 
 MIB = 1 << 20
@@ -28,18 +29,7 @@ SPIN = "for i in 1 2 3 4; do while :; do :; done & done; wait"
 EAT = "/usr/bin/python3 -S -c 'b = [bytes([i + 1]) * (8 << 20) for i in range(100)]'; sleep 300"
 
 
-class Demo:
-    def __init__(self, site):
-        self.site = site
-        self.untrue = 0
-
-    def head(self, text):
-        print(f"\n== {text}", flush=True)
-
-    def check(self, true, claim):
-        self.untrue += not true
-        print(f"   {'[yes]' if true else '[NO] '} {claim}", flush=True)
-
+class Demo(Claims):
     def submit(self, script, *args):
         shown = script if len(script) < 70 else script[:67] + "…"
         print(f"   $ sbatch {' '.join(args)} --wrap \"{shown}\"     (as {USER})")

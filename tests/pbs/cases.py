@@ -13,17 +13,16 @@ something, which the output names.
 """
 
 import argparse
-import contextlib
 import sys
 import time
-import traceback
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from slurm import sites as shared  # noqa: E402
-from slurm.harness import CASES, Skip  # noqa: E402
+from slurm.harness import CASES  # noqa: E402
+from slurm.runner import Runner  # noqa: E402
 from slurm.sites import die_properly, until  # noqa: E402
 
 from pbs import sites, suite  # noqa: E402, F401
@@ -31,99 +30,49 @@ from pbs import sites, suite  # noqa: E402, F401
 LACKS = 77
 
 
-def before(site, function):
-    """The hook is there as shipped, or not at all."""
-    wanted = getattr(function, "fenced", True)
-    site.configure()
-    if wanted and "jobfence" not in site.hooks:
-        site.fence()
-    elif not wanted and "jobfence" in site.hooks:
-        site.remove_hook()
+class PbsRunner(Runner):
+    def before(self, site, function):
+        """The hook is there as shipped, or not at all."""
+        wanted = getattr(function, "fenced", True)
+        site.configure()
+        if wanted and "jobfence" not in site.hooks:
+            site.fence()
+        elif not wanted and "jobfence" in site.hooks:
+            site.remove_hook()
 
+    def after(self, site, known):
+        """What must hold after every case; `known` is what an earlier one has left."""
+        site.configure()
+        if "jobfence" in site.hooks:
+            site.configure_hook(**site.hook_settings())
+        if not site.mom_pid() or not shared.kernel.is_alive(site.mom_pid()):
+            site.start_mom("-p")
+        if site.submitted and not site.idle_again():
+            site.qdel(*(jobid for _, jobid in site.submitted))
+        until(site.idle_again, 60, "the end of every job")
+        try:
+            until(lambda: self.left(site) <= known, 10, "a clean tree")
+        except AssertionError:
+            left = sorted(self.left(site) - known)
+            known.update(left)
+            if left:
+                raise AssertionError("left behind: " + ", ".join(left)) from None
+        try:
+            until(lambda: site.node_state() == "free", 20, "a free node")
+        except AssertionError:
+            state = site.node_state()
+            site.resume()
+            raise AssertionError(f"the node is {state}") from None
 
-def after(site, known):
-    """What must hold after every case; `known` is what an earlier one has left."""
-    site.configure()
-    if "jobfence" in site.hooks:
-        site.configure_hook(**site.hook_settings())
-    if not site.mom_pid() or not shared.kernel.is_alive(site.mom_pid()):
-        site.start_mom("-p")
-    if site.submitted and not site.idle_again():
-        site.qdel(*(jobid for _, jobid in site.submitted))
-    until(site.idle_again, 60, "the end of every job")
-    try:
-        until(lambda: set(site.leftovers()) <= known, 10, "a clean tree")
-    except AssertionError:
-        left = sorted(set(site.leftovers()) - known)
-        known.update(left)
-        if left:
-            raise AssertionError("left behind: " + ", ".join(left)) from None
-    try:
-        until(lambda: site.node_state() == "free", 20, "a free node")
-    except AssertionError:
-        state = site.node_state()
-        site.resume()
-        raise AssertionError(f"the node is {state}") from None
-
-
-def details(site, mark):
-    for user, jobid in site.submitted:
-        job = site.job(jobid)
-        yield f"job {jobid} of {user}: {job.get('job_state')} {job.get('Exit_status')} {job.get('comment')}"
-        yield from ("  | " + line for line in (site.output(jobid) + site.told(jobid)).splitlines()[:30])
-    yield from (f"also there: {line}" for line in site.command("qstat", "-x").stdout.splitlines()[-5:])
-    yield "MoM's log:"
-    lines = [line for line in site.slurmd_log_since(mark).splitlines() if ";Req;;Type " not in line and "print_hook" not in line]
-    yield from ("  | " + line for line in lines[-40:])
-
-
-def describe(error):
-    if isinstance(error, AssertionError):
-        return str(error)
-    return "".join(traceback.format_exception(error)).rstrip()
-
-
-def run_case(site, function, known):
-    """"ok", "skip" or "FAIL", and what there is to say."""
-    outcome, problems, mark = "ok", [], None
-    try:
-        site.submitted.clear()
-        mark = site.log_mark()
-        before(site, function)
-        said = function(site)
-        problems += [said] if said else []
-    except Skip as reason:
-        outcome = "skip"
-        problems.append(str(reason))
-    except Exception as error:
-        outcome = "FAIL"
-        problems.append(describe(error))
-    try:
-        after(site, known)
-    except Exception as error:
-        problems = [p for p in problems if outcome == "FAIL"] + [describe(error)]
-        outcome = "FAIL"
-    if outcome == "FAIL" and mark is not None:
-        with contextlib.suppress(Exception):
-            problems += details(site, mark)
-    return outcome, problems
-
-
-def run(site, functions):
-    """Run the cases in their order; how many have had which outcome."""
-    counts = {"ok": 0, "FAIL": 0, "skip": 0}
-    known = set(site.leftovers())
-    for function in functions:
-        start = time.monotonic()
-        outcome, said = run_case(site, function, known)
-        counts[outcome] += 1
-        remark = f"  ({said[0]})" if said and outcome != "FAIL" else ""
-        print(f"{outcome:4} {function.__name__}  {time.monotonic() - start:.1f} s{remark}", flush=True)
-        if outcome == "FAIL":
-            for line in "\n".join(said).splitlines():
-                print("     " + line)
-            sys.stdout.flush()
-    return counts
+    def details(self, site, mark):
+        for user, jobid in site.submitted:
+            job = site.job(jobid)
+            yield f"job {jobid} of {user}: {job.get('job_state')} {job.get('Exit_status')} {job.get('comment')}"
+            yield from ("  | " + line for line in (site.output(jobid) + site.told(jobid)).splitlines()[:30])
+        yield from (f"also there: {line}" for line in site.command("qstat", "-x").stdout.splitlines()[-5:])
+        yield "MoM's log:"
+        lines = [line for line in site.slurmd_log_since(mark).splitlines() if ";Req;;Type " not in line and "print_hook" not in line]
+        yield from ("  | " + line for line in lines[-40:])
 
 
 SITES = {
@@ -161,7 +110,7 @@ def main():
     start = time.monotonic()
     with SITES[options.site](options) as site:
         print(f"OpenPBS is ready after {time.monotonic() - start:.1f} s", flush=True)
-        counts = run(site, chosen)
+        counts = PbsRunner().run(site, chosen)
     print(f"{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
     return 1 if counts["FAIL"] else 0
 

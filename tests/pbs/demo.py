@@ -23,6 +23,7 @@ from pbs import harness, sites  # noqa: E402
 from slurm import kernel  # noqa: E402
 from slurm import sites as shared  # noqa: E402
 from slurm.harness import EAT, MIB  # noqa: E402
+from slurm.runner import Claims  # noqa: E402
 from slurm.sites import SiteError, die_properly, until  # noqa: E402
 
 USER = "alice"
@@ -30,18 +31,7 @@ SPIN = "for i in 1 2 3 4; do while :; do :; done & done; sleep 300"
 LACKS = 77  # for make: this machine lacks something
 
 
-class Demo:
-    def __init__(self, site):
-        self.site = site
-        self.untrue = 0
-
-    def head(self, text):
-        print(f"\n== {text}", flush=True)
-
-    def check(self, true, claim):
-        self.untrue += not true
-        print(f"   {'[yes]' if true else '[NO] '} {claim}", flush=True)
-
+class Demo(Claims):
     def submit(self, script, *args):
         shown = script if len(script) < 60 else script[:57] + "…"
         print(f"   $ echo '{shown}' | qsub {' '.join(args)}     (as {USER})")

@@ -12,112 +12,57 @@ with what was granted. After each, nothing of it may be left and the node must b
 """
 
 import argparse
-import contextlib
 import re
 import sys
-import time
-import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from slurm import kernel, sites, suite  # noqa: E402, F401
-from slurm.harness import CASES, Skip, share, some_dear  # noqa: E402
+from slurm.harness import CASES, share, some_dear  # noqa: E402
+from slurm.runner import Runner  # noqa: E402
 from slurm.sites import InstalledSite, PrivateSite, SiteError, TwoNodesSite, die_properly, until  # noqa: E402
 
 
-def left_in(site):
-    return {*site.leftovers(), *site.slurms_leftovers()}
+class SlurmRunner(Runner):
+    def left(self, site):
+        return {*site.leftovers(), *site.slurms_leftovers()}
 
-
-def after(site, known):
-    """What must hold after every case; `known` is what an earlier one has left."""
-    site.configure()
-    if site.submitted and not site.idle_again():
-        site.scancel(*(jobid for _, jobid in site.submitted))
-    until(site.idle_again, 60, "the end of every job")
-    left = left_in(site)
-    if site.jobfence and any("/tracked/" in one for one in left):
-        # Left to 'jobfence hold', whose next round may be a minute away.
-        site.command(str(site.jobfence), "reap", "--config", str(site.config))
-    try:
-        if not left <= known:
-            until(lambda: left_in(site) <= known, 5, "a clean tree")
-    except AssertionError:
-        left = sorted(left_in(site) - known)
-        known.update(left)
-        if left:
-            raise AssertionError("left behind: " + ", ".join(left)) from None
-    try:
-        until(lambda: site.node_state() == "IDLE", 10, "idle")
-    except AssertionError:
-        state = site.node_state()
-        site.resume()
-        raise AssertionError(f"the node is {state}") from None
-
-
-def details(site, mark):
-    for user, jobid in site.submitted:
-        job = site.job(jobid)
-        yield f"job {jobid} of {user}: {job.get('JobState')} {job.get('ExitCode')}"
-        yield from ("  | " + line for line in site.output(jobid).splitlines()[:30])
-    yield "slurmd's log:"
-    yield from ("  | " + line for line in site.slurmd_log_since(mark).splitlines()[-40:])
-
-
-def describe(error):
-    if isinstance(error, AssertionError):
-        return str(error)
-    return "".join(traceback.format_exception(error)).rstrip()
-
-
-def run_case(site, function, known):
-    """"ok", "skip" or "FAIL", and what there is to say.
-
-    A mistake in a case, whichever, fails that case alone.
-    """
-    outcome, problems, mark = "ok", [], None
-    try:
+    def before(self, site, function):
         site.configure()
-        site.submitted.clear()
-        mark = site.log_mark()
-        said = function(site)
-        problems += [said] if said else []
-    except Skip as reason:
-        outcome = "skip"
-        problems.append(str(reason))
-    except Exception as error:
-        outcome = "FAIL"
-        problems.append(describe(error))
-    try:
-        after(site, known)
-    except Exception as error:
-        problems = [p for p in problems if outcome == "FAIL"] + [describe(error)]
-        outcome = "FAIL"
-    if outcome == "FAIL" and mark is not None:
-        with contextlib.suppress(Exception):
-            problems += details(site, mark)
-    return outcome, problems
 
+    def after(self, site, known):
+        """What must hold after every case; `known` is what an earlier one has left."""
+        site.configure()
+        if site.submitted and not site.idle_again():
+            site.scancel(*(jobid for _, jobid in site.submitted))
+        until(site.idle_again, 60, "the end of every job")
+        left = self.left(site)
+        if site.jobfence and any("/tracked/" in one for one in left):
+            # Left to 'jobfence hold', whose next round may be a minute away.
+            site.command(str(site.jobfence), "reap", "--config", str(site.config))
+        try:
+            if not left <= known:
+                until(lambda: self.left(site) <= known, 5, "a clean tree")
+        except AssertionError:
+            left = sorted(self.left(site) - known)
+            known.update(left)
+            if left:
+                raise AssertionError("left behind: " + ", ".join(left)) from None
+        try:
+            until(lambda: site.node_state() == "IDLE", 10, "idle")
+        except AssertionError:
+            state = site.node_state()
+            site.resume()
+            raise AssertionError(f"the node is {state}") from None
 
-def run(site, functions):
-    """Run the cases in their order; the number of failures."""
-    counts = {"ok": 0, "FAIL": 0, "skip": 0}
-    known = left_in(site)
-    for leaving in sorted(known):
-        print(f"there before the first case: {leaving}")
-    for function in functions:
-        start = time.monotonic()
-        outcome, said = run_case(site, function, known)
-        counts[outcome] += 1
-        remark = f"  ({said[0]})" if said and outcome != "FAIL" else ""
-        print(f"{outcome:4} {function.__name__}  {time.monotonic() - start:.1f} s{remark}",
-              flush=True)
-        if outcome == "FAIL":
-            for line in "\n".join(said).splitlines():
-                print("     " + line)
-            sys.stdout.flush()
-    return counts
+    def details(self, site, mark):
+        for user, jobid in site.submitted:
+            job = site.job(jobid)
+            yield f"job {jobid} of {user}: {job.get('JobState')} {job.get('ExitCode')}"
+            yield from ("  | " + line for line in site.output(jobid).splitlines()[:30])
+        yield "slurmd's log:"
+        yield from ("  | " + line for line in site.slurmd_log_since(mark).splitlines()[-40:])
 
 
 SITES = {
@@ -193,7 +138,7 @@ def main():
         site = entered(options, stack)
         kernel.slurm_limits_memory = site.slurm_limits_memory()
         kernel.slurm_tracks = site.slurm_tracks()
-        counts = run(site, chosen)
+        counts = SlurmRunner().run(site, chosen)
     print(f"{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
     return 1 if counts["FAIL"] else 0
 
