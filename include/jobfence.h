@@ -59,7 +59,8 @@ extern "C" {
  * of a struct. The program that calls has a mistake. */
 #define JOBFENCE_USAGE (-1)
 /* The job must not go on, or the call is not allowed: a limit could not be set, the configuration
- * has a mistake, the process is another user's, what the job's user asks for is not understood. */
+ * has a mistake, the process is another user's, what the job's user asks for is not understood. It
+ * would be so again. */
 #define JOBFENCE_REFUSED (-2)
 /* There is no such fence. */
 #define JOBFENCE_NO_FENCE (-3)
@@ -244,11 +245,11 @@ int jobfence_usage(const char *config, const struct jobfence_fence *fence, char 
 int jobfence_total(const char *config, const struct jobfence_fence *fence, struct jobfence_totals *totals);
 
 /* Stops all processes of these fences where they are.
- * Time: at most 10 seconds for each fence. JOBFENCE_SYSTEM if they have not stopped by then. */
+ * Time: at most 10 seconds. JOBFENCE_SYSTEM if they have not stopped by then. */
 int jobfence_freeze(const char *config, const struct jobfence_fence *fence);
 
 /* Lets them go on.
- * Time: at most 10 seconds for each fence. */
+ * Time: at most 10 seconds. */
 int jobfence_thaw(const char *config, const struct jobfence_fence *fence);
 
 /* Kills what is left in these fences and removes them. JOBFENCE_OK, too, if there is none.
@@ -257,7 +258,7 @@ int jobfence_thaw(const char *config, const struct jobfence_fence *fence);
  * json     As in jobfence_usage. A fence whose usage could not be read any more is not in it.
  *
  * Both texts are made also if some of the fences could not be closed, which is JOBFENCE_SYSTEM.
- * Time: at most CleanupTimeout of jobfence.conf(5), and 10 seconds, for each fence. */
+ * Time: at most CleanupTimeout of jobfence.conf(5), 10 seconds, and half a second for each fence. */
 int jobfence_close(const char *config, const struct jobfence_fence *fence, char **text, char **json);
 
 /* Removes the fences of holders that have gone. Those of units of systemd's are left to 'jobfence

@@ -18,6 +18,7 @@ pub struct Error {
     value: Option<String>,
     errno: Option<Errno>,
     hint: Option<Cow<'static, str>>,
+    is_passing: bool,
 }
 
 /// `Result` with this module's [`Error`].
@@ -26,7 +27,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error in words: `op` is the whole sentence unless more is added.
     pub fn new(op: impl Into<Cow<'static, str>>) -> Self {
-        Self { op: op.into(), path: None, value: None, errno: None, hint: None }
+        Self { op: op.into(), path: None, value: None, errno: None, hint: None, is_passing: false }
     }
 
     /// A failed system call: `op` in the infinitive, as "open" or "make the directory".
@@ -60,6 +61,18 @@ impl Error {
     pub fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Marks what may pass by itself, and no kernel says so.
+    #[must_use]
+    pub fn passing(mut self) -> Self {
+        self.is_passing = true;
+        self
+    }
+
+    /// Whether it may pass by itself: what the kernel refuses now, it may grant later.
+    pub fn is_passing(&self) -> bool {
+        self.is_passing || self.errno.is_some()
     }
 
     /// What the kernel answered, where it was the kernel that refused.

@@ -17,6 +17,7 @@ crashed on a host that has no prologue for it.
 import ctypes
 import os
 import pwd
+import time
 
 import pbs
 
@@ -25,6 +26,7 @@ NO_TASK, ANY_USER = -1, 1
 EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 HOLDER = b"scheduler:OpenPBS"
+SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
 JOBS_STEP = "extern"
 DEFAULTS = {
     "Library": "/usr/local/lib/slurm/libjobfence.so",
@@ -146,7 +148,8 @@ class Job:
         try:
             user = pwd.getpwnam(str(job.euser))
         except KeyError:
-            raise Failed("this node does not know the user %s" % job.euser) from None
+            # The user database may not answer just now.
+            raise Failed("this node does not know the user %s" % job.euser, None) from None
         self.user, self.uid, self.gid = user.pw_name, user.pw_uid, user.pw_gid
         self.run = int(job.run_version or job.run_count or 1)
 
@@ -194,11 +197,14 @@ class Job:
             log(self.id, said)
         return code == 0
 
-    def attach(self, pid, step):
-        """Puts a process into a fence."""
-        self.library.call(
-            "attach", self.fence(step), ctypes.c_int32(pid), ctypes.c_int64(NO_TASK), ctypes.c_uint32(ANY_USER)
+    def attach(self, pid, step, flags=0):
+        """Puts a process into a fence. Whether it is in."""
+        code, said = self.library.call(
+            "attach", self.fence(step), ctypes.c_int32(pid), ctypes.c_int64(NO_TASK), ctypes.c_uint32(flags)
         )
+        if code == UNFENCED:
+            log(self.id, said)
+        return code == 0
 
     def totals(self, run=None):
         """What all its fences have used together; None where there is none."""
@@ -254,19 +260,21 @@ def chunks_of(job, host):
 
 
 def types_of(event, vnodes):
-    """The types of these vnodes: as MoM has them, or as the file mom_priv/vntype says of the whole host."""
-    types = set()
+    """The types of these vnodes: as MoM has them, or as the file mom_priv/vntype says of the whole host. None: nobody says."""
+    types = []
     for name in vnodes:
         try:
-            types.add(str(event.vnode_list[name].resources_available["vntype"] or ""))
+            types.append(event.vnode_list[name].resources_available["vntype"])
         except (AttributeError, KeyError, TypeError):
             pass  # MoM has said no resources of the vnode
+    home = pbs.pbs_conf.get("PBS_MOM_HOME") or pbs.pbs_conf.get("PBS_HOME", "")
     try:
-        with open(os.path.join(pbs.pbs_conf["PBS_HOME"], "mom_priv/vntype")) as file:
-            types.add(file.readline().strip())
-    except (OSError, KeyError):
-        pass  # the site has no types
-    return ",".join(sorted(types - {""}))
+        with open(os.path.join(home, "mom_priv/vntype"), encoding="utf-8") as file:
+            types.append(file.readline().strip())
+    except (OSError, ValueError):
+        pass
+    said = {str(one) for one in types if one is not None}
+    return ",".join(sorted(said - {""})) if said else None
 
 
 def size_of(value):
@@ -290,7 +298,7 @@ def settings_of_the_hook():
     if not path:
         return settings
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
     except (OSError, ValueError) as error:
         raise Failed("the configuration of the hook cannot be read: %s: %s" % (path, error)) from None
@@ -315,14 +323,17 @@ def begin(event, job, settings):
     if job.totals(EACH_RUN):
         for other in {fence["run"] for fence in fences_of(job.usage(EACH_RUN))} - {job.run}:
             log(job.id, "run %d of the job has left a fence, which is closed" % other)
-            job.close(other)
+            try:
+                job.close(other)
+            except Failed as error:  # what does not die stays in the fence of that run
+                log(job.id, str(error))
     job.open(event, JOBS_STEP)
 
 
 def prologue(event, job, settings):
     """On the first host the parent becomes the job; MoM goes on with it whatever becomes of its launch."""
     if job.job.in_ms_mom() and job.open(event, JOBS_STEP):
-        job.attach(os.getppid(), JOBS_STEP)
+        job.attach(os.getppid(), JOBS_STEP, ANY_USER)
 
 
 def launch(event, job, settings):
@@ -332,7 +343,7 @@ def launch(event, job, settings):
     except (KeyError, ValueError, TypeError):
         step = "1"
     if job.open(event, step):
-        job.attach(os.getppid(), step)
+        job.attach(os.getppid(), step, ANY_USER)
 
 
 def attach(event, job, settings):
@@ -340,13 +351,21 @@ def attach(event, job, settings):
     if not job.open(event, JOBS_STEP):
         return
     session = os.getsid(event.pid)
+    # Not of anybody: the user chooses the number, and MoM looks at whose it is only afterwards.
     job.attach(event.pid, JOBS_STEP)
-    for pid in processes_of(job.uid):
-        try:
-            if pid != event.pid and os.getsid(pid) == session:
-                job.attach(pid, JOBS_STEP)
-        except (OSError, Failed):
-            pass  # it has ended
+    deadline, is_more, problem = time.monotonic() + SESSION_PATIENCE, True, None
+    while is_more:
+        # Once more where processes were put in: they may have started others meanwhile.
+        is_more = False
+        for pid, uid in processes():
+            if time.monotonic() > deadline:
+                log(job.id, "not all processes of session %d are in the job's fence: %s" % (session, problem or "there are too many"))
+                return
+            try:
+                if uid == job.uid and os.getsid(pid) == session and not is_fenced(pid, uid):
+                    is_more = job.attach(pid, JOBS_STEP) or is_more
+            except (OSError, Failed) as error:
+                problem = error  # it has ended, or stays outside
 
 
 def resize(event, job, settings):
@@ -367,14 +386,20 @@ def preresume(event, job, settings):
 
 def epilogue(event, job, settings):
     """The first process has ended. Others may not have."""
-    totals = job.totals()
-    text = job.close()
+    totals, failed = job.totals(), None
+    text = job.usage() if totals else ""
+    try:
+        text = job.close() or text
+    except Failed as error:
+        failed = error
     if totals:
         job.report(totals, settings, lambda: text)
         if {totals.oom_kills, totals.forks_refused} - {0, UNKNOWN}:
             sentences = [sentence for fence in fences_of(text) for sentence in fence["sentences"]]
             if sentences:
                 tell(job, sentences, settings)
+    if failed:
+        raise failed
 
 
 def end(event, job, settings):
@@ -390,7 +415,8 @@ def tell(job, sentences, settings):
 
         host = pbs.get_local_nodename()
         job.job.resources_used["diag_messages"] = json.dumps({host: " ".join(sentences)})
-    path = job.job.in_ms_mom() and job.job.stderr_file()
+    joined = str(job.job.Join_Path or "").startswith("oe")
+    path = job.job.in_ms_mom() and (job.job.stdout_file() if joined else job.job.stderr_file())
     if not path:
         return
     groups = os.getgroups()
@@ -414,42 +440,57 @@ def tell(job, sentences, settings):
 
 
 def periodic(event, library, settings):
-    """What jobs use; what is in no fence; what dead jobs have left."""
-    for job in event.job_list.values():
+    """What dead jobs have left; what jobs use; what is in no fence."""
+    try:
+        library.call("reap", ctypes.c_uint32(5000), None)
+    except Failed as error:
+        pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % error)
+    fenced = {}
+    for each in event.job_list.values():
         try:
-            job = Job(library, job)
+            job = Job(library, each)
             totals = job.totals()
             if totals:
+                fenced.setdefault(job.uid, []).append(job)
                 job.report(totals, settings, job.usage)
-                fetch(job)
-        except Failed as error:
-            log(str(getattr(job, "id", job)), str(error))
-    library.call("reap", ctypes.c_uint32(5000), None)
+        except Exception as error:  # pylint: disable=broad-except
+            log(str(each.id), "%s: %s" % (type(error).__name__, error))
+    if fenced:
+        fetch(fenced)
 
 
-def fetch(job):
-    """Puts processes of the job that are in no fence into its own: those of a task whose launch has crashed."""
-    for pid in processes_of(job.uid):
+def fetch(fenced):
+    """Puts processes of jobs that are in no fence into theirs: those of a task whose launch has crashed. Each process is
+    looked at once; `fenced` are the jobs of each user."""
+    for pid, uid in processes():
+        if uid not in fenced:
+            continue
         try:
-            with open("/proc/%d/cgroup" % pid) as file:
-                is_fenced = "/uid_%d/job_" % job.uid in file.read()
-            if is_fenced:
+            if is_fenced(pid, uid):
                 continue
             with open("/proc/%d/environ" % pid, "rb") as file:
-                is_its = b"PBS_JOBID=" + job.id.encode() in file.read().split(b"\0")
-            if is_its or os.getsid(pid) == int(job.job.session_id or -1):
-                job.attach(pid, JOBS_STEP)
-                log(job.id, "process %d ran outside of the job's fence, and was put in" % pid)
-        except (OSError, Failed):
+                variables = file.read().split(b"\0")
+            for job in fenced[uid]:
+                if b"PBS_JOBID=" + job.id.encode() in variables or os.getsid(pid) == int(job.job.session_id or -1):
+                    if job.attach(pid, JOBS_STEP):
+                        log(job.id, "process %d ran outside of the job's fence, and was put in" % pid)
+                    break
+        except (OSError, Failed, ValueError):
             pass  # it has ended
 
 
-def processes_of(uid):
-    """The processes of a user."""
+def is_fenced(pid, uid):
+    """Whether a process is in a fence of its user's."""
+    with open("/proc/%d/cgroup" % pid, "rb") as file:
+        return b"/uid_%d/job_" % uid in file.read()
+
+
+def processes():
+    """Each process, and whose it is."""
     for name in os.listdir("/proc"):
         try:
-            if name.isdigit() and os.stat("/proc/" + name).st_uid == uid:
-                yield int(name)
+            if name.isdigit():
+                yield int(name), os.stat("/proc/" + name).st_uid
         except OSError:
             pass  # it has ended
 
@@ -467,18 +508,14 @@ OF_JOBS = {
     pbs.EXECJOB_PROLOGUE: (prologue, RERUN),
     pbs.EXECJOB_LAUNCH: (launch, RERUN),
     pbs.EXECJOB_ATTACH: (attach, REFUSE),
+    pbs.EXECJOB_RESIZE: (resize, GO_ON),
+    pbs.EXECJOB_POSTSUSPEND: (postsuspend, GO_ON),
+    pbs.EXECJOB_PRERESUME: (preresume, REFUSE),
     pbs.EXECJOB_PRETERM: (preresume, GO_ON),
     pbs.EXECJOB_EPILOGUE: (epilogue, GO_ON),
     pbs.EXECJOB_END: (end, GO_ON),
+    pbs.EXECJOB_ABORT: (end, GO_ON),
 }
-for name, what in (
-    ("EXECJOB_RESIZE", (resize, GO_ON)),
-    ("EXECJOB_ABORT", (end, GO_ON)),
-    ("EXECJOB_POSTSUSPEND", (postsuspend, GO_ON)),
-    ("EXECJOB_PRERESUME", (preresume, REFUSE)),
-):
-    if hasattr(pbs, name):  # since 19.1 or 20.0
-        OF_JOBS[getattr(pbs, name)] = what
 OF_NODES = {pbs.EXECHOST_STARTUP: startup, pbs.EXECHOST_PERIODIC: periodic}
 
 

@@ -27,6 +27,8 @@ use crate::sys::process::{self, Owner};
 
 /// How long a fence may take to stop, or to go on.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
+/// What each fence has to be closed in, where others have used up the time.
+const LEAST_TO_CLOSE: Duration = Duration::from_millis(500);
 
 /// Who is to hold a fence, as the command line says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -347,9 +349,10 @@ pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
     if found.is_empty() {
         return Err(none(which));
     }
+    // For all together: where one does not stop in time, the others are told all the same.
+    let deadline = Instant::now() + FREEZE_PATIENCE;
     let one = |record: &Record| {
         let fence = go_on(&host, config, record)?;
-        let deadline = Instant::now() + FREEZE_PATIENCE;
         if is_frozen { fence.freeze(deadline) } else { fence.thaw(deadline) }
     };
     found.iter().map(one).fold(Ok(()), Result::and)
@@ -369,12 +372,14 @@ pub fn uid_of(config: &Config, which: &Which) -> Result<Option<u32>> {
 /// what was wanted.
 pub fn close(config: &Config, which: &Which) -> Result<Vec<Result<HowClosed>>> {
     let host = Host::read(config)?;
-    Ok(records(config, which)?.iter().map(|record| close_one(&host, config, record)).collect())
+    // For all together, but for a little that each has: one that does not die must not keep the others.
+    let deadline = Instant::now() + config.cleanup_timeout;
+    let one = |record| close_one(&host, config, record, deadline.max(Instant::now() + LEAST_TO_CLOSE));
+    Ok(records(config, which)?.iter().map(one).collect())
 }
 
-fn close_one(host: &Host, config: &Config, record: &Record) -> Result<HowClosed> {
+fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -> Result<HowClosed> {
     let seen = resumed(host, config, record).map(|fence| see(&fence, record)).ok();
-    let deadline = Instant::now() + config.cleanup_timeout;
     let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
     let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
     Ok(match (closed, seen) {

@@ -54,9 +54,12 @@ fn jobs(conf: &Path) -> Option<PathBuf> {
     }
     let mut text = String::new();
     file.take(1 << 20).read_to_string(&mut text).ok()?;
-    let value =
-        |line: &str| Some(line.trim().strip_prefix("PBS_HOME")?.trim_start().strip_prefix('=')?.trim().to_owned());
-    let home = text.lines().filter_map(value).next_back()?;
+    let value = |key: &str| {
+        let of = |line: &str| Some(line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')?.trim().to_owned());
+        text.lines().filter_map(of).next_back().filter(|value| !value.is_empty())
+    };
+    // As in MoM: its own counts before that of all daemons.
+    let home = value("PBS_MOM_HOME").or_else(|| value("PBS_HOME"))?;
     Path::new(&home).is_absolute().then(|| Path::new(&home).join("mom_priv/jobs"))
 }
 
@@ -158,6 +161,8 @@ mod tests {
         assert_eq!(found("PBS_EXEC=/opt/pbs\nPBS_HOME=/var/spool/pbs\n", 0o644), there);
         assert_eq!(found(" PBS_HOME = /var/spool/pbs\n", 0o644), there);
         assert_eq!(found("#PBS_HOME=/x\n", 0o644), None);
+        assert_eq!(found("PBS_MOM_HOME=/var/spool/pbs\nPBS_HOME=/shared\n", 0o644), there);
+        assert_eq!(found("PBS_MOM_HOME=\nPBS_HOME=/var/spool/pbs\n", 0o644), there);
         assert_eq!(found("PBS_HOME=var\n", 0o644), None);
         assert_eq!(found("PBS_HOME=/var/spool/pbs\n", 0o666), None);
         assert_eq!(jobs(temp.path()), None);

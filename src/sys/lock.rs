@@ -47,7 +47,8 @@ impl Lock {
             }
             if Instant::now() >= deadline {
                 return Err(Error::new("another process has been at work for too long; its lock is on")
-                    .at(dir.path().join(name)));
+                    .at(dir.path().join(name))
+                    .passing());
             }
             let _ = poll(&mut [], PollTimeout::from(1u8));
         }

@@ -443,12 +443,12 @@ BREAKS = (
     # The hook of OpenPBS, and what MoM's spool says.
     Break(
         "prologue_attaches_nothing", HOOK,
-        "        job.attach(os.getppid(), JOBS_STEP)\n", "        pass\n",
+        "        job.attach(os.getppid(), JOBS_STEP, ANY_USER)\n", "        pass\n",
         "hook crashes_at_launch",
     ),
     Break(
         "launch_attaches_nothing", HOOK,
-        "        job.attach(os.getppid(), step)\n", "        pass\n",
+        "        job.attach(os.getppid(), step, ANY_USER)\n", "        pass\n",
         "hook life",
     ),
     Break(
@@ -458,12 +458,12 @@ BREAKS = (
     ),
     Break(
         "an_exception_leaves_the_hook", HOOK,
-        "    except Exception as error:  #", "    except Failed as error:  #",
+        "    except Exception as error:  # pylint: disable=broad-except\n        is_lasting", "    except Failed as error:\n        is_lasting",
         "hook each_call_fails",
     ),
     Break(
         "earlier_runs_stay", HOOK,
-        "            job.close(other)\n", "            pass\n",
+        "                job.close(other)\n", "                pass\n",
         "hook repeated_and_missing_events",
     ),
     Break(
@@ -477,13 +477,18 @@ BREAKS = (
         "hook ids_and_grants",
     ),
     Break(
+        "anybody_is_attached", HOOK,
+        "def attach(self, pid, step, flags=0):", "def attach(self, pid, step, flags=ANY_USER):",
+        "hook strangers_are_not_attached",
+    ),
+    Break(
         "root_writes_for_the_user", HOOK,
         "    os.seteuid(job.uid)\n", "",
         "hook users_stderr_is_a_link",
     ),
     Break(
         "strangers_are_put_in", HOOK,
-        "if is_its or os.getsid(pid) == int(job.job.session_id or -1):", "if True:",
+        "if b\"PBS_JOBID=\" + job.id.encode() in variables or os.getsid(pid) == int(job.job.session_id or -1):", "if True:",
         "hook crashes_at_launch_without_a_prologue",
     ),
     Break("a_job_about_to_begin_is_dead", PBS, "if age < TO_BEGIN", "if age < Duration::ZERO", "unit scheduler::pbs"),

@@ -609,6 +609,76 @@ def tasks_and_attached(mom, user):
 
 
 @case
+def strangers_are_not_attached(mom, user):
+    """A user chooses the number that pbs_attach brings, and MoM looks whose it is only after the hook."""
+    job = Job(mom, user)
+    mom.begin(job)
+    strangers = [subprocess.Popen([*of, "sleep", "300"], start_new_session=True)
+                 for of in ((), ("setpriv", "--reuid=mail", "--clear-groups"))]
+    try:
+        for stranger in strangers:
+            until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), "the start of a stranger")
+            answer = mom.run("EXECJOB_ATTACH", job, pid=stranger.pid)
+            expect(not answer["accepted"] and "is not of the job's user" in answer["message"], f"{answer}")
+        job.over()
+        expect(all(kernel.is_alive(stranger.pid) for stranger in strangers), "a stranger was killed")
+    finally:
+        for stranger in strangers:
+            stranger.kill()
+            stranger.wait()
+
+
+@case
+def periodic_bears_odd_names(mom, user):
+    """A user's cgroup can have any name, and keeps no other job from what the event does."""
+    job, dead = Job(mom, user), Job(mom, user, number="8")
+    mom.begin(job)
+    mom.begin(dead)
+    mom.forget(dead)
+    odd = [os.path.join(os.fsencode(str(directory)), b"\xff") for directory in kernel.Group(f"/{mom.base}").directories()]
+    stray = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"])
+    try:
+        until(lambda: kernel.command_line(stray.pid).startswith("sleep"), "the start of a process")
+        for path in odd:
+            os.mkdir(path)
+            with open(os.path.join(path, b"cgroup.procs"), "w") as file:
+                file.write(str(stray.pid))
+        for record in (mom.top / "run").rglob("*8.server*"):
+            os.utime(record, (time.time() - 3600,) * 2)
+        mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
+        expect(job.is_in(stray.pid, "extern"), f"the process is in {kernel.cgroups_of(stray.pid)}")
+        expect(not dead.group().exists(), "the fence of a dead job is still there")
+    finally:
+        stray.kill()
+        stray.wait()
+        for path in odd:
+            os.rmdir(path)
+    job.over()
+
+
+@case
+def usage_outlives_a_failed_close(mom, user):
+    job = Job(mom, user)
+    mom.begin(job)
+    answer = mom.run("EXECJOB_EPILOGUE", job, fail=["jobfence_close", "-4"])
+    expect(answer["accepted"] and "cput" in answer["used"][job.id] and answer["log"], f"{answer}")
+    job.over()
+
+
+@case
+def joined_output(mom, user):
+    """With qsub -j oe the sentence is where the job's stderr went."""
+    job = Job(mom, user, Join_Path="oe")
+    job.more["stdout"] = str(job.output)
+    mom.begin(job)
+    mom.start(job, "exec python3 -c 'x = bytearray(300 << 20)'")
+    job.wait()
+    os.chown(job.output, job.uid, job.gid)
+    job.over()
+    expect("reached its memory limit" in job.output.read_text(), "nothing was said in the joined output")
+
+
+@case
 def small_address_space(mom, user):
     """The job's own limits hold for the hook at launch, too."""
     job = Job(mom, user)

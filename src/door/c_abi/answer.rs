@@ -3,7 +3,7 @@
 
 use crate::config::{LoadError, Loaded};
 use crate::error::Error;
-use crate::launch::Answer;
+use crate::launch::{Answer, NotFenced};
 
 /// What a function returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,28 @@ pub(super) fn answered<T>(answer: Answer<T>) -> Done<T> {
         Answer::Unfenced { by, why, .. } => {
             Err(NotDone(AbiCode::Unfenced, format!("the job goes on without a fence ({by}): {why}")))
         }
-        Answer::Refused(why) => Err(refused(why.to_string())),
+        Answer::Refused(why) => {
+            // What the kernel refuses may pass by itself. What the configuration or a request says does not.
+            let is_passing = matches!(&why, NotFenced::General(error) if error.is_passing());
+            Err(NotDone(if is_passing { AbiCode::System } else { AbiCode::Refused }, why.to_string()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    #[test]
+    fn what_may_pass_is_told_from_what_would_be_refused_again() {
+        let code = |why: NotFenced| answered::<()>(Answer::Refused(why)).unwrap_err().0;
+        let full = Error::new("write the record").errno(Errno::ENOSPC);
+        assert_eq!(code(NotFenced::General(full.clone())), AbiCode::System);
+        assert_eq!(code(NotFenced::General(Error::new("its lock is on").passing())), AbiCode::System);
+        assert_eq!(code(NotFenced::General(Error::new("a mistake"))), AbiCode::Refused);
+        assert_eq!(code(NotFenced::Limit { limit: None, error: full.clone(), asked: None }), AbiCode::Refused);
+        assert_eq!(code(NotFenced::Asked(full)), AbiCode::Refused);
     }
 }

@@ -99,6 +99,9 @@ class Job:
     def stderr_file(self):
         return self._given.get("stderr")
 
+    def stdout_file(self):
+        return self._given.get("stdout")
+
     def rerun(self):
         ANSWER["rerun"] = True
 
