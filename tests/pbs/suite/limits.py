@@ -94,3 +94,20 @@ def quota_measured(site):
 def kernel_clock():
     """Seconds since the start of this machine."""
     return float(kernel.read("/proc/uptime").split()[0])
+
+
+@case(layout=False)
+def joined_output(site):
+    """With qsub -j oe the sentence is in the output, where the job's stderr went."""
+    jobid = site.submit("alice", f"{EAT}; sleep 1", ask(1, 100), "-joe")
+    site.wait(jobid)
+    expect_match(r"jobfence: job \S+ step 1: process \d+ \(python3\) was killed", site.output(jobid), "its output")
+
+
+@case(layout=False)
+def whole_host(site):
+    """A job that has the host for itself has no quota, and the memory that it was granted."""
+    jobid = site.submit("alice", "sleep 1000", ask(1, 100), "-lplace=exclhost")
+    group = fenced(site, jobid)
+    cpus, kib = granted(site.job(jobid))[site.node]
+    expect_equal((group.parent.cpu_limit(), group.parent.memory_limit()), (None, kib * 1024), f"limits of a job with {cpus} CPU")

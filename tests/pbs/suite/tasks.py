@@ -2,10 +2,13 @@
 """Tasks that a job starts by PBS, each of which is a step."""
 
 import re
+import subprocess
 
+from slurm import kernel
 from slurm.harness import case, expect, expect_equal, expect_match
+from slurm.sites import until
 
-from ..harness import ask, name_of
+from ..harness import ask, fenced, name_of
 from ..sites import EXEC
 
 
@@ -47,3 +50,31 @@ def task_is_killed(site):
     job = site.wait(jobid)
     expect("step 2" in site.told(jobid) and "was killed" in site.told(jobid),
            f"Exit_status {job['Exit_status']}; the job's stderr is:\n{site.told(jobid)}")
+
+
+@case(layout=False)
+def attached(site):
+    """pbs_attach brings a user's own process into the extern step, and nobody else's, whatever number the user says."""
+    jobid = site.submit("alice", "sleep 1000", ask(1, 100))
+    extern = fenced(site, jobid).parent.step("step_extern")
+    # Each in a session of its own: MoM ends the whole session of what was attached.
+    own, bobs = (site.as_user(user, ["setsid", "sleep", "1000"], start=True) for user in ("alice", "bob"))
+    roots = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    try:
+        for process in own, bobs, roots:
+            until(lambda: kernel.command_line(process.pid).startswith("sleep"), 10, "the start of a process")
+            before = kernel.cgroups_of(process.pid)
+            done = site.as_user("alice", [f"{EXEC}/bin/pbs_attach", "-j", jobid, "-p", str(process.pid)])
+            expect_equal(done.returncode == 0, process is own, f"pbs_attach of {process.args}: {done.stderr}")
+            if process is own:
+                expect(process.pid in extern.members(), f"the process is in {kernel.cgroups_of(process.pid)}")
+            else:
+                expect_equal(kernel.cgroups_of(process.pid), before, "the cgroups of a stranger")
+        site.qdel(jobid)
+        site.wait(jobid)
+        until(lambda: own.poll() is not None, 10, "the end of what was attached")
+        expect_equal((bobs.poll(), roots.poll()), (None, None), "strangers after the end of the job")
+    finally:
+        for process in own, bobs, roots:
+            process.kill()
+            process.wait()
