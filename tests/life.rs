@@ -218,6 +218,18 @@ fn a_fence_that_cannot_be_limited_is_taken_back() {
 }
 
 #[test]
+fn a_limit_for_which_there_is_no_directory_is_an_error() {
+    let Some(site) = Site::new("lacks") else { return };
+    site.open(&["--cpus", "1", "--mem", "64M"]);
+    let limited = site.jobfence(&["limit", "--job", JOB, "--cpus", "1", "--mem", "64M", "-o", "MaxProcesses=9"]);
+    let has_limit = number(&site.done(&["usage", "--job", JOB, "--json"]), "processes_limit") == Some(9.0);
+    // On v2 a directory can have each controller at any time.
+    assert_eq!(limited.status.success(), has_limit, "{limited:?}");
+    assert!(has_limit || err(&limited).contains("opened without such a limit"), "{limited:?}");
+    site.done(&["close", "--job", JOB]);
+}
+
+#[test]
 fn two_who_open_at_once_have_one_fence() {
     let Some(site) = Site::new("twice") else { return };
     let start = || {

@@ -56,8 +56,13 @@ impl Fence {
     /// As `limit`, where the administrator changes what the job has: its directory may get more than it has, or less than it uses.
     pub fn change(&mut self, plan: &Plan) -> Vec<LimitError> {
         self.limits.is_change = true;
-        let errors = self.limit(plan);
+        let mut errors = self.limit(plan);
         self.limits.is_change = false;
+        // On v1 a fence has directories only for what it was to be limited by when it was opened.
+        let lacks = |controller: &str| !self.trees.iter().any(|tree| tree.hierarchy().has(controller));
+        let why = Error::new("the fence has no directory there, since it was opened without such a limit")
+            .hint("close it, and open it with the limit");
+        errors.extend(limiting::none_of(plan, lacks, &why));
         errors
     }
 

@@ -239,9 +239,13 @@ pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Resul
     let mut said = [0u8; 4096];
     // What can be read is read at once, so this need not know of the deadline.
     let waited = poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], timeout(Instant::now() + PATIENCE));
-    let length = if matches!(waited, Ok(1..)) { nix::unistd::read(&reader, &mut said).unwrap_or(0) } else { 0 };
-    // A reader that waits dies of it.
-    let _ = kill(child, Signal::SIGKILL);
+    let length = if matches!(waited, Ok(1..)) {
+        nix::unistd::read(&reader, &mut said).unwrap_or(0)
+    } else {
+        // A reader that waits dies of it. One that has said something ends by itself, and a host program may have waited for it already.
+        let _ = kill(child, Signal::SIGKILL);
+        0
+    };
     let _ = waitpid(child, None);
     let said = String::from_utf8_lossy(said.get(..length).unwrap_or_default()).into_owned();
     match said.strip_prefix(READ) {
