@@ -12,6 +12,7 @@ with what was granted. After each, nothing of it may be left and the node must b
 """
 
 import argparse
+import contextlib
 import re
 import sys
 from pathlib import Path
