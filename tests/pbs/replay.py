@@ -9,6 +9,7 @@ becomes the job, with a umask of 077, and with the job's files as stdout and std
 """
 
 import argparse
+import contextlib
 import marshal
 import os
 import pwd
@@ -97,12 +98,13 @@ class Mom:
         for directory in kernel.Group(f"/{self.base}").directories():
             left.update(kernel.Group(f"/{self.base}").members(below=True))
             for pid in left:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             until(lambda: not any(map(kernel.is_alive, left)), "the death of what is left")
-            for below in sorted(kernel.directories_below(directory), reverse=True):
-                below.rmdir()
-            if not self.holder:
-                directory.rmdir()
+            # Where there is a scope, systemd removes it meanwhile.
+            for below in (*sorted(kernel.directories_below(directory), reverse=True), directory):
+                with contextlib.suppress(FileNotFoundError):
+                    below.rmdir()
 
     def prepare(self, event, job, **more):
         """The files and the environment of one event."""
