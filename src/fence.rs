@@ -26,4 +26,4 @@ pub use fenced::Fence;
 pub use limiting::LimitError;
 pub use observe::MemoryLevel;
 pub use open::{Freed, Opening, controllers};
-pub use own::{marked_by_another, open_existing, remove_if_empty, unrecorded};
+pub use own::{Leftovers, marked_by_another, open_existing, remove_if_empty, unrecorded};

@@ -77,7 +77,8 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
     // Before anything is looked at: who begins meanwhile adds his line.
     let roll = Roll::begin(records.dir(), &host.boot_id);
     let all_claimed = restore(host, schedulers, &records, &mut reaped);
-    let mut living = reap_records(host, (&records, who.holders(schedulers)), records.list()?, &mut reaped, deadline);
+    let mut living =
+        reap_records((host, config), (&records, who.holders(schedulers)), records.list()?, &mut reaped, deadline);
     let near = match who {
         Who::Launch(launch) => Some(launch.daemon),
         Who::Daemon | Who::Command(_) => None,
@@ -133,7 +134,7 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
 
 /// Looks at each of these records. Those of owners that live, or that may, are returned for the roll.
 fn reap_records(
-    host: &Host,
+    at: (&Host, &Config),
     (records, holders): (&Records, Holders),
     all: Vec<Vec<String>>,
     reaped: &mut Reaped,
@@ -150,13 +151,13 @@ fn reap_records(
     };
     for levels in all {
         let soon = deadline.min(Instant::now() + PATIENCE_EACH);
-        match reap_one(host, records, &levels, holders, soon) {
+        match reap_one(at, records, &levels, holders, soon) {
             Err(_) => again.push(levels),
             outcome => count(levels, outcome),
         }
     }
     for levels in again {
-        let outcome = reap_one(host, records, &levels, holders, deadline);
+        let outcome = reap_one(at, records, &levels, holders, deadline);
         count(levels, outcome);
     }
     left
@@ -241,7 +242,7 @@ pub fn reap_job(host: &Host, config: &Config, id: &JobId, deadline: Instant) -> 
         above.first() == Some(&job.as_str()) && above.get(2).copied() == id.node.as_ref().map(Name::as_str)
     };
     for levels in records.list()?.into_iter().filter(|levels| is_its(levels)) {
-        reaped.count(&levels, reap_one(host, &records, &levels, holders, deadline));
+        reaped.count(&levels, reap_one((host, config), &records, &levels, holders, deadline));
     }
     Ok(reaped)
 }

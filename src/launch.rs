@@ -8,12 +8,14 @@
 use crate::config::{Config, LoadError, Loaded, Mode, OnErrors, Resolved};
 use crate::error::Error;
 
+pub mod account;
 pub mod attach;
 pub mod begin;
 pub mod end;
 pub mod refuse;
 pub mod tell;
 
+pub use account::{Ending, account, write_down};
 pub use attach::{Joining, attach};
 pub use begin::{Begin, Begun};
 pub use refuse::NotFenced;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The words at the end of a step: what it used, and why it was killed.
 
+pub mod account;
+pub mod json;
+pub mod usage_log;
+
 use std::fmt::Write;
 
 use crate::bytes::mebibytes;
@@ -33,7 +37,7 @@ pub fn ended(key: &JobKey, usage: &Usage) -> String {
     if let Some(refused) = usage.forks_refused.filter(|refused| *refused > 0) {
         add(format!("forks refused {refused}"));
     }
-    if let Some(io) = usage.io.filter(|io| io.read > 0 || io.written > 0) {
+    if let Some(io) = usage.io_bytes().filter(|io| io.read > 0 || io.written > 0) {
         add(format!("read {}, written {}", mebibytes(io.read), mebibytes(io.written)));
     }
     line
@@ -114,7 +118,7 @@ pub fn too_many_processes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::usage::IoBytes;
+    use crate::cgroup::usage::DiskIo;
     use crate::job::Id;
     use std::time::Duration;
 
@@ -159,13 +163,15 @@ mod tests {
             memory_peak: Some(200 << 20),
             oom_kills: Some(1),
             forks_refused: Some(0),
-            io: Some(IoBytes::default()),
+            io: Some(Vec::new()),
+            ..Usage::default()
         };
         let line = "job 5 step batch ended: cpu 12.340 s, throttled 3.200 s, peak memory 200.0 MiB, OOM kills 1";
         assert_eq!(ended(&key(), &usage), line);
-        let refused = Usage { forks_refused: Some(3), ..usage };
+        let refused = Usage { forks_refused: Some(3), ..usage.clone() };
         assert_eq!(ended(&key(), &refused), format!("{line}, forks refused 3"));
-        let moved = Usage { io: Some(IoBytes { read: 3 << 20, written: 1 << 19 }), ..usage };
+        let one = DiskIo { read: 3 << 20, written: 1 << 19, ..DiskIo::default() };
+        let moved = Usage { io: Some(vec![one]), ..usage.clone() };
         assert_eq!(ended(&key(), &moved), format!("{line}, read 3.0 MiB, written 0.5 MiB"));
         let usage = Usage { memory_peak: None, ..usage };
         assert!(!ended(&key(), &usage).contains("peak"));

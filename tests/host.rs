@@ -877,7 +877,7 @@ fn who_reads_and_writes_a_disk_keeps_to_his_rate() {
             assert!((took / seconds - 1.0).abs() < 0.15, "{arguments:?} took {took:.2} s, expected {seconds}");
         }
     }
-    let used = fences[0].usage().io.unwrap();
+    let used = fences[0].usage().io_bytes().unwrap();
     // A write passes the loop device and then the disk that holds its file.
     assert!((24 * MIB..=50 * MIB).contains(&used.read), "{used:?}");
     assert!((12 * MIB..=26 * MIB).contains(&used.written), "{used:?}");

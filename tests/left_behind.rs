@@ -952,7 +952,13 @@ fn of_a_step_that_ends_meanwhile_nothing_is_said() {
     let records = Records::open(&site.config.run_dir).unwrap();
     let levels = ["uid_1", "job_1", "step_0"].map(str::to_owned);
     assert_eq!(
-        janitor::reap_one(&site.host(), &records, &levels, janitor::Holders { schedulers: ALL, units: None }, soon()),
+        janitor::reap_one(
+            (&site.host(), &site.config),
+            &records,
+            &levels,
+            janitor::Holders { schedulers: ALL, units: None },
+            soon()
+        ),
         Ok(janitor::ReapOutcome::Gone)
     );
 }

@@ -4,26 +4,90 @@
 //! A figure that this kernel does not keep is `None`, never zero. Sources: cgroup-v2.rst ("Core Interface Files"),
 //! cgroup-v1/memory.rst, cgroup-v1/cpuacct.rst, sched-bwc.rst.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::layout::{Hierarchy, Version};
 use crate::sys::dir::Dir;
 
 /// Counters of one step since its directory was made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time, user and system together.
     pub cpu: Option<Duration>,
+    /// CPU time in the programs themselves.
+    pub cpu_user: Option<Duration>,
+    /// CPU time in the kernel on their behalf.
+    pub cpu_system: Option<Duration>,
+    /// Periods of the quota in which a process could have run.
+    pub periods: Option<u64>,
+    /// Periods of these in which the quota was used up.
+    pub throttled_periods: Option<u64>,
     /// Time during which the quota held back processes that could have run.
     pub throttled: Option<Duration>,
     /// The most memory in use at once, in bytes; `memory.peak` exists since Linux 5.19.
     pub memory_peak: Option<u64>,
+    /// The most swap in use at once, in bytes; since Linux 6.5, and not on v1.
+    pub swap_peak: Option<u64>,
+    /// Of what the memory consists that is in use now.
+    pub memory: MemoryParts,
+    /// How often memory was reclaimed for `memory.high`.
+    pub memory_high_events: Option<u64>,
+    /// How often the limit of memory was reached. Mere page cache reaches it, too.
+    pub memory_max_events: Option<u64>,
     /// Processes that the kernel killed for want of memory.
     pub oom_kills: Option<u64>,
+    /// The most processes and threads at once; `pids.peak` exists since Linux 6.1, and only on v2.
+    pub processes_peak: Option<u64>,
     /// How often no process could be started, for the limit of their number.
     pub forks_refused: Option<u64>,
-    /// Bytes read from disks, and written to them; what goes through one disk to another (LVM, loop) counts at each.
-    pub io: Option<IoBytes>,
+    /// What was read from disks and written to them, disk by disk; what goes through one disk to another (LVM, loop) counts at each.
+    pub io: Option<Vec<DiskIo>>,
+    /// How long processes have waited for CPU time (psi.rst; cgroup2 only).
+    pub cpu_pressure: Pressure,
+    /// How long they have waited for memory.
+    pub memory_pressure: Pressure,
+    /// How long they have waited for disks.
+    pub io_pressure: Pressure,
+}
+
+/// Memory in use, by kind, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryParts {
+    /// What programs have allocated: heap, stack and the like.
+    pub anonymous: Option<u64>,
+    /// Page cache of files, without [`shared`](Self::shared): the kernel takes it back when memory is short.
+    pub file: Option<u64>,
+    /// Shared memory and files in tmpfs.
+    pub shared: Option<u64>,
+    /// The kernel's own memory for these processes; since Linux 5.18 on v2.
+    pub kernel: Option<u64>,
+    /// Swap.
+    pub swap: Option<u64>,
+}
+
+/// How long processes have waited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// So long at least one of them has.
+    pub some: Option<Duration>,
+    /// So long all of them have that could have run.
+    pub full: Option<Duration>,
+}
+
+/// What went between memory and one disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskIo {
+    /// Its number, major and minor.
+    pub disk: (u32, u32),
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+    /// Operations of reading.
+    pub reads: u64,
+    /// Operations of writing.
+    pub writes: u64,
 }
 
 /// Bytes moved between memory and disks.
@@ -36,28 +100,75 @@ pub struct IoBytes {
 }
 
 impl Usage {
+    /// Bytes of all disks together.
+    pub fn io_bytes(&self) -> Option<IoBytes> {
+        let add = |sum: IoBytes, one: &DiskIo| IoBytes {
+            read: sum.read.saturating_add(one.read),
+            written: sum.written.saturating_add(one.written),
+        };
+        self.io.as_ref().map(|disks| disks.iter().fold(IoBytes::default(), add))
+    }
+
     /// Reads what this hierarchy knows, where nothing before it knew.
     pub fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
-        self.forks_refused = self.forks_refused.or_else(|| forks_refused(hierarchy, dir));
-        self.io = self.io.or_else(|| io_bytes(hierarchy, dir));
+        self.add_totals(hierarchy, dir);
+        let parts = MemoryParts::read(hierarchy, dir);
+        self.memory.or(parts);
+        if self.forks_refused.is_none() {
+            self.forks_refused = forks_refused(hierarchy, dir);
+        }
+        if self.processes_peak.is_none() && hierarchy.has("pids") {
+            self.processes_peak = number(&read(dir, "pids.peak"));
+        }
+        if self.io.is_none() {
+            self.io = disk_io(hierarchy, dir);
+        }
+        if hierarchy.version == Version::V2 {
+            self.cpu_pressure.or(Pressure::read(dir, "cpu.pressure"));
+            self.memory_pressure.or(Pressure::read(dir, "memory.pressure"));
+            self.io_pressure.or(Pressure::read(dir, "io.pressure"));
+        }
+    }
+
+    /// As [`add`](Self::add), but only CPU time and the peaks and events of memory: what is wanted of a whole job beside each step.
+    pub fn add_totals(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         match hierarchy.version {
             Version::V2 => {
-                // cpu.stat has usage_usec in every cgroup2 directory, with or without the cpu controller.
+                // cpu.stat has these three in every cgroup2 directory, with or without the cpu controller.
                 let stat = read(dir, "cpu.stat");
-                self.cpu = self.cpu.or_else(|| keyed(&stat, "usage_usec").map(Duration::from_micros));
-                self.throttled = self.throttled.or_else(|| keyed(&stat, "throttled_usec").map(Duration::from_micros));
-                self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.peak")));
-                self.oom_kills = self.oom_kills.or_else(|| oom_kills(hierarchy, dir));
+                let time = |key| keyed(&stat, key).map(Duration::from_micros);
+                self.cpu = self.cpu.or_else(|| time("usage_usec"));
+                self.cpu_user = self.cpu_user.or_else(|| time("user_usec"));
+                self.cpu_system = self.cpu_system.or_else(|| time("system_usec"));
+                self.periods = self.periods.or_else(|| keyed(&stat, "nr_periods"));
+                self.throttled_periods = self.throttled_periods.or_else(|| keyed(&stat, "nr_throttled"));
+                self.throttled = self.throttled.or_else(|| time("throttled_usec"));
+                if hierarchy.has("memory") {
+                    self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.peak")));
+                    self.swap_peak = self.swap_peak.or_else(|| number(&read(dir, "memory.swap.peak")));
+                    let events = read(dir, "memory.events");
+                    self.memory_high_events = self.memory_high_events.or_else(|| keyed(&events, "high"));
+                    self.memory_max_events = self.memory_max_events.or_else(|| keyed(&events, "max"));
+                    self.oom_kills = self.oom_kills.or_else(|| keyed(&events, "oom_kill"));
+                }
             }
             Version::V1 => {
-                let nanos = number(&read(dir, "cpuacct.usage"));
-                self.cpu = self.cpu.or_else(|| nanos.map(Duration::from_nanos));
+                if hierarchy.has("cpuacct") {
+                    let time = |file| number(&read(dir, file)).map(Duration::from_nanos);
+                    self.cpu = self.cpu.or_else(|| time("cpuacct.usage"));
+                    self.cpu_user = self.cpu_user.or_else(|| time("cpuacct.usage_user"));
+                    self.cpu_system = self.cpu_system.or_else(|| time("cpuacct.usage_sys"));
+                }
                 if hierarchy.has("cpu") {
-                    let throttled = keyed(&read(dir, "cpu.stat"), "throttled_time");
+                    let stat = read(dir, "cpu.stat");
+                    self.periods = self.periods.or_else(|| keyed(&stat, "nr_periods"));
+                    self.throttled_periods = self.throttled_periods.or_else(|| keyed(&stat, "nr_throttled"));
+                    let throttled = keyed(&stat, "throttled_time");
                     self.throttled = self.throttled.or_else(|| throttled.map(Duration::from_nanos));
                 }
                 if hierarchy.has("memory") {
                     self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.max_usage_in_bytes")));
+                    self.memory_max_events = self.memory_max_events.or_else(|| number(&read(dir, "memory.failcnt")));
                     self.oom_kills = self.oom_kills.or_else(|| oom_kills(hierarchy, dir));
                 }
             }
@@ -65,13 +176,83 @@ impl Usage {
     }
 
     /// Takes what another one knows and this one does not.
-    pub fn or(&mut self, other: Self) {
-        self.cpu = self.cpu.or(other.cpu);
-        self.throttled = self.throttled.or(other.throttled);
-        self.memory_peak = self.memory_peak.or(other.memory_peak);
-        self.oom_kills = self.oom_kills.or(other.oom_kills);
-        self.forks_refused = self.forks_refused.or(other.forks_refused);
-        self.io = self.io.or(other.io);
+    pub fn or(&mut self, other: &Self) {
+        let Self { cpu, cpu_user, cpu_system, periods, throttled_periods, throttled, .. } = *other;
+        self.cpu = self.cpu.or(cpu);
+        self.cpu_user = self.cpu_user.or(cpu_user);
+        self.cpu_system = self.cpu_system.or(cpu_system);
+        self.periods = self.periods.or(periods);
+        self.throttled_periods = self.throttled_periods.or(throttled_periods);
+        self.throttled = self.throttled.or(throttled);
+        let Self { memory_peak, swap_peak, memory, memory_high_events, memory_max_events, oom_kills, .. } = *other;
+        self.memory_peak = self.memory_peak.or(memory_peak);
+        self.swap_peak = self.swap_peak.or(swap_peak);
+        self.memory.or(memory);
+        self.memory_high_events = self.memory_high_events.or(memory_high_events);
+        self.memory_max_events = self.memory_max_events.or(memory_max_events);
+        self.oom_kills = self.oom_kills.or(oom_kills);
+        let Self { processes_peak, forks_refused, cpu_pressure, memory_pressure, io_pressure, .. } = *other;
+        self.processes_peak = self.processes_peak.or(processes_peak);
+        self.forks_refused = self.forks_refused.or(forks_refused);
+        if self.io.is_none() {
+            self.io.clone_from(&other.io);
+        }
+        self.cpu_pressure.or(cpu_pressure);
+        self.memory_pressure.or(memory_pressure);
+        self.io_pressure.or(io_pressure);
+    }
+}
+
+impl MemoryParts {
+    fn read(hierarchy: &Hierarchy, dir: &Dir) -> Self {
+        if !hierarchy.has("memory") {
+            return Self::default();
+        }
+        let stat = read(dir, "memory.stat");
+        let of = |key| keyed(&stat, key);
+        match hierarchy.version {
+            Version::V2 => Self {
+                anonymous: of("anon"),
+                file: of("file").map(|file| file.saturating_sub(of("shmem").unwrap_or(0))),
+                shared: of("shmem"),
+                kernel: of("kernel"),
+                swap: number(&read(dir, "memory.swap.current")),
+            },
+            // With what is below, as v2 counts.
+            Version::V1 => Self {
+                anonymous: of("total_rss"),
+                file: of("total_cache").map(|cache| cache.saturating_sub(of("total_shmem").unwrap_or(0))),
+                shared: of("total_shmem"),
+                kernel: number(&read(dir, "memory.kmem.usage_in_bytes")),
+                swap: of("total_swap"),
+            },
+        }
+    }
+
+    fn or(&mut self, other: Self) {
+        self.anonymous = self.anonymous.or(other.anonymous);
+        self.file = self.file.or(other.file);
+        self.shared = self.shared.or(other.shared);
+        self.kernel = self.kernel.or(other.kernel);
+        self.swap = self.swap.or(other.swap);
+    }
+}
+
+impl Pressure {
+    /// Of a file of lines as `some avg10=0.00 avg60=0.00 avg300=0.00 total=12`, in microseconds.
+    fn read(dir: &Dir, file: &str) -> Self {
+        let text = read(dir, file);
+        let of = |kind| {
+            let line = text.lines().find_map(|line| line.strip_prefix(kind))?;
+            let total = line.split_whitespace().find_map(|word| word.strip_prefix("total="));
+            total.and_then(number).map(Duration::from_micros)
+        };
+        Self { some: of("some "), full: of("full ") }
+    }
+
+    fn or(&mut self, other: Self) {
+        self.some = self.some.or(other.some);
+        self.full = self.full.or(other.full);
     }
 }
 
@@ -112,39 +293,67 @@ pub fn forks_refused_here(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     if hierarchy.has("pids") { keyed(&read(dir, "pids.events"), "max") } else { None }
 }
 
-/// What the processes here and below have read and written (`io.stat` in cgroup-v2.rst; cgroup-v1/blkio-controller.rst).
-fn io_bytes(hierarchy: &Hierarchy, dir: &Dir) -> Option<IoBytes> {
+/// What the processes here and below have read and written (`io.stat` in cgroup-v2.rst; cgroup-v1/blkio-controller.rst), in the order of the
+/// disks' numbers. A disk that nothing went to is left out.
+fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
     if !hierarchy.has("io") {
         return None;
     }
-    let mut bytes = IoBytes::default();
+    let mut disks = BTreeMap::new();
+    let mut note = |disk: &str, set: &dyn Fn(&mut DiskIo)| {
+        let number = disk.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+        if let Some(number) = number {
+            set(disks.entry(number).or_insert(DiskIo { disk: number, ..DiskIo::default() }));
+        }
+    };
     match hierarchy.version {
         Version::V2 => {
-            for word in dir.read("io.stat").ok()?.split_whitespace() {
-                match word.split_once('=') {
-                    Some(("rbytes", read)) => bytes.read = bytes.read.saturating_add(number(read)?),
-                    Some(("wbytes", written)) => bytes.written = bytes.written.saturating_add(number(written)?),
+            let text = dir.read("io.stat").ok()?;
+            let mut disk = "";
+            for word in text.split_whitespace() {
+                let Some((key, value)) = word.split_once('=') else {
+                    // The kernel writes a disk without figures, and no end of the line behind it.
+                    disk = word;
+                    continue;
+                };
+                let Some(value) = number(value) else { continue };
+                match key {
+                    "rbytes" => note(disk, &|one| one.read = value),
+                    "wbytes" => note(disk, &|one| one.written = value),
+                    "rios" => note(disk, &|one| one.reads = value),
+                    "wios" => note(disk, &|one| one.writes = value),
                     _ => {}
                 }
             }
         }
         Version::V1 => {
-            for line in dir.read("blkio.throttle.io_service_bytes_recursive").ok()?.lines() {
-                let mut words = line.split_whitespace().skip(1);
-                match (words.next(), words.next()) {
-                    (Some("Read"), Some(read)) => bytes.read = bytes.read.saturating_add(number(read)?),
-                    (Some("Write"), Some(written)) => bytes.written = bytes.written.saturating_add(number(written)?),
-                    _ => {}
+            let bytes = dir.read("blkio.throttle.io_service_bytes_recursive").ok()?;
+            let counts = read(dir, "blkio.throttle.io_serviced_recursive");
+            for (text, is_bytes) in [(&bytes, true), (&counts, false)] {
+                for line in text.lines() {
+                    let mut words = line.split_whitespace();
+                    let (Some(disk), Some(kind), Some(value)) = (words.next(), words.next(), words.next()) else {
+                        continue;
+                    };
+                    let Some(value) = number(value) else { continue };
+                    match (kind, is_bytes) {
+                        ("Read", true) => note(disk, &|one| one.read = value),
+                        ("Write", true) => note(disk, &|one| one.written = value),
+                        ("Read", false) => note(disk, &|one| one.reads = value),
+                        ("Write", false) => note(disk, &|one| one.writes = value),
+                        _ => {}
+                    }
                 }
             }
         }
     }
-    Some(bytes)
+    let is_used = |one: &DiskIo| (one.read, one.written, one.reads, one.writes) != (0, 0, 0, 0);
+    Some(disks.into_values().filter(is_used).collect())
 }
 
 /// A file that cannot be read gives no figures; the step ended all the same.
 fn read(dir: &Dir, file: &str) -> String {
-    dir.read(file).unwrap_or_default()
+    dir.read_value(file).unwrap_or_default()
 }
 
 fn number(text: &str) -> Option<u64> {
@@ -164,13 +373,21 @@ mod tests {
     #[test]
     fn reads_what_is_there_and_makes_up_nothing() {
         let temp = tempfile::tempdir().unwrap();
-        std::fs::write(temp.path().join("cpu.stat"), "usage_usec 1500\nuser_usec 1\nthrottled_usec 20\n").unwrap();
-        std::fs::write(temp.path().join("memory.events"), "low 0\noom 2\noom_kill 1\n").unwrap();
+        let files = [
+            ("cpu.stat", "usage_usec 1500\nuser_usec 1\nthrottled_usec 20\n"),
+            ("memory.events", "low 0\nmax 3\noom 2\noom_kill 1\n"),
+            ("memory.stat", "anon 100\nfile 70\nshmem 20\n"),
+            ("cpu.pressure", "some avg10=0.00 avg60=1.00 avg300=0.00 total=12\n"),
+            ("io.pressure", "some avg10=0.00 total=5\nfull avg10=0.00 total=x\n"),
+        ];
+        for (name, text) in files {
+            std::fs::write(temp.path().join(name), text).unwrap();
+        }
         let hierarchy = Hierarchy {
             version: Version::V2,
             mount: temp.path().into(),
             root: "/".into(),
-            controllers: BTreeSet::new(),
+            controllers: BTreeSet::from(["memory".to_owned()]),
             name: None,
         };
         let mut usage = Usage::default();
@@ -179,34 +396,50 @@ mod tests {
             usage,
             Usage {
                 cpu: Some(Duration::from_micros(1500)),
+                cpu_user: Some(Duration::from_micros(1)),
                 throttled: Some(Duration::from_micros(20)),
-                memory_peak: None,
+                memory: MemoryParts {
+                    anonymous: Some(100),
+                    file: Some(50),
+                    shared: Some(20),
+                    ..MemoryParts::default()
+                },
+                memory_max_events: Some(3),
                 oom_kills: Some(1),
-                forks_refused: None,
-                io: None,
+                cpu_pressure: Pressure { some: Some(Duration::from_micros(12)), full: None },
+                io_pressure: Pressure { some: Some(Duration::from_micros(5)), full: None },
+                ..Usage::default()
             }
         );
     }
 
     #[test]
-    fn bytes_of_all_disks() {
+    fn what_went_to_each_disk() {
         let temp = tempfile::tempdir().unwrap();
-        std::fs::write(
-            temp.path().join("io.stat"),
-            "8:0 rbytes=1000 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\n254:0 rbytes=1 wbytes=3\n",
-        )
-        .unwrap();
-        let text = "8:0 Read 5\n8:0 Write 6\n8:0 Total 11\n7:0 Read 1\nTotal 12\n";
-        std::fs::write(temp.path().join("blkio.throttle.io_service_bytes_recursive"), text).unwrap();
+        // As Linux before 6.6 writes it: a disk without figures has no line of its own.
+        let of_v2 = "7:0 8:0 rbytes=1000 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\n254:0 rbytes=1 wbytes=3\n";
+        let of_v1 = "8:0 Read 5\n8:0 Write 6\n8:0 Total 11\n7:0 Read 1\nTotal 12\n";
+        let counts_of_v1 = "8:0 Read 2\n8:0 Write 3\n7:0 Read 0\n";
+        for (name, text) in [
+            ("io.stat", of_v2),
+            ("blkio.throttle.io_service_bytes_recursive", of_v1),
+            ("blkio.throttle.io_serviced_recursive", counts_of_v1),
+        ] {
+            std::fs::write(temp.path().join(name), text).unwrap();
+        }
         let dir = Dir::open(temp.path()).unwrap();
-        let bytes = |version, name: &str| {
+        let found = |version, name: &str| {
             let controllers = BTreeSet::from([name.to_owned()]);
             let mount = temp.path().into();
-            io_bytes(&Hierarchy { version, mount, root: "/".into(), controllers, name: None }, &dir)
+            disk_io(&Hierarchy { version, mount, root: "/".into(), controllers, name: None }, &dir)
         };
-        assert_eq!(bytes(Version::V2, "io"), Some(IoBytes { read: 1001, written: 23 }));
-        assert_eq!(bytes(Version::V1, "blkio"), Some(IoBytes { read: 6, written: 6 }));
-        assert_eq!(bytes(Version::V1, "cpu"), None);
+        let disk = |disk, (read, written), (reads, writes)| DiskIo { disk, read, written, reads, writes };
+        let on_v2 = vec![disk((8, 0), (1000, 20), (1, 2)), disk((254, 0), (1, 3), (0, 0))];
+        assert_eq!(found(Version::V2, "io"), Some(on_v2.clone()));
+        assert_eq!(found(Version::V1, "blkio"), Some(vec![disk((7, 0), (1, 0), (0, 0)), disk((8, 0), (5, 6), (2, 3))]));
+        assert_eq!(found(Version::V1, "cpu"), None);
+        let usage = Usage { io: Some(on_v2), ..Usage::default() };
+        assert_eq!(usage.io_bytes(), Some(IoBytes { read: 1001, written: 23 }));
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::limits::{LIMITS, Limit, LimitNumbers, NUMBERS, Number, ON_ERROR_EXPECTS, joined};
 use super::units::{
-    NONE, SIZE, SIZE_OR_UNLIMITED, UNLIMITED, Wrong, base, cpus, device_rules, device_rules_text, gpu_device, io_rules,
-    keyword, keyword_of, or_unlimited, path, percent, period, seconds, size, text_or_unlimited, weight,
+    DAY, NONE, SIZE, SIZE_OR_UNLIMITED, UNLIMITED, Wrong, base, cpus, days, device_rules, device_rules_text,
+    gpu_device, io_rules, keyword, keyword_of, or_unlimited, path, path_or_none, percent, period, seconds, size,
+    text_or_unlimited, weight,
 };
 use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
 use crate::bytes;
@@ -137,6 +138,26 @@ const BEFORE_NUMBERS: &[Key] = &[
         expects: YES_NO,
         set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.reap_scheduler_leftovers = yes),
         get: |_, config| Some(keyword_of(config.reap_scheduler_leftovers, BOOLEANS).to_owned()),
+    },
+    Key {
+        name: "UsageLog",
+        expects: "an absolute path without \"..\", double quotes or control characters, or none",
+        set: |_, config, text| path_or_none(text).map(|path| config.usage_log = path),
+        get: |_, config| {
+            Some(config.usage_log.as_ref().map_or_else(|| NONE.to_owned(), |path| path.display().to_string()))
+        },
+    },
+    Key {
+        name: "UsageLogSize",
+        expects: SIZE,
+        set: |_, config, text| size(text).map(|size| config.usage_log_size = size),
+        get: |_, config| Some(bytes::text(config.usage_log_size)),
+    },
+    Key {
+        name: "UsageLogAge",
+        expects: "a whole number of days from 1 to 3650",
+        set: |_, config, text| days(text, 1..=3650).map(|age| config.usage_log_age = age),
+        get: |_, config| Some((config.usage_log_age.as_secs() / DAY).to_string()),
     },
     Key {
         name: "ConstrainCPUQuota",
@@ -558,6 +579,7 @@ mod tests {
     fn every_key_reaches_its_setting() {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
                     CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no\n\
+                    UsageLog=/l/u UsageLogSize=1G UsageLogAge=7\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
@@ -576,6 +598,9 @@ mod tests {
             cleanup_timeout: Duration::from_secs(30),
             reap_interval: None,
             reap_scheduler_leftovers: false,
+            usage_log: Some("/l/u".into()),
+            usage_log_size: 1 << 30,
+            usage_log_age: Duration::from_secs(7 * DAY),
             constrain_cpu_quota: false,
             cpu_quota_percent: Percent::from_hundredths(15050),
             zero_cpus: Cpus::from_thousandths(100),

@@ -107,7 +107,16 @@ pub fn any_config() -> impl Strategy<Value = Config> {
         any::<bool>(),
         prop::collection::vec("(/dev/[a-z]{1,3}|char-[a-z/]{1,5}|block-[0-9]{1,3})( r?wm?)?", 0..3),
         prop::option::of("/[a-z/]{0,5}(%d|\\[1[0-9],[0-9]\\])"),
-        (1_u64..=600, prop::option::of(1_u64..=86_400), any::<bool>()),
+        (
+            1_u64..=600,
+            prop::option::of(1_u64..=86_400),
+            any::<bool>(),
+            (
+                prop::option::of("/[a-z]{1,9}".prop_map(PathBuf::from)),
+                (1_u64..1 << 30).prop_map(|mib| mib << 20),
+                1_u64..=3650,
+            ),
+        ),
     );
     (words, amounts, ([rules(), rules(), rules()], prop::option::of(1_u64..=10_000)), devices).prop_map(
         |(
@@ -128,6 +137,9 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             cleanup_timeout: Duration::from_secs(ends.0),
             reap_interval: ends.1.map(Duration::from_secs),
             reap_scheduler_leftovers: ends.2,
+            usage_log: ends.3.0,
+            usage_log_size: ends.3.1,
+            usage_log_age: Duration::from_secs(86_400 * ends.3.2),
             constrain_cpu_quota: yes[0],
             cpu_quota_percent: percents.0,
             cpu_quota_period: period,

@@ -134,11 +134,21 @@ mod tests {
     use crate::facts::Facts;
     use crate::job::Cpus;
 
+    const OF_THE_NODE: [&str; 9] = [
+        "CgroupMountpoint",
+        "CgroupBase",
+        "RunDir",
+        "CleanupTimeout",
+        "ReapInterval",
+        "ReapSchedulerLeftovers",
+        "UsageLog",
+        "UsageLogSize",
+        "UsageLogAge",
+    ];
+
     /// Which keys can differ from job to job is decided for every key, not forgotten.
     #[test]
     fn every_key_is_for_jobs_or_for_the_node() {
-        const OF_THE_NODE: [&str; 6] =
-            ["CgroupMountpoint", "CgroupBase", "RunDir", "CleanupTimeout", "ReapInterval", "ReapSchedulerLeftovers"];
         for key in KEYS {
             assert_ne!(is_per_job(key), OF_THE_NODE.contains(&key.name), "{}", key.name);
         }
@@ -177,8 +187,7 @@ mod tests {
         #[test]
         fn the_strictest_is_no_more_generous_than_any(one in any_config(), other in any_config()) {
             let of_jobs = |config: &Config| {
-                let node = ["CgroupMountpoint", "CgroupBase", "RunDir", "CleanupTimeout", "ReapInterval", "ReapSchedulerLeftovers"];
-                let node = node.map(str::to_lowercase);
+                let node = OF_THE_NODE.map(str::to_lowercase);
                 // Of a user as a whole, they are not for sections by QOS.
                 let is_users = |key: &str| key.ends_with("peruser");
                 let lines: Vec<String> = config.to_string().lines().map(str::to_owned).collect();

@@ -114,6 +114,15 @@ pub(super) fn seconds(text: &str, range: RangeInclusive<u64>) -> Result<Duration
     if range.contains(&seconds) { Ok(Duration::from_secs(seconds)) } else { Err(Wrong::Range) }
 }
 
+/// In seconds.
+pub(super) const DAY: u64 = 86_400;
+
+/// A whole number of days from `range`.
+pub(super) fn days(text: &str, range: RangeInclusive<u64>) -> Result<Duration, Wrong> {
+    let days = number(text)?;
+    if range.contains(&days) { Ok(Duration::from_secs(days * DAY)) } else { Err(Wrong::Range) }
+}
+
 /// Rates for some targets, all in one text.
 pub(super) fn io_rules(text: &str) -> Result<IoRules, Wrong> {
     IoRules::parse(text).map_err(|_| Wrong::Form)
@@ -224,6 +233,11 @@ pub(super) fn keyword_of<T: PartialEq>(value: T, words: &[(&'static str, T)]) ->
 pub(super) fn path(text: &str) -> Result<PathBuf, Wrong> {
     let sound = text.starts_with('/') && !text.contains(|c: char| c.is_control() || c == '"');
     if sound && text.split('/').all(|part| part != "..") { Ok(PathBuf::from(text)) } else { Err(Wrong::Form) }
+}
+
+/// Such a path, or none.
+pub(super) fn path_or_none(text: &str) -> Result<Option<PathBuf>, Wrong> {
+    if text.eq_ignore_ascii_case(NONE) { Ok(None) } else { path(text).map(Some) }
 }
 
 /// A relative path of one to four plain names.
@@ -343,6 +357,7 @@ mod tests {
         };
         key("MinRAMSpace=@", |config| Some(config.min_ram_space.to_string()));
         key("DefaultRAMSpace=@", |config| config.default_ram_space.map(|bytes| bytes.to_string()));
+        key("UsageLogSize=@", |config| Some(config.usage_log_size.to_string()));
         key("MaxRAMPerUser=@", |config| config.max_ram_per_user.map(|bytes| bytes.to_string()));
         key("MaxRAMPerTask=@", |config| config.max_ram_per_task.map(|bytes| bytes.to_string()));
         fn rate(rules: &IoRules) -> Option<String> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::limits::{LIMITS, Limit, LimitNumbers};
-use super::units::{Percent, Period};
+use super::units::{DAY, Percent, Period};
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -30,6 +30,12 @@ pub struct Config {
     pub reap_interval: Option<Duration>,
     /// `ReapSchedulerLeftovers`: whether the scheduler's own directories of a dead step are removed, too, when they are empty.
     pub reap_scheduler_leftovers: bool,
+    /// `UsageLog`: the file in which each step that has ended has a line; `None` for none.
+    pub usage_log: Option<PathBuf>,
+    /// `UsageLogSize`: so much the log's files take together at most, in bytes.
+    pub usage_log_size: u64,
+    /// `UsageLogAge`: so long a line is kept at most; whole days.
+    pub usage_log_age: Duration,
     /// `ConstrainCPUQuota`: whether a job's CPU time is limited.
     pub constrain_cpu_quota: bool,
     /// `CPUQuotaPercent`: CPU time in percent of the granted CPUs, 1 to 1000.
@@ -117,6 +123,9 @@ impl Default for Config {
             cleanup_timeout: Duration::from_secs(10),
             reap_interval: Some(Duration::from_secs(60)),
             reap_scheduler_leftovers: true,
+            usage_log: None,
+            usage_log_size: 64 << 20,
+            usage_log_age: Duration::from_secs(90 * DAY),
             constrain_cpu_quota: true,
             cpu_quota_percent: Percent::HUNDRED,
             zero_cpus: Cpus::from_thousandths(200),

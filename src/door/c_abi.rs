@@ -351,8 +351,8 @@ fn totals_of(all: &[Seen]) -> CTotals {
         memory_swap_peak: most(&|seen| seen.job_memory_swap_peak),
         oom_kills: sum(&|seen| seen.usage.oom_kills),
         forks_refused: sum(&|seen| seen.usage.forks_refused),
-        read_bytes: sum(&|seen| Some(seen.usage.io?.read)),
-        written_bytes: sum(&|seen| Some(seen.usage.io?.written)),
+        read_bytes: sum(&|seen| Some(seen.usage.io_bytes()?.read)),
+        written_bytes: sum(&|seen| Some(seen.usage.io_bytes()?.written)),
     }
 }
 

@@ -16,10 +16,11 @@ use crate::fence::{Fence, resume};
 use crate::host::Host;
 use crate::janitor::{self, Who};
 use crate::job::{Cpus, Grant, Id, JobKey};
-use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, begin};
+use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, begin};
 use crate::policy::{self, CoreMap, Level};
 use crate::record::holder::Holder;
 use crate::record::{Record, Records};
+use crate::report::account::{End, since_boot};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::{Runs, Schedulers};
@@ -379,14 +380,32 @@ pub fn close(config: &Config, which: &Which) -> Result<Vec<Result<HowClosed>>> {
 }
 
 fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -> Result<HowClosed> {
-    let seen = resumed(host, config, record).map(|fence| see(&fence, record)).ok();
+    let fence = resumed(host, config, record).ok();
+    let seen = fence.as_ref().map(|fence| see(fence, record));
+    let line = fence.as_ref().zip(seen.as_ref()).and_then(|(fence, seen)| line_of(fence, config, record, seen));
     let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
+    launch::write_down(config, line.as_deref());
     let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
     Ok(match (closed, seen) {
         (resume::Closed::AnotherBoot, _) => HowClosed::AnotherBoot(key()?),
         (resume::Closed::Removed, Some(seen)) => HowClosed::Removed(Box::new(seen)),
         (resume::Closed::Removed, None) => HowClosed::Unseen(key()?),
     })
+}
+
+/// Its line in the usage log.
+fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Option<String> {
+    let ending = Ending {
+        holder: &seen.holder.to_string(),
+        run: seen.run,
+        facts: &Facts::default(),
+        started: record.shared.as_ref().and_then(|shared| since_boot(shared.opener.start)),
+        exit: None,
+        tasks: &[],
+        sentences: &seen.sentences,
+        end: End::Closed,
+    };
+    launch::account(fence, config, &seen.usage, &ending)
 }
 
 /// What it has used, in one line.

@@ -9,7 +9,7 @@
 use std::ffi::{CString, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -24,11 +24,14 @@ use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
 use crate::config::{Config, Limit, LimitNumbers, Mode, Percent, SwapSpace, TaskCpus};
 use crate::error::{Error, Result};
+use crate::facts::Facts;
 use crate::fence::Fence;
 use crate::host::Host;
 use crate::job::{Cpus, Grant, Id, JobKey};
-use crate::launch::{self, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported, end};
+use crate::launch::{self, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, end};
 use crate::policy;
+use crate::report;
+use crate::report::account::{End, Exit};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::sys::dir::Dir;
@@ -84,16 +87,33 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let requests = &UserRequests::default();
     let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder: None };
     let Begun { mut fence, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
-    let kernel_log = KernelLog::open().ok();
+    let (kernel_log, started) = (KernelLog::open().ok(), Some(SystemTime::now()));
     let attach = |fence: &mut Fence, pid: Pid| {
         let joining = Joining { pid: pid.as_raw(), task: None, is_first: true };
         launch::attach(fence, &host, config, requests, joining).map_err(in_words)
     };
     let how = spawn(|pid| attach(&mut fence, pid), request, &command);
-    let used = end::used(&fence);
+    let usage = fence.usage();
+    let used = report::ended(fence.key(), &usage);
     let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
     let (sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), Some("--mem"));
+    let exit = how.as_ref().ok().map(|how| match how {
+        How::Exited(status) => Exit::Status(*status),
+        How::Signalled(signal) => Exit::Signal(*signal as i32),
+    });
+    let ending = Ending {
+        holder: "run",
+        run: 0,
+        facts: &Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() },
+        started,
+        exit,
+        tasks: &[],
+        sentences: &sentences,
+        end: End::Closed,
+    };
+    let line = launch::account(&fence, config, &usage, &ending);
     let remains = end::close(&mut fence, Instant::now() + config.cleanup_timeout, |_| false);
+    launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));
     Ok(Ended { how: how?, used, sentences, remains })
 }
 

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 
 use super::fenced::{Fence, Tree};
 use super::limiting::{self, LimitError};
-use super::names::in_mount;
+use super::names::{in_mount, own_task};
 use super::own::Own;
 use crate::cgroup::affinity::Affinity;
 use crate::cgroup::base;
@@ -84,7 +84,7 @@ impl Fence {
         task: Option<(&Plan, u32)>,
         errors: &mut Vec<LimitError>,
     ) -> Result<()> {
-        let name = task.map(|(_, number)| format!("task_{number}"));
+        let name = task.map(|(_, number)| own_task(number));
         let mut bound = None;
         for tree in &self.trees {
             let Some(step) = tree.own().and_then(Own::step) else { continue };

@@ -2,7 +2,7 @@
 //! What the step has used, and its limits as the kernel has them.
 
 use super::fenced::{Fence, Tree};
-use super::names::in_mount;
+use super::names::{in_mount, own_task};
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::{self, HugePages};
@@ -29,6 +29,39 @@ impl Fence {
             }
         }
         usage
+    }
+
+    /// CPU time and memory of all the job's steps together, those included that have ended, as long as its directory is there.
+    pub fn job_usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for tree in &self.trees {
+            match (tree, tree.job()) {
+                (_, Ok(job)) => usage.add_totals(tree.hierarchy(), &job),
+                (Tree::Overlay(overlay), Err(_)) => usage.or(overlay.job_usage()),
+                (Tree::Own(_), Err(_)) => {}
+            }
+        }
+        usage
+    }
+
+    /// CPU time and memory of one of its tasks, by its number in the step; `None` where it has no directory of its own.
+    pub fn task_usage(&self, number: u32) -> Option<Usage> {
+        let mut found = None;
+        for tree in &self.trees {
+            let name = match tree {
+                Tree::Own(_) => own_task(number),
+                Tree::Overlay(overlay) => overlay.task_name(number)?,
+            };
+            if let Ok(dir) = tree.step().and_then(|step| step.child(&name)) {
+                found.get_or_insert_with(Usage::default).add_totals(tree.hierarchy(), &dir);
+            }
+        }
+        found
+    }
+
+    /// Whether its tasks have directories of their own in those that are ours.
+    pub fn has_own_tasks(&self) -> bool {
+        self.limits.plan.as_ref().is_some_and(|plan| !plan.task.is_empty())
     }
 
     /// Keeps what was used where the scheduler will soon remove its directories: with proctrack/cgroup on v2 it does so after

@@ -44,7 +44,16 @@ pub struct Overlay {
     /// descriptors, they would be open in the daemon, which no longer knew of them.
     _replaced: Vec<Dir>,
     /// What was used when it could last be seen: the scheduler may remove its directories before the end is told.
-    seen: Usage,
+    seen: Box<LastSeen>,
+}
+
+/// What was used.
+#[derive(Debug, Default)]
+struct LastSeen {
+    /// By the step.
+    step: Usage,
+    /// By the whole job: CPU time and memory.
+    job: Usage,
 }
 
 #[derive(Debug)]
@@ -73,7 +82,7 @@ impl Overlay {
             place: None,
             is_marked: false,
             _replaced: Vec::new(),
-            seen: Usage::default(),
+            seen: Box::default(),
         }
     }
 
@@ -238,13 +247,28 @@ impl Overlay {
         if let Ok(step) = self.step() {
             let mut usage = Usage::default();
             usage.add(&self.hierarchy, &step);
-            self.seen = usage;
+            self.seen.step = usage;
+        }
+        if let Ok(job) = self.job() {
+            let mut usage = Usage::default();
+            usage.add_totals(&self.hierarchy, &job);
+            self.seen.job = usage;
         }
     }
 
     /// What the step has used, when it could last be read.
-    pub fn usage(&self) -> Usage {
-        self.seen
+    pub fn usage(&self) -> &Usage {
+        &self.seen.step
+    }
+
+    /// The same of the whole job: CPU time and memory.
+    pub fn job_usage(&self) -> &Usage {
+        &self.seen.job
+    }
+
+    /// The name of the directory that the scheduler makes for a task, by its number in the step.
+    pub fn task_name(&self, number: u32) -> Option<String> {
+        self.place.as_ref().map(|place| format!("{}{number}", place.dirs.tasks))
     }
 
     /// Before the scheduler kills whoever is left of the step: Slurm does so by `cgroup.kill` since 25.05, and waits for those that it does not

@@ -11,11 +11,14 @@ use crate::cgroup::base::{self, fill};
 use crate::cgroup::handing_down::enable;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::limits;
 use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
+use crate::cgroup::usage::Usage;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::Host;
+use crate::job::Cpus;
 use crate::record::{Owner, Record, Records};
 use crate::sys::dir::Dir;
 
@@ -200,10 +203,40 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
+    /// What the step has used until now, and its whole job: CPU time and memory.
+    pub fn usage(&self) -> (Usage, Usage) {
+        let (mut step, mut job) = (Usage::default(), Usage::default());
+        for tree in self.whole() {
+            if let (Some(of_step), Some(of_job)) = (tree.step(), tree.job()) {
+                step.add(&tree.hierarchy, of_step);
+                job.add_totals(&tree.hierarchy, of_job);
+            }
+        }
+        (step, job)
+    }
+
+    /// To what the step is limited: CPU time, memory in bytes, processes; each `None` where it is not.
+    pub fn limits(&self) -> (Option<Cpus>, Option<u64>, Option<u64>) {
+        let step = |controller: &str| {
+            let tree = self.whole().find(|tree| tree.hierarchy.has(controller))?;
+            Some((tree.step()?, tree.hierarchy.version))
+        };
+        let quota = step("cpu").and_then(|(step, version)| limits::cpu_quota(step, version).ok().flatten());
+        let memory = step("memory")
+            .and_then(|(step, version)| limits::memory_limit(step, limits::memory_files(version).0).ok().flatten());
+        let processes = step("pids").and_then(|(step, _)| limits::processes(step).ok().flatten());
+        (quota.map(limits::CpuQuota::cpus), memory, processes)
+    }
+
+    /// Those in which all of the step's directories are there.
+    fn whole(&self) -> impl Iterator<Item = &Own> {
+        self.trees.iter().filter(|tree| tree.dirs.len() > self.levels.len())
+    }
+
     /// Kills and removes it; refuses to where this process itself is in it.
     pub fn remove(&self, host: &Host, deadline: Instant) -> Result<()> {
         let us = Membership::read(&host.proc, nix::unistd::getpid().as_raw())?;
-        for tree in self.trees.iter().filter(|tree| tree.dirs.len() > self.levels.len()) {
+        for tree in self.whole() {
             let step = in_mount(&tree.hierarchy, &format!("/{}/{}", self.base, self.levels.join("/")));
             if us.path_in(&tree.hierarchy).is_some_and(|path| path == step || path.starts_with(&format!("{step}/"))) {
                 return Err(Error::new("this process is itself in the step that is to be removed:").value(step));

@@ -128,7 +128,7 @@ impl Work<'_> {
                 EntryKind::Step => {
                     let soon = self.deadline.min(Instant::now() + PATIENCE_EACH);
                     let levels = levels(&entry);
-                    match reap_one(self.host, self.records, &levels, self.holders(), soon) {
+                    match reap_one((self.host, self.config), self.records, &levels, self.holders(), soon) {
                         Err(_) => {
                             again.push((at, entry));
                             false
@@ -146,7 +146,7 @@ impl Work<'_> {
         }
         for (at, entry) in again {
             let levels = levels(&entry);
-            let outcome = reap_one(self.host, self.records, &levels, self.holders(), self.deadline);
+            let outcome = reap_one((self.host, self.config), self.records, &levels, self.holders(), self.deadline);
             if self.is_done(&entry, &levels, outcome) {
                 roll.strike(at);
             }

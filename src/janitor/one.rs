@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! One record: the step of a holder that has gone is removed, and its name is free.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use super::holders::Holders;
 use super::reaped::{PATIENCE_AT_LAUNCH, ReapOutcome};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::fence::{self, Freed, Opening};
+use crate::facts::Facts;
+use crate::fence::{self, Freed, Leftovers, Opening};
 use crate::host::Host;
 use crate::job::JobKey;
-use crate::record::{Header, Records};
+use crate::record::{Header, Record, Records};
+use crate::report::account::{Account, End, LimitedTo, since_boot};
+use crate::report::usage_log::UsageLog;
 use crate::scheduler::Schedulers;
 
 /// What a fence is made of, where this janitor frees its name, and no daemon is known.
@@ -21,7 +24,8 @@ pub fn opening<'a>(host: &'a Host, config: &'a Config, schedulers: Schedulers, k
 /// For a launch that wants this name.
 fn free_name(opening: &Opening<'_>, records: &Records, levels: &[String]) -> Result<Freed> {
     let holders = Holders { schedulers: opening.schedulers, units: None };
-    reap_one(opening.host, records, levels, holders, Instant::now() + PATIENCE_AT_LAUNCH).map(|outcome| match outcome {
+    let at = (opening.host, opening.config);
+    reap_one(at, records, levels, holders, Instant::now() + PATIENCE_AT_LAUNCH).map(|outcome| match outcome {
         ReapOutcome::Removed | ReapOutcome::Gone => Freed::Free,
         ReapOutcome::Alive | ReapOutcome::Busy => Freed::Taken,
     })
@@ -29,7 +33,7 @@ fn free_name(opening: &Opening<'_>, records: &Records, levels: &[String]) -> Res
 
 /// Looks at one record and removes its step if the owner is dead.
 pub fn reap_one(
-    host: &Host,
+    (host, config): (&Host, &Config),
     records: &Records,
     levels: &[String],
     holders: Holders,
@@ -57,10 +61,39 @@ pub fn reap_one(
             forget(records, levels, &header)?;
             return Ok(ReapOutcome::Removed);
         }
-        fence::open_existing(host, &record.base, levels)?.remove(host, deadline)?;
+        let left = fence::open_existing(host, &record.base, levels)?;
+        let line = config.usage_log.as_ref().and_then(|_| account(&record, &left));
+        left.remove(host, deadline)?;
+        if let Some((usage_log, line)) = UsageLog::of(config).zip(line) {
+            usage_log.add(&line);
+        }
     }
     forget(records, levels, &header)?;
     Ok(ReapOutcome::Removed)
+}
+
+/// The line of the usage log about what a dead holder left: what the step has used until now.
+fn account(record: &Record, left: &Leftovers) -> Option<String> {
+    let shared = record.shared.as_deref();
+    let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let (usage, job) = left.usage();
+    let (cpus, memory, processes) = left.limits();
+    let account = Account {
+        key: &record.key()?,
+        run: shared.map_or(0, |shared| shared.run),
+        holder: &shared.map_or_else(|| format!("pid:{}", record.owner.pid), |shared| shared.holder.to_string()),
+        facts: &Facts { node: node.into(), ..Facts::default() },
+        limits: LimitedTo { cpus, memory, processes },
+        started: since_boot(shared.map_or(record.owner, |shared| shared.opener).start),
+        ended: SystemTime::now(),
+        end: End::Reaped,
+        exit: None,
+        usage: &usage,
+        job: &job,
+        tasks: &[],
+        sentences: &[],
+    };
+    Some(account.line())
 }
 
 fn forget(records: &Records, levels: &[String], header: &Header) -> Result<()> {

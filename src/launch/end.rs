@@ -5,12 +5,6 @@ use std::time::Instant;
 
 use crate::error::Error;
 use crate::fence::Fence;
-use crate::report;
-
-/// What the step has used, in one line for the log. To be asked before [`close`]: the counters go with the directories.
-pub fn used(fence: &Fence) -> String {
-    report::ended(fence.key(), &fence.usage())
-}
 
 /// Ends what is left in the fence, and removes it. Why something remains for the janitor, if so.
 ///

@@ -17,6 +17,11 @@ pub const WORDS: &[&str] = &[
     "8:0 Read 4096\n",
     "8:0 Write 1\n",
     "18446744073709551615",
+    "nr_periods 4\n",
+    "anon 4096\n",
+    "file 1\nshmem 2\n",
+    "some avg10=0.00 total=12\n",
+    "7:0 ",
 ];
 
 const FILES: &[&str] = &[
@@ -29,6 +34,15 @@ const FILES: &[&str] = &[
     "memory.max_usage_in_bytes",
     "memory.oom_control",
     "blkio.throttle.io_service_bytes_recursive",
+    "blkio.throttle.io_serviced_recursive",
+    "memory.stat",
+    "memory.swap.peak",
+    "memory.swap.current",
+    "memory.failcnt",
+    "memory.kmem.usage_in_bytes",
+    "pids.peak",
+    "cpu.pressure",
+    "cpuacct.usage_user",
 ];
 
 pub fn run(data: &[u8]) {
@@ -43,15 +57,15 @@ pub fn run(data: &[u8]) {
             version,
             mount: "/sys/fs/cgroup".into(),
             root: "/".to_owned(),
-            controllers: ["cpu", "memory", "pids", "io"].map(str::to_owned).into(),
+            controllers: ["cpu", "cpuacct", "memory", "pids", "io"].map(str::to_owned).into(),
             name: None,
         };
         let mut usage = Usage::default();
         usage.add(&hierarchy, &dir);
         // What has been read once is not counted again.
-        let first = usage;
+        let first = usage.clone();
         usage.add(&hierarchy, &dir);
-        usage.or(first);
+        usage.or(&first);
         assert_eq!(usage, first);
     }
 }

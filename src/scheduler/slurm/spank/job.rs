@@ -58,7 +58,10 @@ impl Job {
         let record = record.filter(|record| record.uid == key.uid);
         let asked = loaded.asked();
         let unallocated = grant::is_unallocated(spank, kind)?;
-        let facts = facts::gather(spank, kind, &asked, record.as_ref().filter(|_| !unallocated))?;
+        // The usage log has it, too.
+        let mut wanted = asked.clone();
+        wanted.job |= loaded.config.usage_log.is_some();
+        let facts = facts::gather(spank, kind, &wanted, record.as_ref().filter(|_| !unallocated))?;
         let facts = if unallocated { facts.of_no_job() } else { facts };
         let resolved = begin::resolve(loaded, &facts)?;
         match resolved.unknown_in_words() {

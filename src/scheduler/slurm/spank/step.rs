@@ -5,7 +5,7 @@
 //! remembered state also makes a second entry in plugstack.conf harmless: each callback finds its work done.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use nix::unistd::Pid;
 
@@ -13,14 +13,17 @@ use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Mode, OnError, OnErrors, Resolved};
 use crate::error::Result;
+use crate::facts::Facts;
 use crate::fence::Fence;
 use crate::host::Host;
 use crate::janitor;
 use crate::job::{Grant, JobKey};
-use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Joining, NotFenced, Reported};
+use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported};
 use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::record::tracked::{self, Tracker};
+use crate::report;
+use crate::report::account::{End, Exit, Task};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::slurm::cores::Topology;
@@ -72,6 +75,15 @@ struct Fenced {
     leftovers: bool,
     /// What the user knows of it.
     reported: Reported,
+    /// Said to the user with that.
+    sentences: Vec<String>,
+    /// What is known of its job.
+    facts: Facts,
+    started: SystemTime,
+    /// How its tasks have ended: the first that failed, or else the last.
+    exit: Option<Exit>,
+    /// Those that had directories.
+    tasks: Vec<Task>,
     /// The tasks that are in it.
     attached: Vec<i32>,
     /// How many of them have ended.
@@ -186,7 +198,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
     let note = job.note(config);
-    let Job { host, id, .. } = job;
+    let Job { host, id, facts, .. } = job;
     Ok(Fenced {
         daemon: Pid::this(),
         unfenced_processes: UnfencedProcesses::new(daemon),
@@ -199,6 +211,11 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         kernel_log: kernel_log.ok(),
         leftovers,
         reported: Reported::default(),
+        sentences: Vec::new(),
+        facts,
+        started: SystemTime::now(),
+        exit: None,
+        tasks: Vec::new(),
         attached: Vec::new(),
         exited: 0,
         ended: false,
@@ -381,6 +398,7 @@ pub fn task_ended(spank: &Spank) {
     };
     fenced.unfenced_processes.task_ended(&fenced.host);
     fenced.fence.take_usage();
+    note_task(spank, fenced);
     tell_what_happened(fenced);
     fenced.exited = fenced.exited.saturating_add(1);
     let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
@@ -397,12 +415,28 @@ pub fn task_ended(spank: &Spank) {
     }
 }
 
+/// What is known of a task only now.
+fn note_task(spank: &Spank, fenced: &mut Fenced) {
+    let exit = spank.int(spank_item::S_TASK_EXIT_STATUS).ok().map(Exit::of_wait);
+    if fenced.exit.is_none_or(Exit::is_success) {
+        fenced.exit = exit.or(fenced.exit);
+    }
+    if fenced.config.usage_log.is_some()
+        && fenced.fence.has_own_tasks()
+        && let Ok(number) = spank.u32(spank_item::S_TASK_GLOBAL_ID)
+        && let Some(usage) = fenced.fence.task_usage(number)
+    {
+        fenced.tasks.push(Task { number, exit, usage });
+    }
+}
+
 fn tell_what_happened(fenced: &mut Fenced) {
     let Fenced { fence, config, requests, kernel_log, reported, .. } = fenced;
     let asked = AskedProcesses::below_the_sites(requests, config).map(AskedProcesses::by_user);
     let sentences;
     (sentences, *reported) = launch::tell(fence, kernel_log.as_ref(), asked, *reported, Some("--mem"));
     sentences.iter().for_each(|sentence| tell_user(sentence));
+    fenced.sentences.extend(sentences);
 }
 
 /// In the step daemon, when every task has ended: what was used, and then nothing is left.
@@ -417,11 +451,24 @@ pub fn end() {
         }
         StepState::New | StepState::Off | StepState::Refused { .. } | StepState::Ended => return,
     };
-    log::info!("{}", launch::end::used(&fenced.fence));
+    let usage = fenced.fence.usage();
+    log::info!("{}", report::ended(fenced.fence.key(), &usage));
+    let ending = Ending {
+        holder: "scheduler:Slurm",
+        run: 0,
+        facts: &fenced.facts,
+        started: Some(fenced.started),
+        exit: fenced.exit,
+        tasks: &fenced.tasks,
+        sentences: &fenced.sentences,
+        end: End::Closed,
+    };
+    let line = launch::account(&fenced.fence, &fenced.config, &usage, &ending);
     let deadline = Instant::now() + fenced.config.cleanup_timeout;
     let mut rights = Rights::until(deadline);
-    if let Some(remains) = launch::end::close(&mut fenced.fence, deadline, |error| rights.take_back(error)) {
-        log::error!("{remains}");
+    match launch::end::close(&mut fenced.fence, deadline, |error| rights.take_back(error)) {
+        None => launch::write_down(&fenced.config, line.as_deref()),
+        Some(remains) => log::error!("{remains}"),
     }
     let Fenced { unfenced_processes, host, config, fence, .. } = &mut *fenced;
     unfenced_processes.end(host, config, fence.key(), deadline);
