@@ -545,3 +545,98 @@ impl CurrentUse {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::layout::Version;
+    use crate::config::Config;
+    use crate::scheduler::all::ALL;
+
+    /// What is found among these directories, as `JOB STEP again UID NODE places`.
+    fn found(version: Version, dirs: &[&str], wanted: &WantedSteps) -> Vec<String> {
+        let temp = tempfile::tempdir().unwrap();
+        for dir in dirs {
+            std::fs::create_dir_all(temp.path().join(dir)).unwrap();
+            // As far as a cgroup that has no process.
+            std::fs::write(temp.path().join(dir).join("cgroup.procs"), "").unwrap();
+        }
+        let root = Dir::open(temp.path()).unwrap();
+        let hierarchy = Hierarchy {
+            version,
+            mount: temp.path().to_path_buf(),
+            root: "/".into(),
+            controllers: ["memory".to_owned()].into(),
+            name: None,
+        };
+        let host = Host::read_what_there_is(&Config::default()).unwrap().0;
+        let recorded = Recorded::default();
+        let mut search = LivingSearch { recorded: &recorded, wanted, steps: BTreeMap::new(), unseen: Vec::new() };
+        search.in_base(&hierarchy, &root, "a.slice/base");
+        for scheduler in ALL {
+            let each = &mut |job: PresentJob| search.in_theirs(&host, &hierarchy, &job);
+            scheduler.each_present(&hierarchy, &root, each, &mut Vec::new());
+        }
+        assert!(search.unseen.is_empty(), "{:?}", search.unseen);
+        let one = |step: &LivingStep<'_>| {
+            let uid = step.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
+            let node = step.node.as_deref().unwrap_or("-");
+            let places = step.places.iter().map(|place| if place.is_overlay { "overlay" } else { "own" });
+            let places: Vec<_> = places.collect();
+            format!("{} {} {} {uid} {node} {}", step.job, step.step, step.again, places.join("+"))
+        };
+        search.steps.values().flatten().map(one).collect()
+    }
+
+    fn all() -> WantedSteps {
+        WantedSteps::default()
+    }
+
+    const OURS: [&str; 8] = [
+        "a.slice/base/uid_6/job_10/step_0",
+        "a.slice/base/uid_6/job_9/step_batch/task_0",
+        "a.slice/base/uid_7/job_9/step_batch.2",
+        "a.slice/base/n1/uid_6/job_9/step_batch",
+        "a.slice/base/idle/uid_6/job_12+5B3+5D.host/step_a+2E2",
+        "a.slice/base/idle/n1/uid_6/job_1/step_0",
+        "a.slice/base/hold",
+        "a.slice/base/uid_x/job_1/step_0",
+    ];
+
+    #[test]
+    fn ours_are_found_by_their_names() {
+        let expected = [
+            "1 0 1 6 n1 own",
+            "9 batch 1 6 - own",
+            "9 batch 1 6 n1 own",
+            "9 batch 2 7 - own",
+            "10 0 1 6 - own",
+            "12[3].host a.2 1 6 - own",
+        ];
+        assert_eq!(found(Version::V2, &OURS, &all()), expected);
+        let of_user = WantedSteps { uid: Some(7), job: None };
+        assert_eq!(found(Version::V2, &OURS, &of_user), ["9 batch 2 7 - own"]);
+        let of_job = WantedSteps { uid: None, job: Some(Id::new("12[3].host").unwrap()) };
+        assert_eq!(found(Version::V2, &OURS, &of_job), ["12[3].host a.2 1 6 - own"]);
+    }
+
+    #[test]
+    fn slurms_are_found_by_its_own_names() {
+        let on_v2 = [
+            "system.slice/n1_slurmstepd.scope/job_5/step_0/user/task_0",
+            "system.slice/n1_slurmstepd.scope/job_5/step_batch/user",
+            // The daemon alone.
+            "system.slice/n1_slurmstepd.scope/job_5/step_extern/slurm",
+            "system.slice/n1_slurmstepd.scope/s2YNM7YN3THN00/step_1/user",
+            "system.slice/n1_slurmstepd.scope/system",
+            "a.slice/base/uid_6/job_5/step_0",
+            "user.slice/x_slurmstepd.scope/job_8/step_0/user",
+        ];
+        let expected = ["5 0 1 6 - own+overlay", "5 batch 1 ? - overlay", "s2YNM7YN3THN00 1 1 ? - overlay"];
+        assert_eq!(found(Version::V2, &on_v2, &all()), expected);
+        let on_v1 = ["slurm_n1/uid_6/job_5/step_0+1/task_0", "slurm/uid_7/job_5/step_0", "slurmy/uid_6/job_5/step_3"];
+        assert_eq!(found(Version::V1, &on_v1, &all()), ["5 0 1 7 - overlay", "5 0 1 6 - overlay"]);
+        let of_user = WantedSteps { uid: Some(6), job: None };
+        assert_eq!(found(Version::V1, &on_v1, &of_user), ["5 0 1 6 - overlay"]);
+    }
+}
