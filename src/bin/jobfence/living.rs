@@ -57,12 +57,14 @@ pub struct LivingView {
     run_dir: PathBuf,
     wanted: WantedSteps,
     /// The CPU time of each at the last look.
-    before: HashMap<String, (Instant, Duration)>,
+    before: CpuTimes,
     users: HashMap<u32, String>,
 }
 
 /// One fence at one look.
 pub struct LivingRow {
+    /// Its directories: no other step has this name.
+    pub name: String,
     pub job: String,
     pub step: String,
     pub node: Option<String>,
@@ -110,16 +112,22 @@ impl LivingView {
     /// Notes down the CPU time of each, from which the next look measures.
     pub fn begin(&mut self) {
         let (steps, _) = self.steps();
-        let times = steps.iter().filter_map(|step| Some((name_of(step), (Instant::now(), step.cpu_time()?))));
-        self.before = times.collect();
+        self.before = steps.iter().filter_map(time_of).collect();
     }
 
     /// One look, after so long that CPU time could be measured.
     pub fn measured(&mut self) -> (Vec<LivingRow>, Vec<Error>) {
         let begun = Instant::now();
-        self.begin();
+        let mut users = std::mem::take(&mut self.users);
+        // Looked for once: what ends meanwhile has no figures then, and goes.
+        let (steps, unseen) = self.steps();
+        let before: HashMap<_, _> = steps.iter().filter_map(time_of).collect();
         std::thread::sleep(MEASURED.saturating_sub(begun.elapsed()));
-        self.rows()
+        let rows = steps.iter().map(|step| row(step, &before, &mut users, &mut HashMap::new()));
+        let rows = rows.filter(|row| row.current.cpu.is_some() || !before.contains_key(&row.name)).collect();
+        drop(steps);
+        self.users = users;
+        (rows, unseen)
     }
 
     /// One look.
@@ -127,31 +135,35 @@ impl LivingView {
         let mut users = std::mem::take(&mut self.users);
         let (steps, unseen) = self.steps();
         let mut after = HashMap::with_capacity(steps.len());
-        let rows = steps.iter().map(|step| self.row(step, &mut users, &mut after)).collect();
+        let rows = steps.iter().map(|step| row(step, &self.before, &mut users, &mut after)).collect();
         drop(steps);
         self.users = users;
         self.before = after;
         (rows, unseen)
     }
+}
 
-    fn row(
-        &self,
-        step: &LivingStep<'_>,
-        users: &mut HashMap<u32, String>,
-        after: &mut HashMap<String, (Instant, Duration)>,
-    ) -> LivingRow {
-        let name = name_of(step);
-        let current = step.current();
-        let now = Instant::now();
-        let before = self.before.get(&name);
-        let since = before.zip(current.cpu).and_then(|((then, cpu), new)| {
-            let passed = now.duration_since(*then).as_secs_f64();
-            (passed > 0.0).then(|| new.saturating_sub(*cpu).as_secs_f64() / passed)
-        });
-        after.extend(current.cpu.map(|cpu| (name, (now, cpu))));
-        let user = step.uid.map(|uid| users.entry(uid).or_insert_with(|| user_name(uid)).clone());
-        LivingRow { cpus_now: since, user: user.unwrap_or_else(|| NONE.to_owned()), current, ..described(step) }
-    }
+/// CPU times of steps, each with the moment at which it was read.
+type CpuTimes = HashMap<String, (Instant, Duration)>;
+
+fn time_of(step: &LivingStep<'_>) -> Option<(String, (Instant, Duration))> {
+    let cpu = step.cpu_time()?;
+    Some((name_of(step), (Instant::now(), cpu)))
+}
+
+/// A step as it is now, with what it has used since `before`; its time is added to `after`.
+fn row(step: &LivingStep<'_>, before: &CpuTimes, users: &mut HashMap<u32, String>, after: &mut CpuTimes) -> LivingRow {
+    let name = name_of(step);
+    let current = step.current();
+    let now = Instant::now();
+    let since = before.get(&name).zip(current.cpu).and_then(|((then, cpu), new)| {
+        let passed = now.duration_since(*then).as_secs_f64();
+        (passed > 0.0).then(|| new.saturating_sub(*cpu).as_secs_f64() / passed)
+    });
+    after.extend(current.cpu.map(|cpu| (name.clone(), (now, cpu))));
+    let user = step.uid.map(|uid| users.entry(uid).or_insert_with(|| user_name(uid)).clone());
+    let user = user.unwrap_or_else(|| NONE.to_owned());
+    LivingRow { cpus_now: since, user, current, ..described(step) }
 }
 
 /// What is known of a step without measuring.
@@ -163,6 +175,7 @@ pub fn described(step: &LivingStep<'_>) -> LivingRow {
     let is_overlay = step.places.iter().any(|place| place.is_overlay);
     let is_own = step.places.iter().any(|place| !place.is_overlay);
     LivingRow {
+        name: name_of(step),
         job: step.job.clone(),
         step: step.step.clone(),
         node: step.node.clone(),
@@ -171,7 +184,7 @@ pub fn described(step: &LivingStep<'_>) -> LivingRow {
             .map(|shared| shared.holder.to_string())
             .or_else(|| owner.map(|owner| format!("process {}", owner.pid))),
         uid: step.uid,
-        user: step.uid.map_or_else(|| NONE.to_owned(), user_name),
+        user: String::new(),
         placement: match (is_own, is_overlay) {
             (true, true) => "both",
             (false, true) => "overlay",

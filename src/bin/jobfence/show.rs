@@ -96,7 +96,12 @@ impl<'a> SeenStep<'a> {
         let processes = step.processes().unwrap_or_default().into_iter();
         Self {
             step,
-            row: LivingRow { current, cpus_now, ..described(step) },
+            row: LivingRow {
+                current,
+                cpus_now,
+                user: step.uid.map_or_else(|| NONE.to_owned(), user_name),
+                ..described(step)
+            },
             usage: step.usage(),
             is_frozen: step.is_frozen(),
             tasks: step.tasks(),
