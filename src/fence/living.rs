@@ -629,10 +629,10 @@ mod tests {
             "system.slice/n1_slurmstepd.scope/job_5/step_extern/slurm",
             "system.slice/n1_slurmstepd.scope/s2YNM7YN3THN00/step_1/user",
             "system.slice/n1_slurmstepd.scope/system",
-            "a.slice/base/uid_6/job_5/step_0",
+            "a.slice/base/n1/uid_6/job_5/step_0",
             "user.slice/x_slurmstepd.scope/job_8/step_0/user",
         ];
-        let expected = ["5 0 1 6 - own+overlay", "5 batch 1 ? - overlay", "s2YNM7YN3THN00 1 1 ? - overlay"];
+        let expected = ["5 0 1 6 n1 own+overlay", "5 batch 1 ? - overlay", "s2YNM7YN3THN00 1 1 ? - overlay"];
         assert_eq!(found(Version::V2, &on_v2, &all()), expected);
         let on_v1 = ["slurm_n1/uid_6/job_5/step_0+1/task_0", "slurm/uid_7/job_5/step_0", "slurmy/uid_6/job_5/step_3"];
         assert_eq!(found(Version::V1, &on_v1, &all()), ["5 0 1 7 - overlay", "5 0 1 6 - overlay"]);
