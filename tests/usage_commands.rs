@@ -241,7 +241,10 @@ fn what_is_no_line_of_the_log_is_passed_over() {
     fs::rename(site.log(), old).unwrap();
     assert!(site.out(&["report", "9"]).contains("job 9 of"));
     let none = site.done(&["report", "10"]);
-    assert!(none.status.code() == Some(1) && err(&none).contains("has no step of job 10\n"), "{none:?}");
+    assert!(
+        none.status.code() == Some(1) && err(&none).contains("has no step of job 10 that you may see\n"),
+        "{none:?}"
+    );
 }
 
 #[test]
@@ -319,7 +322,10 @@ fn what_lives_is_listed_and_shown() {
     assert!(text.contains(" of 0.5 CPUs now") && text.contains(" of 200.0 MiB now"), "{text}");
     assert!(text.contains(&format!("{pid} -    {USER} python3\n")), "{text}");
     let none = site.done(&["show", "9"]);
-    assert!(none.status.code() == Some(1) && err(&none).contains("no fence of job 9 lives"), "{none:?}");
+    assert!(
+        none.status.code() == Some(1) && err(&none).contains("no fence of job 9 that you may see lives"),
+        "{none:?}"
+    );
 
     // Every member is one of the manual's page.
     let page = fs::read_to_string("docs/man/jobfence.8").unwrap().replace('\\', "");
