@@ -128,7 +128,9 @@ fn layouts() -> [Layout; 4] {
             pids_max,
             io_max,
             project,
-            vnode_type
+            vnode_type,
+            memory_swap,
+            gpus
         ),
         layout!(
             CTotals,

@@ -28,12 +28,17 @@ pub fn json(all: &[Seen]) -> String {
             ("cpus_limit", or_null(seen.cpus)),
             ("memory_limit_bytes", or_null(seen.memory)),
             ("processes_limit", or_null(seen.processes)),
-            ("sentences", format!("[{}]", seen.sentences.iter().map(|one| text(one)).collect::<Vec<_>>().join(","))),
+            ("gpus", list(&seen.gpus)),
+            ("sentences", list(&seen.sentences)),
         ];
         let members: Vec<String> = members.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
         format!("{{{}}}", members.join(","))
     };
     format!("{{\"schema\":1,\"fences\":[{}]}}", all.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+fn list(texts: &[String]) -> String {
+    format!("[{}]", texts.iter().map(|one| text(one)).collect::<Vec<_>>().join(","))
 }
 
 fn or_null(value: Option<impl ToString>) -> String {
