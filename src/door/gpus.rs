@@ -4,7 +4,6 @@
 //! What is chosen stands in the record of each fence of the job's run, and is taken as long as there is one of them. So it needs no file of its
 //! own that could say something else after a crash, and goes with the last fence.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::cgroup::devices::{GpuDevice, gpus_of_node};
@@ -36,40 +35,51 @@ pub fn choose(
     (job, run): (&Id, u32),
     wanted: usize,
 ) -> Result<ChosenGpus> {
-    let has_it = |shared: &&Shared| shared.run == run && shared.job == *job;
-    let ours = |all: &[Shared]| {
-        let lists = all.iter().filter(has_it).map(|shared| shared.gpus.clone());
-        let mut ours = lists.max_by_key(Vec::len).unwrap_or_default();
-        ours.truncate(wanted);
-        ours
-    };
-    let devices = ours(&records.with_gpus(boot_id)?);
+    let devices = ours(&records.with_gpus(boot_id)?, (job, run), wanted);
     if devices.len() == wanted {
         return Ok(ChosenGpus { devices, _lock: None });
     }
     let lock = records.lock_gpus(Instant::now() + PATIENCE)?;
     let recorded = records.with_gpus(boot_id)?;
-    let mut devices = ours(&recorded);
-    let taken: BTreeSet<&String> = recorded.iter().flat_map(|shared| &shared.gpus).collect();
-    let all = gpus_of_node(gpu)?;
-    devices.extend(all.iter().filter(|path| !taken.contains(path)).take(wanted - devices.len()).cloned());
+    let mut devices = ours(&recorded, (job, run), wanted);
+    let here = gpus_of_node(gpu)?;
+    for path in &here {
+        if devices.len() < wanted && !recorded.iter().any(|shared| shared.gpus.contains(path)) {
+            devices.push(path.clone());
+        }
+    }
     if devices.len() == wanted {
         return Ok(ChosenGpus { devices, _lock: Some(lock) });
     }
-    let others: BTreeSet<String> = recorded
-        .iter()
-        .filter(|shared| !has_it(shared))
-        .flat_map(|shared| {
-            shared.gpus.iter().map(move |path| format!("{path} by job {} run {}", shared.job, shared.run))
-        })
-        .collect();
-    let others = if others.is_empty() { "none".to_owned() } else { others.into_iter().collect::<Vec<_>>().join(", ") };
-    Err(Error::new(format!(
-        "too few GPUs are free for job {job}, which was granted {wanted}; GPUDevice={gpu} is here:"
-    ))
-    .value(format!("{}; taken: {others}", if all.is_empty() { "none".to_owned() } else { all.join(", ") }))
-    .hint("a GPU is free again when the fences of its job are closed; 'jobfence usage --job ID' shows them")
-    .passing())
+    let here = format!("granted {wanted} of the {} that are here by GPUDevice={gpu}", here.len());
+    Err(Error::new(format!("too few GPUs are free for job {job}, which was {here}; in use:"))
+        .value(in_use(&recorded, (job, run)))
+        .hint("a GPU is free again when the fences of its job are closed; 'jobfence usage --job ID' shows them")
+        .passing())
+}
+
+fn is_of(shared: &Shared, (job, run): (&Id, u32)) -> bool {
+    shared.run == run && shared.job == *job
+}
+
+/// Those that this run of the job has already, and no more than it is to have.
+fn ours(recorded: &[Shared], whose: (&Id, u32), wanted: usize) -> Vec<String> {
+    let lists = recorded.iter().filter(|shared| is_of(shared, whose)).map(|shared| &shared.gpus);
+    let mut ours = lists.max_by_key(|list| list.len()).cloned().unwrap_or_default();
+    ours.truncate(wanted);
+    ours
+}
+
+/// What others have, in words.
+fn in_use(recorded: &[Shared], whose: (&Id, u32)) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for shared in recorded.iter().filter(|shared| !is_of(shared, whose)) {
+        let word = format!("{} by job {} run {}", shared.gpus.join(", "), shared.job, shared.run);
+        if !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    if words.is_empty() { "none".to_owned() } else { words.join("; ") }
 }
 
 /// What `CUDA_VISIBLE_DEVICES` is to be for processes that have these devices, and may open no others if `are_denied`. `None`: it is not ours
@@ -166,7 +176,7 @@ mod tests {
         assert_eq!(choose("1", 2, 1).unwrap(), [path(3)]);
         let error = choose("2", 1, 2).unwrap_err();
         assert!(error.is_passing(), "{error}");
-        for part in ["job 2, which was granted 2", &format!("{} by job 1 run 1", path(1)), "free again"] {
+        for part in ["job 2, which was granted 2", &format!("{}, {} by job 1 run 1", path(0), path(1)), "free again"] {
             assert!(error.to_string().contains(part), "{part} in {error}");
         }
         let second = record(&records, ("2", "extern", 1), "boot", &[path(3)]);
