@@ -505,7 +505,7 @@ def gpus_are_given_back(mom, user):
 @case
 def gpus_are_told_alone(mom, user):
     """Without ConstrainDevices the numbers are those of the node, and without GPUDevice nothing is said."""
-    with gpus_of_the_node((0, 1, 2)) as top:
+    with gpus_of_the_node((0, 1, 2), is_local=True) as top:
         for keys, gpus, said in (
             ([f"GPUDevice={top}/nvidia%d"], 2, "CUDA=1,2\n"),
             ([f'GPUDevice="{top}/nvidia[2,0-1]"'], 2, "CUDA=2,1\n"),

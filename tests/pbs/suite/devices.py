@@ -60,7 +60,7 @@ def gpus(site):
 @case(layout=False)
 def gpus_are_named_to_all_tasks(site):
     """A list reaches the job and its tasks whole; a node without GPUDevice leaves the variable to the user."""
-    with gpus_of_the_node((0, 1, 2)) as top, site.granting(["ngpus"], ngpus=3):
+    with gpus_of_the_node((0, 1, 2), is_local=True) as top, site.granting(["ngpus"], ngpus=3):
         show = f"{EXEC}/bin/pbsdsh -- /usr/bin/printenv CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER; exit 0"
         for keys, wanted in (
             ({"GPUDevice": f'"{top}/nvidia[2,0-1]"'}, "2,0"),
