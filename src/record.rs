@@ -57,6 +57,7 @@ mod tests {
             controllers: vec!["cpu".into(), "memory".into()],
             log_from: Some(12),
             overlay: false,
+            gpus: vec!["/dev/nvidia0".into(), "/dev/nvidia2".into()],
             plan: Some(HandedOver { plan: Plan { weighs: true, ..Plan::default() }, asked_processes: Some(7) }),
         };
         let mut levels = key.parents();
@@ -84,6 +85,8 @@ mod tests {
             ("asked_processes=7", "asked_processes=07"),
             ("asked_processes=7", "asked_processes="),
             ("plan=1\nweighs=yes\n", "plan=none\n"),
+            ("gpus=/dev/nvidia0,", "gpus=,"),
+            ("gpus=/dev/nvidia0,", "gpus=nvidia0,"),
         ] {
             assert!(text.contains(from) && Record::parse(&text.replace(from, to)).is_err(), "{to}");
         }
@@ -92,8 +95,14 @@ mod tests {
         unasked.shared.as_mut().unwrap().plan.as_mut().unwrap().asked_processes = None;
         assert_eq!(text.replace("asked_processes=7\n", ""), unasked.to_string());
         assert_eq!(Record::parse(&unasked.to_string()).unwrap(), unasked);
+        let mut without = shared.clone();
+        without.shared.as_mut().unwrap().gpus.clear();
+        assert_eq!(text.replace("gpus=/dev/nvidia0,/dev/nvidia2\n", ""), without.to_string());
+        assert_eq!(Record::parse(&without.to_string()).unwrap(), without);
         let mark = Record::parse(&shared.mark()).unwrap();
-        assert!(mark.is_same(&shared) && mark.shared.unwrap().plan.is_none());
+        assert!(mark.is_same(&shared));
+        let mark = mark.shared.unwrap();
+        assert!(mark.plan.is_none() && mark.gpus.is_empty(), "there is little room for it");
         assert!(shared.entry().name.len() + ",2147483647.18446744073709551615".len() <= 255, "the name of a file");
     }
 

@@ -69,7 +69,7 @@ class Grant(ctypes.Structure):
             "user", "partition", "qos", "account", "cpu_limit", "cpu_burst", "mem_high", "pids_max", "io_max",
             "project", "vnode_type",
         )
-    ]
+    ] + [("memory_swap", ctypes.c_uint64), ("gpus", ctypes.c_uint64)]
 
 
 class Totals(ctypes.Structure):
@@ -152,6 +152,7 @@ class Job:
             raise Failed("this node does not know the user %s" % job.euser, None) from None
         self.user, self.uid, self.gid = user.pw_name, user.pw_uid, user.pw_gid
         self.run = int(job.run_version or job.run_count or 1)
+        self.visible = None  # what CUDA_VISIBLE_DEVICES is to be, if that is ours to say
 
     def fence(self, step=None, run=None):
         """The argument that says which fence."""
@@ -161,13 +162,14 @@ class Job:
     def grant(self, event):
         """What PBS has granted on this host: the sum over the chunks of its vnodes."""
         here, vnodes = pbs.get_local_nodename(), set()
-        cpus, memory, virtual = 0, 0, 0
+        cpus, memory, virtual, gpus = 0, 0, 0, 0
         for chunk in chunks_of(self.job, here):
             vnodes.add(chunk.vnode_name)
             resources = chunk.chunk_resources
             cpus += int(resources["ncpus"] or 0)
             memory += size_of(resources["mem"])
             virtual += size_of(resources["vmem"])
+            gpus += int(getattr(resources, "ngpus", None) or 0)  # a site has this resource only if it has made it
         if not vnodes:
             raise Failed(
                 "PBS has granted the job nothing on %s (exec_vnode is %s). PBS_MOM_NODE_NAME in pbs.conf must be "
@@ -177,8 +179,9 @@ class Job:
         # Nobody else's job is on a host that is this job's alone.
         is_alone = "exclhost" in str(self.job.Resource_List["place"])
         given.cpus = 0 if is_alone else cpus * 1000 or ZERO_CPUS
-        # Memory in use is never more than what is mapped. No fence is smaller than 1 MiB.
-        given.memory = (memory or virtual) and max(memory or virtual, 1 << 20)
+        # No fence is smaller than 1 MiB.
+        given.memory, given.memory_swap = (size and max(size, 1 << 20) for size in (memory, virtual))
+        given.gpus = gpus
         for name, value in (
             ("partition", self.job.queue),
             ("account", self.job.Account_Name),
@@ -190,9 +193,13 @@ class Job:
 
     def open(self, event, step):
         """Makes a fence, or limits it anew. Whether the job is to have one."""
+        visible = ctypes.c_void_p()
         code, said = self.library.call(
-            "open", self.fence(step), ctypes.c_uint32(self.uid), HOLDER, self.grant(event), None
+            "open_gpus", self.fence(step), ctypes.c_uint32(self.uid), HOLDER, self.grant(event), None, ctypes.byref(visible)
         )
+        if visible.value is not None:
+            self.visible = ctypes.string_at(visible.value).decode()
+            self.library.so.jobfence_free(visible)
         if code == UNFENCED:
             log(self.id, said)
         return code == 0
@@ -344,6 +351,10 @@ def launch(event, job, settings):
         step = "1"
     if job.open(event, step):
         job.attach(os.getppid(), step, ANY_USER)
+    if job.visible is not None:
+        # A plain comma would begin another variable.
+        event.env["CUDA_VISIBLE_DEVICES"] = job.visible.replace(",", "\\,")
+        event.env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 
 
 def attach(event, job, settings):

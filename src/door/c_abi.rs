@@ -222,6 +222,39 @@ pub unsafe extern "C" fn jobfence_open(
     grant: *const CGrant,
     path: *mut *mut c_char,
 ) -> c_int {
+    // SAFETY: as this function's own contract.
+    unsafe { open("jobfence_open", config, fence, uid, holder, grant, [path, std::ptr::null_mut()]) }
+}
+
+/// `jobfence_open_gpus`.
+///
+/// # Safety
+/// As of [`jobfence_open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jobfence_open_gpus(
+    config: *const c_char,
+    fence: *const CFence,
+    uid: u32,
+    holder: *const c_char,
+    grant: *const CGrant,
+    path: *mut *mut c_char,
+    visible: *mut *mut c_char,
+) -> c_int {
+    // SAFETY: as this function's own contract.
+    unsafe { open("jobfence_open_gpus", config, fence, uid, holder, grant, [path, visible]) }
+}
+
+/// # Safety
+/// As of [`jobfence_open`].
+unsafe fn open(
+    name: &'static str,
+    config: *const c_char,
+    fence: *const CFence,
+    uid: u32,
+    holder: *const c_char,
+    grant: *const CGrant,
+    [path, visible]: [*mut *mut c_char; 2],
+) -> c_int {
     let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
         // SAFETY: as this function's own contract.
         let holder = unsafe { text(holder, "holder") }?;
@@ -235,11 +268,16 @@ pub unsafe extern "C" fn jobfence_open(
         let request = OpenRequest { uid, job, step, run: which.run.unwrap_or(1), granted, holder, ask_unit: None };
         let seen = answered(life::open_again(loaded.clone(), &request))?;
         // SAFETY: as this function's own contract.
-        unsafe { give(path, || seen.path.unwrap_or_default()) };
+        unsafe {
+            give(path, || seen.path.unwrap_or_default());
+            if let Some(gpus) = seen.visible_gpus {
+                give(visible, || gpus);
+            }
+        }
         Ok(())
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_about("jobfence_open", config, fence, [path], body) }
+    unsafe { call_about(name, config, fence, [path, visible], body) }
 }
 
 /// `jobfence_attach`.

@@ -10,8 +10,9 @@ use nix::unistd::Pid;
 use crate::cgroup::usage::Usage;
 use crate::config::{Config, LoadError, Loaded, Mode};
 use crate::cpu_list::CpuList;
+use crate::door::gpus::{self, ChosenGpus};
 use crate::error::{Error, Result};
-use crate::facts::Facts;
+use crate::facts::{Facts, Gpus};
 use crate::fence::{Fence, resume};
 use crate::host::Host;
 use crate::janitor::{self, Who};
@@ -30,6 +31,9 @@ use crate::sys::process::{self, Owner};
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
 /// What each fence has to be closed in, where others have used up the time.
 const LEAST_TO_CLOSE: Duration = Duration::from_millis(500);
+
+/// No node has more GPUs.
+pub const MOST_GPUS: usize = 1024;
 
 /// Who is to hold a fence, as the command line says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,6 +104,10 @@ pub struct Granted {
     pub cpus: Option<Cpus>,
     /// Memory on this node in bytes; `None`: not limited.
     pub memory: Option<u64>,
+    /// Memory and swap together on this node in bytes; `None`: the site says how much swap there is beside the memory.
+    pub memory_and_swap: Option<u64>,
+    /// How many GPUs of this node; `None`: nothing is said of them.
+    pub gpus: Option<usize>,
     /// What its user asks for, which can only lower what the site allows.
     pub requests: UserRequests,
     /// By which sections of the configuration are chosen.
@@ -174,6 +182,10 @@ pub struct Seen {
     pub memory: Option<u64>,
     /// Its processes and threads at most; `None`: not limited.
     pub processes: Option<u64>,
+    /// The devices of the GPUs that were chosen for the job.
+    pub gpus: Vec<String>,
+    /// What `CUDA_VISIBLE_DEVICES` of its processes is to be, where it was just limited; see [`gpus::visible`].
+    pub visible_gpus: Option<String>,
     /// At which limits it was stopped, in sentences.
     pub sentences: Vec<String>,
 }
@@ -225,11 +237,29 @@ fn make(
             }
         }
         let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
-        let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder };
-        let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted))?;
+        // Nobody else chooses before these are in the record.
+        let chosen = choose(&host, config, request)?;
+        let gpus = &chosen.devices;
+        let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus };
+        let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted, gpus))?;
         let record = fence.shared_record().ok_or_else(|| Error::new("the fence has no record"))?.clone();
-        Ok(see(&fence, &record))
+        Ok(Seen { visible_gpus: visible_gpus(&host, config, &fence), ..see(&fence, &record) })
     })
+}
+
+/// The job's GPUs, where it is said how many it has. Nothing is looked at where it has none.
+fn choose(host: &Host, config: &Config, request: &OpenRequest) -> Result<ChosenGpus> {
+    match (config.gpu_device.as_ref(), request.granted.gpus.unwrap_or(0)) {
+        (None, _) | (_, 0) => Ok(ChosenGpus::default()),
+        (Some(gpu), wanted) => {
+            let records = Records::open(&config.run_dir)?;
+            gpus::choose(&records, &host.boot_id, gpu, (&request.job, request.run), wanted)
+        }
+    }
+}
+
+fn visible_gpus(host: &Host, config: &Config, fence: &Fence) -> Option<String> {
+    gpus::visible(&host.proc, config.gpu_device.as_ref(), fence.gpus(), fence.devices().is_some())
 }
 
 /// As [`open`], for a caller that may come twice: the fence that this run of the step has already is limited to what is granted now. It is
@@ -265,12 +295,19 @@ fn here(facts: Facts) -> Facts {
     Facts { node: node.into(), ..facts }
 }
 
-fn plan(resolved: &crate::config::Resolved, granted: &Granted) -> (policy::Plan, Vec<crate::fence::LimitError>) {
-    let grant = Grant::whole(granted.cpus, granted.memory);
-    policy::of_step(resolved, &granted.facts, &grant, &granted.requests, true, || Ok(NoCores))
+fn plan(
+    resolved: &crate::config::Resolved,
+    granted: &Granted,
+    gpus: &[String],
+) -> (policy::Plan, Vec<crate::fence::LimitError>) {
+    let grant = Grant::whole(granted.cpus, granted.memory).with_memory_and_swap(granted.memory_and_swap);
+    let gpus = if gpus.is_empty() { Gpus::None } else { Gpus::Chosen(gpus.to_vec()) };
+    let facts = Facts { gpus, ..granted.facts.clone() };
+    policy::of_step(resolved, &facts, &grant, &granted.requests, true, || Ok(NoCores))
 }
 
-/// Changes the limits of a fence. What is limited no more keeps its last limit.
+/// Changes the limits of a fence. What is limited no more keeps its last limit. The fence keeps the job's GPUs, or as many of them as are granted
+/// now; another one is chosen only for a new fence.
 pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted) -> Answer<Seen> {
     let resolve = |loaded: &Loaded| {
         let host = Host::read(&loaded.config)?;
@@ -280,13 +317,14 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
     };
     launch::answer(loaded, resolve, |resolved, (host, record)| {
         let mut fence = go_on(&host, &resolved.config, &record)?;
-        let (plan, mut errors) = plan(&resolved, granted);
+        fence.keep_gpus(granted.gpus.unwrap_or(usize::MAX));
+        let (plan, mut errors) = plan(&resolved, granted, fence.gpus());
         if resolved.config.mode == Mode::Enforce {
             errors.extend(fence.change(&plan));
         }
         fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config))?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
-        Ok(see(&fence, &record))
+        Ok(Seen { visible_gpus: visible_gpus(&host, &resolved.config, &fence), ..see(&fence, &record) })
     })
 }
 
@@ -432,6 +470,8 @@ fn see(fence: &Fence, record: &Record) -> Seen {
         cpus: fence.cpus(),
         memory: of(Level::Step).and_then(|step| step.limit),
         processes: fence.processes(),
+        gpus: fence.gpus().to_vec(),
+        visible_gpus: None,
         sentences,
     }
 }

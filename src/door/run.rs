@@ -85,7 +85,8 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let config = &exactly(config, request);
     let host = Host::read(config)?;
     let requests = &UserRequests::default();
-    let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder: None };
+    let begin =
+        Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder: None, gpus: &[] };
     let Begun { mut fence, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
     let (kernel_log, started) = (KernelLog::open().ok(), Some(SystemTime::now()));
     let attach = |fence: &mut Fence, pid: Pid| {

@@ -44,6 +44,8 @@ pub struct Opening<'a> {
     pub holder: Option<&'a Holder>,
     /// Which run of the job and the step it is, as the scheduler counts, where somebody else holds it.
     pub run: u32,
+    /// The devices of GPUs that were chosen for it, to be recorded before anything is made.
+    pub gpus: &'a [String],
 }
 
 /// What became of a name that somebody had.
@@ -130,6 +132,7 @@ impl<'a> Opening<'a> {
             // The kernel says where its log is only to a process that reads all of it, which takes as long as the rest of this.
             log_from: None,
             overlay: self.daemon.is_some(),
+            gpus: self.gpus.to_vec(),
             plan: None,
         };
         Ok(Some((owner, Box::new(shared))))

@@ -99,6 +99,18 @@ impl Fence {
         self.claim.records.replace(record, Instant::now() + PATIENCE)
     }
 
+    /// The devices of the GPUs that were chosen for its job.
+    pub fn gpus(&self) -> &[String] {
+        self.shared_record().and_then(|record| record.shared.as_deref()).map_or(&[], |shared| &shared.gpus)
+    }
+
+    /// Leaves it so many of them, the first. It is so for others when it is handed over.
+    pub fn keep_gpus(&mut self, most: usize) {
+        if let Some(shared) = self.claim.shared.as_mut().and_then(|record| record.shared.as_mut()) {
+            shared.gpus.truncate(most);
+        }
+    }
+
     /// Refuses to go on with a fence that is not whole: no process is to be in a part of it.
     pub fn check_whole(&self) -> Result<()> {
         let is_whole = !self.trees.is_empty()

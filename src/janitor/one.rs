@@ -18,7 +18,7 @@ use crate::scheduler::Schedulers;
 
 /// What a fence is made of, where this janitor frees its name, and no daemon is known.
 pub fn opening<'a>(host: &'a Host, config: &'a Config, schedulers: Schedulers, key: &'a JobKey) -> Opening<'a> {
-    Opening { host, config, schedulers, key, more: &[], daemon: None, free: free_name, holder: None, run: 1 }
+    Opening { host, config, schedulers, key, more: &[], daemon: None, free: free_name, holder: None, run: 1, gpus: &[] }
 }
 
 /// For a launch that wants this name.

@@ -35,6 +35,8 @@ pub struct Begin<'a> {
     pub daemon: Option<&'a Membership>,
     /// Its holder, where other processes go on with it, and which run of the step it is; `None`: this process alone.
     pub holder: Option<(&'a Holder, u32)>,
+    /// The devices of GPUs that were chosen for it.
+    pub gpus: &'a [String],
 }
 
 /// A step that is fenced.
@@ -60,7 +62,7 @@ impl Begin<'_> {
     ///
     /// `plan` is asked after what dead step daemons have left was removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, schedulers, key, requests, daemon, holder } = *self;
+        let Self { host, config, schedulers, key, requests, daemon, holder, gpus } = *self;
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
         let (plan, mut errors) = plan();
         if *requests != UserRequests::default() {
@@ -68,7 +70,8 @@ impl Begin<'_> {
         }
         let more = requests.controllers();
         let (holder, run) = holder.map_or((None, 0), |(holder, run)| (Some(holder), run));
-        let opening = Opening { more: &more, daemon, holder, run, ..janitor::opening(host, config, schedulers, key) };
+        let opening =
+            Opening { more: &more, daemon, holder, run, gpus, ..janitor::opening(host, config, schedulers, key) };
         let mut fence = Fence::open(&opening)
             .map_err(|error| NotFenced::of_open(error, requests, &more, &fence::controllers(config)))?;
         if config.mode == Mode::Enforce {

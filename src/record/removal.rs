@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::files::{checked, checked_run_dir, unlink};
-use super::steps::{LIMITS, NEW, Records};
+use super::steps::{GPUS, LIMITS, NEW, Records};
 use super::{job, roll, tracked};
 use crate::error::Result;
 use crate::sys::dir::Dir;
@@ -26,7 +26,7 @@ impl Records {
             dir.remove(records)?;
         }
         // The last one is of earlier releases.
-        for name in [LIMITS, tracked::WATCHER, "whole"] {
+        for name in [LIMITS, GPUS, tracked::WATCHER, "whole"] {
             dir.remove(name)?;
         }
         match parent.remove(name) {

@@ -45,6 +45,7 @@ impl Record {
         let mut mark = self.clone();
         if let Some(shared) = &mut mark.shared {
             shared.plan = None;
+            shared.gpus = Vec::new();
         }
         mark.to_string()
     }

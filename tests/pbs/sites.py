@@ -261,6 +261,29 @@ class PbsSite(sites.Site):
         until(lambda: all(files(self.spool(node), "mom_priv") == wanted for node in self.nodes), 60,
               f"hook {name} on every node")
 
+    @contextlib.contextmanager
+    def granting(self, resources, **available):
+        """The scheduler also grants these resources, and the node has so much of them."""
+        config = SPOOL / "sched_priv/sched_config"
+        before = config.read_text()
+        wanted = ", ".join(["ncpus, mem, arch, host, vnode", *resources])
+
+        def schedule(text):
+            config.write_text(text)
+            os.kill(int(kernel.read(SPOOL / "sched_priv/sched.lock")), signal.SIGHUP)
+        schedule(re.sub(r"(?m)^resources:.*$", f'resources: "{wanted}"', before))
+        if "ngpus" in resources and self.command("qmgr", "-c", "list resource ngpus").returncode != 0:
+            self.qmgr("create resource ngpus type=long, flag=nh")
+        self.qmgr(*(f"set node {self.node} resources_available.{name} = {value}" for name, value in available.items()))
+        try:
+            yield
+        finally:
+            if self.submitted:
+                self.qdel(*(jobid for _, jobid in self.submitted))
+                until(self.idle_again, 60, "the end of every job")
+            self.qmgr(*(f"unset node {self.node} resources_available.{name}" for name in available))
+            schedule(before)
+
     # -- jobfence -----------------------------------------------------------------------
 
     def fence(self, **settings):

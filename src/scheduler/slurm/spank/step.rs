@@ -187,7 +187,16 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
     };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
-    let begin = Begin { host, config, schedulers: ALL, key, requests: &requests, daemon: Some(&daemon), holder: None };
+    let begin = Begin {
+        host,
+        config,
+        schedulers: ALL,
+        key,
+        requests: &requests,
+        daemon: Some(&daemon),
+        holder: None,
+        gpus: &[],
+    };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, || Topology::of_node(None));
     let Begun { mut fence, plan, leftovers } = begin.open(plan)?;
