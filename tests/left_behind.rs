@@ -957,7 +957,7 @@ fn of_a_step_that_ends_meanwhile_nothing_is_said() {
             &records,
             &levels,
             janitor::Holders { schedulers: ALL, units: None },
-            soon()
+            (soon(), &mut janitor::Ledger::default())
         ),
         Ok(janitor::ReapOutcome::Gone)
     );

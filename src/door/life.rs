@@ -19,8 +19,9 @@ use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, begin};
 use crate::policy::{self, CoreMap, Level};
 use crate::record::holder::Holder;
+use crate::record::noted::Noted;
 use crate::record::{Record, Records};
-use crate::report::account::{End, since_boot};
+use crate::report::account::{End, GrantedTo, since_boot};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::{Runs, Schedulers};
@@ -225,7 +226,8 @@ fn make(
             }
         }
         let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
-        let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder };
+        let noted = Some(&noted(&facts, &request.granted));
+        let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, noted };
         let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted))?;
         let record = fence.shared_record().ok_or_else(|| Error::new("the fence has no record"))?.clone();
         Ok(see(&fence, &record))
@@ -265,6 +267,11 @@ fn here(facts: Facts) -> Facts {
     Facts { node: node.into(), ..facts }
 }
 
+/// What a later process is to know of the job.
+fn noted(facts: &Facts, granted: &Granted) -> Noted {
+    Noted::of(facts, granted.cpus, granted.memory)
+}
+
 fn plan(resolved: &crate::config::Resolved, granted: &Granted) -> (policy::Plan, Vec<crate::fence::LimitError>) {
     let grant = Grant::whole(granted.cpus, granted.memory);
     policy::of_step(resolved, &granted.facts, &grant, &granted.requests, true, || Ok(NoCores))
@@ -284,7 +291,9 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
         if resolved.config.mode == Mode::Enforce {
             errors.extend(fence.change(&plan));
         }
-        fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config))?;
+        let has_log = resolved.config.usage_log.is_some();
+        let noted = if has_log { noted(&granted.facts, granted) } else { Noted::default() };
+        fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
         Ok(see(&fence, &record))
     })
@@ -395,10 +404,12 @@ fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -
 
 /// Its line in the usage log.
 fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Option<String> {
+    let noted = record.noted();
     let ending = Ending {
         holder: &seen.holder.to_string(),
         run: seen.run,
-        facts: &Facts::default(),
+        facts: &noted.facts(),
+        granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
         started: record.shared.as_ref().and_then(|shared| since_boot(shared.opener.start)),
         exit: None,
         tasks: &[],

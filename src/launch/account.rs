@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::facts::{Fact, Facts};
 use crate::fence::Fence;
 use crate::policy::Level;
-use crate::report::account::{Account, End, Exit, LimitedTo, Task};
+use crate::report::account::{Account, End, Exit, GrantedTo, LimitedTo, Task};
 use crate::report::usage_log::UsageLog;
 
 /// What only a door knows of a step at its end.
@@ -20,6 +20,8 @@ pub struct Ending<'a> {
     pub run: u32,
     /// What is known of its job.
     pub facts: &'a Facts,
+    /// What it was granted.
+    pub granted: GrantedTo,
     /// When its fence was made.
     pub started: Option<SystemTime>,
     /// How it ended, where the door was told.
@@ -49,6 +51,7 @@ pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_
         run: ending.run,
         holder: ending.holder,
         facts: &facts,
+        granted: ending.granted,
         limits,
         started: ending.started,
         ended: SystemTime::now(),

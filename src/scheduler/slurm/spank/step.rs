@@ -23,7 +23,7 @@ use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::record::tracked::{self, Tracker};
 use crate::report;
-use crate::report::account::{End, Exit, Task};
+use crate::report::account::{End, Exit, GrantedTo, Task};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::slurm::cores::Topology;
@@ -79,6 +79,7 @@ struct Fenced {
     sentences: Vec<String>,
     /// What is known of its job.
     facts: Facts,
+    granted: GrantedTo,
     started: SystemTime,
     /// How its tasks have ended: the first that failed, or else the last.
     exit: Option<Exit>,
@@ -187,7 +188,9 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
     };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
-    let begin = Begin { host, config, schedulers: ALL, key, requests: &requests, daemon: Some(&daemon), holder: None };
+    let at = Some(&daemon);
+    let begin =
+        Begin { host, config, schedulers: ALL, key, requests: &requests, daemon: at, holder: None, noted: None };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, || Topology::of_node(None));
     let Begun { mut fence, plan, leftovers } = begin.open(plan)?;
@@ -213,6 +216,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         reported: Reported::default(),
         sentences: Vec::new(),
         facts,
+        granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory },
         started: SystemTime::now(),
         exit: None,
         tasks: Vec::new(),
@@ -457,6 +461,7 @@ pub fn end() {
         holder: "scheduler:Slurm",
         run: 0,
         facts: &fenced.facts,
+        granted: fenced.granted,
         started: Some(fenced.started),
         exit: fenced.exit,
         tasks: &fenced.tasks,
