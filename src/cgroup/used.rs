@@ -26,7 +26,7 @@ impl Used {
     /// Reads what this hierarchy knows, where nothing before it knew.
     pub fn add(&mut self, hierarchy: &Hierarchy, step: &Dir, job: &Dir) {
         self.step.add(hierarchy, step);
-        self.job.add_totals(hierarchy, job);
+        self.job.add_of_job(hierarchy, job);
         let version = hierarchy.version;
         if self.cpus.is_none() && hierarchy.has("cpu") {
             self.cpus = limits::cpu_quota(step, version).ok().flatten().map(limits::CpuQuota::cpus);

@@ -21,7 +21,7 @@ use crate::policy::{self, CoreMap, Level};
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;
 use crate::record::{Record, Records};
-use crate::report::account::{End, GrantedTo, since_boot};
+use crate::report::account::{End, GrantedTo, LimitedTo, since_boot};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::{Runs, Schedulers};
@@ -410,6 +410,7 @@ fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Opti
         run: seen.run,
         facts: &noted.facts(),
         granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
+        limits: LimitedTo { cpus: seen.cpus, memory: seen.memory, processes: seen.processes },
         started: record.shared.as_ref().and_then(|shared| since_boot(shared.opener.start)),
         exit: None,
         tasks: &[],

@@ -107,6 +107,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         run: 0,
         facts: &Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() },
         granted: GrantedTo { cpus: request.cpus, memory: request.memory },
+        limits: launch::limited_to(&fence, config),
         started,
         exit,
         tasks: &[],

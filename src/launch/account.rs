@@ -7,7 +7,6 @@ use crate::cgroup::usage::Usage;
 use crate::config::Config;
 use crate::facts::{Fact, Facts};
 use crate::fence::Fence;
-use crate::policy::Level;
 use crate::report::account::{Account, End, Exit, GrantedTo, LimitedTo, Task};
 use crate::report::usage_log::UsageLog;
 
@@ -22,6 +21,8 @@ pub struct Ending<'a> {
     pub facts: &'a Facts,
     /// What it was granted.
     pub granted: GrantedTo,
+    /// What it was limited to.
+    pub limits: LimitedTo,
     /// When its fence was made.
     pub started: Option<SystemTime>,
     /// How it ended, where the door was told.
@@ -34,6 +35,14 @@ pub struct Ending<'a> {
     pub end: End,
 }
 
+/// To what a step is limited, as the kernel has it, for its line in the usage log; nothing if there is no such log.
+pub fn limited_to(fence: &Fence, config: &Config) -> LimitedTo {
+    match config.usage_log {
+        Some(_) => LimitedTo { cpus: fence.cpus(), memory: fence.memory(), processes: fence.processes() },
+        None => LimitedTo::default(),
+    }
+}
+
 /// The line of the usage log about a step, if there is such a log; `usage` is what it has used. It is made before the fence is closed,
 /// and written when that has succeeded: of what remains, the janitor writes when it is gone.
 pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_>) -> Option<String> {
@@ -42,9 +51,6 @@ pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_
     if facts.node == Fact::Unknown {
         facts.node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).into();
     }
-    let memory = fence.memory_levels().into_iter().find(|level| level.whose == Level::Step);
-    let limits =
-        LimitedTo { cpus: fence.cpus(), memory: memory.and_then(|level| level.limit), processes: fence.processes() };
     let job = fence.job_usage();
     let account = Account {
         key: fence.key(),
@@ -52,7 +58,7 @@ pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_
         holder: ending.holder,
         facts: &facts,
         granted: ending.granted,
-        limits,
+        limits: ending.limits,
         started: ending.started,
         ended: SystemTime::now(),
         end: ending.end,

@@ -39,7 +39,7 @@ pub struct Account<'a> {
     pub exit: Option<Exit>,
     /// What it has used.
     pub usage: &'a Usage,
-    /// CPU time and memory of all its job's steps on this node together, until then.
+    /// CPU time and the peak of memory of all its job's steps on this node together, until then.
     pub job: &'a Usage,
     /// Its tasks that had directories.
     pub tasks: &'a [Task],
@@ -142,8 +142,6 @@ impl Account<'_> {
             .usage(self.usage)
             .seconds("job_cpu_seconds", self.job.cpu)
             .number("job_memory_peak_bytes", self.job.memory_peak)
-            .number("job_swap_peak_bytes", self.job.swap_peak)
-            .number("job_oom_kills", self.job.oom_kills)
             .add("tasks", array(self.tasks.iter().take(MOST_TASKS).map(of_task)))
             .add("sentences", array(self.sentences.iter().map(|one| text(one))))
             .end()

@@ -23,7 +23,7 @@ use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::record::tracked::{self, Tracker};
 use crate::report;
-use crate::report::account::{End, Exit, GrantedTo, Task};
+use crate::report::account::{End, Exit, GrantedTo, LimitedTo, Task};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::slurm::cores::Topology;
@@ -80,6 +80,8 @@ struct Fenced {
     /// What is known of its job.
     facts: Facts,
     granted: GrantedTo,
+    /// What its first task was limited to: an end must cost little.
+    limits: Option<LimitedTo>,
     started: SystemTime,
     /// How its tasks have ended: the first that failed, or else the last.
     exit: Option<Exit>,
@@ -217,6 +219,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         sentences: Vec::new(),
         facts,
         granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory },
+        limits: None,
         started: SystemTime::now(),
         exit: None,
         tasks: Vec::new(),
@@ -298,6 +301,9 @@ pub fn attach(spank: &Spank) {
                     && let Some(sentence) = launch::tell::gpus_not_allowed(&fenced.fence)
                 {
                     tell_user(&sentence);
+                }
+                if fenced.attached.is_empty() {
+                    fenced.limits = Some(launch::limited_to(&fenced.fence, &fenced.config));
                 }
                 fenced.attached.push(pid);
                 if fenced.fence.has_overlay() {
@@ -462,6 +468,7 @@ pub fn end() {
         run: 0,
         facts: &fenced.facts,
         granted: fenced.granted,
+        limits: fenced.limits.unwrap_or_else(|| launch::limited_to(&fenced.fence, &fenced.config)),
         started: Some(fenced.started),
         exit: fenced.exit,
         tasks: &fenced.tasks,
