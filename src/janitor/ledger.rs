@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::facts::Facts;
 use crate::host::Host;
 use crate::job::JobKey;
+use crate::record::holder::Holder;
 use crate::record::job::{JobId, JobRecords};
 use crate::record::{Owner, Record};
 use crate::report::account::{Account, End, GrantedTo, LimitedTo, since_boot};
@@ -40,7 +41,7 @@ impl DeadStep {
             key: record.key()?,
             opener: record.opener(),
             run: shared.map_or(0, |shared| shared.run),
-            holder: shared.map_or_else(|| format!("pid:{}", record.owner.pid), |shared| shared.holder.to_string()),
+            holder: shared.map_or(Holder::Process(record.owner), |shared| shared.holder.clone()).to_string(),
             facts: noted.facts(),
             granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
             used,
@@ -50,7 +51,7 @@ impl DeadStep {
     /// In directories of a scheduler's.
     pub fn of_scheduler(name: &str, (key, opener, used): (JobKey, Owner, Used)) -> Self {
         let (facts, granted) = (Facts::default(), GrantedTo::default());
-        Self { key, opener, run: 0, holder: format!("scheduler:{name}"), facts, granted, used }
+        Self { key, opener, run: 0, holder: format!("scheduler {name}"), facts, granted, used }
     }
 
     fn line(&self) -> String {

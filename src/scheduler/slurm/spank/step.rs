@@ -464,7 +464,7 @@ pub fn end() {
     let usage = fenced.fence.usage();
     log::info!("{}", report::ended(fenced.fence.key(), &usage));
     let ending = Ending {
-        holder: "scheduler:Slurm",
+        holder: "scheduler Slurm",
         run: 0,
         facts: &fenced.facts,
         granted: fenced.granted,
