@@ -244,6 +244,13 @@ task_memcg=/jobfence/uid_1/job_2/step_0,task=a,pid=3,uid=1";
 
     proptest::proptest! {
         #[test]
+        fn no_stats_make_it_panic(text in "[0-6],1,1,-;(Memory cgroup stats for .*:|(file|shmem|total_cache|total_shmem) .*|.*\\\\x0a.*)") {
+            let mut stats = Stats::default();
+            stats.note(&text);
+            let _ = stats.cached();
+        }
+
+        #[test]
         fn no_record_makes_it_panic(text in "[0-9,]*;oom-kill:.*(,oom_memcg=.*)?,task_memcg=.*,task=.*,pid=.*,uid=.*") {
             let _ = OomKill::parse(&text);
         }
