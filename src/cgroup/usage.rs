@@ -294,7 +294,7 @@ pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
         // Since Linux 4.13; each directory counts its own processes, and Slurm has one for each task below the step's.
         Version::V1 => {
             let own = keyed(&read(dir, "memory.oom_control"), "oom_kill")?;
-            let below = dir.list(true).unwrap_or_default();
+            let below = below(dir);
             let of_child = |name: &String| keyed(&read(&dir.child(name).ok()?, "memory.oom_control"), "oom_kill");
             Some(below.iter().filter_map(of_child).fold(own, u64::saturating_add))
         }
@@ -313,7 +313,7 @@ pub fn forks_refused(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     }
     let at = |dir: &Dir| keyed(&read(dir, "pids.events"), "max");
     let own = at(dir)?;
-    let below = dir.list(true).unwrap_or_default();
+    let below = below(dir);
     let below = below.iter().filter_map(|name| at(&dir.child(name).ok()?)).fold(0, u64::saturating_add);
     Some(if dir.has("pids.events.local") { own.max(below) } else { own.saturating_add(below) })
 }
@@ -380,6 +380,12 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
     }
     let is_used = |one: &DiskIo| (one.read, one.written, one.reads, one.writes) != (0, 0, 0, 0);
     Some(disks.into_values().filter(is_used).collect())
+}
+
+/// The directories below. A cgroup has two links, and one for each of them (`kernfs_refresh_inode`): mostly it needs no list, which would be eight
+/// system calls.
+fn below(dir: &Dir) -> Vec<String> {
+    if dir.stat().is_ok_and(|stat| stat.st_nlink == 2) { Vec::new() } else { dir.list(true).unwrap_or_default() }
 }
 
 /// A file that cannot be read gives no figures; the step ended all the same.
