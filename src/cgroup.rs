@@ -21,4 +21,5 @@ pub mod mark;
 pub mod membership;
 pub mod protection;
 pub mod usage;
+pub mod used;
 pub mod walk;

@@ -15,7 +15,7 @@ pub mod end;
 pub mod refuse;
 pub mod tell;
 
-pub use account::{Ending, account, write_down};
+pub use account::{Ending, account, limited_to, write_down};
 pub use attach::{Joining, attach};
 pub use begin::{Begin, Begun};
 pub use refuse::NotFenced;

@@ -87,7 +87,7 @@ impl Site {
         assert!(errors.is_empty(), "{errors:?}");
         let errors = fence.limit(&plan);
         assert!(errors.is_empty(), "{errors:?}");
-        fence.hand_over(None)?;
+        fence.hand_over(None, Default::default())?;
         Ok(fence)
     }
 

@@ -20,8 +20,9 @@ use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, begin};
 use crate::policy::{self, CoreMap, Level};
 use crate::record::holder::Holder;
+use crate::record::noted::Noted;
 use crate::record::{Record, Records};
-use crate::report::account::{End, since_boot};
+use crate::report::account::{End, GrantedTo, LimitedTo, since_boot};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::{Runs, Schedulers};
@@ -239,8 +240,9 @@ fn make(
         let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
         // Nobody else chooses before these are in the record.
         let chosen = choose(&host, config, request)?;
-        let gpus = &chosen.devices;
-        let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus };
+        let (gpus, noted) = (&chosen.devices, Some(&noted(&facts, &request.granted)));
+        let begin =
+            Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus, noted };
         let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted, gpus))?;
         let record = fence.shared_record().ok_or_else(|| Error::new("the fence has no record"))?.clone();
         Ok(Seen { visible_gpus: visible_gpus(&host, config, &fence), ..see(&fence, &record) })
@@ -295,6 +297,11 @@ fn here(facts: Facts) -> Facts {
     Facts { node: node.into(), ..facts }
 }
 
+/// What a later process is to know of the job.
+fn noted(facts: &Facts, granted: &Granted) -> Noted {
+    Noted::of(facts, granted.cpus, granted.memory)
+}
+
 fn plan(
     resolved: &crate::config::Resolved,
     granted: &Granted,
@@ -322,7 +329,9 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
         if resolved.config.mode == Mode::Enforce {
             errors.extend(fence.change(&plan));
         }
-        fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config))?;
+        let has_log = resolved.config.usage_log.is_some();
+        let noted = if has_log { noted(&granted.facts, granted) } else { Noted::default() };
+        fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
         Ok(Seen { visible_gpus: visible_gpus(&host, &resolved.config, &fence), ..see(&fence, &record) })
     })
@@ -433,10 +442,13 @@ fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -
 
 /// Its line in the usage log.
 fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Option<String> {
+    let noted = record.noted();
     let ending = Ending {
         holder: &seen.holder.to_string(),
         run: seen.run,
-        facts: &Facts::default(),
+        facts: &noted.facts(),
+        granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
+        limits: LimitedTo { cpus: seen.cpus, memory: seen.memory, processes: seen.processes },
         started: record.shared.as_ref().and_then(|shared| since_boot(shared.opener.start)),
         exit: None,
         tasks: &[],

@@ -31,7 +31,7 @@ use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, end};
 use crate::policy;
 use crate::report;
-use crate::report::account::{End, Exit};
+use crate::report::account::{End, Exit, GrantedTo};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::sys::dir::Dir;
@@ -85,8 +85,17 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let config = &exactly(config, request);
     let host = Host::read(config)?;
     let requests = &UserRequests::default();
-    let begin =
-        Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder: None, gpus: &[] };
+    let begin = Begin {
+        host: &host,
+        config,
+        schedulers: ALL,
+        key: &key,
+        requests,
+        daemon: None,
+        holder: None,
+        gpus: &[],
+        noted: None,
+    };
     let Begun { mut fence, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
     let (kernel_log, started) = (KernelLog::open().ok(), Some(SystemTime::now()));
     let attach = |fence: &mut Fence, pid: Pid| {
@@ -106,6 +115,8 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         holder: "run",
         run: 0,
         facts: &Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() },
+        granted: GrantedTo { cpus: request.cpus, memory: request.memory },
+        limits: launch::limited_to(&fence, config),
         started,
         exit,
         tasks: &[],

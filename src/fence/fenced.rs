@@ -136,6 +136,8 @@ impl Deref for OpenDir<'_> {
 #[derive(Debug)]
 pub(super) struct WantedLimits {
     pub(super) controllers: Vec<&'static str>,
+    /// Controllers by which nothing is limited, and which count what is used.
+    pub(super) counted: Vec<&'static str>,
     /// Controllers that limits were to be written to, and that are nowhere.
     pub(super) missing: Vec<(&'static str, Error)>,
     /// Why a CPU quota would not hold, whatever the kernel shows.
@@ -161,6 +163,7 @@ impl WantedLimits {
     pub(super) fn nothing() -> Self {
         Self {
             controllers: Vec::new(),
+            counted: Vec::new(),
             missing: Vec::new(),
             quota_ignored: None,
             lowest_io: false,

@@ -31,12 +31,12 @@ impl Fence {
         usage
     }
 
-    /// CPU time and memory of all the job's steps together, those included that have ended, as long as its directory is there.
+    /// CPU time and the peak of memory of all the job's steps together, those included that have ended, as long as its directory is there.
     pub fn job_usage(&self) -> Usage {
         let mut usage = Usage::default();
         for tree in &self.trees {
             match (tree, tree.job()) {
-                (_, Ok(job)) => usage.add_totals(tree.hierarchy(), &job),
+                (_, Ok(job)) => usage.add_of_job(tree.hierarchy(), &job),
                 (Tree::Overlay(overlay), Err(_)) => usage.or(overlay.job_usage()),
                 (Tree::Own(_), Err(_)) => {}
             }
@@ -53,7 +53,7 @@ impl Fence {
                 Tree::Overlay(overlay) => overlay.task_name(number)?,
             };
             if let Ok(dir) = tree.step().and_then(|step| step.child(&name)) {
-                found.get_or_insert_with(Usage::default).add_totals(tree.hierarchy(), &dir);
+                found.get_or_insert_with(Usage::default).add_of_task(tree.hierarchy(), &dir);
             }
         }
         found
@@ -101,6 +101,13 @@ impl Fence {
     pub fn memory_high(&self) -> Option<u64> {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
         let file = limits::high_file(tree.hierarchy().version);
+        limits::memory_limit(&*tree.step().ok()?, file).ok().flatten()
+    }
+
+    /// How much memory the step may have, in bytes, as the kernel has it; `None` when unlimited.
+    pub fn memory(&self) -> Option<u64> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
+        let (file, _) = limits::memory_files(tree.hierarchy().version);
         limits::memory_limit(&*tree.step().ok()?, file).ok().flatten()
     }
 

@@ -13,6 +13,7 @@ use crate::cgroup::layout::Version;
 use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::host::Host;
+use crate::record::noted::Noted;
 use crate::record::{HandedOver, Record, Records};
 use crate::scheduler::Schedulers;
 use crate::sys::lock::Lock;
@@ -88,13 +89,14 @@ impl Fence {
         })
     }
 
-    /// Writes down to what the fence is limited, and what its user has asked for. From now on other processes can go on with it: before,
-    /// they can only close it.
-    pub fn hand_over(&mut self, asked_processes: Option<u64>) -> Result<()> {
+    /// Writes down to what the fence is limited, what its user has asked for, and what is noted of its job; what is not known now stays as
+    /// it was noted. From now on other processes can go on with it: before, they can only close it.
+    pub fn hand_over(&mut self, asked_processes: Option<u64>, noted: Noted) -> Result<()> {
         let Some(record) = &mut self.claim.shared else { return Ok(()) };
         if let Some(shared) = &mut record.shared {
             let plan = self.limits.plan.clone().unwrap_or_default();
-            shared.plan = Some(HandedOver { plan, asked_processes });
+            let noted = shared.plan.as_ref().map_or_else(|| noted.clone(), |before| noted.clone().or(&before.noted));
+            shared.plan = Some(HandedOver { plan, asked_processes, noted });
         }
         self.claim.records.replace(record, Instant::now() + PATIENCE)
     }

@@ -2,14 +2,15 @@
 //! What a record says beyond its first lines where several processes share a fence's life: `jobfence-record 2`.
 //!
 //! One line each, in this order: `holder`, `opener`, `job`, `step`, `run`, `controllers`, `log_from`, `overlay`; then `gpus`, if some were
-//! chosen for the job; then `asked_processes`, if the job's user has asked for a number; then `plan=none`, or the lines of `record::plan`.
-//! What is understood is what would be written, and nothing else.
+//! chosen for the job; then `asked_processes`, if the job's user has asked for a number, and the lines of `record::noted`; then `plan=none`,
+//! or the lines of `record::plan`. What is understood is what would be written, and nothing else.
 
 use std::fmt;
 
 use super::holder::Holder;
 use super::job::is_device;
 use super::lines::field;
+use super::noted::Noted;
 use super::plan;
 use crate::cgroup::events::Sequence;
 use crate::job::Id;
@@ -48,6 +49,8 @@ pub struct HandedOver {
     pub plan: Plan,
     /// How many processes the job's user has asked for, where the site allows more.
     pub asked_processes: Option<u64>,
+    /// What is known of its job, for the usage log.
+    pub noted: Noted,
 }
 
 impl HandedOver {
@@ -58,7 +61,8 @@ impl HandedOver {
             }
             None => (None, text),
         };
-        Some(Self { plan: plan::parse(lines)?, asked_processes })
+        let (noted, lines) = Noted::parse(lines)?;
+        Some(Self { plan: plan::parse(lines)?, asked_processes, noted })
     }
 }
 
@@ -67,6 +71,7 @@ impl fmt::Display for HandedOver {
         if let Some(number) = self.asked_processes {
             writeln!(f, "{ASKED}{number}")?;
         }
+        self.noted.fmt(f)?;
         f.write_str(&plan::lines(&self.plan))
     }
 }

@@ -368,9 +368,40 @@ BREAKS = (
     ),
     Break(
         "what_was_asked_is_forgotten", "src/fence/resume.rs",
-        "shared.plan = Some(HandedOver { plan, asked_processes });",
-        "shared.plan = Some(HandedOver { plan, asked_processes: asked_processes.filter(|_| false) });",
+        "shared.plan = Some(HandedOver { plan, asked_processes, noted });",
+        "shared.plan = Some(HandedOver { plan, asked_processes: asked_processes.filter(|_| false), noted });",
         "host life who_could_raise_the_limit_is_said_by_every_process",
+    ),
+    # The usage log.
+    Break(
+        "what_is_known_of_a_job_is_forgotten", "src/fence/resume.rs",
+        "noted.clone().or(&before.noted)",
+        "{ let _ = &before.noted; noted.clone() }",
+        "host usage what_is_known_of_a_job_outlives_each_process_of_its_life",
+    ),
+    Break(
+        "half_a_line_stays", "src/report/usage_log.rs",
+        "if whole < size {",
+        "if whole < size && false {",
+        "unit half_a_line_goes_before_the_next_comes",
+    ),
+    Break(
+        "two_lines_of_one_dead_step", "src/janitor/ledger.rs",
+        "(&step.key, step.opener) == (&found.key, found.opener)",
+        "(&step.key, step.opener) == (&found.key, found.opener) && false",
+        "host left_behind a_dead_step_has_one_line_in_the_usage_log_wherever_it_was",
+    ),
+    Break(
+        "nothing_counts_what_is_not_limited", "src/fence/open.rs",
+        'const COUNTED: [&str; 3] = ["memory", "pids", "io"];',
+        'const COUNTED: [&str; 0] = [];',
+        "host usage bytes_are_counted_where_they_go_to_a_disk processes_of_5_ms_are_counted_all",
+    ),
+    Break(
+        "cached_files_are_taken_for_need", "src/cgroup/events.rs",
+        "Some(self.file?.saturating_sub(self.shared?))",
+        "{ let _ = self.shared; self.file.map(|_| 0) }",
+        "unit the_kernel_says_what_was_cached",
     ),
     Break(
         "the_dead_are_not_cleaned_up", "src/launch/begin.rs",

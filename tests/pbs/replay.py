@@ -304,6 +304,24 @@ def life(mom, user):
 
 
 @case
+def usage_log(mom, user):
+    """Each step has a line, with the queue that the first event has said, though other processes have closed it."""
+    log = mom.top / "usage/usage.jsonl"
+    mom.write_config(f"UsageLog={log}")
+    job = Job(mom, user, number="30", queue="express", project="p 1")
+    mom.begin(job)
+    mom.start(job, "exec python3 -S -c 'import time\nwhile time.process_time() < 0.5: pass'")
+    job.wait()
+    job.over()
+    lines = {line["step"]: line for line in map(json.loads, log.read_text().splitlines())}
+    expect_equal(sorted(lines), ["1", "extern"], "steps in the usage log")
+    for line in lines.values():
+        found = [line[key] for key in ("job", "run", "uid", "user", "partition", "project", "holder", "end", "memory_granted_bytes")]
+        expect_equal(found, ["30.server", 1, job.uid, user, "express", "p 1", "scheduler OpenPBS", "closed", 200 * MIB], "line")
+    expect(0.49 <= lines["1"]["cpu_seconds"] <= 0.7, f"cpu_seconds: {lines['1']}")
+
+
+@case
 def over_its_memory(mom, user):
     job = Job(mom, user, number="8")
     mom.settings["DiagMessages"] = "yes"

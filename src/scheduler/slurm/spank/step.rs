@@ -23,7 +23,7 @@ use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::record::tracked::{self, Tracker};
 use crate::report;
-use crate::report::account::{End, Exit, Task};
+use crate::report::account::{End, Exit, GrantedTo, LimitedTo, Task};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::slurm::cores::Topology;
@@ -79,6 +79,9 @@ struct Fenced {
     sentences: Vec<String>,
     /// What is known of its job.
     facts: Facts,
+    granted: GrantedTo,
+    /// What its first task was limited to: an end must cost little.
+    limits: Option<LimitedTo>,
     started: SystemTime,
     /// How its tasks have ended: the first that failed, or else the last.
     exit: Option<Exit>,
@@ -196,6 +199,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         daemon: Some(&daemon),
         holder: None,
         gpus: &[],
+        noted: None,
     };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, || Topology::of_node(None));
@@ -222,6 +226,8 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         reported: Reported::default(),
         sentences: Vec::new(),
         facts,
+        granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory },
+        limits: None,
         started: SystemTime::now(),
         exit: None,
         tasks: Vec::new(),
@@ -303,6 +309,9 @@ pub fn attach(spank: &Spank) {
                     && let Some(sentence) = launch::tell::gpus_not_allowed(&fenced.fence)
                 {
                     tell_user(&sentence);
+                }
+                if fenced.attached.is_empty() {
+                    fenced.limits = Some(launch::limited_to(&fenced.fence, &fenced.config));
                 }
                 fenced.attached.push(pid);
                 if fenced.fence.has_overlay() {
@@ -463,9 +472,11 @@ pub fn end() {
     let usage = fenced.fence.usage();
     log::info!("{}", report::ended(fenced.fence.key(), &usage));
     let ending = Ending {
-        holder: "scheduler:Slurm",
+        holder: "scheduler Slurm",
         run: 0,
         facts: &fenced.facts,
+        granted: fenced.granted,
+        limits: fenced.limits.unwrap_or_else(|| launch::limited_to(&fenced.fence, &fenced.config)),
         started: Some(fenced.started),
         exit: fenced.exit,
         tasks: &fenced.tasks,
