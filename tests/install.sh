@@ -26,13 +26,16 @@ diff - "$stage.list" <<END || fail "other files than expected"
 ./usr/lib/systemd/system/jobfence.service
 ./usr/lib/systemd/system/jobfence.slice
 ./usr/sbin/jobfence
+./usr/share/bash-completion/completions/jobfence
 ./usr/share/doc/jobfence/README.md
+./usr/share/fish/vendor_completions.d/jobfence.fish
 ./usr/share/jobfence/pbs/jobfence.CF
 ./usr/share/jobfence/pbs/jobfence.HK
 ./usr/share/jobfence/pbs/jobfence.py
 ./usr/share/jobfence/plugstack.conf
 ./usr/share/man/man5/jobfence.conf.5
 ./usr/share/man/man8/jobfence.8
+./usr/share/zsh/site-functions/_jobfence
 END
 rm -f "$stage.list"
 [ -z "$(find "$stage" -mindepth 1 ! -type l ! -perm -a=r)" ] || fail "users cannot read all of it"

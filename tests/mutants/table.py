@@ -530,4 +530,79 @@ BREAKS = (
         ".saturating_sub(written))", ".saturating_sub(written).mul_f32(0.0))",
         "hook mom_dies",
     ),
+    # What is said of fences that live, and of jobs that have ended.
+    Break(
+        "users_see_all", "src/bin/jobfence/living.rs",
+        "let uid = if own.is_root() { user } else { Some(own.as_raw()) };",
+        "let uid = user;",
+        "host usage_commands a_user_sees_only_its_own",
+    ),
+    Break(
+        "report_is_everybodys", "src/bin/jobfence/report.rs",
+        "if nix::unistd::geteuid().is_root() {\n        return error.to_string().into();",
+        "if true {\n        return error.to_string().into();",
+        "host usage_commands a_user_sees_only_its_own",
+    ),
+    Break(
+        "oldest_run_is_reported", "src/bin/jobfence/report.rs",
+        "    runs.reverse();\n", "",
+        "host usage_commands a_report_is_of_one_run",
+    ),
+    Break(
+        "repeated_step_is_the_same_run", "src/bin/jobfence/report/runs.rs",
+        " || step.whole(\"run\") != next.whole(\"run\") || name(step) == name(next)", "",
+        "host usage_commands a_report_is_of_one_run",
+    ),
+    Break(
+        "job_has_the_last_steps_cpu_time", "src/bin/jobfence/report/text.rs",
+        ".filter_map(|step| step.number(member)).reduce(|a, b| a + b);",
+        ".filter_map(|step| step.number(member)).reduce(|_, b| b);",
+        "host usage_commands a_report_has_what_was_used",
+    ),
+    Break(
+        "names_are_written_as_they_are", "src/bin/jobfence/table.rs",
+        "if c.is_control() || directs(c) { '?' } else { c }",
+        "if directs(c) { '?' } else { c }",
+        "host usage_commands names_do_nothing_to_a_terminal",
+    ),
+    Break(
+        "garbage_in_the_log_is_an_end", "src/bin/jobfence/report/log.rs",
+        "                Some(whole) => self.line(whole),",
+        "                Some(whole) if std::str::from_utf8(whole).is_err() => return Ok(()),\n                Some(whole) => self.line(whole),",
+        "host usage_commands what_is_no_line_of_the_log_is_passed_over",
+    ),
+    Break(
+        "cpu_now_is_since_the_beginning", "src/bin/jobfence/living.rs",
+        "new.saturating_sub(*cpu).as_secs_f64() / passed",
+        "new.as_secs_f64() / passed",
+        "host usage_commands what_lives_is_listed_and_shown",
+    ),
+    Break(
+        "top_is_not_sorted_by_keys", "src/bin/jobfence/top.rs",
+        "(self.sorted_by, self.is_reversed, self.scrolled) = (*column, false, 0);",
+        "(_, self.is_reversed, self.scrolled) = (*column, false, 0);",
+        "host usage_commands top_is_sorted_by_keys",
+    ),
+    Break(
+        "top_dies_of_a_signal", "src/bin/jobfence/top.rs",
+        "if IS_ENDED.load(Ordering::Relaxed) {", "if IS_ENDED.load(Ordering::Relaxed) && false {",
+        "host usage_commands top_puts_the_terminal_right_when_a_signal_ends_it",
+    ),
+    Break(
+        "top_writes_commands_into_a_pipe", "src/bin/jobfence/top.rs",
+        "if options.json || !io::stdout().is_terminal() {", "if options.json {",
+        "host usage_commands what_lives_is_listed_and_shown",
+    ),
+    Break(
+        "slurms_steps_are_rows_of_their_own", "src/fence/living.rs",
+        "let is_overlay = place.is_overlay || step.places.iter().all(|place| place.is_overlay);",
+        "let is_overlay = false;",
+        "unit slurms_are_found_by_its_own_names ours_are_found_by_their_names",
+    ),
+    Break(
+        "slurms_component_is_in_the_name", "src/fence/living.rs",
+        "let plain = plain.split('+').next().unwrap_or(plain).to_owned();",
+        "let plain = plain.to_owned();",
+        "unit slurms_are_found_by_its_own_names",
+    ),
 )

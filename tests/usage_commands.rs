@@ -1,0 +1,644 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence ls`, `show`, `top` and `report`, with real fences: what they say of a fence that lives and of one that has ended, and to
+//! whom.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use jobfence::config::Config;
+use jobfence::host::Host;
+use serde_json::Value;
+
+mod common;
+
+/// Users that nothing else of the tests has jobs of.
+const USER: u32 = 61_501;
+const STRANGER: u32 = 61_502;
+
+struct Site {
+    temp: tempfile::TempDir,
+    base: common::Base,
+    /// Processes in fences; killed when dropped.
+    children: Vec<Child>,
+    /// Directories as of Slurm's; removed when dropped.
+    slurms: Vec<PathBuf>,
+}
+
+impl Site {
+    fn new(test: &str) -> Option<Self> {
+        let base = common::Base::if_root("usage", test)?;
+        let temp = tempfile::tempdir().unwrap();
+        // Users run the command, too.
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        // By a process that has ended: one that another test starts now must not have the file open for writing (ETXTBSY).
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_jobfence")).arg(temp.path().join("jobfence")).status();
+        assert!(copied.unwrap().success());
+        Some(Self { temp, base, children: Vec::new(), slurms: Vec::new() })
+    }
+
+    fn log(&self) -> PathBuf {
+        self.temp.path().join("log/usage.jsonl")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.temp.path().join("jobfence"));
+        let run_dir = self.temp.path().join("run");
+        command.args(args).arg("-o").arg(format!("CgroupBase={}", self.base.name));
+        command.arg("-o").arg(format!("RunDir={}", run_dir.display()));
+        command.arg("-o").arg(format!("UsageLog={}", self.log().display())).stdin(Stdio::null());
+        command
+    }
+
+    fn done(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// What a command prints that must succeed.
+    fn out(&self, args: &[&str]) -> String {
+        let done = self.done(args);
+        assert!(done.status.success(), "{args:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.out(args)).unwrap()
+    }
+
+    fn as_user(&self, uid: u32, args: &[&str]) -> Output {
+        self.command(args).uid(uid).gid(uid).output().unwrap()
+    }
+
+    fn open(&self, job: &str, uid: u32, more: &[&str]) {
+        let uid = uid.to_string();
+        self.out(&[&["open", "--job", job, "--user", &uid], more].concat());
+    }
+
+    /// A Python program in a fence, from its beginning.
+    fn run(&mut self, job: &str, step: &str, program: &str) -> u32 {
+        let begun = format!("import sys\nsys.stdin.readline()\n{program}");
+        let mut command = Command::new("python3");
+        command.args(["-c", &begun]).uid(USER).gid(USER).current_dir("/");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = child.id().to_string();
+        self.out(&["attach", "--job", job, "--step", step, &pid]);
+        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let mut ready = [0; 1];
+        child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        self.children.push(child);
+        self.children.last().unwrap().id()
+    }
+
+    fn close(&self, job: &str) {
+        self.out(&["close", "--job", job]);
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // The fences go before the directory in which they are.
+        for job in ["7", "8", "9", HOSTILE] {
+            let _ = self.done(&["close", "--job", job]);
+        }
+        for dir in self.slurms.iter().rev() {
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+/// A program that holds 50 MiB and then wants all the CPU time there is.
+const BUSY: &str = "b = bytearray(50 << 20)\nprint(flush=True)\nwhile True: pass";
+
+/// An id by which a terminal would be told to do something.
+const HOSTILE: &str = "7\u{1b}[2J\u{1b}]0;x\u{7}\n\u{202e}x";
+
+/// CPU time of a process, in seconds.
+fn cpu_of(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let behind = stat.rsplit_once(')').unwrap().1;
+    let fields: Vec<&str> = behind.split_whitespace().collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
+fn number(value: &Value, member: &str) -> f64 {
+    value[member].as_f64().unwrap_or_else(|| panic!("{member} in {value}"))
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// No control character but the ends of lines.
+fn assert_printable(text: &str) {
+    let is_wrong = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+    assert!(!text.contains(is_wrong), "{text:?}");
+}
+
+/// Each member of an object, and of those in it. The steps of a report are lines of the log, which has a table of its own.
+fn members(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(object) => {
+            for (name, value) in object {
+                found.push(name.clone());
+                if name != "steps" {
+                    members(value, found);
+                }
+            }
+        }
+        Value::Array(all) => all.iter().for_each(|value| members(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_report_has_what_was_used() {
+    let Some(mut site) = Site::new("report") else { return };
+    site.open("7", USER, &["--cpus", "0.5", "--mem", "200M"]);
+    site.open("7", USER, &["--step", "1", "--cpus", "0.5", "--mem", "100M"]);
+    let pid = site.run("7", "0", BUSY);
+    std::thread::sleep(Duration::from_millis(1500));
+    let before = cpu_of(pid);
+    // While it lives, that is said.
+    let living = site.out(&["report", "7"]);
+    assert!(living.contains("The job runs here: 2 fences of the job live now.\n"), "{living}");
+    site.close("7");
+    let report = site.json(&["report", "7", "--json"]);
+    assert_eq!((&report["schema"], &report["runs_in_log"]), (&"jobfence-report-1".into(), &1.into()));
+    let run = &report["runs"][0];
+    let used = number(run, "cpu_seconds");
+    assert!((before - 0.2..before + 0.5).contains(&used), "{used} after {before}");
+    let peak = number(run, "memory_peak_bytes");
+    assert!((50e6..80e6).contains(&peak), "{peak}");
+    assert_eq!(number(run, "memory_limit_bytes"), 200.0 * 1024.0 * 1024.0);
+    let wall = number(run, "wall_seconds");
+    assert!((1.0..30.0).contains(&wall), "{wall}");
+    let efficiency = number(run, "cpu_efficiency_percent");
+    assert!((efficiency - 100.0 * used / (wall * 0.5)).abs() < 0.1, "{efficiency}");
+    assert_eq!(run["steps"].as_array().map(Vec::len), Some(2));
+    assert_eq!(run["uid"], USER);
+
+    let text = site.out(&["report", "7"]);
+    assert!(text.starts_with(&format!("job 7 of {USER} (uid {USER})\n")), "{text}");
+    assert!(text.contains(" 0.5 CPUs\n") && text.contains(" of 200.0 MiB ("), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let row = text.lines().find(|line| line.starts_with("0 ")).unwrap();
+    assert!(row.trim_end().ends_with("closed") && row.contains(" 0.5 "), "{text}");
+    let mail = site.out(&["report", "7", "--mail"]);
+    for label in ["Job ID: 7\n", "\nCPU Utilized: 00:00:0", "\nMemory Utilized: 5", "% of 200.0 MiB\n"] {
+        assert!(mail.contains(label), "{label} in {mail}");
+    }
+    assert!(mail.lines().all(|line| line.chars().count() <= 76), "{mail}");
+}
+
+#[test]
+fn a_report_is_of_one_run() {
+    let Some(site) = Site::new("runs") else { return };
+    for run in ["1", "2"] {
+        site.open("8", USER, &["--run", run, "--cpus", run]);
+        site.close("8");
+    }
+    let of = |args: &[&str]| {
+        let report = site.json(args);
+        let runs = report["runs"].as_array().unwrap();
+        (report["runs_in_log"].clone(), runs.iter().map(|run| number(run, "cpus_limit")).collect::<Vec<_>>())
+    };
+    assert_eq!(of(&["report", "8", "--json"]), (2.into(), vec![2.0]));
+    assert_eq!(of(&["report", "8", "--json", "--all"]), (2.into(), vec![2.0, 1.0]));
+    let text = site.out(&["report", "8"]);
+    assert!(text.contains("The log has an earlier run of this id, too"), "{text}");
+    assert_eq!(site.out(&["report", "8", "--all"]).matches("job 8 of").count(), 2);
+}
+
+#[test]
+fn what_is_no_line_of_the_log_is_passed_over() {
+    let Some(site) = Site::new("garbage") else { return };
+    site.open("9", USER, &[]);
+    site.close("9");
+    let whole = fs::read(site.log()).unwrap();
+    let half = &whole[..whole.len() / 2];
+    let garbage = [b"\x00\xff\x1b[2J nothing\n[]\n{\"schema\":1}\n".as_slice(), &whole, half].concat();
+    fs::write(site.log(), garbage).unwrap();
+    let done = site.done(&["report", "9"]);
+    assert!(done.status.success(), "{done:?}");
+    let expected =
+        "jobfence: passed over in the usage log: 1 line without an end, 3 lines that jobfence has not written\n";
+    assert_eq!(err(&done), expected);
+    // It is a file of before today.
+    let old = site.log().with_file_name("usage.jsonl-20260101T000000Z");
+    fs::rename(site.log(), old).unwrap();
+    assert!(site.out(&["report", "9"]).contains("job 9 of"));
+    let none = site.done(&["report", "10"]);
+    assert!(none.status.code() == Some(1) && err(&none).contains("has no step of job 10\n"), "{none:?}");
+}
+
+#[test]
+fn without_a_log_the_key_is_named() {
+    let temp = tempfile::NamedTempFile::new().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+    let done = command.args(["report", "7", "--config"]).arg(temp.path()).output().unwrap();
+    assert_eq!((done.status.code(), done.stdout.len()), (Some(1), 0));
+    assert!(err(&done).contains("set UsageLog in jobfence.conf"), "{done:?}");
+}
+
+#[test]
+fn what_lives_is_listed_and_shown() {
+    let Some(mut site) = Site::new("living") else { return };
+    let begun = Instant::now();
+    site.open("7", USER, &["--cpus", "0.5", "--mem", "200M", "-o", "MaxProcesses=40"]);
+    site.open("8", STRANGER, &["--step", "batch"]);
+    let pid = site.run("7", "0", BUSY);
+    std::thread::sleep(Duration::from_millis(1000));
+    for args in [["ls", "--json"], ["top", "--json"]] {
+        let all = site.json(&args);
+        assert_eq!(all["schema"], "jobfence-living-1");
+        let fences = all["fences"].as_array().unwrap();
+        let [one, other] = &fences[..] else { panic!("{all}") };
+        assert_eq!((&one["job"], &one["step"], &one["run"]), (&"7".into(), &"0".into(), &1.into()));
+        assert_eq!((&one["uid"], &one["placement"], &one["holder"]), (&USER.into(), &"own".into(), &"manual".into()));
+        let path = format!("/{}/uid_{USER}/job_7/step_0", site.base.name);
+        assert!(one["path"].as_str().unwrap().ends_with(&path), "{one}");
+        let cpus = number(one, "cpus_now");
+        assert!((0.05..0.75).contains(&cpus), "{cpus}");
+        assert!((50e6..80e6).contains(&number(one, "memory_now_bytes")), "{one}");
+        let limits = ["cpus_limit", "memory_limit_bytes", "processes_limit", "processes_now"];
+        assert_eq!(limits.map(|member| number(one, member)), [0.5, f64::from(200 << 20), 40.0, 1.0]);
+        let uptime = number(one, "uptime_seconds");
+        assert!((1.0..begun.elapsed().as_secs_f64() + 1.0).contains(&uptime), "{uptime}");
+        assert_eq!((&other["job"], &other["step"]), (&"8".into(), &"batch".into()));
+        assert!(number(other, "cpus_now") < 0.01 && other["memory_limit_bytes"].is_null(), "{other}");
+    }
+    let text = site.out(&["ls"]);
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..8], ["JOB", "STEP", "USER", "UPTIME", "CPU", "CPUS", "MEM/MiB", "PEAK/MiB"]);
+    assert_eq!((rows[1][0], rows[1][5], rows[1][8], rows[1][9]), ("7", "0.5", "200.0", "1"));
+    assert_eq!(rows[2][..2], ["8", "batch"]);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert_eq!(site.json(&["ls", "--json", "--job", "8"])["fences"].as_array().unwrap().len(), 1);
+    let of_user = site.json(&["ls", "--json", "--user", &USER.to_string()]);
+    assert_eq!(of_user["fences"][0]["job"], "7");
+
+    // No terminal: one table, sorted, and the end.
+    let by_job = site.out(&["top", "--sort", "job"]);
+    let by_cpu = site.out(&["top"]);
+    assert!(by_job.lines().nth(1).unwrap().starts_with("7 ") && by_cpu.lines().nth(1).unwrap().starts_with("7 "));
+    assert!(!by_cpu.contains('\u{1b}'), "{by_cpu:?}");
+
+    let shown = site.json(&["show", "7", "--json"]);
+    let [step] = &shown["fences"].as_array().unwrap()[..] else { panic!("{shown}") };
+    assert_eq!((&step["processes"][0]["pid"], &step["processes"][0]["name"]), (&pid.into(), &"python3".into()));
+    assert!(number(step, "cpu_user_seconds") > 0.1 && number(step, "memory_anonymous_bytes") > 50e6, "{step}");
+    let limits = step["limits"].as_array().unwrap();
+    let is_processes =
+        |limit: &Value| limit["file"].as_str().unwrap().ends_with("/step_0/pids.max") && limit["value"] == "40";
+    assert!(limits.iter().any(is_processes), "{limits:?}");
+    let text = site.out(&["show", "7"]);
+    assert!(text.contains(" of 0.5 CPUs now") && text.contains(" of 200.0 MiB now"), "{text}");
+    assert!(text.contains(&format!("{pid} -    {USER} python3\n")), "{text}");
+    let none = site.done(&["show", "9"]);
+    assert!(none.status.code() == Some(1) && err(&none).contains("no fence of job 9 lives"), "{none:?}");
+
+    // Every member is one of the manual's page.
+    let page = fs::read_to_string("docs/man/jobfence.8").unwrap().replace('\\', "");
+    let mut all = Vec::new();
+    members(&shown, &mut all);
+    members(&site.json(&["ls", "--json"]), &mut all);
+    site.close("8");
+    members(&site.json(&["report", "8", "--json"]), &mut all);
+    all.sort();
+    all.dedup();
+    let described =
+        |name: &str| name.replacen("memory_pressure", "cpu_pressure", 1).replacen("io_pressure", "cpu_pressure", 1);
+    let unknown: Vec<&String> = all.iter().filter(|name| !page.contains(&described(name))).collect();
+    assert!(unknown.is_empty(), "not in jobfence(8): {unknown:?}");
+}
+
+#[test]
+fn a_user_sees_only_its_own() {
+    let Some(site) = Site::new("users") else { return };
+    site.open("7", USER, &["--cpus", "1"]);
+    site.open("8", STRANGER, &["--cpus", "2"]);
+    site.open("9", USER, &["--cpus", "1"]);
+    site.close("9");
+    let fences = |args: &[&str]| {
+        let done = site.as_user(USER, args);
+        assert!(done.status.success(), "{done:?}");
+        let all: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let all = all["fences"].as_array().unwrap();
+        all.iter().map(|one| (one["job"].clone(), one["uid"].clone())).collect::<Vec<_>>()
+    };
+    let own = vec![(Value::from("7"), Value::from(USER))];
+    assert_eq!(fences(&["ls", "--json"]), own);
+    assert_eq!(fences(&["top", "--json"]), own);
+    assert_eq!(fences(&["show", "7", "--json"]), own);
+    assert_eq!(fences(&["ls", "--json", "--job", "8"]), []);
+    let uptime = |output: Output| {
+        let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+        number(&all["fences"][0], "uptime_seconds")
+    };
+    // It cannot read the record, and knows when the fence was made all the same.
+    std::thread::sleep(Duration::from_millis(1500));
+    let (by_root, by_user) =
+        (uptime(site.done(&["show", "7", "--json"])), uptime(site.as_user(USER, &["show", "7", "--json"])));
+    assert!((by_root - by_user).abs() < 1.2 && by_user > 1.0, "{by_root} {by_user}");
+    for args in [&["show", "8"][..], &["ls", "--user", "root"], &["top", "--user", "0"], &["report", "9"]] {
+        let refused = site.as_user(USER, args);
+        assert!(refused.status.code() == Some(1) && refused.stdout.is_empty(), "{args:?}: {refused:?}");
+    }
+    let others = site.as_user(USER, &["ls", "--user", "root"]);
+    assert_eq!(err(&others), "jobfence: only root can look at the fences of other users\n");
+    let report = site.as_user(USER, &["report", "9"]);
+    let expected =
+        format!("jobfence: only root can read the usage log ({}): ask your administrator", site.log().display());
+    assert!(err(&report).starts_with(&expected), "{report:?}");
+    // What lives it sees all the same.
+    let report = site.as_user(USER, &["report", "7"]);
+    assert!(String::from_utf8_lossy(&report.stdout).contains("1 fence of the job lives now"), "{report:?}");
+    assert_eq!(report.status.code(), Some(1));
+}
+
+#[test]
+fn names_do_nothing_to_a_terminal() {
+    let Some(mut site) = Site::new("hostile") else { return };
+    site.open(HOSTILE, USER, &["--step", "\u{1b}c\u{9b}2J"]);
+    let rename = "open('/proc/self/comm', 'w').write('\\x1b[2J\\nevil')\nprint(flush=True)\nwhile True: pass";
+    let pid = site.run(HOSTILE, "\u{1b}c\u{9b}2J", rename);
+    for args in [&["ls"][..], &["top"], &["show", HOSTILE], &["report", HOSTILE]] {
+        let done = site.done(args);
+        let said = String::from_utf8(done.stdout).unwrap() + &String::from_utf8(done.stderr).unwrap();
+        assert_printable(&said);
+        assert!(said.contains("7?[2J?"), "{args:?}: {said}");
+    }
+    let shown = site.out(&["show", HOSTILE]);
+    assert!(shown.contains(&format!("{pid} -    {USER} ?[2J?evil\n")), "{shown}");
+    let shown = site.json(&["show", HOSTILE, "--json"]);
+    assert_eq!(shown["fences"][0]["job"], HOSTILE);
+    assert_eq!(shown["fences"][0]["processes"][0]["name"], "\u{1b}[2J\nevil");
+    site.close(HOSTILE);
+    assert_printable(&site.out(&["report", HOSTILE]));
+    assert_eq!(site.json(&["report", HOSTILE, "--json"])["job"], HOSTILE);
+    let none = site.done(&["show", "\u{1b}[2J"]);
+    assert_printable(&err(&none));
+}
+
+#[test]
+fn a_step_in_slurms_directories_is_one_row() {
+    let Some(mut site) = Site::new("slurms") else { return };
+    let config = Config { cgroup_base: Some(site.base.name.clone()), ..Config::default() };
+    let host = Host::read(&config).unwrap();
+    let on_v1 =
+        host.layout.hierarchies.iter().filter(|one| one.has("freezer") || one.has("memory") || one.has("cpuacct"));
+    let on_v1: Vec<_> = on_v1.filter(|one| one.version == jobfence::cgroup::layout::Version::V1).collect();
+    if on_v1.is_empty() {
+        return common::skip("no v1 hierarchy in which Slurm has directories");
+    }
+    for hierarchy in on_v1 {
+        let mut dir = hierarchy.mount.join(format!("slurm_{}", site.base.name.rsplit('/').next().unwrap()));
+        site.slurms.push(dir.clone());
+        for name in [&format!("uid_{USER}"), "job_77", "step_0+1", "task_3"] {
+            dir.push(name);
+            site.slurms.push(dir.clone());
+        }
+        fs::create_dir_all(&dir).unwrap();
+    }
+    for all in [
+        site.json(&["ls", "--json", "--job", "77"]),
+        serde_json::from_slice(&site.as_user(USER, &["ls", "--json"]).stdout).unwrap(),
+    ] {
+        let [one] = &all["fences"].as_array().unwrap()[..] else { panic!("{all}") };
+        let whose = (&one["job"], &one["step"], &one["uid"], &one["placement"]);
+        assert_eq!(whose, (&"77".into(), &"0".into(), &USER.into(), &"overlay".into()));
+        assert_eq!(one["cpu_seconds"], 0.0);
+    }
+    let shown = site.json(&["show", "77", "--json"]);
+    assert_eq!(shown["fences"][0]["tasks"][0]["task"], "3");
+    assert!(
+        serde_json::from_slice::<Value>(&site.as_user(STRANGER, &["ls", "--json"]).stdout).unwrap()["fences"]
+            == serde_json::json!([])
+    );
+}
+
+/// A terminal of 80 columns and 12 lines, and what a program has drawn on it.
+struct Terminal {
+    ours: fs::File,
+    child: Child,
+    cells: Vec<Vec<char>>,
+    at: (usize, usize),
+    /// What has come and is no whole command of the terminal yet.
+    rest: String,
+    commands: Vec<String>,
+}
+
+impl Terminal {
+    fn start(mut command: Command) -> Self {
+        let (mut ours, mut theirs) = (0, 0);
+        let size = libc::winsize { ws_row: 12, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: both numbers are written, the size is read, and neither a name nor settings are asked for.
+        let done = unsafe { libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
+        assert_eq!(done, 0);
+        // SAFETY: openpty has opened them, and nobody else has them.
+        let (ours, theirs) = unsafe { (fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+        command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap()).stderr(theirs);
+        // SAFETY: both are system calls that may follow fork.
+        unsafe {
+            command.pre_exec(|| {
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            })
+        };
+        let child = command.env("TERM", "xterm").spawn().unwrap();
+        // The command keeps its own descriptors of the terminal.
+        drop(command);
+        let cells = vec![vec![' '; 80]; 12];
+        Self { ours, child, cells, at: (0, 0), rest: String::new(), commands: Vec::new() }
+    }
+
+    fn type_keys(&mut self, keys: &str) {
+        self.ours.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Takes what has come.
+    fn update(&mut self) {
+        use std::os::fd::AsFd;
+        let mut fds = [nix::poll::PollFd::new(self.ours.as_fd(), nix::poll::PollFlags::POLLIN)];
+        if nix::poll::poll(&mut fds, 100u8).unwrap() == 0 {
+            return;
+        }
+        let mut piece = [0; 65_536];
+        let read = self.ours.read(&mut piece).unwrap_or(0);
+        self.rest.push_str(&String::from_utf8_lossy(&piece[..read]));
+        let text = std::mem::take(&mut self.rest);
+        let mut left = text.as_str();
+        while let Some(c) = left.chars().next() {
+            if c != '\u{1b}' {
+                left = &left[c.len_utf8()..];
+                match c {
+                    '\r' => self.at.1 = 0,
+                    '\n' => self.at.0 += 1,
+                    c => {
+                        if let Some(cell) = self.cells.get_mut(self.at.0).and_then(|line| line.get_mut(self.at.1)) {
+                            *cell = c;
+                        }
+                        self.at.1 += 1;
+                    }
+                }
+                continue;
+            }
+            let behind = left.strip_prefix("\u{1b}[");
+            let end = behind.and_then(|behind| behind.find(|c: char| c.is_ascii_alphabetic()));
+            let (Some(behind), Some(end)) = (behind, end) else {
+                self.rest = left.to_owned();
+                return;
+            };
+            let (arguments, kind) = (&behind[..end], &behind[end..=end]);
+            self.commands.push(format!("{arguments}{kind}"));
+            match kind {
+                "H" => {
+                    let (line, column) = arguments.split_once(';').unwrap_or(("1", "1"));
+                    self.at = (line.parse::<usize>().unwrap() - 1, column.parse::<usize>().unwrap() - 1);
+                }
+                "K" => self.cells[self.at.0].iter_mut().skip(self.at.1).for_each(|cell| *cell = ' '),
+                _ => {}
+            }
+            left = &behind[end + 1..];
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.cells.iter().map(|line| line.iter().collect::<String>().trim_end().to_owned()).collect()
+    }
+
+    /// Waits for a screen of which this is true.
+    fn wait_for(&mut self, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            self.update();
+            let lines = self.lines();
+            if is_so(&lines) {
+                return lines;
+            }
+            assert!(Instant::now() < deadline, "{what}: {}", lines.join("\n"));
+        }
+    }
+
+    fn ends(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            self.update();
+            if let Some(status) = self.child.try_wait().unwrap() {
+                self.update();
+                return status.code();
+            }
+        }
+        let _ = self.child.kill();
+        panic!("it goes on: {}", self.lines().join("\n"));
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The jobs on a screen, from above.
+fn jobs(lines: &[String]) -> String {
+    let rows = lines.iter().skip(2).take(9).filter_map(|line| line.split_whitespace().next());
+    rows.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn top_is_sorted_by_keys() {
+    let Some(mut site) = Site::new("top") else { return };
+    site.open("7", USER, &["--cpus", "0.5"]);
+    site.open("8", USER, &[]);
+    site.open(HOSTILE, USER, &[]);
+    site.run("7", "0", "print(flush=True)\nwhile True: pass");
+    site.run(
+        "8",
+        "0",
+        "b = bytearray(90 << 20)\nprint(flush=True)\nsys.stdin.readline()\nimport time\ntime.sleep(1000)",
+    );
+    let mut terminal = Terminal::start(site.command(&["top", "--interval", "0.3"]));
+    let is_there = |lines: &[String]| lines[1].starts_with("JOB ") && jobs(lines).contains('8');
+    let screen = terminal.wait_for("the first screen", is_there);
+    assert!(jobs(&screen).starts_with("7 "), "{screen:#?}");
+    assert!(screen[0].contains(" UTC  3 fences, ") && screen[0].ends_with(", by CPU"), "{screen:#?}");
+    assert!(screen[11].starts_with("sort: c CPU  m memory") && screen[11].contains("q quit"), "{screen:#?}");
+    assert!(screen.iter().any(|line| line.starts_with("7?[2J?")), "{screen:#?}");
+    // In place, and on a screen of its own.
+    assert!(terminal.commands.iter().any(|command| command == "?1049h"));
+    terminal.type_keys("m");
+    terminal.wait_for("by memory", |lines| jobs(lines).starts_with("8 ") && lines[0].ends_with(", by memory"));
+    terminal.type_keys("r");
+    terminal
+        .wait_for("the other way", |lines| jobs(lines).ends_with(" 8") && lines[0].ends_with(", by memory, reversed"));
+    terminal.type_keys("j");
+    terminal.wait_for("by job", |lines| jobs(lines).ends_with(" 8") && lines[0].ends_with(", by job"));
+    // The figures are those of now.
+    terminal.type_keys("c");
+    site.close("7");
+    terminal.wait_for("without the job that has ended", |lines| {
+        !jobs(lines).starts_with("7 ") && lines[0].contains(" 2 fences, ")
+    });
+    terminal.type_keys("q");
+    assert_eq!(terminal.ends(), Some(0));
+    for command in ["?1049l", "?25h"] {
+        assert!(terminal.commands.iter().any(|given| given == command), "{command} in {:?}", terminal.commands);
+    }
+    // No cell was written with what a name says to a terminal.
+    assert!(!terminal.commands.iter().any(|command| command == "2J"), "{:?}", terminal.commands);
+}
+
+#[test]
+fn top_puts_the_terminal_right_when_a_signal_ends_it() {
+    let Some(site) = Site::new("signal") else { return };
+    for (signal, keys) in [(Some(nix::sys::signal::Signal::SIGTERM), ""), (None, "\u{3}"), (None, "\u{1b}")] {
+        let mut terminal = Terminal::start(site.command(&["top"]));
+        terminal.wait_for("the first screen", |lines| lines[0].contains(" UTC  0 fences, "));
+        match signal {
+            Some(signal) => {
+                let pid = nix::unistd::Pid::from_raw(terminal.child.id().cast_signed());
+                nix::sys::signal::kill(pid, signal).unwrap();
+            }
+            None => terminal.type_keys(keys),
+        }
+        assert_eq!(terminal.ends(), Some(0));
+        assert!(terminal.commands.iter().any(|command| command == "?1049l"), "{:?}", terminal.commands);
+    }
+}
+
+#[test]
+fn shells_complete_what_there_is() {
+    let of = |shell: &str| {
+        let done = Command::new(env!("CARGO_BIN_EXE_jobfence")).args(["completions", shell]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    for shell in ["zsh", "fish"] {
+        let text = of(shell);
+        assert!(
+            ["report", "show", "--mail", "interval"].iter().all(|name| text.contains(name.trim_start_matches('-'))),
+            "{shell}"
+        );
+    }
+    let ask = format!(
+        "{}\nasked() {{ COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _jobfence \"$1\" \"${{@: -1}}\" \"${{@: -2:1}}\"; \
+         echo \"${{COMPREPLY[*]}}\"; }}\nasked jobfence re; asked jobfence report --m; asked jobfence top --sort me",
+        of("bash")
+    );
+    let done = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "reap report\n--mail\nmemory\n", "{done:?}");
+    let wrong = Command::new(env!("CARGO_BIN_EXE_jobfence")).args(["completions", "tcsh"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+}
