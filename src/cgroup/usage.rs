@@ -130,6 +130,25 @@ impl Usage {
         }
     }
 
+    /// As [`add`](Self::add), but without what a card does not show: it is read while a step ends.
+    pub fn add_for_a_card(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+        self.add_totals(hierarchy, dir);
+        if hierarchy.has("memory") {
+            let parts = MemoryParts::of_stat(hierarchy.version, dir);
+            self.memory.or(parts);
+        }
+        if self.processes_peak.is_none() && hierarchy.has("pids") {
+            self.processes_peak = number(&read(dir, "pids.peak"));
+        }
+        if self.io.is_none() {
+            self.io = disk_io(hierarchy, dir);
+        }
+        if hierarchy.version == Version::V2 {
+            self.memory_pressure.or(Pressure::read(dir, "memory.pressure"));
+            self.io_pressure.or(Pressure::read(dir, "io.pressure"));
+        }
+    }
+
     /// As [`add`](Self::add), but only CPU time and the peaks and events of memory: what is wanted of a whole job beside each step.
     pub fn add_totals(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         match hierarchy.version {
@@ -208,22 +227,31 @@ impl MemoryParts {
         if !hierarchy.has("memory") {
             return Self::default();
         }
+        let parts = Self::of_stat(hierarchy.version, dir);
+        match hierarchy.version {
+            Version::V2 => Self { swap: number(&read(dir, "memory.swap.current")), ..parts },
+            Version::V1 => Self { kernel: number(&read(dir, "memory.kmem.usage_in_bytes")), ..parts },
+        }
+    }
+
+    /// What one file has.
+    fn of_stat(version: Version, dir: &Dir) -> Self {
         let stat = read(dir, "memory.stat");
         let of = |key| keyed(&stat, key);
-        match hierarchy.version {
+        match version {
             Version::V2 => Self {
                 anonymous: of("anon"),
                 file: of("file").map(|file| file.saturating_sub(of("shmem").unwrap_or(0))),
                 shared: of("shmem"),
                 kernel: of("kernel"),
-                swap: number(&read(dir, "memory.swap.current")),
+                swap: None,
             },
             // With what is below, as v2 counts.
             Version::V1 => Self {
                 anonymous: of("total_rss"),
                 file: of("total_cache").map(|cache| cache.saturating_sub(of("total_shmem").unwrap_or(0))),
                 shared: of("total_shmem"),
-                kernel: number(&read(dir, "memory.kmem.usage_in_bytes")),
+                kernel: None,
                 swap: of("total_swap"),
             },
         }

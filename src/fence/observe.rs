@@ -44,6 +44,24 @@ impl Fence {
         usage
     }
 
+    /// What all the job's steps have used together, as far as a card shows it.
+    pub fn job_usage_for_a_card(&self) -> Usage {
+        let mut usage = Usage::default();
+        for tree in &self.trees {
+            if let Ok(job) = tree.job() {
+                usage.add_for_a_card(tree.hierarchy(), &job);
+            }
+        }
+        usage
+    }
+
+    /// What the job's memory is limited to, as the kernel has it; `None` when unlimited.
+    pub fn job_memory_limit(&self) -> Option<u64> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
+        let (file, _) = limits::memory_files(tree.hierarchy().version);
+        limits::memory_limit(&*tree.job().ok()?, file).ok().flatten()
+    }
+
     /// CPU time and memory of one of its tasks, by its number in the step; `None` where it has no directory of its own.
     pub fn task_usage(&self, number: u32) -> Option<Usage> {
         let mut found = None;
