@@ -130,9 +130,25 @@ impl Usage {
         }
     }
 
-    /// As [`add`](Self::add), but without what a card does not show: it is read while a step ends.
+    /// As [`add`](Self::add), but only what a card shows: it is read while a step ends. On v1 a directory does not count the kills
+    /// and failed forks below it.
     pub fn add_for_a_card(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
-        self.add_totals(hierarchy, dir);
+        if hierarchy.version == Version::V2 {
+            self.add_totals(hierarchy, dir);
+        } else {
+            if hierarchy.has("cpuacct") {
+                self.cpu = self.cpu.or_else(|| number(&read(dir, "cpuacct.usage")).map(Duration::from_nanos));
+            }
+            if hierarchy.has("cpu") {
+                let stat = read(dir, "cpu.stat");
+                self.periods = self.periods.or_else(|| keyed(&stat, "nr_periods"));
+                self.throttled_periods = self.throttled_periods.or_else(|| keyed(&stat, "nr_throttled"));
+                self.throttled = self.throttled.or_else(|| keyed(&stat, "throttled_time").map(Duration::from_nanos));
+            }
+            if hierarchy.has("memory") {
+                self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.max_usage_in_bytes")));
+            }
+        }
         if hierarchy.has("memory") {
             let parts = MemoryParts::of_stat(hierarchy.version, dir);
             self.memory.or(parts);

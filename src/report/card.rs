@@ -85,7 +85,7 @@ pub struct Figures<'a> {
     pub memory: Option<u64>,
     /// What its memory was limited to, in bytes; `None`: not limited.
     pub memory_limit: Option<u64>,
-    /// Whether it certainly could not use swap.
+    /// Whether it certainly could not use swap, where the kernel keeps no peak of that.
     pub is_without_swap: bool,
     /// How many processes and threads it might have at once.
     pub processes: Option<u64>,
@@ -232,7 +232,7 @@ impl Figures<'_> {
         }
         // Memory that was reclaimed or in swap is in no peak.
         let was_kept_down = |count: Option<u64>| count.is_some_and(|count| count > 0);
-        let is_all_seen = (self.is_without_swap || self.usage.swap_peak == Some(0))
+        let is_all_seen = self.usage.swap_peak.map_or(self.is_without_swap, |peak| peak == 0)
             && !was_kept_down(self.usage.memory_high_events)
             && !was_kept_down(self.usage.memory_max_events)
             && !is_reached;

@@ -75,7 +75,7 @@ def card_of_a_failed_job(site):
     expect(card, f"the output has no card:\n{site.output(jobid)}")
     expect_readable(text)
     expect(site.output(jobid).index("the last word") < site.output(jobid).index(text), "the card is not at the end")
-    title = expect_match(r"^jobfence: job (\S+) on \S+ failed with exit status 3 after (\d+) s", text, "the card")
+    title = expect_match(r"^jobfence: job (\S+) on \S+ failed with exit status 3 after (?:(\d+) min )?(\d+) s", text, "the card")
     expect_equal(title.group(1), str(jobid), "the job")
     # The first release that tells a job its times.
     if release(site) >= (23, 2):
@@ -85,7 +85,7 @@ def card_of_a_failed_job(site):
     share, said = row(card, "CPU")
     busy = float(expect_match(r"^([\d.]+) of 1 CPU on average$", said, "CPU time").group(1))
     # Whole seconds, and tenths of a CPU.
-    seconds = int(title.group(2)) + 0.5
+    seconds = 60 * int(title.group(2) or 0) + int(title.group(3)) + 0.5
     expect(abs(busy * seconds - cpu) <= 0.2 * cpu + 0.3, f"{busy} CPUs in {seconds} s, and the kernel counts {cpu} s")
     expect(abs(int(share) - 100 * busy) <= 1, f"{share} % and {busy} CPUs")
     if peak:

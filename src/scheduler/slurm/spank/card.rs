@@ -15,8 +15,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::cgroup::io::DiskLimit;
 use crate::config::{Config, Limit, Mode, UsageCard};
-use crate::fence::Fence;
+use crate::fence::{Fence, JobForACard};
 use crate::job::Grant;
+use crate::launch::Reported;
 use crate::policy::Plan;
 use crate::report::account::Exit;
 use crate::report::card::{self, Figures};
@@ -63,11 +64,9 @@ impl CardOrder {
 
     /// The lines; none if this job is to have no card.
     pub fn lines(&self, spank: &Spank, fence: &Fence, plan: &Plan, config: &Config, end: &BatchEnd) -> Vec<String> {
-        let usage = {
-            let mut usage = fence.job_usage_for_a_card();
-            usage.forks_refused = usage.forks_refused.or(Some(end.refused));
-            usage
-        };
+        let JobForACard { mut usage, memory_limit, is_without_swap } = fence.job_for_a_card();
+        usage.oom_kills = usage.oom_kills.or(Some(end.reported.kills));
+        usage.forks_refused = Some(end.reported.refusals);
         let is_limited = config.mode == Mode::Enforce;
         let limits = is_limited.then_some(&plan.job);
         let (job, is_array_task) = job_in_words(spank).unwrap_or_else(|| (fence.key().job.to_string(), false));
@@ -88,9 +87,8 @@ impl CardOrder {
                 .map(Duration::from_secs),
             cpus: self.grant.job_cpus,
             memory: self.grant.job_memory,
-            memory_limit: fence.job_memory_limit(),
-            is_without_swap: !fence.has_overlay()
-                && limits.is_some_and(|job| job.swap.is_some_and(|swap| swap.swap == 0)),
+            memory_limit,
+            is_without_swap,
             processes: limits.and_then(|job| job.numbers.get(Limit::Processes)),
             disks,
             usage: &usage,
@@ -110,8 +108,8 @@ impl CardOrder {
 pub struct BatchEnd {
     pub started: SystemTime,
     pub exit: Option<Exit>,
-    /// How often its processes could start no other.
-    pub refused: u64,
+    /// How many of its processes were killed for want of memory, and could not be started.
+    pub reported: Reported,
 }
 
 /// What cannot be read is not there.

@@ -408,9 +408,10 @@ pub fn task_ended(spank: &Spank) {
     fenced.fence.take_usage();
     note_task(spank, fenced);
     tell_what_happened(fenced);
-    if let Some(card) = fenced.card.take() {
+    // Its script is a batch step's only task.
+    if let Some(card) = fenced.card.as_ref().filter(|_| fenced.exited == 0) {
         let Fenced { fence, plan, config, started, exit, reported, .. } = &**fenced;
-        let end = BatchEnd { started: *started, exit: *exit, refused: reported.refusals };
+        let end = BatchEnd { started: *started, exit: *exit, reported: *reported };
         tell_user_lines(&card.lines(spank, fence, plan, config, &end));
     }
     fenced.exited = fenced.exited.saturating_add(1);
