@@ -153,7 +153,8 @@ impl Figures<'_> {
     pub fn is_wasteful(&self) -> bool {
         let is_long = self.wall.is_some_and(|wall| wall >= LONG);
         let is_little = |share: Option<u128>| share.is_some_and(|share| share < LITTLE);
-        let has_several = self.cpus.is_some_and(|cpus| cpus > Cpus::whole(1));
+        // With a quota below the grant it had no chance.
+        let has_several = self.cpus.is_some_and(|cpus| cpus > Cpus::whole(1)) && self.throttled().is_none();
         let has_much = self.most_memory().is_some_and(|most| most > MUCH_MEMORY);
         self.exit.is_some_and(Exit::is_success)
             && is_long
@@ -750,6 +751,23 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
             assert_eq!(lines(when, &Figures { is_array_task: true, ..wasteful.clone() }).len(), 10, "{when:?}");
         }
         assert!(lines(UsageCard::Failed, &wasteful).is_empty() && lines(UsageCard::Never, &wasteful).is_empty());
+        // Each threshold, and what is not the job's fault.
+        let is_wasteful = |cpu, mib: u64, change: fn(&mut Figures<'_>)| {
+            let usage = Usage { cpu: Some(seconds(cpu)), memory_peak: Some(mib << 20), ..usage.clone() };
+            let mut figures = Figures { wall: Some(seconds(600)), ..figures(&usage) };
+            change(&mut figures);
+            figures.is_wasteful()
+        };
+        let plain: fn(&mut Figures<'_>) = |_| {};
+        assert!(is_wasteful(1199, 4000, plain) && !is_wasteful(1200, 4000, plain));
+        assert!(is_wasteful(2000, 2000, plain) && !is_wasteful(2000, 2048, plain));
+        assert!(!is_wasteful(0, 0, |figures| figures.wall = Some(seconds(599))));
+        assert!(!is_wasteful(0, 0, |figures| figures.exit = Some(Exit::Status(1))));
+        assert!(!is_wasteful(0, 4000, |figures| figures.cpus = Some(Cpus::whole(1))));
+        assert!(!is_wasteful(2400, 100, |figures| figures.memory_limit = Some(GIB)));
+        let held = Usage { throttled_periods: Some(6000), throttled: Some(seconds(300)), ..usage.clone() };
+        let held = Figures { usage: &held, memory_limit: None, memory: None, ..wasteful.clone() };
+        assert!(!held.is_wasteful() && held.advice().cpus.is_none());
     }
 
     #[test]
