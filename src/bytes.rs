@@ -52,8 +52,9 @@ pub fn mebibytes(bytes: u64) -> String {
 pub fn binary(bytes: u64) -> String {
     match UNITS.into_iter().rev().find(|(_, power)| bytes >> power > 0) {
         Some((letter, power)) => {
-            let tenths = (u128::from(bytes) * 10) >> power;
-            format!("{}.{} {letter}iB", tenths / 10, tenths % 10)
+            // In 1024ths of the unit, what is above the whole ones.
+            let part = bytes >> (power - 10) & 0x3ff;
+            format!("{}.{} {letter}iB", bytes >> power, part * 10 / 1024)
         }
         None => format!("{bytes} B"),
     }

@@ -23,7 +23,7 @@ const SHORT: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(600);
 
 /// Less than this of what was granted is little, in percent.
-const LITTLE: u128 = 50;
+const LITTLE: u64 = 50;
 
 /// Only a job with more memory than this can be wasteful with it, in bytes.
 const MUCH_MEMORY: u64 = 1 << 30;
@@ -35,10 +35,10 @@ const WITH_RESERVE: u128 = 125;
 const AFTER_A_KILL: u128 = 150;
 
 /// Memory that is used up to this share of its limit may have reached it, in percent: the kernel charges in batches.
-const REACHED: u128 = 95;
+const REACHED: u64 = 95;
 
 /// Waiting for less than this share of the time is no matter, in percent.
-const MATTERS: u128 = 10;
+const MATTERS: u64 = 10;
 
 /// How the job's user asks for things.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl Figures<'_> {
     /// Whether it used little of what was granted: of the CPU time of several CPUs, or of more than a GiB of memory.
     pub fn is_wasteful(&self) -> bool {
         let is_long = self.wall.is_some_and(|wall| wall >= LONG);
-        let is_little = |share: Option<u128>| share.is_some_and(|share| share < LITTLE);
+        let is_little = |share: Option<u64>| share.is_some_and(|share| share < LITTLE);
         // With a quota below the grant it had no chance.
         let has_several = self.cpus.is_some_and(|cpus| cpus > Cpus::whole(1)) && self.throttled().is_none();
         let has_much = self.most_memory().is_some_and(|most| most > MUCH_MEMORY);
@@ -167,28 +167,29 @@ impl Figures<'_> {
     }
 
     /// CPUs that were busy on average, in thousandths.
-    fn busy(&self) -> Option<u128> {
+    fn busy(&self) -> Option<u64> {
         let (cpu, wall) = (self.usage.cpu?, self.wall?);
-        (cpu.as_micros().saturating_mul(1000)).checked_div(wall.as_micros())
+        let busy = cpu.as_micros().saturating_mul(1000).checked_div(wall.as_micros())?;
+        Some(u64::try_from(busy).unwrap_or(u64::MAX))
     }
 
-    fn cpu_share(&self) -> Option<u128> {
-        percent(self.busy()?, self.cpus?.thousandths().into())
+    fn cpu_share(&self) -> Option<u64> {
+        percent(self.busy()?.into(), self.cpus?.thousandths().into())
     }
 
-    fn memory_share(&self) -> Option<u128> {
+    fn memory_share(&self) -> Option<u64> {
         percent(self.usage.memory_peak?.into(), self.most_memory()?.into())
     }
 
     /// Whether the quota held it back often, and in how many of its periods, in percent.
-    fn throttled(&self) -> Option<u128> {
+    fn throttled(&self) -> Option<u64> {
         let (periods, throttled) = (self.usage.periods?, self.usage.throttled_periods?);
         let is_long = self.usage.throttled.is_none_or(|time| time >= Duration::from_secs(1));
         percent(throttled.into(), periods.into()).filter(|share| *share >= MATTERS && is_long)
     }
 
     /// What it has waited for, and for which share of its time, where that matters.
-    fn waits(&self) -> Vec<(&'static str, u128)> {
+    fn waits(&self) -> Vec<(&'static str, u64)> {
         let share = |waited: Option<Duration>| percent(waited?.as_micros(), self.wall?.as_micros());
         let usage = self.usage;
         [("memory", usage.memory_pressure.some), ("its disks", usage.io_pressure.some)]
@@ -246,7 +247,7 @@ impl Figures<'_> {
 
     fn advice_on_cpus(&self) -> Option<(u64, String)> {
         let (busy, granted) = (self.busy()?, self.cpus?);
-        let less = u64::try_from((busy * WITH_RESERVE / 100).div_ceil(1000)).ok()?.max(1);
+        let less = u64::try_from((u128::from(busy) * WITH_RESERVE / 100).div_ceil(1000)).ok()?.max(1);
         let is_less = less.checked_mul(1000).is_some_and(|less| less < granted.thousandths());
         let is_little = self.cpu_share().is_some_and(|share| share < LITTLE);
         (self.could_have_less() && is_less && is_little && self.throttled().is_none()).then(|| {
@@ -350,7 +351,7 @@ impl Figures<'_> {
     }
 
     /// The rate that was nearest to its limit on average, in percent of that, and in words.
-    fn busiest(&self) -> Option<(u128, String)> {
+    fn busiest(&self) -> Option<(u64, String)> {
         let wall = self.wall?.as_micros();
         let disks = self.usage.io.as_ref()?;
         let of_disk = |limit: &DiskLimit| {
@@ -375,11 +376,11 @@ impl Figures<'_> {
     }
 
     fn row_lines(&self, row: &Row) -> Vec<String> {
-        const CELLS: u128 = 20;
+        const CELLS: u64 = 20;
         let (full, empty) = if self.is_utf8 { ('█', '░') } else { ('#', '.') };
         let (bar, share) = match row.share {
             Some(share) => {
-                let cells = (share * CELLS).div_ceil(100).min(CELLS);
+                let cells = share.saturating_mul(CELLS).div_ceil(100).min(CELLS);
                 let bar = (0..CELLS).map(|cell| if cell < cells { full } else { empty }).collect();
                 (bar, shown(share))
             }
@@ -482,16 +483,17 @@ impl Figures<'_> {
 struct Row {
     label: &'static str,
     /// In percent; `None`: there is no limit to it.
-    share: Option<u128>,
+    share: Option<u64>,
     text: String,
 }
 
 /// `None`: of nothing.
-fn percent(used: u128, of: u128) -> Option<u128> {
-    used.checked_mul(100)?.checked_div(of)
+fn percent(used: u128, of: u128) -> Option<u64> {
+    let share = used.checked_mul(100)?.checked_div(of)?;
+    Some(u64::try_from(share).unwrap_or(u64::MAX))
 }
 
-fn shown(share: u128) -> String {
+fn shown(share: u64) -> String {
     if share > 999 { ">999 %".to_owned() } else { format!("{share} %") }
 }
 
@@ -514,7 +516,7 @@ fn several(count: u64, one: &str, more: &str) -> String {
 }
 
 /// Thousandths, with as many places as they deserve.
-fn decimal(thousandths: u128) -> String {
+fn decimal(thousandths: u64) -> String {
     let (whole, part) = (thousandths / 1000, thousandths % 1000);
     if whole == 0 { format!("0.{:02}", part / 10) } else { format!("{whole}.{}", part / 100) }
 }
