@@ -292,7 +292,8 @@ impl Figures<'_> {
         }
     }
 
-    fn card(&self) -> Vec<String> {
+    /// The whole card, whatever there is to say.
+    pub fn card(&self) -> Vec<String> {
         let mut lines = wrapped(&self.title(), "", "  ");
         lines.extend(self.rows().into_iter().flat_map(|row| self.row_lines(&row)));
         lines.extend(self.remarks().iter().flat_map(|remark| wrapped(remark, "  ", "  ")));

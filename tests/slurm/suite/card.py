@@ -128,6 +128,17 @@ def card_after_a_kill(site):
 
 
 @case(layout=False)
+def card_of_a_cancelled_job(site):
+    """Slurm closes the output of such a job only when its processes have ended."""
+    site.configure(UsageCard="failed")
+    jobid = site.submit(site.users[0], "sleep 300", "-c1", "--mem=100")
+    fenced(site, jobid)
+    site.scancel(jobid)
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    expect_match(r"\njobfence: job \d+: signal (15|9), [\d.]+ s, ", "\n" + site.output(jobid), "the output")
+
+
+@case(layout=False)
 def whose_word_on_the_card_counts(site):
     """The user's own output is the user's."""
     user = site.users[0]
