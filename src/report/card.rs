@@ -230,7 +230,7 @@ impl Figures<'_> {
         let is_reached = percent(peak.into(), most.into()).is_some_and(|share| share >= REACHED);
         if self.usage.oom_kills.is_some_and(|kills| kills > 0) {
             let more = asked(u128::from(most.max(peak)) * AFTER_A_KILL / 100).filter(|_| is_reached)?;
-            return Some((more, format!("{} was not enough; how much is, is not known", binary(most))));
+            return Some((more, format!("{} was not enough; the need is not known", binary(most))));
         }
         // Memory that was reclaimed or in swap is in no peak.
         let was_kept_down = |count: Option<u64>| count.is_some_and(|count| count > 0);
@@ -794,7 +794,7 @@ jobfence: job 1234 on n1 failed with exit status 137 after 5 s
   The kernel killed 1 process for want of memory.
   Not known here: the time limit.
   Next time:
-  --mem=6G                     4.0 GiB was not enough; how much is, is not known"
+  --mem=6G                     4.0 GiB was not enough; the need is not known"
         );
         // Not at the job's limit, but at that of a task or of the node.
         let elsewhere = Usage { memory_peak: Some(GIB), ..usage.clone() };

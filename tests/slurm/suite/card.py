@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The card: what a job's output says of its use, at the end of a batch script."""
 
+import itertools
 import re
 
 from .. import kernel
@@ -15,16 +16,26 @@ BUSY = f"""{PYTHON} -S -c '
 import time
 b = [bytes([i + 1]) * (8 << 20) for i in range(8)]
 while time.process_time() < 2: pass'"""
-FORKS = "for i in {1..30}; do sleep 0.3 & done 2> refused; wait"
+FORKS = f"""{PYTHON} -S -c '
+import os, signal, time
+children = []
+try:
+    for i in range(30):
+        children.append(os.fork())
+        if not children[-1]: time.sleep(60)
+except OSError: pass
+for pid in children:
+    os.kill(pid, signal.SIGKILL)
+    os.wait()'"""
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 ENDED = r"jobfence: job \S+ on \S+ (completed|failed|was ended)"
 
 
 def card_of(site, jobid):
-    """The lines of a job's output from the card's first on; none if it has no card."""
+    """The lines of the card in a job's output; none if it has none. Slurm may have a word behind it."""
     lines = site.output(jobid).splitlines()
     begin = next((at for at, line in enumerate(lines) if re.match(ENDED, line)), len(lines))
-    return lines[begin:]
+    return [*lines[begin:begin + 1], *itertools.takewhile(lambda line: line.startswith("  "), lines[begin + 1:])]
 
 
 def one_line_of(site, jobid):
