@@ -703,6 +703,7 @@ mod tests {
             mem_high: high,
             pids_max: pids,
             io_max: IoRules::default(),
+            usage_card: None,
         }
     }
 

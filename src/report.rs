@@ -2,6 +2,7 @@
 //! The words at the end of a step: what it used, and why it was killed.
 
 pub mod account;
+pub mod card;
 pub mod json;
 pub mod usage_log;
 

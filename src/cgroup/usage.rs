@@ -162,6 +162,41 @@ impl Usage {
         }
     }
 
+    /// As [`add`](Self::add), but only what a card shows: it is read while a step ends. On v1 a directory does not count the kills
+    /// and failed forks below it.
+    pub fn add_for_a_card(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+        if hierarchy.version == Version::V2 {
+            self.add_cpu_and_memory(hierarchy, dir);
+        } else {
+            if hierarchy.has("cpuacct") {
+                self.cpu = self.cpu.or_else(|| number(&read(dir, "cpuacct.usage")).map(Duration::from_nanos));
+            }
+            if hierarchy.has("cpu") {
+                let stat = read(dir, "cpu.stat");
+                self.periods = self.periods.or_else(|| keyed(&stat, "nr_periods"));
+                self.throttled_periods = self.throttled_periods.or_else(|| keyed(&stat, "nr_throttled"));
+                self.throttled = self.throttled.or_else(|| keyed(&stat, "throttled_time").map(Duration::from_nanos));
+            }
+            if hierarchy.has("memory") {
+                self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.max_usage_in_bytes")));
+            }
+        }
+        if hierarchy.has("memory") {
+            let parts = MemoryParts::of_stat(hierarchy.version, dir);
+            self.memory.or(parts);
+        }
+        if self.processes_peak.is_none() && hierarchy.has("pids") {
+            self.processes_peak = number(&read(dir, "pids.peak"));
+        }
+        if self.io.is_none() {
+            self.io = disk_io(hierarchy, dir);
+        }
+        if hierarchy.version == Version::V2 {
+            self.memory_pressure.or(Pressure::read(dir, "memory.pressure"));
+            self.io_pressure.or(Pressure::read(dir, "io.pressure"));
+        }
+    }
+
     fn add_cpu_and_memory(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         match hierarchy.version {
             Version::V2 => {
@@ -238,23 +273,35 @@ impl MemoryParts {
         if !hierarchy.has("memory") {
             return Self::default();
         }
+        let parts = Self::of_stat(hierarchy.version, dir);
+        match hierarchy.version {
+            Version::V2 => {
+                // Where there never was any, none is there now.
+                let swap = swap_peak.filter(|peak| *peak == 0);
+                Self { swap: swap.or_else(|| number(&read(dir, "memory.swap.current"))), ..parts }
+            }
+            Version::V1 => Self { kernel: number(&read(dir, "memory.kmem.usage_in_bytes")), ..parts },
+        }
+    }
+
+    /// What one file has.
+    fn of_stat(version: Version, dir: &Dir) -> Self {
         let stat = read(dir, "memory.stat");
         let of = |key| keyed(&stat, key);
-        match hierarchy.version {
+        match version {
             Version::V2 => Self {
                 anonymous: of("anon"),
                 file: of("file").map(|file| file.saturating_sub(of("shmem").unwrap_or(0))),
                 shared: of("shmem"),
                 kernel: of("kernel"),
-                // Where there never was any, none is there now.
-                swap: swap_peak.filter(|peak| *peak == 0).or_else(|| number(&read(dir, "memory.swap.current"))),
+                swap: None,
             },
             // With what is below, as v2 counts.
             Version::V1 => Self {
                 anonymous: of("total_rss"),
                 file: of("total_cache").map(|cache| cache.saturating_sub(of("total_shmem").unwrap_or(0))),
                 shared: of("total_shmem"),
-                kernel: number(&read(dir, "memory.kmem.usage_in_bytes")),
+                kernel: None,
                 swap: of("total_swap"),
             },
         }

@@ -10,7 +10,7 @@ use super::units::{
     gpu_device, io_rules, keyword, keyword_of, or_unlimited, path, path_or_none, percent, period, seconds, size,
     text_or_unlimited, weight,
 };
-use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus, UsageCard};
 use crate::bytes;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -158,6 +158,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         expects: "a whole number of days from 1 to 3650",
         set: |_, config, text| days(text, 1..=3650).map(|age| config.usage_log_age = age),
         get: |_, config| Some((config.usage_log_age.as_secs() / DAY).to_string()),
+    },
+    Key {
+        name: "UsageCard",
+        expects: USAGE_CARD_EXPECTS,
+        set: |_, config, text| usage_card(text).map(|card| config.usage_card = card),
+        get: |_, config| Some(usage_card_text(config.usage_card).to_owned()),
     },
     Key {
         name: "ConstrainCPUQuota",
@@ -378,6 +384,26 @@ const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError
 const CPU_POLICIES: &[(&str, CpuPolicy)] =
     &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
 
+const USAGE_CARDS: &[(&str, UsageCard)] = &[
+    ("never", UsageCard::Never),
+    ("failed", UsageCard::Failed),
+    ("wasteful", UsageCard::Wasteful),
+    ("always", UsageCard::Always),
+];
+
+/// What `UsageCard` and the option of that name can be.
+pub const USAGE_CARD_EXPECTS: &str = "never, failed, wasteful or always";
+
+/// Reads one.
+pub fn usage_card(text: &str) -> Result<UsageCard, Wrong> {
+    keyword(text, USAGE_CARDS)
+}
+
+/// Its word.
+pub fn usage_card_text(card: UsageCard) -> &'static str {
+    keyword_of(card, USAGE_CARDS)
+}
+
 /// The words that Slurm's own parser takes for a boolean (`s_p_handle_boolean`).
 const BOOLEANS: &[(&str, bool)] = &[
     ("yes", true),
@@ -579,7 +605,7 @@ mod tests {
     fn every_key_reaches_its_setting() {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
                     CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no\n\
-                    UsageLog=/l/u UsageLogSize=1G UsageLogAge=7\n\
+                    UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
@@ -601,6 +627,7 @@ mod tests {
             usage_log: Some("/l/u".into()),
             usage_log_size: 1 << 30,
             usage_log_age: Duration::from_secs(7 * DAY),
+            usage_card: UsageCard::Wasteful,
             constrain_cpu_quota: false,
             cpu_quota_percent: Percent::from_hundredths(15050),
             zero_cpus: Cpus::from_thousandths(100),

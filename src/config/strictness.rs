@@ -39,6 +39,8 @@ static PER_JOB: &[(&str, Stricter)] = &[
     }),
     ("ConstrainCores", |config, other| config.constrain_cores |= other.constrain_cores),
     ("HeadroomCPUs", |config, other| least(&mut config.headroom_cpus, other.headroom_cpus)),
+    // No limit, and nothing that others see.
+    ("UsageCard", |_, _| {}),
     // No limit: a hint helps where there may be one.
     ("ThreadHints", |config, other| config.thread_hints |= other.thread_hints),
     ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),

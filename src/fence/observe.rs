@@ -3,6 +3,7 @@
 
 use super::fenced::{Fence, Tree};
 use super::names::{in_mount, own_task};
+use super::rules::has_swap;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::{self, HugePages};
@@ -42,6 +43,29 @@ impl Fence {
             }
         }
         usage
+    }
+
+    /// What a card shows of the job. Each directory is opened once: this is read while a step ends.
+    pub fn job_for_a_card(&self) -> JobForACard {
+        let mut found = JobForACard::default();
+        for tree in &self.trees {
+            let (Ok(job), hierarchy) = (tree.job(), tree.hierarchy()) else { continue };
+            found.usage.add_for_a_card(hierarchy, &job);
+            if hierarchy.has("memory") {
+                let (memory, swap) = limits::memory_files(hierarchy.version);
+                let limit = |file| limits::memory_limit(&job, file).ok().flatten();
+                found.memory_limit = limit(memory);
+                if found.usage.swap_peak.is_none() {
+                    // v1 limits the sum of both.
+                    let most = if hierarchy.version == Version::V2 { Some(0) } else { found.memory_limit };
+                    found.is_without_swap = most.is_some_and(|most| limit(swap).is_some_and(|limit| limit <= most));
+                }
+            }
+        }
+        if found.usage.swap_peak.is_none() && !found.is_without_swap {
+            found.is_without_swap = !has_swap();
+        }
+        found
     }
 
     /// CPU time and memory of one of its tasks, by its number in the step; `None` where it has no directory of its own.
@@ -219,6 +243,17 @@ impl Fence {
         levels.extend(user.map(|user| level(Level::User, of_user, Some(&user))));
         levels
     }
+}
+
+/// What a card shows of a job on this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobForACard {
+    /// What all its steps have used together, those included that have ended.
+    pub usage: Usage,
+    /// What its memory is limited to in the kernel, in bytes; `None` when unlimited.
+    pub memory_limit: Option<u64>,
+    /// Whether it certainly could not use swap, where the kernel keeps no peak of that.
+    pub is_without_swap: bool,
 }
 
 /// Where memory is limited.

@@ -68,7 +68,7 @@ impl Begin<'_> {
         let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted } = *self;
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
         let (plan, mut errors) = plan();
-        if *requests != UserRequests::default() {
+        if !requests.options().is_empty() {
             log::info!("{key}: the user asked for {requests}; each limit above that is lowered to it");
         }
         let more = requests.controllers();

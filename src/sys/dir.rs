@@ -143,7 +143,7 @@ impl Dir {
 
     /// The beginning of a file; `None` if that is not all of it.
     fn piece(&self, fd: &OwnedFd, name: &str) -> Result<Option<String>> {
-        // memory.stat has some 2 KiB.
+        // memory.stat of cgroup2 is the longest of them, with some 2 KiB.
         let mut text = [0u8; 4096];
         loop {
             match pread(fd, &mut text, 0) {

@@ -27,6 +27,8 @@ STRICTNESS = "src/config/strictness.rs"
 JOB = "src/record/job.rs"
 FILES = "src/record/files.rs"
 REFUSE = "src/launch/refuse.rs"
+CARD = "src/report/card.rs"
+CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
 C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
 HOOK = "hooks/pbs/jobfence.py"
@@ -604,5 +606,54 @@ BREAKS = (
         "let plain = plain.split('+').next().unwrap_or(plain).to_owned();",
         "let plain = plain.to_owned();",
         "unit slurms_are_found_by_its_own_names",
+    # A card that is wrong, or that nobody wanted.
+    Break(
+        "a_card_of_the_batch_step_alone", "src/fence/observe.rs",
+        "let (Ok(job), hierarchy) = (tree.job(), tree.hierarchy())", "let (Ok(job), hierarchy) = (tree.step(), tree.hierarchy())",
+        "slurm card_of_a_failed_job",
+    ),
+    Break(
+        "a_card_in_any_locale", CARD_DOOR,
+        "is_utf8: card::is_utf8(|name| variable(spank, &CString::new(name).ok()?)),", "is_utf8: true,",
+        "slurm card_of_a_failed_job",
+    ),
+    Break("no_kill_on_a_card", CARD_DOOR, "usage.oom_kills.or(Some(end.reported.kills))", "None", "slurm card_after_a_kill"),
+    Break(
+        "the_sites_word_on_the_card_counts", CARD_DOOR,
+        "requests.usage_card().unwrap_or(config.usage_card)", "config.usage_card",
+        "slurm whose_word_on_the_card_counts",
+    ),
+    Break(
+        "a_card_of_each_step", CARD_DOOR,
+        "kind == StepKind::Batch && when != UsageCard::Never", "when != UsageCard::Never",
+        "slurm whose_word_on_the_card_counts",
+    ),
+    Break(
+        "a_card_for_each_short_job", CARD,
+        "if says_something { figures.card() }", "if true { figures.card() }",
+        "slurm cards_of_an_array",
+    ),
+    Break("a_line_that_is_too_long", CARD, "if used + word.len() <= WIDTH {", "if used + word.len() <= WIDTH + 1 {", "unit report::card"),
+    Break(
+        "advice_that_fails", CARD,
+        "let less = asked(u128::from(peak) * WITH_RESERVE / 100)?;", "let less = asked(u128::from(peak) * 4 / 5)?;",
+        "unit report::card",
+    ),
+    Break(
+        "advice_below_a_lower_limit", CARD,
+        "bytes.checked_mul(granted.into())?.div_ceil(u128::from(most.max(1)))", "bytes",
+        "unit report::card",
+    ),
+    Break("advice_after_a_failure", CARD, "&& !self.was_stopped()\n            && self.nodes", "&& self.nodes", "unit report::card"),
+    Break("advice_about_other_nodes", CARD, "&& self.nodes == Some(1)", "", "unit report::card"),
+    Break(
+        "a_text_that_a_terminal_obeys", CARD,
+        "if c.is_ascii_graphic() || c == ' ' { c } else { '?' }", "if c.is_control() { '?' } else { c }",
+        "unit report::card",
+    ),
+    Break("a_card_is_a_limit", "src/requests.rs", "request.limit.is_some() && [&self.job", "[&self.job", "unit requests"),
+    Break(
+        "run_has_no_card", "src/bin/jobfence/run.rs", "for line in &ended.card {", "for line in &ended.card[..0] {",
+        "host cli run_ends_with_a_card_where_that_is_wanted",
     ),
 )

@@ -3,6 +3,6 @@
 
 from . import (  # noqa: F401
     limits, memory, usage, sharing, cores, huge_pages, disks, devices, asked, ends, steps, life, reference, configuration,
-    sections, explained, failure, user, hostile, placement, agreement, newer, configless, with_systemd, left_behind, two_nodes,
-    granted, adopted, commands, installed,
+    sections, explained, failure, user, hostile, placement, agreement, newer, card, configless, with_systemd, left_behind,
+    two_nodes, granted, adopted, commands, installed,
 )

@@ -13,7 +13,7 @@ use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Mode, OnError, OnErrors, Resolved};
 use crate::error::Result;
-use crate::facts::Facts;
+use crate::facts::{Facts, Gpus};
 use crate::fence::Fence;
 use crate::host::Host;
 use crate::janitor;
@@ -30,9 +30,10 @@ use crate::scheduler::slurm::cores::Topology;
 use crate::scheduler::slurm::spank::ReturnCode;
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
+use crate::scheduler::slurm::spank::card::{BatchEnd, CardOrder};
 use crate::scheduler::slurm::spank::grant::{self, StepKind};
 use crate::scheduler::slurm::spank::job::{Job, key_of};
-use crate::scheduler::slurm::spank::log::tell_user;
+use crate::scheduler::slurm::spank::log::{tell_user, tell_user_lines};
 use crate::scheduler::slurm::spank::rights::Rights;
 use crate::scheduler::slurm::spank::unfenced::UnfencedProcesses;
 use crate::scheduler::slurm::spank::{arguments, environment, options, waiting_tasks};
@@ -91,6 +92,8 @@ struct Fenced {
     attached: Vec<i32>,
     /// How many of them have ended.
     exited: u32,
+    /// The card at the end of a batch script's output.
+    card: Option<CardOrder>,
     /// One of its tasks could not be put in, and so none may run.
     ended: bool,
 }
@@ -211,7 +214,8 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
     let note = job.note(config);
-    let Job { host, id, facts, .. } = job;
+    let Job { kind, host, id, facts, .. } = job;
+    let card = CardOrder::of(kind, &resolved.config, &requests, &grant, facts.gpus != Gpus::None);
     Ok(Fenced {
         daemon: Pid::this(),
         unfenced_processes: UnfencedProcesses::new(daemon),
@@ -233,6 +237,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         tasks: Vec::new(),
         attached: Vec::new(),
         exited: 0,
+        card,
         ended: false,
     })
 }
@@ -262,6 +267,9 @@ pub fn admit(spank: &Spank) -> ReturnCode {
 pub fn tell_task(spank: &Spank) {
     let mut step = step();
     let Some(StepState::Fenced(fenced)) = step.as_deref_mut() else { return };
+    if let Some(card) = &fenced.card {
+        card.tell_time_limit(spank);
+    }
     let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
     fenced.fence.look_from(&member);
     // Only this process's environment, and only for information.
@@ -418,6 +426,12 @@ pub fn task_ended(spank: &Spank) {
     fenced.fence.take_usage();
     note_task(spank, fenced);
     tell_what_happened(fenced);
+    // Its script is a batch step's only task.
+    if let Some(card) = fenced.card.as_ref().filter(|_| fenced.exited == 0) {
+        let Fenced { fence, plan, config, started, exit, reported, .. } = &**fenced;
+        let end = BatchEnd { started: *started, exit: *exit, reported: *reported };
+        tell_user_lines(&card.lines(spank, fence, plan, config, &end));
+    }
     fenced.exited = fenced.exited.saturating_add(1);
     let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
     // While others run, what another plugin has started for the step is of use to them.
