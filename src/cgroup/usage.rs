@@ -44,14 +44,13 @@ impl Usage {
             Version::V2 => {
                 // cpu.stat has usage_usec in every cgroup2 directory, with or without the cpu controller.
                 let stat = read(dir, "cpu.stat");
-                self.cpu = self.cpu.or_else(|| keyed(&stat, "usage_usec").map(Duration::from_micros));
+                self.cpu = self.cpu.or_else(|| used_in(&stat));
                 self.throttled = self.throttled.or_else(|| keyed(&stat, "throttled_usec").map(Duration::from_micros));
                 self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.peak")));
                 self.oom_kills = self.oom_kills.or_else(|| oom_kills(hierarchy, dir));
             }
             Version::V1 => {
-                let nanos = number(&read(dir, "cpuacct.usage"));
-                self.cpu = self.cpu.or_else(|| nanos.map(Duration::from_nanos));
+                self.cpu = self.cpu.or(cpu(hierarchy, dir));
                 if hierarchy.has("cpu") {
                     let throttled = keyed(&read(dir, "cpu.stat"), "throttled_time");
                     self.throttled = self.throttled.or_else(|| throttled.map(Duration::from_nanos));
@@ -73,6 +72,18 @@ impl Usage {
         self.forks_refused = self.forks_refused.or(other.forks_refused);
         self.io = self.io.or(other.io);
     }
+}
+
+/// CPU time of all processes that were ever here and below, also in directories that are gone.
+pub fn cpu(hierarchy: &Hierarchy, dir: &Dir) -> Option<Duration> {
+    match hierarchy.version {
+        Version::V2 => used_in(&read(dir, "cpu.stat")),
+        Version::V1 => number(&read(dir, "cpuacct.usage")).map(Duration::from_nanos),
+    }
+}
+
+fn used_in(stat: &str) -> Option<Duration> {
+    keyed(stat, "usage_usec").map(Duration::from_micros)
 }
 
 /// Processes of this directory that were killed for want of memory, at its own limit or an outer one.

@@ -198,6 +198,36 @@ class PbsSite(sites.Site):
     def start_mom(self, *options, node=None):
         raise NotImplementedError
 
+    def start_server(self):
+        raise NotImplementedError
+
+    def restart_server(self):
+        """The server ends and comes back; MoM and the jobs go on."""
+        pid = int(kernel.read(SPOOL / "server_priv/server.lock"))
+        run("qterm", "-t", "quick", env=self.environment)
+        until(lambda: not kernel.is_alive(pid), 30, "the end of the server")
+        self.start_server()
+        until(lambda: self.command("qstat", "-B").returncode == 0, 60, "the new server")
+
+    @contextlib.contextmanager
+    def mom_says(self, *lines):
+        """For the time being, these lines are in the configuration of every MoM."""
+        files = [self.spool(node) / "mom_priv/config" for node in self.nodes]
+        before = [kernel.read(path) for path in files]
+
+        def read_again(texts):
+            mark = self.log_mark()
+            for node, path, text in zip(self.nodes, files, texts):
+                write_atomically(path, text)
+                os.kill(self.mom_pid(node), signal.SIGHUP)
+            until(lambda: all("read_config" in self.mom_log_since(mark, node) for node in self.nodes), 30,
+                  "every MoM to read her configuration")
+        try:
+            read_again(["".join(f"{line}\n" for line in [*text.splitlines(), *lines]) for text in before])
+            yield
+        finally:
+            read_again(before)
+
     def wait_free(self, timeout=60):
         until(lambda: self.node_state() == "free", timeout, "free nodes")
 
@@ -221,12 +251,12 @@ class PbsSite(sites.Site):
 
     # -- hooks --------------------------------------------------------------------------
 
-    def install_hook(self, name="jobfence", directory=None, program=None, **settings):
-        """Imports NAME.py with the attributes of NAME.HK and the configuration of NAME.CF, in which `settings` say
-        something else, and waits until every MoM has all of it."""
+    def install_hook(self, name="jobfence", directory=None, program=None, attributes=None, **settings):
+        """Imports NAME.py with the attributes of NAME.HK and the configuration of NAME.CF, in which `attributes` and
+        `settings` say something else, and waits until every MoM has all of it."""
         directory = Path(directory or self.shipped)
         program = Path(program) if program else directory / f"{name}.py"
-        keys = sites.settings_in(directory / f"{name}.HK")
+        keys = {**sites.settings_in(directory / f"{name}.HK"), **(attributes or {})}
         if name not in self.hooks:
             self.qmgr(f"create hook {name}")
             self.hooks.add(name)
@@ -251,6 +281,8 @@ class PbsSite(sites.Site):
         self.qmgr(f"delete hook {name}")
         self.hooks.discard(name)
         hooks = [self.spool(node) / f"mom_priv/hooks/{name}.PY" for node in self.nodes]
+        # The server, too, keeps the name until every MoM has answered.
+        hooks.append(SPOOL / f"server_priv/hooks/{name}.HK")
         until(lambda: not any(path.exists() for path in hooks), 30, f"the end of hook {name}")
 
     def _until_copied(self, name):
@@ -475,6 +507,9 @@ class PrivatePbs(PbsSite):
     def start_mom(self, *options, node=None):
         self.keeper.run("pbs_mom", ["pbs_mom", *options])
 
+    def start_server(self):
+        self.keeper.start("pbs_server", ["pbs_server"])
+
     def our_processes(self):
         return kernel.descendants(self.keeper.pid)
 
@@ -631,19 +666,27 @@ class InstalledPbs(PbsSite):
         return False
 
     def start_mom(self, *options, node=None):
-        """By hand, as after a crash: systemd does not notice it. She belongs into the cgroups of the service."""
+        """By hand, as after a crash: systemd does not notice it."""
+        self._start_daemon("pbs_mom", *options)
+
+    def start_server(self):
+        self._start_daemon("pbs_server")
+
+    def _start_daemon(self, *argv):
+        """In the cgroups of the service, where it belongs."""
         places = [kernel.hierarchies()[name].directory(path) / "cgroup.procs"
-                  for name, path in kernel.cgroups_of(self.server_pid()).items() if name in kernel.hierarchies()]
+                  for name, path in kernel.cgroups_of(self.service_pid()).items() if name in kernel.hierarchies()]
         places.append(Path("/sys/fs/cgroup/systemd/system.slice/pbs.service/cgroup.procs"))
 
         def enter():
             for place in places:
                 with contextlib.suppress(OSError):
                     place.write_text("0")
-        subprocess.run(["pbs_mom", *options], env=self.environment, check=True, preexec_fn=enter, stdin=subprocess.DEVNULL)
+        subprocess.run(argv, env=self.environment, check=True, preexec_fn=enter, stdin=subprocess.DEVNULL)
 
-    def server_pid(self):
-        return int(kernel.read(SPOOL / "server_priv/server.lock"))
+    def service_pid(self):
+        """A daemon of the service that no test ends."""
+        return int(kernel.read(SPOOL / "server_priv/comm.lock"))
 
     def bases(self):
         return ["jobfence.slice/jobfence.scope", "jobfence"]
