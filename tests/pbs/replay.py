@@ -15,6 +15,7 @@ import os
 import pwd
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -709,6 +710,42 @@ def time_of_an_event(mom, user):
     extra = {event: (taken - fastest[event, empty]) * 1000 for (event, hook), taken in fastest.items() if hook == ours}
     print("     more than an empty hook: " + ", ".join(f"{event} {more:.1f} ms" for event, more in extra.items()))
     slow = {event: more for event, more in extra.items() if more > 10 * mom.options.patience}
+    expect(not slow, f"too slow: {slow}")
+
+
+# Events for which MoM stands still, and which of them only on another host than the first.
+STANDS_STILL = {
+    "EXECHOST_STARTUP": {}, "EXECJOB_BEGIN": {}, "EXECJOB_ATTACH": {}, "EXECJOB_RESIZE": {}, "EXECJOB_POSTSUSPEND": {},
+    "EXECJOB_PRERESUME": {}, "EXECJOB_PRETERM": {}, "EXECJOB_PROLOGUE": {"is_first": False}, "EXECJOB_EPILOGUE": {"is_first": False},
+}
+
+
+@case
+def time_in_the_library(mom, user):
+    """MoM stands still for some events: the library's part of each is at most 2 ms, at the median."""
+    taken = {event: [] for event in STANDS_STILL}
+    # Another job is there meanwhile, as on a node in use.
+    beside = Job(mom, user, number="1")
+    mom.begin(beside)
+    for number in range(15):
+        job = Job(mom, user, number=str(number + 2))
+        stranger = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sleep", "300"], start_new_session=True)
+        until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), "the start of a process")
+        for event, of in STANDS_STILL.items():
+            job.more.update(of)
+            answer = mom.accepted(event, None if "HOST" in event else job, timed=True, pid=stranger.pid)
+            taken[event].append(answer["library_ns"] / 1e6)
+            if event == "EXECJOB_BEGIN":
+                mom.save(job)
+                mom.start(job, "exec sleep 300", prologue=False)
+                job.started()
+        job.kill()
+        job.over()
+        stranger.wait()
+    beside.over()
+    medians = {event: statistics.median(times) for event, times in taken.items()}
+    print("     in the library: " + ", ".join(f"{event} {median:.2f} ms" for event, median in medians.items()))
+    slow = {event: median for event, median in medians.items() if median > 2 * mom.options.patience}
     expect(not slow, f"too slow: {slow}")
 
 

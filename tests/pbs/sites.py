@@ -172,7 +172,7 @@ class PbsSite(sites.Site):
     # -- the nodes ----------------------------------------------------------------------
 
     def node_attributes(self, node=None):
-        return attributes(self.command("pbsnodes", node or self.node).stdout)
+        return attributes(self.command("pbsnodes", "-v", node or self.node).stdout)
 
     def node_state(self):
         """The state of the nodes, or the states of several that differ."""
@@ -584,6 +584,33 @@ class HostsPbs(PrivatePbs):
             return super().start_mom(*options)
         return self.keeper.run("pbs_mom", ["nsenter", "--target", str(self.keeper.pids[node]), "--mount", "--uts", "--net",
                                            "pbs_mom", *options])
+
+    @contextlib.contextmanager
+    def two_vnodes(self, node):
+        """For the time being, this host has two vnodes with one CPU each, and none in the vnode of its own name."""
+        vnodes = [f"{node}[{index}]" for index in (0, 1)]
+        file = self.spool(node) / "mom_priv/config.d/vnodes"
+        lines = ["$configversion 2", f"{node}: resources_available.ncpus = 0", f"{node}: resources_available.mem = 0"]
+        for vnode in vnodes:
+            lines += [f"{vnode}: resources_available.ncpus = 1", f"{vnode}: resources_available.mem = 1gb",
+                      f"{vnode}: sharing = default_shared"]
+
+        def again():
+            self.kill_mom(node)
+            self.start_mom("-p", node=node)
+            self.wait_free()
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(file, "".join(f"{line}\n" for line in lines))
+        try:
+            again()
+            until(lambda: all(self.node_attributes(vnode).get("state") == "free" for vnode in vnodes), 30, f"vnodes of {node}")
+            yield
+        finally:
+            self.qdel(*(jobid for _, jobid in self.submitted))
+            until(self.idle_again, 60, "the end of every job")
+            file.unlink()
+            again()
+            self.qmgr(*(f"delete node {vnode}" for vnode in vnodes))
 
     def spool(self, node=None):
         return SPOOL if node in (None, NODE) else self._of(node, "spool") / "pbs"
