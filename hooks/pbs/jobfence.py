@@ -359,11 +359,17 @@ def launch(event, job, settings):
 
 def attach(event, job, settings):
     """A process that runs already, with its session."""
-    if not job.open(event, JOBS_STEP):
-        return
     session = os.getsid(event.pid)
     # Not of anybody: the user chooses the number, and MoM looks at whose it is only afterwards.
-    job.attach(event.pid, JOBS_STEP)
+    try:
+        is_in = job.attach(event.pid, JOBS_STEP)
+    except Failed as error:
+        if error.code != NO_FENCE:
+            raise
+        # The job began when this hook was off.
+        is_in = job.open(event, JOBS_STEP) and job.attach(event.pid, JOBS_STEP)
+    if not is_in:
+        return
     deadline, is_more, problem = time.monotonic() + SESSION_PATIENCE, True, None
     while is_more:
         # Once more where processes were put in: they may have started others meanwhile.
