@@ -577,6 +577,39 @@ def suspended(mom, user):
 
 
 @case
+def checkpointed(mom, user):
+    """A checkpoint that ends the job leaves one fence without processes, and what the job has used. The first event is the last."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "setsid sleep 300 & while :; do :; done")
+    pid = job.started()
+    until(lambda: job.group().cpu_seconds() > 1.2, "CPU time")
+    job.more["substate"] = 42
+    mom.accepted("EXECJOB_END", job)
+    job.wait()
+    expect_equal((kernel.is_alive(pid), job.group().members(below=True)), (False, set()), "what is alive")
+    expect(job.group("extern").exists() and not job.group("1").exists(), "the fence for the restart is not there, or not alone")
+    job.more.update(substate=51, Exit_status=-12)
+    used = mom.accepted("EXECJOB_EPILOGUE", job)["used"][job.id]
+    expect(int(used["cput"]) >= 1, f"used at the checkpoint: {used}")
+    # Nothing tells the hook that it restarts.
+    job.more.update(substate=42, Exit_status=None)
+    again = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"])
+    until(lambda: kernel.command_line(again.pid).startswith("sleep"), "the start of a process")
+    mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
+    expect(job.is_in(again.pid, "extern"), f"the process is in {kernel.cgroups_of(again.pid)}")
+    job.more["substate"] = 51
+    used = job.over()["used"][job.id]
+    expect(int(used["cput"]) >= 1, f"used at the end: {used}")
+    again.wait()
+    # Other hosts make a new fence, at begin.
+    job.more.update(substate=42, is_first=False)
+    mom.begin(job)
+    mom.accepted("EXECJOB_END", job)
+    expect(not job.group().exists(), "another host has kept a fence")
+
+
+@case
 def interactive(mom, user):
     """The relays of the terminal are root's, and the job's shell is in its step."""
     job = Job(mom, user)
