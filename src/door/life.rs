@@ -367,7 +367,8 @@ pub fn exist(config: &Config, which: &Which) -> Result<bool> {
 
 /// Whether the job has none but these `count` fences.
 pub fn are_all(config: &Config, which: &Which, count: usize) -> Result<bool> {
-    Ok(which.step.is_none() && (which.run.is_none() || count == Records::open(&config.run_dir)?.of_job(&which.job)?.len()))
+    Ok(which.step.is_none()
+        && (which.run.is_none() || count == Records::open(&config.run_dir)?.of_job(&which.job)?.len()))
 }
 
 /// Whose job it is that has these fences.
