@@ -145,7 +145,8 @@ struct jobfence_totals {
     size_t size;
     /* So many fences there are. */
     uint64_t fences;
-    /* CPU time, user and system together, in microseconds. */
+    /* CPU time, user and system together, in microseconds. If no step was said, that of steps of the
+     * job that were closed before counts, too, as long as the job has had a fence all the time. */
     uint64_t cpu_us;
     /* So long the quota has held back processes that could have run, in microseconds. */
     uint64_t throttled_us;

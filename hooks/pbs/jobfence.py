@@ -10,6 +10,7 @@ A job is in its fence in three steps. None of them relies on the next one:
   prologue  puts the starter, which becomes the job's first process, into that.
   launch    puts the starter of each task into a step of its own: 1 for the first process. MoM goes on with a job
             whose launch has crashed; its processes are then in the extern step.
+A job that is checkpointed and ended keeps a fence without processes. MoM restarts it without any event, on the first host.
 Every minute the periodic event looks for processes of jobs that are in no fence: those of a task whose launch has
 crashed on a host that has no prologue for it.
 """
@@ -27,7 +28,8 @@ EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
-JOBS_STEP = "extern"
+JOBS_STEP, MEANWHILE = "extern", "checkpoint"
+RUNNING, CHECKPOINTED = "42", "-12"  # a job's substate, and what its Exit_status is when a checkpoint has ended it
 DEFAULTS = {
     "Library": "/usr/local/lib/slurm/libjobfence.so",
     "Config": "/etc/slurm/jobfence.conf",
@@ -228,9 +230,18 @@ class Job:
         """What each of its fences has used, as JSON."""
         return self.library.json("usage", self.fence(run=run))
 
-    def close(self, run=None):
+    def close(self, run=None, step=None):
         """Ends what is left in its fences and removes them; what each has used, as JSON."""
-        return self.library.json("close", self.fence(run=run))
+        return self.library.json("close", self.fence(step, run))
+
+    def empty(self, event):
+        """Ends what is left in its fences. One fence stays, and with it what the job has used."""
+        if self.totals() and self.open(event, MEANWHILE):
+            for fence in fences_of(self.usage()):
+                if fence["step"] != MEANWHILE:
+                    self.close(step=fence["step"])
+            self.open(event, JOBS_STEP)
+            self.close(step=MEANWHILE)
 
     def switch(self, name):
         """Freezes all its processes, or thaws them. Without a fence there is nothing to do."""
@@ -359,11 +370,17 @@ def launch(event, job, settings):
 
 def attach(event, job, settings):
     """A process that runs already, with its session."""
-    if not job.open(event, JOBS_STEP):
-        return
     session = os.getsid(event.pid)
     # Not of anybody: the user chooses the number, and MoM looks at whose it is only afterwards.
-    job.attach(event.pid, JOBS_STEP)
+    try:
+        is_in = job.attach(event.pid, JOBS_STEP)
+    except Failed as error:
+        if error.code != NO_FENCE:
+            raise
+        # The job began when this hook was off.
+        is_in = job.open(event, JOBS_STEP) and job.attach(event.pid, JOBS_STEP)
+    if not is_in:
+        return
     deadline, is_more, problem = time.monotonic() + SESSION_PATIENCE, True, None
     while is_more:
         # Once more where processes were put in: they may have started others meanwhile.
@@ -400,7 +417,10 @@ def epilogue(event, job, settings):
     totals, failed = job.totals(), None
     text = job.usage() if totals else ""
     try:
-        text = job.close() or text
+        if str(job.job.Exit_status) == CHECKPOINTED:
+            job.empty(event)
+        else:
+            text = job.close() or text
     except Failed as error:
         failed = error
     if totals:
@@ -414,8 +434,11 @@ def epilogue(event, job, settings):
 
 
 def end(event, job, settings):
-    """The last event of a job, also of one that never began."""
-    job.close()
+    """The last event of a job, also of one that never began; and the first one after a checkpoint that is to end it."""
+    if event.type == pbs.EXECJOB_END and job.job.in_ms_mom() and str(job.job.substate) == RUNNING:
+        job.empty(event)
+    else:
+        job.close()
 
 
 def tell(job, sentences, settings):

@@ -334,6 +334,18 @@ impl Pressure {
     }
 }
 
+/// CPU time of all processes that were ever here and below, also in directories that are gone.
+pub fn cpu(hierarchy: &Hierarchy, dir: &Dir) -> Option<Duration> {
+    match hierarchy.version {
+        Version::V2 => used_in(&read(dir, "cpu.stat")),
+        Version::V1 => number(&read(dir, "cpuacct.usage")).map(Duration::from_nanos),
+    }
+}
+
+fn used_in(stat: &str) -> Option<Duration> {
+    keyed(stat, "usage_usec").map(Duration::from_micros)
+}
+
 /// Processes of this directory that were killed for want of memory, at its own limit or an outer one.
 pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     match hierarchy.version {

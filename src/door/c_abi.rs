@@ -359,8 +359,9 @@ pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFe
         // SAFETY: as this function's own contract.
         let given = unsafe { read(totals, "jobfence_totals") }?.ok_or_else(|| usage("totals must not be NULL"))?;
         let all = used(loaded, which)?;
+        let are_all = life::are_all(&usable(loaded)?.config, which, all.len())?;
         // SAFETY: as this function's own contract, and it was read.
-        unsafe { fill(totals, given.size, &totals_of(&all)) };
+        unsafe { fill(totals, given.size, &totals_of(&all, are_all)) };
         Ok(())
     };
     // SAFETY: as this function's own contract.
@@ -376,14 +377,17 @@ fn used(loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<Vec<Seen>> {
     Ok(all)
 }
 
-fn totals_of(all: &[Seen]) -> CTotals {
+fn totals_of(all: &[Seen], are_all: bool) -> CTotals {
     let sum = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().map(figure).sum::<Option<u64>>().unwrap_or(UNKNOWN);
     let most = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().filter_map(figure).max().unwrap_or(UNKNOWN);
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(UNKNOWN);
+    let of_steps = sum(&|seen| seen.usage.cpu.map(micros));
+    // The job's directory also has what closed steps have used.
+    let of_job = all.iter().filter_map(|seen| seen.job_cpu.map(micros)).max().filter(|_| are_all);
     CTotals {
         size: size_of::<CTotals>(),
         fences: all.len() as u64,
-        cpu_us: sum(&|seen| seen.usage.cpu.map(micros)),
+        cpu_us: if of_steps == UNKNOWN { UNKNOWN } else { of_steps.max(of_job.unwrap_or(0)) },
         throttled_us: sum(&|seen| seen.usage.throttled.map(micros)),
         memory_peak: most(&|seen| seen.job_memory_peak),
         memory_swap_peak: most(&|seen| seen.job_memory_swap_peak),

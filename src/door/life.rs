@@ -173,6 +173,8 @@ pub struct Seen {
     pub path: Option<String>,
     /// What it has used.
     pub usage: Usage,
+    /// The CPU time of the job, of its steps that were closed, too.
+    pub job_cpu: Option<Duration>,
     /// The most memory that the job had in use at once, all its steps together, in bytes.
     pub job_memory_peak: Option<u64>,
     /// The same with swap.
@@ -411,6 +413,12 @@ pub fn exist(config: &Config, which: &Which) -> Result<bool> {
     Ok(!records(config, which)?.is_empty())
 }
 
+/// Whether the job has none but these `count` fences.
+pub fn are_all(config: &Config, which: &Which, count: usize) -> Result<bool> {
+    Ok(which.step.is_none()
+        && (which.run.is_none() || count == Records::open(&config.run_dir)?.of_job(&which.job)?.len()))
+}
+
 /// Whose job it is that has these fences.
 pub fn uid_of(config: &Config, which: &Which) -> Result<Option<u32>> {
     Ok(records(config, which)?.first().and_then(Record::uid))
@@ -477,6 +485,7 @@ fn see(fence: &Fence, record: &Record) -> Seen {
         holder: shared.map_or(Holder::Manual, |shared| shared.holder.clone()),
         path: fence.path(),
         usage: fence.usage(),
+        job_cpu: fence.job_cpu(),
         job_memory_peak: of(Level::Job).and_then(|job| job.peak),
         job_memory_swap_peak: fence.job_memory_swap_peak(),
         cpus: fence.cpus(),

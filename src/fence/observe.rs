@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the step has used, and its limits as the kernel has them.
 
+use std::time::Duration;
+
 use super::fenced::{Fence, Tree};
 use super::names::{in_mount, own_task};
 use super::rules::has_swap;
@@ -10,6 +12,7 @@ use crate::cgroup::huge_pages::{self, HugePages};
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits;
+use crate::cgroup::now;
 use crate::cgroup::usage::{Usage, forks_refused, forks_refused_here, oom_kills};
 use crate::config::{Limit, Percent};
 use crate::cpu_list::CpuList;
@@ -197,6 +200,11 @@ impl Fence {
     pub fn oom_kills(&self) -> u64 {
         let count = |tree: &Tree| oom_kills(tree.hierarchy(), &*tree.step().ok()?);
         self.trees.iter().filter(|tree| tree.hierarchy().has("memory")).find_map(count).unwrap_or(0)
+    }
+
+    /// The CPU time of all steps that the job's directory has had, also of those that are gone.
+    pub fn job_cpu(&self) -> Option<Duration> {
+        self.trees.iter().find_map(|tree| now::cpu_time(tree.hierarchy(), &*tree.job().ok()?))
     }
 
     /// The most memory and swap together that the job had in use at once, in bytes. v2 says each by itself (swap since Linux 6.5), so there it

@@ -16,6 +16,7 @@ import os
 import pwd
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -130,7 +131,8 @@ class Mom:
         }
         code = f"import sys; sys.path.insert(0, {str(TESTS / 'pbs/stand_in')!r}); sys.argv = [{str(self.hook)!r}]; " \
                f"exec(compile(open({str(self.hook)!r}).read(), {str(self.hook)!r}, 'exec'), {{'__name__': '__main__'}})"
-        return [sys.executable, "-I", "-B", "-S", "-c", code], environment, files["answer"]
+        first = ["/usr/bin/chrt", "--fifo", "50"] if self.options.realtime else []
+        return [*first, sys.executable, "-I", "-B", "-S", "-c", code], environment, files["answer"]
 
     def run(self, event, job=None, **more):
         """One event whose hook is MoM's own child. The answer."""
@@ -601,7 +603,7 @@ def each_call_fails(mom, user):
     """Whatever fails, and however: no exception leaves the hook, and no job goes on without a fence."""
     starting = ("EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH")
     calls = {
-        "EXECJOB_BEGIN": ("total", "open_gpus"), "EXECJOB_ATTACH": ("open_gpus", "attach"), "EXECJOB_RESIZE": ("usage", "limit"),
+        "EXECJOB_BEGIN": ("total", "open_gpus"), "EXECJOB_ATTACH": ("attach",), "EXECJOB_RESIZE": ("usage", "limit"),
         "EXECJOB_POSTSUSPEND": ("freeze",), "EXECJOB_PRERESUME": ("thaw",), "EXECJOB_PRETERM": ("thaw",),
         "EXECJOB_EPILOGUE": ("total", "close"), "EXECJOB_END": ("close",), "EXECJOB_ABORT": ("close",),
         "EXECHOST_PERIODIC": ("total", "reap"), "EXECHOST_STARTUP": ("reap",),
@@ -735,6 +737,39 @@ def suspended(mom, user):
     job.kill()
     job.over()
     expect(not kernel.is_alive(spinner), "a process of the job is alive")
+
+
+@case
+def checkpointed(mom, user):
+    """A checkpoint that ends the job leaves one fence without processes, and what the job has used. The first event is the last."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "setsid sleep 300 & while :; do :; done")
+    pid = job.started()
+    until(lambda: job.group().cpu_seconds() > 1.2, "CPU time")
+    job.more["substate"] = 42
+    mom.accepted("EXECJOB_END", job)
+    job.wait()
+    expect_equal((kernel.is_alive(pid), job.group().members(below=True)), (False, set()), "what is alive")
+    expect(job.group("extern").exists() and not job.group("1").exists(), "the fence for the restart is not there, or not alone")
+    job.more.update(substate=51, Exit_status=-12)
+    used = mom.accepted("EXECJOB_EPILOGUE", job)["used"][job.id]
+    expect(int(used["cput"]) >= 1, f"used at the checkpoint: {used}")
+    # Nothing tells the hook that it restarts.
+    job.more.update(substate=42, Exit_status=None)
+    again = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"])
+    until(lambda: kernel.command_line(again.pid).startswith("sleep"), "the start of a process")
+    mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
+    expect(job.is_in(again.pid, "extern"), f"the process is in {kernel.cgroups_of(again.pid)}")
+    job.more["substate"] = 51
+    used = job.over()["used"][job.id]
+    expect(int(used["cput"]) >= 1, f"used at the end: {used}")
+    again.wait()
+    # Other hosts make a new fence, at begin.
+    job.more.update(substate=42, is_first=False)
+    mom.begin(job)
+    mom.accepted("EXECJOB_END", job)
+    expect(not job.group().exists(), "another host has kept a fence")
 
 
 @case
@@ -875,6 +910,47 @@ def time_of_an_event(mom, user):
     expect(not slow, f"too slow: {slow}")
 
 
+# Events for which MoM stands still, and which of them only on another host than the first.
+STANDS_STILL = {
+    "EXECHOST_STARTUP": {}, "EXECJOB_BEGIN": {}, "EXECJOB_ATTACH": {}, "EXECJOB_RESIZE": {}, "EXECJOB_POSTSUSPEND": {},
+    "EXECJOB_PRERESUME": {}, "EXECJOB_PRETERM": {}, "EXECJOB_PROLOGUE": {"is_first": False}, "EXECJOB_EPILOGUE": {"is_first": False},
+}
+
+
+@case
+def time_in_the_library(mom, user):
+    """MoM stands still for some events: the library's part of each is at most 10 ms, at the median."""
+    taken, parts = {event: [] for event in STANDS_STILL}, {}
+    # Another job is there meanwhile, as on a node in use.
+    beside = Job(mom, user, number="1")
+    mom.begin(beside)
+    for number in range(15):
+        job = Job(mom, user, number=str(number + 2))
+        stranger = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sleep", "300"], start_new_session=True)
+        until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), "the start of a process")
+        for event, of in STANDS_STILL.items():
+            job.more.update(of)
+            answer = mom.accepted(event, None if "HOST" in event else job, timed=True, pid=stranger.pid)
+            for name, took in answer["library_ns"].items():
+                parts.setdefault(event, {}).setdefault(name, []).append(took / 1e6)
+            taken[event].append(sum(answer["library_ns"].values()) / 1e6)
+            if event == "EXECJOB_BEGIN":
+                mom.save(job)
+                mom.start(job, "exec sleep 300", prologue=False)
+                job.started()
+        job.kill()
+        job.over()
+        stranger.wait()
+    beside.over()
+    medians = {event: statistics.median(times) for event, times in taken.items()}
+    for event, median in medians.items():
+        of = {name.removeprefix("jobfence_"): statistics.median(times) for name, times in parts[event].items()}
+        calls = ", ".join(f"{name} {part:.2f}" for name, part in of.items() if part >= 0.05)
+        print(f"     in the library: {event} {median:.2f} ms: {calls}")
+    slow = {event: median for event, median in medians.items() if median > 10 * mom.options.patience}
+    expect(not slow, f"too slow: {slow}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--so", required=True)
@@ -882,6 +958,7 @@ def main():
     parser.add_argument("--hook", default=TESTS.parent / "hooks/pbs/jobfence.py")
     parser.add_argument("--user", default="games", help="whose the jobs are")
     parser.add_argument("--patience", type=float, default=1, help="how much slower than a machine of its own this one may be")
+    parser.add_argument("--realtime", action="store_true", help="what is measured is not disturbed by this machine's other work")
     parser.add_argument("--only", nargs="*", metavar="CASE")
     options = parser.parse_args()
     unknown = set(options.only or ()) - {function.__name__ for function in CASES}
