@@ -514,7 +514,7 @@ fn gpus_are_chosen_and_said_and_go_with_the_fence() {
     assert!(open("1", "2").status.success());
     assert!(said("1").contains(&list(&[0, 1])), "{}", said("1"));
     let refused = open("2", "1");
-    assert!(err(&refused).contains("too few GPUs are free for job 2"), "{refused:?}");
+    assert!(err(&refused).contains("too few GPUs are free for this job"), "{refused:?}");
     // The first of them stays; what is not said stays, too.
     site.done(&["limit", "--job", "1", "-o", &gpus, "--gpus", "1"]);
     site.done(&["limit", "--job", "1", "-o", &gpus, "--mem", "48M"]);
@@ -526,7 +526,7 @@ fn gpus_are_chosen_and_said_and_go_with_the_fence() {
     assert!(said("3").contains(&list(&[0])), "{}", said("3"));
     site.refused(
         &["open", "--job", "4", "--user", USER, "-o", "GPUDevice=/dev/none%d", "--gpus", "1"],
-        "of the 0 that are here",
+        "here by GPUDevice=/dev/none%d 0; in use: ",
     );
     // Without GPUDevice there is nothing to choose from, and nothing is said.
     site.done(&["open", "--job", "4", "--user", USER, "--gpus", "1"]);

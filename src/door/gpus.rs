@@ -51,9 +51,9 @@ pub fn choose(
     if devices.len() == wanted {
         return Ok(ChosenGpus { devices, _lock: Some(lock) });
     }
-    let here = format!("granted {wanted} of the {} that are here by GPUDevice={gpu}", here.len());
-    Err(Error::new(format!("too few GPUs are free for job {job}, which was {here}; in use:"))
-        .value(in_use(&recorded, (job, run)))
+    let words = format!("job {job}; granted {wanted}, here by GPUDevice={gpu} {}; in use: ", here.len());
+    Err(Error::new("too few GPUs are free for this job:")
+        .value(words + &in_use(&recorded, (job, run)))
         .hint("a GPU is free again when the fences of its job are closed; 'jobfence usage --job ID' shows them")
         .passing())
 }
@@ -176,7 +176,11 @@ mod tests {
         assert_eq!(choose("1", 2, 1).unwrap(), [path(3)]);
         let error = choose("2", 1, 2).unwrap_err();
         assert!(error.is_passing(), "{error}");
-        for part in ["job 2, which was granted 2", &format!("{}, {} by job 1 run 1", path(0), path(1)), "free again"] {
+        for part in [
+            "for this job: (value \"job 2; granted 2, here by",
+            &format!("{}, {} by job 1 run 1", path(0), path(1)),
+            "free again",
+        ] {
             assert!(error.to_string().contains(part), "{part} in {error}");
         }
         let second = record(&records, ("2", "extern", 1), "boot", &[path(3)]);

@@ -469,7 +469,7 @@ def gpus_by_job(mom, user):
         for event in "EXECJOB_BEGIN", "EXECJOB_BEGIN":
             answer = mom.run(event, third)
             expect(not answer["accepted"] and answer["rerun"], f"a third job has a GPU: {answer}")
-            expect("too few GPUs are free for job 3.server" in answer["message"] and "nvidia0 by job 1.server run 1" in answer["message"], f"{answer}")
+            expect("too few GPUs are free for this job" in answer["message"] and "job 3.server; granted 1" in answer["message"] and "nvidia0 by job 1.server run 1" in answer["message"], f"{answer}")
             expect_equal(answer["hold"], "", "the hold of a job that can run in a moment")
             expect(not third.group().exists(), "the third job has a fence")
         # A later task, another open of each step, and a resize.

@@ -42,7 +42,7 @@ def gpus(site):
         # PBS counts one more than there is: such a job waits for one of the others.
         mark = site.log_mark()
         third = submit(site, "alice", top, 1)
-        refused = f"too few GPUs are free for job {re.escape(third)}"
+        refused = f"too few GPUs are free for this job: .*job {re.escape(third)}; granted 1"
         until(lambda: re.search(refused, site.mom_log_since(mark)), 30, "the refusal of a third job")
         expect(site.job(third)["job_state"] not in FINISHED, "the third job is gone")
         site.qdel(jobs[0])
