@@ -381,6 +381,23 @@ fn eight_writers_at_once_lose_nothing() {
 }
 
 #[test]
+fn several_that_close_a_fence_at_once_write_one_line() {
+    let Some(site) = Site::new("closers") else { return };
+    for round in 1..=5 {
+        site.done(&["open", "--job", "9", "--user", "65534", "--mem", "50M"]);
+        let close = || {
+            let mut command = site.command("close", true);
+            command.args(["--job", "9"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+        };
+        let closers: Vec<Child> = (0..4).map(|_| close()).collect();
+        for mut closer in closers {
+            assert!(closer.wait().unwrap().success());
+        }
+        assert_eq!(site.lines().len(), round);
+    }
+}
+
+#[test]
 fn a_writer_that_is_killed_leaves_whole_lines() {
     let Some(site) = Site::new("killed") else { return };
     // How long one takes, from its beginning to its end.

@@ -439,12 +439,13 @@ fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -
     let seen = fence.as_ref().map(|fence| see(fence, record));
     let line = fence.as_ref().zip(seen.as_ref()).and_then(|(fence, seen)| line_of(fence, config, record, seen));
     let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
-    launch::write_down(config, line.as_deref());
+    // The process that has closed it has written its line.
+    launch::write_down(config, line.as_deref().filter(|_| closed == resume::Closed::Removed));
     let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
     Ok(match (closed, seen) {
         (resume::Closed::AnotherBoot, _) => HowClosed::AnotherBoot(key()?),
-        (resume::Closed::Removed, Some(seen)) => HowClosed::Removed(Box::new(seen)),
-        (resume::Closed::Removed, None) => HowClosed::Unseen(key()?),
+        (resume::Closed::Removed | resume::Closed::Gone, Some(seen)) => HowClosed::Removed(Box::new(seen)),
+        (resume::Closed::Removed | resume::Closed::Gone, None) => HowClosed::Unseen(key()?),
     })
 }
 

@@ -30,6 +30,8 @@ pub struct Fence {
     /// Whether the scheduler's directories in hierarchies that are not used have been looked at.
     pub(super) are_others_marked: bool,
     pub(super) closed: bool,
+    /// Whether another process had done so.
+    pub(super) by_another: bool,
 }
 
 /// How the step's directories of ours are called, where it has some.

@@ -242,9 +242,11 @@ impl Fence {
                 }
                 // No job fails for want of figures.
                 Err(error) if !counted.is_empty() => {
-                    log::debug!("{}: nothing is counted by {}: {error}", opening.key, counted.join(" or "));
-                    counted.clear();
-                    Sides { own, overlays } = opening.sides(&wanted)?;
+                    let theirs = host.not_handed_down(&counted);
+                    let is_theirs = |controller: &str| theirs.iter().any(|(not_given, _)| *not_given == controller);
+                    let lost: Vec<_> = counted.extract_if(.., |one| theirs.is_empty() || is_theirs(one)).collect();
+                    log::debug!("{}: nothing is counted by {}: {error}", opening.key, lost.join(" or "));
+                    Sides { own, overlays } = opening.sides(&[&wanted[..], &counted].concat())?;
                 }
                 // What is limited by controllers that are handed down can be limited all the same.
                 Err(error) if not_handed_down.is_none() => {
@@ -280,6 +282,7 @@ impl Fence {
             around: Around { schedulers: opening.schedulers, has_daemon: opening.daemon.is_some() },
             are_others_marked: false,
             closed: false,
+            by_another: false,
         }
     }
 
@@ -342,6 +345,7 @@ impl Fence {
             around: Around { schedulers, has_daemon: false },
             are_others_marked: true,
             closed: true,
+            by_another: false,
         })
     }
 }

@@ -36,6 +36,8 @@ pub(super) enum ClosingRight {
 pub enum Closed {
     /// Its directories and its record are gone.
     Removed,
+    /// Another process has removed them meanwhile.
+    Gone,
     /// Only a record was left: the machine has booted since.
     AnotherBoot,
 }
@@ -86,6 +88,7 @@ impl Fence {
             around: Around { schedulers, has_daemon: false },
             are_others_marked: true,
             closed: false,
+            by_another: false,
         })
     }
 
@@ -184,5 +187,5 @@ pub fn close(
             return Err(Error::new("this process is itself in the step that is to be removed:").value(step));
         }
     }
-    fence.close(deadline).map(|()| Closed::Removed)
+    fence.close(deadline).map(|()| if fence.by_another { Closed::Gone } else { Closed::Removed })
 }
