@@ -314,10 +314,11 @@ pub fn warn_of(unseen: &[Error]) {
 
 /// What is said where there is nothing to see.
 pub fn say_none(job: Option<&Id>) {
-    let whose = if nix::unistd::getuid().is_root() { "" } else { " of yours" };
     match job {
-        Some(job) => eprintln!("jobfence: no fence{whose} of job {job} lives on this node"),
-        None => eprintln!("jobfence: no fence{whose} lives on this node"),
+        Some(job) => {
+            eprintln!("jobfence: no fence of job {} that you may see lives on this node", printable(job.as_str()))
+        }
+        None => eprintln!("jobfence: no fence that you may see lives on this node"),
     }
 }
 

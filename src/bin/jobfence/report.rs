@@ -78,8 +78,8 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         return Err(refusal);
     }
     if runs.is_empty() && living.is_empty() {
-        let whose = if own.is_root() { "" } else { " of yours" };
-        eprintln!("jobfence: the usage log of this node has no step{whose} of job {}", printable(options.job.as_str()));
+        let job = printable(options.job.as_str());
+        eprintln!("jobfence: the usage log of this node has no step of job {job} that you may see");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

@@ -10,7 +10,9 @@ use clap::{Args, ValueEnum};
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use crossterm::style::{Attribute, Color, Print, ResetColor, SetAttribute, SetForegroundColor};
-use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
+use crossterm::terminal::{
+    self, Clear, ClearType, DisableLineWrap, EnableLineWrap, EnterAlternateScreen, LeaveAlternateScreen,
+};
 use crossterm::{execute, queue};
 use jobfence::bytes::mebibytes;
 use jobfence::report::account::utc;
@@ -120,7 +122,9 @@ struct Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         // It may be gone, and then nothing has to be put right.
-        let _ = execute!(io::stdout(), ResetColor, SetAttribute(Attribute::Reset), Show, LeaveAlternateScreen);
+        let mut stdout = io::stdout();
+        let _ =
+            execute!(stdout, ResetColor, SetAttribute(Attribute::Reset), EnableLineWrap, Show, LeaveAlternateScreen);
         let _ = terminal::disable_raw_mode();
     }
 }
@@ -135,7 +139,8 @@ impl Screen {
         terminal::enable_raw_mode().map_err(|error| format!("the terminal cannot be used: {error}"))?;
         let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let screen = Self { sorted_by: SortColumn::Cpu, is_reversed: false, scrolled: 0, has_colours };
-        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
+        // A name with wide characters takes more columns than it has characters.
+        execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, Hide)?;
         Ok(screen)
     }
 
