@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The card: what a job has used of what it was granted, and what its user can ask for next time.
 //!
-//! A figure that nobody knows is said to be unknown. Advice must never make this very job fail: it is above all that was used, and
-//! there is none where more may have been used than was seen.
+//! A figure that nobody knows is said to be unknown. Advice must never make this very job fail: it is above all that was
+//! used, and there is none where more may have been used than was seen.
 
 use std::time::Duration;
 

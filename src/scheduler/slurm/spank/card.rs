@@ -5,10 +5,10 @@
 //! - slurmd itself writes `SLURM_JOB_NUM_NODES` and `SLURM_TASKS_PER_NODE` into the environment of a batch script
 //!   (`env_array_for_batch_job` in src/common/env.c of 22.05, 24.11 and 26.05). The other variables are the user's. None of them
 //!   decides anything but the words of the user's own card.
-//! - No item of spank_get_item(3) has the time limit. Since 23.02 the credential has the job's times, and Slurm writes them into
-//!   `SLURM_JOB_START_TIME` and `SLURM_JOB_END_TIME`, whatever the user had there; but only in the task's own process, before its exec
-//!   (`exec_task` in src/slurmd/slurmstepd/task.c of 23.02, 24.11 and 26.05). So that process tells the step daemon. A limit that is
-//!   changed while the job runs is not seen. 22.05 writes neither.
+//! - No item of spank_get_item(3) has the time limit. Since 23.02 the credential has the job's times, and Slurm writes them
+//!   into `SLURM_JOB_START_TIME` and `SLURM_JOB_END_TIME`, whatever the user had there; but only in the task's own process,
+//!   before its exec (`exec_task` in src/slurmd/slurmstepd/task.c of 23.02, 24.11 and 26.05). So that process tells the step
+//!   daemon. A limit that is changed while the job runs is not seen. 22.05 writes neither.
 
 use std::ffi::{CStr, CString};
 use std::time::{Duration, SystemTime};

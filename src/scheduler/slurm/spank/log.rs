@@ -39,7 +39,7 @@ pub fn tell_user(sentence: &str) {
     tell(&without_controls(&format!("jobfence: {sentence}")));
 }
 
-/// Several lines for the same reader, as they are and at once: Slurm's log has them, too, and with all of them one line's beginning.
+/// Several lines for the same reader, as they are and at once: Slurm's log has them, too, as one message.
 pub fn tell_user_lines(lines: &[String]) {
     let lines: Vec<String> = lines.iter().map(|line| without_controls(line)).collect();
     if !lines.is_empty() {
