@@ -48,7 +48,7 @@ pub use setting::{Origin, Setting};
 pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
-pub use values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+pub use values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus};
 
 use crate::job::Cpus;
 

@@ -10,7 +10,7 @@ use super::units::{
     gpu_device, io_rules, keyword, keyword_of, or_unlimited, path, path_or_none, percent, period, seconds, size,
     text_or_unlimited, weight,
 };
-use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus};
 use crate::bytes;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -158,6 +158,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         expects: "a whole number of days from 1 to 3650",
         set: |_, config, text| days(text, 1..=3650).map(|age| config.usage_log_age = age),
         get: |_, config| Some((config.usage_log_age.as_secs() / DAY).to_string()),
+    },
+    Key {
+        name: "StoreUsage",
+        expects: "none or admincomment",
+        set: |_, config, text| keyword(text, STORES).map(|store| config.store_usage = store),
+        get: |_, config| Some(keyword_of(config.store_usage, STORES).to_owned()),
     },
     Key {
         name: "ConstrainCPUQuota",
@@ -375,6 +381,7 @@ const AFTER_NUMBERS: &[Key] = &[
 
 const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
 const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
+const STORES: &[(&str, StoreUsage)] = &[("none", StoreUsage::None), ("admincomment", StoreUsage::AdminComment)];
 const CPU_POLICIES: &[(&str, CpuPolicy)] =
     &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
 
@@ -579,7 +586,7 @@ mod tests {
     fn every_key_reaches_its_setting() {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
                     CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no\n\
-                    UsageLog=/l/u UsageLogSize=1G UsageLogAge=7\n\
+                    UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 StoreUsage=AdminComment\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
@@ -601,6 +608,7 @@ mod tests {
             usage_log: Some("/l/u".into()),
             usage_log_size: 1 << 30,
             usage_log_age: Duration::from_secs(7 * DAY),
+            store_usage: StoreUsage::AdminComment,
             constrain_cpu_quota: false,
             cpu_quota_percent: Percent::from_hundredths(15050),
             zero_cpus: Cpus::from_thousandths(100),

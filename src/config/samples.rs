@@ -13,7 +13,7 @@ use super::limits::{Limit, LimitNumbers, NUMBERS, Number};
 use super::load::{LoadError, load_or_default, parse};
 use super::resolve::Loaded;
 use super::units::{Percent, Period};
-use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus};
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -140,6 +140,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             usage_log: ends.3.0,
             usage_log_size: ends.3.1,
             usage_log_age: Duration::from_secs(86_400 * ends.3.2),
+            store_usage: if ends.2 { StoreUsage::AdminComment } else { StoreUsage::None },
             constrain_cpu_quota: yes[0],
             cpu_quota_percent: percents.0,
             cpu_quota_period: period,

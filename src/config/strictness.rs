@@ -134,7 +134,7 @@ mod tests {
     use crate::facts::Facts;
     use crate::job::Cpus;
 
-    const OF_THE_NODE: [&str; 9] = [
+    const OF_THE_NODE: [&str; 10] = [
         "CgroupMountpoint",
         "CgroupBase",
         "RunDir",
@@ -144,6 +144,7 @@ mod tests {
         "UsageLog",
         "UsageLogSize",
         "UsageLogAge",
+        "StoreUsage",
     ];
 
     /// Which keys can differ from job to job is decided for every key, not forgotten.

@@ -36,6 +36,8 @@ pub struct Config {
     pub usage_log_size: u64,
     /// `UsageLogAge`: so long a line is kept at most; whole days.
     pub usage_log_age: Duration,
+    /// `StoreUsage`: where the scheduler keeps what a job has used.
+    pub store_usage: StoreUsage,
     /// `ConstrainCPUQuota`: whether a job's CPU time is limited.
     pub constrain_cpu_quota: bool,
     /// `CPUQuotaPercent`: CPU time in percent of the granted CPUs, 1 to 1000.
@@ -126,6 +128,7 @@ impl Default for Config {
             usage_log: None,
             usage_log_size: 64 << 20,
             usage_log_age: Duration::from_secs(90 * DAY),
+            store_usage: StoreUsage::None,
             constrain_cpu_quota: true,
             cpu_quota_percent: Percent::HUNDRED,
             zero_cpus: Cpus::from_thousandths(200),
@@ -176,6 +179,15 @@ pub enum Mode {
     Observe,
     /// Nothing is touched.
     Off,
+}
+
+/// Where the scheduler keeps what a job has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreUsage {
+    /// Nowhere.
+    None,
+    /// Slurm, in the job's AdminComment.
+    AdminComment,
 }
 
 /// What holds a job's CPU time.

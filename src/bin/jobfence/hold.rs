@@ -27,6 +27,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
+use crate::store::Store;
 
 /// Our own options, on their way through systemd-run: as its arguments, a `$` in them would be expanded (systemd 262 does,
 /// 257 not yet).
@@ -179,7 +180,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| ends.add(signal));
     ends.thread_block()?;
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let mut said = Vec::new();
+    let (mut said, mut store) = (Vec::new(), Store::default());
     // Kept one after the other: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     loop {
@@ -190,6 +191,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
         if config.reap_interval.is_some() && config.mode != Mode::Off {
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);
+            store.look(&config);
         } else {
             watching.clear();
         }

@@ -21,6 +21,7 @@ mod run;
 mod slurm_job;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
+mod store;
 mod systemd;
 
 use std::io::{self, Write};
