@@ -217,10 +217,10 @@ fn stored(id: u32) -> Result<Option<Stored>, String> {
     Ok(found.map(|(name, comment)| Stored { name: name.to_owned(), comment: comment.trim().to_owned() }))
 }
 
-/// What 'sacctmgr --version' says, `slurm 24.11.5`: up to 22.05 it makes every comment lower case (`_set_rec` in
+/// What 'sacctmgr --version' says, `slurm 24.11.5`, or `slurm-wlm` of Debian: up to 22.05 it makes every comment lower case (`_set_rec` in
 /// src/sacctmgr/job_functions.c), and such a summary cannot be read again.
 fn check_release(said: &str) -> Result<(), String> {
-    let mut numbers = said.trim().strip_prefix("slurm").unwrap_or(said).trim().split(['.', '-']);
+    let mut numbers = said.split_whitespace().next_back().unwrap_or_default().split(['.', '-']);
     let mut number = || numbers.next().and_then(|number| number.parse::<u32>().ok());
     match (number(), number()) {
         (Some(year), Some(month)) if (year, month) >= (23, 2) => Ok(()),
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn releases_that_spoil_a_comment_are_refused() {
-        for good in ["slurm 23.02.0\n", "slurm 24.11.5", "slurm 26.05.0-0rc1"] {
+        for good in ["slurm 23.02.0\n", "slurm 24.11.5", "slurm-wlm 24.11.5", "slurm 26.05.0-0rc1"] {
             assert_eq!(check_release(good), Ok(()), "{good}");
         }
         for bad in ["slurm 22.05.8", "slurm 20.11.9", "", "sacctmgr"] {

@@ -83,7 +83,7 @@ def an_old_slurm_is_told(site):
         site.wait(jobid)
         until(lambda: f'"job":"{jobid}"' in kernel.read(log / "usage.jsonl"), 10, "the job's line")
         time.sleep(3)
-    expect_equal(said[0].count("needs Slurm 23.02 or later, and this is slurm 22.05"), 1, f"what hold says: {said[0]}")
+    expect_equal(said[0].count("needs Slurm 23.02 or later, and this is "), 1, f"what hold says: {said[0]}")
 
 
 @case(newer=True, dear=True)
