@@ -115,6 +115,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
                 prop::option::of("/[a-z]{1,9}".prop_map(PathBuf::from)),
                 (1_u64..1 << 30).prop_map(|mib| mib << 20),
                 1_u64..=3650,
+                prop::option::of("/[a-z]{1,9}".prop_map(PathBuf::from)),
             ),
         ),
     );
@@ -140,6 +141,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             usage_log: ends.3.0,
             usage_log_size: ends.3.1,
             usage_log_age: Duration::from_secs(86_400 * ends.3.2),
+            metrics_file: ends.3.3,
             store_usage: if ends.2 { StoreUsage::AdminComment } else { StoreUsage::None },
             constrain_cpu_quota: yes[0],
             cpu_quota_percent: percents.0,

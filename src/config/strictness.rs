@@ -134,7 +134,7 @@ mod tests {
     use crate::facts::Facts;
     use crate::job::Cpus;
 
-    const OF_THE_NODE: [&str; 10] = [
+    const OF_THE_NODE: [&str; 11] = [
         "CgroupMountpoint",
         "CgroupBase",
         "RunDir",
@@ -145,6 +145,7 @@ mod tests {
         "UsageLogSize",
         "UsageLogAge",
         "StoreUsage",
+        "MetricsFile",
     ];
 
     /// Which keys can differ from job to job is decided for every key, not forgotten.

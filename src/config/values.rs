@@ -38,6 +38,8 @@ pub struct Config {
     pub usage_log_age: Duration,
     /// `StoreUsage`: where the scheduler keeps what a job has used.
     pub store_usage: StoreUsage,
+    /// `MetricsFile`: where `jobfence hold` writes figures for Prometheus; `None` for nowhere.
+    pub metrics_file: Option<PathBuf>,
     /// `ConstrainCPUQuota`: whether a job's CPU time is limited.
     pub constrain_cpu_quota: bool,
     /// `CPUQuotaPercent`: CPU time in percent of the granted CPUs, 1 to 1000.
@@ -129,6 +131,7 @@ impl Default for Config {
             usage_log_size: 64 << 20,
             usage_log_age: Duration::from_secs(90 * DAY),
             store_usage: StoreUsage::None,
+            metrics_file: None,
             constrain_cpu_quota: true,
             cpu_quota_percent: Percent::HUNDRED,
             zero_cpus: Cpus::from_thousandths(200),

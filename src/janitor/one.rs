@@ -11,6 +11,7 @@ use crate::facts::Facts;
 use crate::fence::{self, Freed, Leftovers, Opening};
 use crate::host::Host;
 use crate::job::JobKey;
+use crate::record::counters::{Counters, Event};
 use crate::record::{Header, Record, Records};
 use crate::report::account::{Account, End, LimitedTo, since_boot};
 use crate::report::usage_log::UsageLog;
@@ -66,6 +67,9 @@ pub fn reap_one(
         left.remove(host, deadline)?;
         if let Some((usage_log, line)) = UsageLog::of(config).zip(line) {
             usage_log.add(&line);
+        }
+        if config.metrics_file.is_some() {
+            Counters::count(&config.run_dir, Event::Reaped);
         }
     }
     forget(records, levels, &header)?;

@@ -13,6 +13,7 @@ mod hold;
 mod host;
 mod life;
 mod line;
+mod metrics;
 mod pam;
 mod pbs_config;
 mod prolog;

@@ -141,9 +141,8 @@ impl Store {
         }
         job.part.cpu_seconds += decimal("cpu_seconds").unwrap_or_default();
         let most = |one: Option<u64>, other: Option<u64>| one.max(other);
-        job.part.memory_peak = [number("job_memory_peak_bytes"), number("memory_peak_bytes")]
-            .into_iter()
-            .fold(job.part.memory_peak, most);
+        job.part.memory_peak =
+            [number("job_memory_peak_bytes"), number("memory_peak_bytes")].into_iter().fold(job.part.memory_peak, most);
         job.part.memory = job.part.memory.max(number("memory_granted_bytes").or_else(|| number("memory_limit_bytes")));
         let cpus = decimal("cpus_granted").or_else(|| decimal("cpus_limit"));
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 65536 CPUs")]

@@ -26,7 +26,7 @@ def held(site):
     log = site.home / "usage"
     site.configure(UsageLog=f"{log}/usage.jsonl", StoreUsage="admincomment", ReapInterval=1)
     if Path("/run/systemd/system").is_dir():
-        systemctl("restart", "jobfence.service")
+        systemctl(site, "restart", "jobfence.service")
         hold = None
     else:
         hold = subprocess.Popen(jobfence(site, "hold"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, text=True,
@@ -40,7 +40,7 @@ def held(site):
             hold.terminate()
             said.append(hold.communicate(timeout=30)[1])
         else:
-            systemctl("restart", "jobfence.service")
+            systemctl(site, "restart", "jobfence.service")
 
 
 @contextlib.contextmanager
