@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .. import kernel
 from ..harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_not_drained
-from ..sites import die_with_parent, until
+from ..sites import InstalledSite, die_with_parent, until
 from .granted import accounted
 from .left_behind import jobfence
 from .newer import release, since
@@ -25,11 +25,15 @@ def held(site):
     """The usage log is on, and somebody stores what comes, every second."""
     log = site.home / "usage"
     site.configure(UsageLog=f"{log}/usage.jsonl", StoreUsage="admincomment", ReapInterval=1)
-    if Path("/run/systemd/system").is_dir():
+    if isinstance(site, InstalledSite):
         systemctl(site, "restart", "jobfence.service")
         hold = None
     else:
-        hold = subprocess.Popen(jobfence(site, "hold"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, text=True,
+        command = jobfence(site, "hold")
+        if Path("/run/systemd/system").is_dir():
+            # The scope belongs to the service, so this one sees no systemd.
+            command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/systemd && exec "$@"', "sh", *command]
+        hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, text=True,
                                 stderr=subprocess.PIPE, env=site.environment, preexec_fn=die_with_parent)
     said = []
     try:
