@@ -11,6 +11,7 @@ pub mod explain;
 mod fenced;
 mod limit;
 pub mod limiting;
+pub mod living;
 mod marks;
 mod names;
 mod observe;

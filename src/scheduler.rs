@@ -50,6 +50,16 @@ pub trait Scheduler: Sync + fmt::Debug {
         unseen: &mut Vec<Error>,
     ) -> Vec<PresentJob>;
 
+    /// The directories of every job that are there now. `each` is handed one at a time, since there may be more than this process may have
+    /// descriptors.
+    fn each_present(
+        &self,
+        hierarchy: &Hierarchy,
+        root: &Dir,
+        each: &mut dyn FnMut(PresentJob),
+        unseen: &mut Vec<Error>,
+    );
+
     /// Whether this process is one of its step daemons.
     fn is_daemon(&self, proc: &Dir, pid: i32) -> bool;
 
@@ -132,6 +142,8 @@ impl<T: WithoutCgroups> Scheduler for T {
     ) -> Vec<PresentJob> {
         Vec::new()
     }
+
+    fn each_present(&self, _: &Hierarchy, _: &Dir, _: &mut dyn FnMut(PresentJob), _: &mut Vec<Error>) {}
 
     fn is_daemon(&self, _: &Dir, _: i32) -> bool {
         false

@@ -60,6 +60,16 @@ impl Scheduler for SlurmScheduler {
         placement::present(hierarchy, root, (uid, job), is_its, unseen)
     }
 
+    fn each_present(
+        &self,
+        hierarchy: &Hierarchy,
+        root: &Dir,
+        each: &mut dyn FnMut(PresentJob),
+        unseen: &mut Vec<Error>,
+    ) {
+        placement::each_present(hierarchy, root, each, unseen);
+    }
+
     fn is_daemon(&self, proc: &Dir, pid: i32) -> bool {
         daemons::is_step_daemon(proc, pid)
     }

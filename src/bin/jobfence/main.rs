@@ -5,6 +5,7 @@ mod adopt;
 mod asked;
 mod check;
 mod command;
+mod completions;
 mod configured;
 mod disable;
 mod enable;
@@ -13,17 +14,23 @@ mod hold;
 mod host;
 mod life;
 mod line;
+mod living;
+mod ls;
 mod metrics;
 mod pam;
 mod pbs_config;
 mod prolog;
 mod reap;
+mod report;
 mod run;
+mod show;
 mod slurm_job;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
 mod store;
 mod systemd;
+mod table;
+mod top;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -75,10 +82,20 @@ enum Command {
     Thaw(life::FenceOptions),
     /// For the epilog of any batch system: kill what is left of a job, and remove its fence.
     Close(life::CloseOptions),
+    /// List the fences that live on this node now.
+    Ls(ls::LsOptions),
+    /// Show all that is known of a job that runs on this node.
+    Show(show::ShowOptions),
+    /// Show the fences of this node again and again, sorted by what they use.
+    Top(top::TopOptions),
+    /// Report what a job has used that has ended, from the usage log.
+    Report(report::ReportOptions),
     /// Say how much memory and how many CPUs of this node a scheduler can grant to jobs.
     Host(host::HostOptions),
     /// Print the jobfence.conf that does what the configuration of OpenPBS's cgroup hook says.
     PbsConfig(pbs_config::PbsConfigOptions),
+    /// Print what a shell needs to complete the words of this command.
+    Completions(completions::CompletionsOptions),
     /// For jobfence.service: keep the delegated scope alive, and run the janitor.
     Hold(hold::HoldOptions),
 }
@@ -108,6 +125,11 @@ fn main() -> ExitCode {
         Command::Freeze(fences) => life::freeze(&fences, true),
         Command::Thaw(fences) => life::freeze(&fences, false),
         Command::Close(options) => life::close(&options),
+        Command::Ls(options) => ls::ls(&options),
+        Command::Show(options) => show::show(&options),
+        Command::Top(options) => top::top(&options),
+        Command::Report(options) => report::report(&options),
+        Command::Completions(options) => completions::completions::<Cli>(&options),
         Command::Host(options) => host::host(&options),
         Command::PbsConfig(options) => pbs_config::pbs_config(&options),
         Command::Hold(options) => hold::hold(&options),

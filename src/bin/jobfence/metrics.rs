@@ -13,8 +13,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use jobfence::cgroup::usage::Usage;
-use jobfence::job::Cpus;
+use jobfence::config::Config;
+use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
+use jobfence::host::Host;
+use jobfence::job::{Cpus, Name};
 use jobfence::record::counters::{BOUNDS_MS, Counters};
+use jobfence::record::job::{JobId, JobRecords};
+use jobfence::scheduler::all::ALL;
+
+use crate::living::user_name;
 
 /// Of so many jobs at most: a node has fewer, unless something is wrong.
 const MOST_JOBS: usize = 1000;
@@ -42,6 +49,52 @@ pub struct JobMetrics {
     pub memory_limit: Option<u64>,
     /// Processes and threads that it may have.
     pub processes_limit: Option<u64>,
+}
+
+/// Writes the file, if there is to be one.
+pub fn look(config: &Config, host: &Host) -> Result<(), String> {
+    let Some(path) = &config.metrics_file else { return Ok(()) };
+    let counters = Counters::read(&config.run_dir).map_err(|error| error.to_string())?;
+    let text = page(&living_jobs(config, host), &counters);
+    write(path, &text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// Every job that has fences now.
+fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
+    let (wanted, mut unseen) = (WantedSteps::default(), Vec::new());
+    let recorded = Recorded::read(&config.run_dir, &wanted, &mut unseen);
+    let (steps, more) = find(host, ALL, &recorded, &wanted);
+    for error in unseen.iter().chain(&more) {
+        log::debug!("not all jobs are in {:?}: {error}", config.metrics_file);
+    }
+    let noted = JobRecords::existing(&config.run_dir).ok().flatten();
+    let mut jobs: BTreeMap<(Option<String>, Option<u32>, String), JobMetrics> = BTreeMap::new();
+    for step in &steps {
+        let job = jobs.entry((step.node.clone(), step.uid, step.job.clone())).or_insert_with(|| {
+            let (usage, current) = step.of_job();
+            JobMetrics {
+                job: step.job.clone(),
+                user: step.uid.map_or_else(String::new, user_name),
+                partition: partition(noted.as_ref(), host, step).unwrap_or_default(),
+                steps: 0,
+                usage,
+                memory: current.memory,
+                processes: current.processes,
+                cpus_limit: current.cpus_limit,
+                memory_limit: current.memory_limit,
+                processes_limit: current.processes_limit,
+            }
+        });
+        job.steps += 1;
+    }
+    jobs.into_values().collect()
+}
+
+/// As `jobfence prolog` or the batch step has noted it down.
+fn partition(noted: Option<&JobRecords>, host: &Host, step: &LivingStep<'_>) -> Option<String> {
+    let node = step.node.as_deref().map(Name::new).transpose().ok()?;
+    let id = JobId { node, job: step.job.parse().ok()? };
+    noted?.read(&id, host).ok()??.partition.known().cloned()
 }
 
 /// One figure of each job.

@@ -176,6 +176,36 @@ pub fn present(
     found
 }
 
+/// The directories of every job that are there: the same places as those of one.
+pub fn each_present(hierarchy: &Hierarchy, root: &Dir, each: &mut dyn FnMut(PresentJob), unseen: &mut Vec<Error>) {
+    let dirs = dirs(hierarchy.version);
+    match hierarchy.version {
+        Version::V1 => {
+            for name in children(root, is_top, unseen) {
+                let Some(top) = child(root, &name, unseen) else { continue };
+                for name in children(&top, |name| name.starts_with("uid_"), unseen) {
+                    let Some(user) = child(&top, &name, unseen) else { continue };
+                    for name in children(&user, |name| name.starts_with("job_"), unseen) {
+                        let Some(job) = child(&user, &name, unseen) else { continue };
+                        each(PresentJob { user: Some(user.path().to_path_buf()), job, dirs });
+                    }
+                }
+            }
+        }
+        Version::V2 => {
+            let mut scopes = Vec::new();
+            find_units(root, is_scope, SLICES, &mut scopes, unseen);
+            for scope in scopes {
+                // Those of the daemons, and of our check, have no steps.
+                for name in children(&scope, |name| name != "system" && name != "slurmd", unseen) {
+                    let Some(job) = child(&scope, &name, unseen) else { continue };
+                    each(PresentJob { user: None, job, dirs });
+                }
+            }
+        }
+    }
+}
+
 /// The scope in which Slurm's step daemons are, by its name.
 pub fn is_scope(name: &str) -> bool {
     name == SCOPE || name.strip_suffix(SCOPE).is_some_and(|node| node.ends_with('_'))

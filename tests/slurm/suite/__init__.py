@@ -4,5 +4,5 @@
 from . import (  # noqa: F401
     limits, memory, sharing, cores, huge_pages, disks, devices, asked, ends, steps, life, reference, configuration,
     sections, explained, failure, user, hostile, placement, agreement, newer, configless, with_systemd, left_behind, two_nodes,
-    granted, stored, adopted, commands, installed,
+    granted, stored, metrics, adopted, commands, installed,
 )

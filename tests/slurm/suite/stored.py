@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .. import kernel
+from .. import kernel, sites
 from ..harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_not_drained
 from ..sites import InstalledSite, die_with_parent, until
 from .granted import accounted
@@ -21,10 +21,10 @@ BURN = f"{PYTHON} -S -c 'import time\nb = b\"x\" * (60 << 20)\nwhile time.proces
 
 
 @contextlib.contextmanager
-def held(site):
+def held(site, **keys):
     """The usage log is on, and somebody stores what comes, every second."""
     log = site.home / "usage"
-    site.configure(UsageLog=f"{log}/usage.jsonl", StoreUsage="admincomment", ReapInterval=1)
+    site.configure(UsageLog=f"{log}/usage.jsonl", StoreUsage="admincomment", ReapInterval=1, **keys)
     if isinstance(site, InstalledSite):
         systemctl(site, "restart", "jobfence.service")
         hold = None
@@ -102,7 +102,7 @@ def summary_of_a_job(site):
     expect_equal(node, site.nodes[0], "the node's name is Slurm's")
     expect_equal(part["total_memory"], 200 * MIB, "total_memory")
     expect(60 * MIB <= part["used_memory"] <= 130 * MIB, f"used_memory is {part['used_memory'] / MIB:.1f} MiB")
-    expect(3 <= part["total_time"] <= 4.5, f"total_time of the node is {part['total_time']} s of CPU, and should be 3")
+    expect(3 <= part["total_time"] <= 3 + 2 * sites.PATIENCE, f"total_time of the node is {part['total_time']} s of CPU, and should be 3")
     expect(part["cpus"] >= 1 and isinstance(part["cpus"], int), f"cpus is {part['cpus']!r}")
     expect(3 <= summary["total_time"] <= 60, f"total_time is {summary['total_time']} s")
     expect_equal(summary["gpus"], 0, "gpus")
@@ -154,5 +154,7 @@ def summary_of_two_nodes(site):
         summary = settled(site, jobid, nodes=2)
     expect_equal(sorted(summary["nodes"]), site.nodes, "the nodes")
     for node, part in summary["nodes"].items():
-        expect(1 <= part["total_time"] <= 2, f"total_time on {node} is {part['total_time']}")
+        # Beside its second the interpreter starts, and on one of the nodes srun.
+        most = 2 + 2 * sites.PATIENCE
+        expect(1 <= part["total_time"] <= most, f"total_time on {node} is {part['total_time']}")
         expect_in("used_memory", part, node)

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The lines of the usage log about one job. A line that is no line of ours is passed over, and that is said.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+
+use jobfence::error::{Error, Result};
+use jobfence::job::Id;
+use jobfence::report::account::SCHEMA;
+use jobfence::report::json::text;
+use jobfence::report::usage_log::UsageLog;
+use serde_json::Value;
+
+/// Longer is no line of ours, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// How often the names of the files are looked at again, if one of them gets another one meanwhile.
+const TRIES: usize = 3;
+
+/// What the log has of one job.
+#[derive(Default)]
+pub struct LoggedSteps {
+    /// In the order of the log.
+    pub lines: Vec<LoggedStep>,
+    /// What was passed over, in words.
+    pub skipped: Option<String>,
+}
+
+/// The line of one step.
+#[derive(Debug, Clone)]
+pub struct LoggedStep(pub Value);
+
+impl LoggedStep {
+    /// A member that is a text.
+    pub fn text(&self, member: &str) -> Option<&str> {
+        self.0.get(member)?.as_str()
+    }
+
+    /// A member that is a whole number.
+    pub fn whole(&self, member: &str) -> Option<u64> {
+        self.0.get(member)?.as_u64()
+    }
+
+    /// A member that is a number.
+    pub fn number(&self, member: &str) -> Option<f64> {
+        self.0.get(member)?.as_f64()
+    }
+
+    /// Whose job it was.
+    pub fn uid(&self) -> Option<u64> {
+        self.whole("uid")
+    }
+
+    /// The sentences for its user.
+    pub fn sentences(&self) -> impl Iterator<Item = &str> {
+        self.0.get("sentences").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+    }
+}
+
+/// Reads all files of the log, the oldest first.
+pub fn read(usage_log: &UsageLog<'_>, job: &Id) -> Result<LoggedSteps> {
+    let mut reading = Reading::new(job);
+    for (path, file) in open_all(usage_log)? {
+        reading
+            .add(BufReader::with_capacity(1 << 16, file))
+            .map_err(|error| Error::new(format!("cannot read the usage log: {error}")).at(&path))?;
+    }
+    Ok(LoggedSteps { skipped: reading.in_words(), lines: reading.lines })
+}
+
+/// A file that is set aside meanwhile is read under its old name, or under its new one.
+fn open_all(usage_log: &UsageLog<'_>) -> Result<Vec<(PathBuf, File)>> {
+    let mut names = usage_log.files()?;
+    for _ in 0..TRIES {
+        let mut files = Vec::with_capacity(names.len());
+        for path in &names {
+            match File::open(path) {
+                Ok(file) => files.push((path.clone(), file)),
+                // Too old a file was removed.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::new(format!("cannot open the usage log: {error}")).at(path)),
+            }
+        }
+        let now = usage_log.files()?;
+        if now == names {
+            return Ok(files);
+        }
+        names = now;
+    }
+    Err(Error::new("the files of the usage log get other names all the time").hint("run the command again"))
+}
+
+struct Reading {
+    job: String,
+    /// How the job's id stands in each of its lines.
+    member: String,
+    lines: Vec<LoggedStep>,
+    half: u64,
+    foreign: u64,
+    newer: u64,
+}
+
+impl Reading {
+    fn new(job: &Id) -> Self {
+        let member = format!("\"job\":{}", text(job.as_str()));
+        Self { job: job.as_str().to_owned(), member, lines: Vec::new(), half: 0, foreign: 0, newer: 0 }
+    }
+
+    fn add(&mut self, mut file: impl BufRead) -> std::io::Result<()> {
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = std::io::Read::take(&mut file, LONGEST).read_until(b'\n', &mut line)?;
+            if read == 0 {
+                return Ok(());
+            }
+            match line.strip_suffix(b"\n") {
+                Some(whole) => self.line(whole),
+                None if line.len() as u64 == LONGEST => {
+                    self.foreign += 1;
+                    skip_line(&mut file)?;
+                }
+                None => self.half += 1,
+            }
+        }
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        // What is certainly another job's is not understood in full: the log may have a hundred thousand lines.
+        let begin = format!("{{\"schema\":\"{SCHEMA}\",");
+        let is_ours = line.starts_with(begin.as_bytes()) && line.ends_with(b"}");
+        let whole = std::str::from_utf8(line);
+        if let Ok(whole) = whole
+            && is_ours
+            && !whole.contains(&self.member)
+        {
+            return;
+        }
+        match whole.ok().and_then(|whole| serde_json::from_str::<Value>(whole).ok()) {
+            Some(value) if value.get("schema").and_then(Value::as_str) == Some(SCHEMA) => {
+                let is_whole = value.get("job").is_some_and(Value::is_string)
+                    && value.get("step").is_some_and(Value::is_string)
+                    && value.get("ended").and_then(Value::as_str).is_some_and(|ended| ended.len() == 20);
+                if !is_whole {
+                    self.foreign += 1;
+                } else if value.get("job").and_then(Value::as_str) == Some(&self.job) {
+                    self.lines.push(LoggedStep(value));
+                }
+            }
+            Some(value)
+                if value.get("schema").and_then(Value::as_str).is_some_and(|s| s.starts_with("jobfence-usage-")) =>
+            {
+                self.newer += 1;
+            }
+            _ => self.foreign += 1,
+        }
+    }
+
+    fn in_words(&self) -> Option<String> {
+        let lines = |count: u64, what: &str| match count {
+            0 => None,
+            1 => Some(format!("1 line {what}")),
+            count => Some(format!("{count} lines {what}")),
+        };
+        let all = [
+            lines(self.half, "without an end"),
+            lines(self.foreign, "that jobfence has not written"),
+            lines(self.newer, "of another release"),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| format!("passed over in the usage log: {}", all.join(", ")))
+    }
+}
+
+/// To its end, without keeping it.
+fn skip_line(file: &mut impl BufRead) -> std::io::Result<()> {
+    loop {
+        let piece = file.fill_buf()?;
+        let end = piece.iter().position(|byte| *byte == b'\n');
+        let (length, is_end) = (end.map_or(piece.len(), |end| end + 1), end.is_some() || piece.is_empty());
+        file.consume(length);
+        if is_end {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_line_of_ours_is_passed_over() {
+        let of = |job: &str| {
+            format!(
+                "{{\"schema\":\"jobfence-usage-1\",\"ended\":\"2026-11-25T03:31:01Z\",\"job\":{},\"step\":\"0\"}}\n",
+                text(job)
+            )
+        };
+        let mut log =
+            (of("7") + &of("77") + &of("5\n\"") + "nothing of ours\n{\"schema\":\"jobfence-usage-2\"}\n").into_bytes();
+        // Nor are these: no text, too long, without what every line has, and cut short.
+        log.extend(b"{\"schema\":\"jobfence-usage-1\",\"job\":\"7\xff\"}\n");
+        log.extend(vec![b'x'; 3 << 20]);
+        log.extend(b"\n{\"schema\":\"jobfence-usage-1\",\"job\":\"7\"}\n");
+        log.extend(of("7").as_bytes());
+        log.extend(b"{\"schema\":\"jobfence-usage-1\",\"job\":\"7\"");
+        let read = |job: &str| {
+            let mut reading = Reading::new(&Id::new(job).unwrap());
+            reading.add(log.as_slice()).unwrap();
+            (reading.lines.len(), reading.in_words())
+        };
+        let skipped = "passed over in the usage log: 1 line without an end, 4 lines that jobfence has not written, 1 line of \
+                       another release";
+        assert_eq!(read("7"), (2, Some(skipped.to_owned())));
+        assert_eq!(read("5\n\"").0, 1);
+        assert_eq!(read("6").0, 0);
+    }
+}

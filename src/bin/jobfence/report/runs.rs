@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Which lines of the usage log are of one run of a job: a scheduler begins its numbers again, and a job may run again.
+
+use super::log::LoggedStep;
+
+/// Under Slurm these steps last as long as their job.
+const LAST_AS_LONG: [&str; 3] = ["batch", "extern", "interactive"];
+
+/// The steps of one job, in the order in which they began.
+#[derive(Debug)]
+pub struct JobRun {
+    pub steps: Vec<LoggedStep>,
+}
+
+/// When a step began, as far as its line says it. Such a time is compared as text.
+fn began(step: &LoggedStep) -> &str {
+    step.text("started").unwrap_or_else(|| ended(step))
+}
+
+/// When it ended.
+pub fn ended(step: &LoggedStep) -> &str {
+    step.text("ended").unwrap_or_default()
+}
+
+impl JobRun {
+    /// When the last of its steps ended.
+    pub fn ended(&self) -> &str {
+        self.steps.iter().map(ended).max().unwrap_or_default()
+    }
+
+    /// When the first of its steps began.
+    pub fn began(&self) -> &str {
+        self.steps.iter().map(began).min().unwrap_or_default()
+    }
+
+    /// Whether a step that begins when all of these have ended is another run's.
+    fn is_over_before(&self, next: &LoggedStep) -> bool {
+        self.is_anothers(next)
+            || began(next) > self.ended()
+                && self.steps.iter().filter_map(|step| step.text("step")).any(|step| LAST_AS_LONG.contains(&step))
+    }
+
+    /// Whether a step cannot be of the same run: it has another user or number of a run, or there is one of its name.
+    fn is_anothers(&self, next: &LoggedStep) -> bool {
+        let name = |step: &LoggedStep| step.text("step").map(str::to_owned);
+        self.steps
+            .iter()
+            .any(|step| step.uid() != next.uid() || step.whole("run") != next.whole("run") || name(step) == name(next))
+    }
+}
+
+/// The runs, the oldest first.
+pub fn runs_of(mut lines: Vec<LoggedStep>) -> Vec<JobRun> {
+    // Of two that began in the same second, the one that ended first is of the earlier run.
+    lines.sort_by(|one, other| (began(one), ended(one)).cmp(&(began(other), ended(other))));
+    let mut runs: Vec<JobRun> = Vec::new();
+    for line in lines {
+        // A run that has another number may go on beside the last one.
+        let is_of = |run: &&mut JobRun| !run.is_over_before(&line);
+        let fits = runs.last_mut().filter(is_of).map(|run| run.steps.push(line.clone()));
+        if fits.is_some() {
+            continue;
+        }
+        let earlier = runs.iter_mut().rev().skip(1).find(|run| began(&line) <= run.ended() && !run.is_anothers(&line));
+        match earlier {
+            Some(run) => run.steps.push(line),
+            None => runs.push(JobRun { steps: vec![line] }),
+        }
+    }
+    runs.sort_by(|one, other| (one.ended(), one.began()).cmp(&(other.ended(), other.began())));
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps as `NAME BEGIN-END`, in seconds; behind a slash the run, and behind a colon the user.
+    fn runs(steps: &[&str]) -> Vec<String> {
+        let moment = |second: &str| format!("2026-11-25T03:31:{second:0>2}Z");
+        let line = |text: &&str| {
+            let (name, times) = text.split_once(' ').unwrap();
+            let (times, uid) = times.split_once(':').unwrap_or((times, "1"));
+            let (times, run) = times.split_once('/').unwrap_or((times, "0"));
+            let (begin, end) = times.split_once('-').unwrap();
+            let (uid, run): (u32, u32) = (uid.parse().unwrap(), run.parse().unwrap());
+            let started = (begin != "?").then(|| moment(begin));
+            LoggedStep(serde_json::json!({
+                "step": name, "started": started, "ended": moment(end), "uid": uid, "run": run,
+            }))
+        };
+        let all = runs_of(steps.iter().map(line).collect());
+        let name = |step: &LoggedStep| step.text("step").unwrap().to_owned();
+        all.iter().map(|run| run.steps.iter().map(name).collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    #[test]
+    fn steps_of_one_job_belong_together() {
+        // One after the other, within the batch step, and beside the extern step.
+        assert_eq!(runs(&["0 2-4", "1 5-6", "batch 1-8", "extern 0-9"]), ["extern batch 0 1"]);
+        // Without such a step.
+        assert_eq!(runs(&["0 2-4", "1 15-16", "2 30-31"]), ["0 1 2"]);
+        assert_eq!(runs(&["0 ?-4", "batch 1-8"]), ["batch 0"]);
+    }
+
+    #[test]
+    fn another_run_is_another_job() {
+        let again = ["0 2-4", "batch 1-8", "extern 0-9", "1 22-23", "batch 20-30", "extern 20-31"];
+        assert_eq!(runs(&again), ["extern batch 0", "batch extern 1"]);
+        // The numbers of jobs have begun again.
+        assert_eq!(runs(&["0 2-4", "0 20-30"]), ["0", "0"]);
+        assert_eq!(runs(&["0 2-4", "1 20-30:7"]), ["0", "1"]);
+        assert_eq!(runs(&["0 2-4/1", "1 5-6/1", "0 7-9/2", "1 8-9/2"]), ["0 1", "0 1"]);
+        // It ran again within the second in which it ended.
+        assert_eq!(runs(&["batch 1-8", "batch 8-9"]), ["batch", "batch"]);
+        assert_eq!(runs(&["0 1-9/1", "0 2-10/2", "1 5-6/1"]), ["0 1", "0"]);
+    }
+}

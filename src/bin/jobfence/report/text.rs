@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A job's report, for people and as JSON. docs/usage.md and jobfence(8) have the members.
+
+use std::time::Duration;
+
+use jobfence::bytes::mebibytes;
+use jobfence::job::Id;
+use serde_json::{Value, json};
+
+use super::log::LoggedStep;
+use super::runs::{JobRun, ended};
+use crate::living::{LivingRow, rows_in_lines, user_name};
+use crate::table::{self, Column, NONE, clock, lines, mib, numbers, printable, texts, time};
+
+/// The name of the object that is printed. A program looks at this first.
+const SCHEMA: &str = "jobfence-report-1";
+
+/// What the steps of a run have used together. `None`: no step says it.
+struct Total {
+    wall: Option<Duration>,
+    cpu: Option<f64>,
+    throttled: Option<f64>,
+    /// What the job was limited to: what the step was that was limited least.
+    cpus: Option<f64>,
+    memory_limit: Option<u64>,
+    memory_peak: Option<u64>,
+    read: Option<u64>,
+    written: Option<u64>,
+    oom_kills: Option<u64>,
+}
+
+impl Total {
+    fn of(run: &JobRun) -> Self {
+        let sum = |member: &str| {
+            let all = run.steps.iter().filter_map(|step| step.whole(member));
+            all.reduce(u64::saturating_add)
+        };
+        let seconds = |member: &str| run.steps.iter().filter_map(|step| step.number(member)).reduce(|a, b| a + b);
+        let peaks = ["memory_peak_bytes", "job_memory_peak_bytes"];
+        let peaks = run.steps.iter().flat_map(|step| peaks.map(|member| step.whole(member)));
+        let is_limited = |member: &str| run.steps.iter().all(|step| step.number(member).is_some());
+        let cpus = run.steps.iter().filter_map(cpus_of).reduce(f64::max);
+        let memory_limit = run.steps.iter().filter_map(|step| step.whole("memory_limit_bytes")).max();
+        Self {
+            wall: passed(run.began(), run.ended()),
+            cpu: seconds("cpu_seconds"),
+            throttled: seconds("throttled_seconds"),
+            cpus: cpus.filter(|_| run.steps.iter().all(|step| cpus_of(step).is_some())),
+            memory_limit: memory_limit.filter(|_| is_limited("memory_limit_bytes")),
+            memory_peak: peaks.flatten().max(),
+            read: sum("read_bytes"),
+            written: sum("written_bytes"),
+            oom_kills: sum("oom_kills"),
+        }
+    }
+
+    /// The CPU time that it could have used.
+    fn cpu_granted(&self) -> Option<f64> {
+        Some(self.wall?.as_secs_f64() * self.cpus?).filter(|granted| *granted > 0.0)
+    }
+
+    fn cpu_efficiency(&self) -> Option<f64> {
+        Some(100.0 * self.cpu? / self.cpu_granted()?)
+    }
+
+    fn memory_share(&self) -> Option<f64> {
+        let limit = self.memory_limit.filter(|limit| *limit > 0)?;
+        Some(100.0 * self.memory_peak? as f64 / limit as f64)
+    }
+}
+
+/// What a step was granted; of which only the limit is known, that.
+fn cpus_of(step: &LoggedStep) -> Option<f64> {
+    step.number("cpus_granted").filter(|cpus| *cpus > 0.0).or_else(|| step.number("cpus_limit"))
+}
+
+/// Of the CPU time that it could have used, in percent.
+fn efficiency(step: &LoggedStep) -> Option<f64> {
+    let granted = step.number("wall_seconds")? * cpus_of(step)?;
+    (granted > 0.0).then_some(100.0 * step.number("cpu_seconds")? / granted)
+}
+
+/// How much of the memory at the end was page cache, in percent.
+fn cache_share(step: &LoggedStep) -> Option<f64> {
+    let cache = step.whole("memory_file_bytes")?;
+    let others = ["memory_anonymous_bytes", "memory_shared_bytes", "memory_kernel_bytes"];
+    let others = others.iter().filter_map(|member| step.whole(member)).fold(0, u64::saturating_add);
+    let all = cache.saturating_add(others);
+    (all > 0).then(|| 100.0 * cache as f64 / all as f64)
+}
+
+/// What a page has first of each step, and where it is not wide enough for all, what follows below.
+const OF_CPU: [Column; 7] = [
+    numbers("WALL"),
+    numbers("CPU-TIME"),
+    numbers("CPUS"),
+    numbers("EFF%"),
+    numbers("THROTTLED"),
+    texts("EXIT"),
+    texts("END"),
+];
+const OF_MEMORY: [Column; 6] = [
+    numbers("PEAK/MiB"),
+    numbers("MAX/MiB"),
+    numbers("CACHE%"),
+    numbers("PROCS"),
+    numbers("READ/MiB"),
+    numbers("WRITTEN/MiB"),
+];
+
+/// A row for each step.
+fn of_steps(steps: &[LoggedStep], width: usize) -> Vec<String> {
+    let rows = |parts: &[fn(&LoggedStep) -> Vec<String>]| -> Vec<Vec<String>> {
+        let name = |step: &LoggedStep| table::cut(&printable(step.text("step").unwrap_or(NONE)), 16);
+        let row = |step| std::iter::once(name(step)).chain(parts.iter().flat_map(|part| part(step))).collect();
+        steps.iter().map(row).collect()
+    };
+    let columns = |of: &[Column]| [&[texts("STEP")], of].concat();
+    let whole = columns(&[OF_CPU.as_slice(), &OF_MEMORY].concat());
+    let whole = lines(&whole, &rows(&[cpu_cells, memory_cells]), None);
+    if whole.iter().all(|line| line.chars().count() <= width) {
+        return whole;
+    }
+    let mut parts = lines(&columns(&OF_CPU), &rows(&[cpu_cells]), Some(width));
+    parts.push(String::new());
+    parts.extend(lines(&columns(&OF_MEMORY), &rows(&[memory_cells]), Some(width)));
+    parts
+}
+
+fn cpu_cells(step: &LoggedStep) -> Vec<String> {
+    let seconds = |member| time(step.number(member).and_then(duration));
+    vec![
+        seconds("wall_seconds"),
+        seconds("cpu_seconds"),
+        cpus_of(step).map_or_else(|| NONE.to_owned(), |cpus| cpus.to_string()),
+        in_percent(efficiency(step)),
+        seconds("throttled_seconds"),
+        exit(step),
+        printable(step.text("end").unwrap_or(NONE)),
+    ]
+}
+
+fn memory_cells(step: &LoggedStep) -> Vec<String> {
+    let bytes = |member| mib(step.whole(member));
+    vec![
+        bytes("memory_peak_bytes"),
+        bytes("memory_limit_bytes"),
+        in_percent(cache_share(step)),
+        table::number(step.whole("processes_peak")),
+        bytes("read_bytes"),
+        bytes("written_bytes"),
+    ]
+}
+
+fn in_percent(value: Option<f64>) -> String {
+    value.map_or_else(|| NONE.to_owned(), |value| format!("{value:.1}"))
+}
+
+fn exit(step: &LoggedStep) -> String {
+    match (step.0.get("exit_status").and_then(Value::as_i64), step.whole("exit_signal")) {
+        (Some(status), _) => status.to_string(),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => NONE.to_owned(),
+    }
+}
+
+/// The reports of these runs, and the fences that live. `of_log`: so many runs the log has.
+pub fn in_words(runs: &[JobRun], of_log: usize, living: &[LivingRow], width: usize, is_mail: bool) -> String {
+    let mut pieces: Vec<String> = Vec::new();
+    if !living.is_empty() {
+        let whose = if living.len() == 1 {
+            "1 fence of the job lives".to_owned()
+        } else {
+            format!("{} fences of the job live", living.len())
+        };
+        let mut all = vec![format!("The job runs here: {whose} now.")];
+        all.extend(rows_in_lines(living, width));
+        pieces.push(all.join("\n") + "\n");
+    }
+    for run in runs {
+        let other = of_log.saturating_sub(runs.len());
+        let note = match other {
+            0 => None,
+            1 => Some("The log has an earlier run of this id, too: --all shows both.".to_owned()),
+            _ => Some(format!("The log has {other} earlier runs of this id, too: --all shows them.")),
+        };
+        let head = if is_mail { mail_head(run) } else { head(run) };
+        let mut all = head;
+        all.push(String::new());
+        all.extend(of_steps(&run.steps, width));
+        let sentences: Vec<&str> = run.steps.iter().flat_map(LoggedStep::sentences).collect();
+        if !sentences.is_empty() {
+            all.push(String::new());
+            all.extend(sentences.iter().flat_map(|sentence| wrapped(&printable(sentence), width)));
+        }
+        if let Some(note) = note {
+            all.extend([String::new(), note]);
+        }
+        pieces.push(all.join("\n") + "\n");
+    }
+    pieces.join("\n")
+}
+
+/// What all steps say, or the one that says something.
+fn said<'a>(run: &'a JobRun, member: &str) -> Option<&'a str> {
+    run.steps.iter().find_map(|step| step.text(member)).filter(|text| !text.is_empty())
+}
+
+fn name_and_user(run: &JobRun) -> (String, String) {
+    let uid = run.steps.iter().find_map(LoggedStep::uid);
+    let number = uid.map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
+    let known = || uid.and_then(|uid| u32::try_from(uid).ok()).map(user_name);
+    let user = said(run, "user").map(printable).or_else(known).unwrap_or_else(|| "unknown".to_owned());
+    (printable(said(run, "job").unwrap_or(NONE)), format!("{user} (uid {number})"))
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(String::new, |share| format!(" ({share:.1} %)"))
+}
+
+fn head(run: &JobRun) -> Vec<String> {
+    let total = Total::of(run);
+    let (job, user) = name_and_user(run);
+    let mut lines = vec![format!("job {job} of {user}")];
+    let mut line = |head: &str, text: String| lines.push(format!("  {head:<9} {text}"));
+    let facts = [("partition", "partition"), ("account", "account"), ("qos", "QOS"), ("project", "project")];
+    let facts = facts.iter().filter_map(|(member, name)| Some(format!("{name} {}", printable(said(run, member)?))));
+    let facts: Vec<String> = facts.collect();
+    if let Some(node) = said(run, "node") {
+        line("node", printable(node));
+    }
+    if !facts.is_empty() {
+        line("of", facts.join(", "));
+    }
+    let wall = total.wall.map_or_else(String::new, |wall| format!(", {}", clock(wall)));
+    line("time", format!("{} to {}{wall}", printable(run.began()), printable(run.ended())));
+    let granted = total.cpu_granted().and_then(duration).map(|granted| format!(" of {}", time(Some(granted))));
+    let cpus = total.cpus.map_or_else(String::new, |cpus| format!(", {cpus} CPUs"));
+    let cpu = time(total.cpu.and_then(duration));
+    line("CPU time", format!("{cpu}{}{}{cpus}", granted.unwrap_or_default(), percent(total.cpu_efficiency())));
+    if let Some(throttled) = total.throttled.filter(|throttled| *throttled > 0.0).and_then(duration) {
+        line("throttled", time(Some(throttled)));
+    }
+    let limit = total.memory_limit.map(|limit| format!(" of {}", mebibytes(limit))).unwrap_or_default();
+    let peak = total.memory_peak.map_or_else(|| NONE.to_owned(), mebibytes);
+    line("memory", format!("{peak}{limit}{} at the most", percent(total.memory_share())));
+    if let Some(kills) = total.oom_kills.filter(|kills| *kills > 0) {
+        line("killed", format!("{kills} for want of memory"));
+    }
+    if let (Some(read), Some(written)) = (total.read, total.written) {
+        line("I/O", format!("read {}, written {}", mebibytes(read), mebibytes(written)));
+    }
+    lines
+}
+
+/// In the words of Slurm's seff, which sites' mails have.
+fn mail_head(run: &JobRun) -> Vec<String> {
+    let total = Total::of(run);
+    let (job, user) = name_and_user(run);
+    let last = run.steps.iter().find(|step| step.text("step") == Some("batch"));
+    let last = last.or_else(|| run.steps.iter().max_by_key(|step| ended(step)));
+    let clock_of = |seconds: Option<f64>| {
+        let whole = seconds.and_then(duration).unwrap_or_default().as_secs();
+        let (days, hours) = (whole / 86_400, whole / 3600 % 24);
+        let days = if days > 0 { format!("{days}-") } else { String::new() };
+        format!("{days}{hours:02}:{:02}:{:02}", whole / 60 % 60, whole % 60)
+    };
+    let mut lines = vec![format!("Job ID: {job}"), format!("User: {user}")];
+    lines.extend(said(run, "node").map(|node| format!("Node: {}", printable(node))));
+    if let Some(last) = last {
+        lines.push(format!("Exit of step {}: {}", printable(last.text("step").unwrap_or(NONE)), exit(last)));
+    }
+    lines.extend(total.cpus.map(|cpus| format!("CPUs: {cpus}")));
+    lines.push(format!("CPU Utilized: {}", clock_of(total.cpu)));
+    if let (Some(share), granted) = (total.cpu_efficiency(), total.cpu_granted()) {
+        lines.push(format!("CPU Efficiency: {share:.2}% of {} core-walltime", clock_of(granted)));
+    }
+    lines.push(format!("Job Wall-clock time: {}", clock_of(total.wall.map(|wall| wall.as_secs_f64()))));
+    lines.push(format!("Memory Utilized: {}", total.memory_peak.map_or_else(|| NONE.to_owned(), mebibytes)));
+    if let (Some(share), Some(limit)) = (total.memory_share(), total.memory_limit) {
+        lines.push(format!("Memory Efficiency: {share:.2}% of {}", mebibytes(limit)));
+    }
+    lines
+}
+
+/// A sentence in lines.
+fn wrapped(sentence: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in sentence.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + part.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(part);
+            }
+            Some(_) => lines.push(format!("    {part}")),
+            None => lines.push(part.to_owned()),
+        }
+    }
+    lines
+}
+
+/// A number of seconds, if it can be one.
+fn duration(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// From one moment to another, as the log writes them.
+fn passed(from: &str, to: &str) -> Option<Duration> {
+    Some(Duration::from_secs(seconds_of(to)?.checked_sub(seconds_of(from)?)?))
+}
+
+/// The seconds since 1970 of `2026-11-25T03:31:01Z`.
+fn seconds_of(moment: &str) -> Option<u64> {
+    let number = |from: usize, to: usize| moment.get(from..to)?.parse::<u64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Years that begin in March have the leap day at their end.
+    let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
+    // Days from the year 0 to 1970.
+    let days = days.checked_sub(719_468)?;
+    Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+/// The reports as one object.
+pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> Value {
+    let run = |run: &JobRun| {
+        let total = Total::of(run);
+        let steps: Vec<&Value> = run.steps.iter().map(|step| &step.0).collect();
+        let uid = run.steps.iter().find_map(LoggedStep::uid);
+        json!({
+            "started": run.began(),
+            "ended": run.ended(),
+            "wall_seconds": total.wall.map(|wall| wall.as_secs()),
+            "uid": uid,
+            "user": said(run, "user").map(str::to_owned).or_else(|| Some(user_name(u32::try_from(uid?).ok()?))),
+            "node": said(run, "node"),
+            "cpus_limit": total.cpus,
+            "cpu_seconds": total.cpu,
+            "cpu_efficiency_percent": total.cpu_efficiency(),
+            "throttled_seconds": total.throttled,
+            "memory_peak_bytes": total.memory_peak,
+            "memory_limit_bytes": total.memory_limit,
+            "oom_kills": total.oom_kills,
+            "read_bytes": total.read,
+            "written_bytes": total.written,
+            "steps": steps,
+        })
+    };
+    let living = living.iter().filter_map(|row| serde_json::from_str::<Value>(&row.json()).ok());
+    json!({
+        "schema": SCHEMA,
+        "job": job.as_str(),
+        "runs_in_log": of_log,
+        "runs": runs.iter().map(run).collect::<Vec<_>>(),
+        "living": living.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(name: &str, cpu: f64, peak: u64, of_job: u64) -> LoggedStep {
+        LoggedStep(json!({
+            "job": "7", "step": name, "uid": 0, "user": "al\u{1b}ice", "started": "2024-02-28T23:59:00Z",
+            "ended": "2024-03-01T00:01:00Z", "wall_seconds": 86_520, "cpu_seconds": cpu, "cpus_limit": 2,
+            "memory_peak_bytes": peak, "job_memory_peak_bytes": of_job, "memory_limit_bytes": 400 << 20,
+            "memory_file_bytes": 30, "memory_anonymous_bytes": 60, "memory_kernel_bytes": 10,
+            "exit_status": null, "exit_signal": 9, "end": "reaped", "sentences": ["a \u{202e}b"],
+        }))
+    }
+
+    #[test]
+    fn a_run_is_the_sum_of_its_steps() {
+        let run =
+            JobRun { steps: vec![step("batch", 40_000.0, 100 << 20, 300 << 20), step("0", 46_520.0, 1, 200 << 20)] };
+        let total = Total::of(&run);
+        assert_eq!((total.cpu, total.memory_peak), (Some(86_520.0), Some(300 << 20)));
+        assert_eq!(total.wall, Some(Duration::from_secs(86_520)));
+        assert_eq!((total.cpu_efficiency(), total.memory_share()), (Some(50.0), Some(75.0)));
+        let text = in_words(&[run], 3, &[], 80, false);
+        for part in [
+            "job 7 of al?ice (uid 0)\n",
+            "CPU time  1-00:02:00 of 2-00:04:00 (50.0 %), 2 CPUs\n",
+            "memory    300.0 MiB of 400.0 MiB (75.0 %) at the most\n",
+            "STEP        WALL CPU-TIME CPUS EFF% THROTTLED EXIT     END\nbatch 1-00:02:00 11:06:40    2 23.1         - signal 9 reaped\n",
+            "STEP  PEAK/MiB MAX/MiB CACHE% PROCS READ/MiB WRITTEN/MiB\nbatch    100.0   400.0   30.0     -        -           -\n",
+            "a ?b\n",
+            "The log has 2 earlier runs of this id, too",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_moment_is_that_of_the_calendar() {
+        for (moment, seconds) in [
+            ("1970-01-01T00:00:00Z", Some(0)),
+            ("2000-02-29T00:00:00Z", Some(951_782_400)),
+            ("2025-11-25T03:31:01Z", Some(1_764_041_461)),
+            ("2025-13-25T03:31:01Z", None),
+            ("nothing of a moment", None),
+            ("", None),
+        ] {
+            assert_eq!(seconds_of(moment), seconds, "{moment}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_zero() {
+        let run = JobRun { steps: vec![LoggedStep(json!({"job": "7", "step": "0", "ended": "2024-03-01T00:01:00Z"}))] };
+        let all = json(&Id::new("7").unwrap(), std::slice::from_ref(&run), 1, &[]);
+        assert_eq!(all["runs"][0]["cpu_seconds"], Value::Null);
+        assert_eq!(all["runs"][0]["memory_peak_bytes"], Value::Null);
+        assert!(in_words(&[run], 1, &[], 80, true).contains("Memory Utilized: -\n"));
+    }
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `jobfence show`: all that the kernel says of a job that runs here, step by step.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use jobfence::bytes::mebibytes;
+use jobfence::cgroup::usage::{Pressure, Usage};
+use jobfence::fence::living::{LivingStep, LivingTask};
+use jobfence::job::Id;
+use jobfence::report::account::utc;
+use jobfence::report::json::{Object, array};
+use jobfence::sys::dir::Dir;
+use jobfence::sys::process;
+
+use crate::command::Failure;
+use crate::configured::Configured;
+use crate::living::{
+    LivingRow, LivingView, MEASURED, described, document, job_id, say_none, user_name, version, warn_of,
+};
+use crate::table::{self, NONE, clock, mib, number, numbers, printable, texts, time};
+
+/// So many processes of a step are shown to people.
+const MOST_PROCESSES: usize = 200;
+
+#[derive(Args)]
+pub struct ShowOptions {
+    /// The job, as its batch system writes it
+    #[arg(value_name = "JOB", value_parser = job_id)]
+    job: Id,
+    /// Print JSON: see jobfence(8)
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    configured: Configured,
+}
+
+/// A process with its name.
+struct NamedProcess {
+    pid: i32,
+    task: Option<String>,
+    uid: Option<u32>,
+    name: Option<String>,
+}
+
+/// Shows it.
+pub fn show(options: &ShowOptions) -> Result<ExitCode, Failure> {
+    let view = LivingView::new(&options.configured, None, Some(options.job.clone()))?;
+    let (steps, unseen) = view.steps();
+    warn_of(&unseen);
+    if steps.is_empty() {
+        if options.json {
+            println!("{}", document(std::iter::empty()));
+        }
+        say_none(Some(&options.job));
+        eprintln!("jobfence: for a job that has ended: 'jobfence report {}'", printable(options.job.as_str()));
+        return Ok(ExitCode::FAILURE);
+    }
+    let before: Vec<Option<Duration>> = steps.iter().map(LivingStep::cpu_time).collect();
+    std::thread::sleep(MEASURED);
+    let seen = steps.iter().zip(before).map(|(step, before)| SeenStep::look(step, before, &view.host.proc));
+    if options.json {
+        println!("{}", document(seen.map(|step| step.json())));
+    } else {
+        let texts: Vec<String> = seen.map(|step| step.in_words()).collect();
+        print!("{}", texts.join("\n"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One step at one look.
+struct SeenStep<'a> {
+    step: &'a LivingStep<'a>,
+    row: LivingRow,
+    usage: Usage,
+    is_frozen: bool,
+    tasks: Vec<LivingTask>,
+    processes: Vec<NamedProcess>,
+}
+
+/// What one can wait for, as the kernel's files and as people call it.
+const WAITED_FOR: [(&str, &str); 3] = [("cpu", "CPU"), ("memory", "memory"), ("io", "disks")];
+
+impl<'a> SeenStep<'a> {
+    fn look(step: &'a LivingStep<'a>, before: Option<Duration>, proc: &Dir) -> Self {
+        let current = step.current();
+        let spent = before.zip(current.cpu).map(|(before, now)| now.saturating_sub(before));
+        let cpus_now = spent.map(|spent| spent.as_secs_f64() / MEASURED.as_secs_f64());
+        let named = |pid, task| NamedProcess {
+            pid,
+            task,
+            uid: process::uid(proc, pid),
+            name: proc.read_value(&format!("{pid}/comm")).ok().map(|name| name.trim_end_matches('\n').to_owned()),
+        };
+        let processes = step.processes().unwrap_or_default().into_iter();
+        Self {
+            step,
+            row: LivingRow { current, cpus_now, ..described(step) },
+            usage: step.usage(),
+            is_frozen: step.is_frozen(),
+            tasks: step.tasks(),
+            processes: processes.map(|process| named(process.pid, process.task)).collect(),
+        }
+    }
+
+    fn json(&self) -> String {
+        let mut object = Object::new();
+        self.row.identity(&mut object);
+        object.usage(&self.usage).add("is_frozen", self.is_frozen);
+        for (file, _) in WAITED_FOR {
+            object.number(&format!("{file}_pressure_some_percent"), self.step.pressure(file));
+        }
+        let limit = |(level, path, value): (&str, std::path::PathBuf, String)| {
+            Object::new().text("level", Some(level)).text("file", path.to_str()).text("value", Some(&value)).end()
+        };
+        let task = |task: &LivingTask| {
+            Object::new()
+                .text("task", Some(&task.name))
+                .number("cpus_limit", task.current.cpus_limit)
+                .number("memory_now_bytes", task.current.memory)
+                .number("memory_limit_bytes", task.current.memory_limit)
+                .number("processes_now", task.current.processes)
+                .number("processes_limit", task.current.processes_limit)
+                .usage(&task.usage)
+                .end()
+        };
+        let process = |process: &NamedProcess| {
+            Object::new()
+                .add("pid", process.pid)
+                .text("task", process.task.as_deref())
+                .number("uid", process.uid)
+                .text("name", process.name.as_deref())
+                .end()
+        };
+        object
+            .add("limits", array(self.step.limits().into_iter().map(limit)))
+            .add("tasks", array(self.tasks.iter().map(task)))
+            .add("processes", array(self.processes.iter().map(process)))
+            .end()
+    }
+
+    fn in_words(&self) -> String {
+        let row = &self.row;
+        let uid = row.uid.map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
+        let run = row.run.map(|run| format!(" run {run}")).unwrap_or_default();
+        let mut lines =
+            vec![format!("job {} step {}{run} of {} (uid {uid})", printable(&row.job), printable(&row.step), row.user)];
+        let mut line = |head: &str, text: String| lines.push(format!("  {head:<10} {text}"));
+        let since = row.started.map_or_else(String::new, |started| format!(", since {}", utc(started)));
+        let frozen = if self.is_frozen { "; frozen" } else { "" };
+        line("running", format!("{}{since}{frozen}", row.uptime.map_or_else(|| NONE.to_owned(), clock)));
+        if let Some(holder) = &row.holder {
+            line("held by", printable(holder));
+        }
+        for place in &self.step.places {
+            let whose = if place.is_overlay { "the scheduler's" } else { "own" };
+            line(
+                "where",
+                format!("{} ({}, {whose})", printable(&place.step.to_string_lossy()), version(place.hierarchy.version)),
+            );
+        }
+        self.amounts(&mut line);
+        for (level, path, value) in self.step.limits() {
+            // The directories stand above.
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            line("limit", format!("{level:<4} {file} = {}", printable(&value)));
+        }
+        if !self.tasks.is_empty() {
+            lines.push(String::new());
+            lines.extend(table::lines(&TASK_COLUMNS, &self.tasks.iter().map(task_cells).collect::<Vec<_>>(), None));
+        }
+        if !self.processes.is_empty() {
+            lines.push(String::new());
+            let cells: Vec<_> = self.processes.iter().take(MOST_PROCESSES).map(NamedProcess::cells).collect();
+            lines.extend(table::lines(&PROCESS_COLUMNS, &cells, None));
+            if let Some(more) = self.processes.len().checked_sub(MOST_PROCESSES).filter(|more| *more > 0) {
+                lines.push(format!("and {more} more"));
+            }
+        }
+        lines.join("\n") + "\n"
+    }
+
+    fn amounts(&self, line: &mut dyn FnMut(&str, String)) {
+        let (usage, current) = (&self.usage, &self.row.current);
+        let of = |limit: Option<String>| limit.map_or_else(String::new, |limit| format!(" of {limit}"));
+        let bytes = |bytes: Option<u64>| bytes.map_or_else(|| NONE.to_owned(), mebibytes);
+        let cpus = self.row.cpus_now.map_or_else(|| NONE.to_owned(), |cpus| format!("{cpus:.2}"));
+        let cpu_limit = of(current.cpus_limit.map(|cpus| cpus.to_string()));
+        line(
+            "CPU",
+            format!(
+                "{cpus}{cpu_limit} CPUs now; {} used (user {}, system {})",
+                time(usage.cpu),
+                time(usage.cpu_user),
+                time(usage.cpu_system)
+            ),
+        );
+        if let Some(throttled) = usage.throttled.filter(|throttled| !throttled.is_zero()) {
+            let periods = usage.throttled_periods.zip(usage.periods);
+            let periods = periods.map(|(some, all)| format!(" in {some} of {all} periods")).unwrap_or_default();
+            line("throttled", format!("{}{periods}", time(Some(throttled))));
+        }
+        let parts = &usage.memory;
+        line(
+            "memory",
+            format!(
+                "{}{} now; peak {}",
+                bytes(current.memory),
+                of(current.memory_limit.map(mebibytes)),
+                bytes(current.memory_peak)
+            ),
+        );
+        line(
+            "consists",
+            format!(
+                "programs {}, files {}, shared {}, kernel {}, swap {}",
+                bytes(parts.anonymous),
+                bytes(parts.file),
+                bytes(parts.shared),
+                bytes(parts.kernel),
+                bytes(parts.swap)
+            ),
+        );
+        let happened = [
+            (usage.memory_max_events, "times at the limit of memory"),
+            (usage.memory_high_events, "times above memory.high"),
+            (usage.oom_kills, "processes killed for want of memory"),
+            (usage.forks_refused, "processes refused"),
+        ];
+        let happened =
+            happened.iter().filter_map(|(count, what)| Some(format!("{} {what}", count.filter(|n| *n > 0)?)));
+        let happened: Vec<String> = happened.collect();
+        if !happened.is_empty() {
+            line("events", happened.join(", "));
+        }
+        let processes_limit = of(current.processes_limit.map(|limit| limit.to_string()));
+        let peak = usage.processes_peak.map(|peak| format!("; peak {peak}")).unwrap_or_default();
+        line("processes", format!("{}{processes_limit} now{peak}", number(current.processes)));
+        if let Some(io) = usage.io_bytes() {
+            line("I/O", format!("read {}, written {}", mebibytes(io.read), mebibytes(io.written)));
+        }
+        let waits = [&usage.cpu_pressure, &usage.memory_pressure, &usage.io_pressure];
+        for ((file, name), pressure) in WAITED_FOR.into_iter().zip(waits) {
+            let Pressure { some: Some(some), .. } = pressure else { continue };
+            let lately = self.step.pressure(file).map(|percent| format!("; {percent:.1} % of the last 10 s"));
+            line("waited", format!("for {name} {}{}", time(Some(*some)), lately.unwrap_or_default()));
+        }
+    }
+}
+
+const TASK_COLUMNS: [table::Column; 8] = [
+    texts("TASK"),
+    numbers("CPU-TIME"),
+    numbers("CPUS"),
+    numbers("MEM/MiB"),
+    numbers("PEAK/MiB"),
+    numbers("MAX/MiB"),
+    numbers("PROCS"),
+    numbers("OOM"),
+];
+
+fn task_cells(task: &LivingTask) -> Vec<String> {
+    vec![
+        printable(&task.name),
+        time(task.usage.cpu),
+        number(task.current.cpus_limit),
+        mib(task.current.memory),
+        mib(task.current.memory_peak),
+        mib(task.current.memory_limit),
+        number(task.current.processes),
+        number(task.usage.oom_kills),
+    ]
+}
+
+const PROCESS_COLUMNS: [table::Column; 4] = [numbers("PID"), texts("TASK"), texts("USER"), texts("COMMAND")];
+
+impl NamedProcess {
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.pid.to_string(),
+            self.task.as_deref().map_or_else(|| NONE.to_owned(), printable),
+            self.uid.map_or_else(|| NONE.to_owned(), user_name),
+            self.name.as_deref().map_or_else(|| NONE.to_owned(), printable),
+        ]
+    }
+}

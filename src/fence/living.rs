@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Every step that has directories on this node now, ours and the schedulers', for people who ask. Nothing here is written.
+//!
+//! Steps are found by the names of their directories, which everybody can read. What the names do not say, root knows from the records
+//! and from our marks. What is looked at is in proportion to the number of steps: each directory is opened once, and none stays open.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::names::{IDLE, in_mount};
+use super::own::{child, children, found_or_noted};
+use crate::cgroup::layout::Hierarchy;
+use crate::cgroup::usage::Usage;
+use crate::cgroup::{limits, mark, now, walk};
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::job::{Cpus, Id, job_dir};
+use crate::record::{Record, Records};
+use crate::scheduler::{PresentJob, Schedulers};
+use crate::sys::dir::Dir;
+
+/// How long the processes of one step are looked for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Which steps are wanted.
+#[derive(Debug, Clone, Default)]
+pub struct WantedSteps {
+    /// Of this user alone.
+    pub uid: Option<u32>,
+    /// Of this job alone.
+    pub job: Option<Id>,
+}
+
+/// The records of steps, by the names of their directories. Only root can read them.
+#[derive(Debug, Default)]
+pub struct Recorded(BTreeMap<Vec<String>, Record>);
+
+impl Recorded {
+    /// Reads those that can be understood. Nothing is made where there are none.
+    pub fn read(run_dir: &Path, wanted: &WantedSteps, unseen: &mut Vec<Error>) -> Self {
+        let mut all = BTreeMap::new();
+        if !nix::unistd::geteuid().is_root() || !run_dir.is_dir() {
+            return Self(all);
+        }
+        let job = wanted.job.as_ref().map(job_dir);
+        let Some(records) = found_or_noted(Records::open(run_dir), unseen) else { return Self(all) };
+        for levels in found_or_noted(records.list(), unseen).unwrap_or_default() {
+            let is_step = levels.last().is_some_and(|name| name.starts_with("step_"));
+            let is_wanted = job.as_ref().is_none_or(|job| levels.iter().rev().nth(1) == Some(job));
+            if is_step && is_wanted {
+                let record = found_or_noted(records.read(&levels), unseen).flatten();
+                all.extend(record.map(|record| (levels, record)));
+            }
+        }
+        Self(all)
+    }
+
+    /// Every directory in which the recorded steps are.
+    fn bases<'a>(&'a self, base: &'a str) -> Vec<&'a str> {
+        let mut bases = vec![base];
+        for record in self.0.values() {
+            if !bases.contains(&record.base.as_str()) {
+                bases.push(&record.base);
+            }
+        }
+        bases
+    }
+}
+
+/// One step that has directories.
+#[derive(Debug)]
+pub struct LivingStep<'a> {
+    /// Which of several daemons of the scheduler on this host; `None`: there is one.
+    pub node: Option<String>,
+    /// The job's user, as far as it is known.
+    pub uid: Option<u32>,
+    /// The job, or what its directory is called.
+    pub job: String,
+    /// The step, or what its directory is called.
+    pub step: String,
+    /// How many steps of this name there were at once, and this is the last of them.
+    pub again: u32,
+    /// Its record, if this process may read it.
+    pub record: Option<Record>,
+    /// Where its processes are, once for each hierarchy.
+    pub places: Vec<StepPlace<'a>>,
+}
+
+/// One step's directories in one hierarchy.
+#[derive(Debug)]
+pub struct StepPlace<'a> {
+    /// The hierarchy.
+    pub hierarchy: &'a Hierarchy,
+    /// Whether they are the scheduler's.
+    pub is_overlay: bool,
+    /// The job's.
+    pub job: PathBuf,
+    /// The step's, if that is not where its processes are.
+    pub around: Option<PathBuf>,
+    /// That of the step's processes.
+    pub step: PathBuf,
+    /// With which the name of each task's begins.
+    tasks: &'static str,
+}
+
+/// What one step uses now, and what it may.
+#[derive(Debug, Clone, Default)]
+pub struct CurrentUse {
+    /// CPU time since its directories were made.
+    pub cpu: Option<Duration>,
+    /// Memory in use, in bytes.
+    pub memory: Option<u64>,
+    /// The most memory in use at once, in bytes.
+    pub memory_peak: Option<u64>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
+    /// CPU time that the step and its job may have; `None`: not limited.
+    pub cpus_limit: Option<Cpus>,
+    /// Memory, the same.
+    pub memory_limit: Option<u64>,
+    /// Processes and threads, the same.
+    pub processes_limit: Option<u64>,
+}
+
+/// One task's directories.
+#[derive(Debug)]
+pub struct LivingTask {
+    /// As its directory is called, without what all tasks have: a number.
+    pub name: String,
+    /// What it has used.
+    pub usage: Usage,
+    /// What it uses now.
+    pub current: CurrentUse,
+}
+
+/// A process of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepProcess {
+    /// The process.
+    pub pid: i32,
+    /// Its task, where that has a directory.
+    pub task: Option<String>,
+}
+
+/// Every wanted step that has directories now, in the order of jobs and steps, and why there may be more.
+pub fn find<'a>(
+    host: &'a Host,
+    schedulers: Schedulers,
+    recorded: &Recorded,
+    wanted: &WantedSteps,
+) -> (Vec<LivingStep<'a>>, Vec<Error>) {
+    let mut search = LivingSearch { recorded, wanted, steps: BTreeMap::new(), unseen: Vec::new() };
+    for hierarchy in &host.layout.hierarchies {
+        let Some(root) = found_or_noted(hierarchy.open(), &mut search.unseen) else { continue };
+        for base in recorded.bases(&host.base) {
+            search.in_base(hierarchy, &root, base);
+        }
+        for scheduler in schedulers {
+            let mut unseen = Vec::new();
+            let each = &mut |job: PresentJob| search.in_theirs(host, hierarchy, &job);
+            scheduler.each_present(hierarchy, &root, each, &mut unseen);
+            search.unseen.append(&mut unseen);
+        }
+    }
+    let mut steps: Vec<_> = search.steps.into_values().flatten().collect();
+    for step in &mut steps {
+        step.know(recorded);
+    }
+    (steps, search.unseen)
+}
+
+struct LivingSearch<'a, 'w> {
+    recorded: &'w Recorded,
+    wanted: &'w WantedSteps,
+    /// By job, step, and the number behind its name.
+    steps: BTreeMap<(JobOrder, JobOrder, u32), Vec<LivingStep<'a>>>,
+    unseen: Vec<Error>,
+}
+
+/// Numbers by their size, and before all other names.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct JobOrder(u64, String);
+
+impl JobOrder {
+    fn of(name: &str) -> Self {
+        let digits = name.len() - name.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        Self(name.get(..digits).and_then(|digits| digits.parse().ok()).unwrap_or(u64::MAX), name.to_owned())
+    }
+}
+
+impl<'a> LivingSearch<'a, '_> {
+    /// Ours: `BASE[/idle][/NODE]/uid_U/job_J/step_S`.
+    fn in_base(&mut self, hierarchy: &'a Hierarchy, root: &Dir, base: &str) {
+        let mut dir: Option<Dir> = None;
+        for name in base.split('/') {
+            dir = child(dir.as_ref().unwrap_or(root), name, &mut self.unseen);
+            if dir.is_none() {
+                return;
+            }
+        }
+        let Some(base) = dir else { return };
+        self.in_top(hierarchy, &base, None);
+        for name in children(&base, |name| !name.starts_with("uid_"), &mut self.unseen) {
+            let Some(below) = child(&base, &name, &mut self.unseen) else { continue };
+            if name != IDLE {
+                self.in_top(hierarchy, &below, Some(&name));
+                continue;
+            }
+            self.in_top(hierarchy, &below, None);
+            for node in children(&below, |name| !name.starts_with("uid_"), &mut self.unseen) {
+                let Some(dir) = child(&below, &node, &mut self.unseen) else { continue };
+                self.in_top(hierarchy, &dir, Some(&node));
+            }
+        }
+    }
+
+    fn in_top(&mut self, hierarchy: &'a Hierarchy, top: &Dir, node: Option<&str>) {
+        for name in children(top, |name| name.starts_with("uid_"), &mut self.unseen) {
+            let uid = name.strip_prefix("uid_").and_then(|uid| uid.parse::<u32>().ok());
+            let Some(uid) = uid.filter(|uid| self.wanted.uid.is_none_or(|wanted| wanted == *uid)) else { continue };
+            let Some(user) = child(top, &name, &mut self.unseen) else { continue };
+            let wanted = self.wanted.job.as_ref().map(job_dir);
+            let is_wanted =
+                |name: &str| name.starts_with("job_") && wanted.as_ref().is_none_or(|wanted| wanted == name);
+            for name in children(&user, is_wanted, &mut self.unseen) {
+                let Some(dir) = child(&user, &name, &mut self.unseen) else { continue };
+                let plain = name.strip_prefix("job_").unwrap_or(&name);
+                let job = Id::of_a_name(plain).map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned());
+                for name in children(&dir, |name| name.starts_with("step_"), &mut self.unseen) {
+                    let plain = name.strip_prefix("step_").unwrap_or(&name);
+                    let (plain, again) = plain.split_once('.').unwrap_or((plain, "1"));
+                    let step = Id::of_a_steps_name(plain).map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned());
+                    let place = StepPlace {
+                        hierarchy,
+                        is_overlay: false,
+                        job: dir.path().to_path_buf(),
+                        around: None,
+                        step: dir.path().join(&name),
+                        tasks: "task_",
+                    };
+                    let again = again.parse().unwrap_or(1);
+                    self.add(node, Some(uid), job.clone(), step, again, place);
+                }
+            }
+        }
+    }
+
+    /// A scheduler's job.
+    fn in_theirs(&mut self, host: &Host, hierarchy: &'a Hierarchy, theirs: &PresentJob) {
+        let name = theirs.job.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // Only root can read a mark.
+        let marked = if nix::unistd::geteuid().is_root() {
+            found_or_noted(mark::get(&theirs.job), &mut self.unseen).flatten()
+        } else {
+            None
+        };
+        let marked = marked.and_then(|text| Record::parse(&text).ok());
+        let job = marked.as_ref().and_then(Record::job).map(|id| id.as_str().to_owned());
+        let job = job.unwrap_or_else(|| name.strip_prefix("job_").unwrap_or(&name).to_owned());
+        if self.wanted.job.as_ref().is_some_and(|wanted| wanted.as_str() != job) {
+            return;
+        }
+        let dirs = theirs.dirs;
+        let mut steps = Vec::new();
+        for name in children(&theirs.job, |name| name.starts_with(dirs.steps), &mut self.unseen) {
+            let around = theirs.job.path().join(&name);
+            let step = dirs.processes.map(|below| around.join(below));
+            if step.as_ref().is_some_and(|step| !step.is_dir()) {
+                // Where the daemon alone is, the step's processes are elsewhere.
+                continue;
+            }
+            // A job with several components adds the number of the component.
+            let plain = name.strip_prefix(dirs.steps).unwrap_or(&name);
+            let plain = plain.split('+').next().unwrap_or(plain).to_owned();
+            let place = StepPlace {
+                hierarchy,
+                is_overlay: true,
+                job: theirs.job.path().to_path_buf(),
+                around: step.as_ref().map(|_| around.clone()),
+                step: step.unwrap_or(around),
+                tasks: dirs.tasks,
+            };
+            steps.push((plain, place));
+        }
+        let named =
+            theirs.user.as_ref().and_then(|user| user.file_name()?.to_str()?.strip_prefix("uid_")?.parse().ok());
+        let recorded = || self.recorded.0.values().find(|record| record.job().is_some_and(|id| id.as_str() == job));
+        let uid = named.or_else(|| marked.as_ref().and_then(Record::uid)).or_else(|| recorded().and_then(Record::uid));
+        let uid = uid.or_else(|| user_of(host, steps.iter().map(|(_, place)| place)));
+        if self.wanted.uid.is_some() && self.wanted.uid != uid {
+            return;
+        }
+        for (step, place) in steps {
+            self.add(None, uid, job.clone(), step, 1, place);
+        }
+    }
+
+    fn add(
+        &mut self,
+        node: Option<&str>,
+        uid: Option<u32>,
+        job: String,
+        step: String,
+        again: u32,
+        place: StepPlace<'a>,
+    ) {
+        let all = self.steps.entry((JobOrder::of(&job), JobOrder::of(&step), again)).or_default();
+        // The scheduler's directories are those of the step that has ours in other hierarchies.
+        let is_same = |step: &&mut LivingStep<'_>| {
+            let is_overlay = place.is_overlay || step.places.iter().all(|place| place.is_overlay);
+            (step.uid == uid || step.uid.is_none() || uid.is_none()) && (step.node.as_deref() == node || is_overlay)
+        };
+        match all.iter_mut().find(is_same) {
+            Some(known) => {
+                known.uid = known.uid.or(uid);
+                known.node = known.node.take().or_else(|| node.map(str::to_owned));
+                known.places.push(place);
+            }
+            None => {
+                let node = node.map(str::to_owned);
+                all.push(LivingStep { node, uid, job, step, again, record: None, places: vec![place] });
+            }
+        }
+    }
+}
+
+/// Whose processes are in these: the first user's that is not root, who may have some in everybody's.
+fn user_of<'p>(host: &Host, places: impl Iterator<Item = &'p StepPlace<'p>>) -> Option<u32> {
+    let mut found = None;
+    for place in places {
+        for process in place.processes().ok().unwrap_or_default() {
+            match crate::sys::process::uid(&host.proc, process.pid) {
+                Some(uid) if uid != 0 => return Some(uid),
+                uid => found = found.or(uid),
+            }
+        }
+    }
+    found
+}
+
+impl LivingStep<'_> {
+    /// Completes it by its record.
+    fn know(&mut self, recorded: &Recorded) {
+        let ours = self.places.iter().find(|place| !place.is_overlay);
+        let levels = match ours {
+            Some(place) => {
+                let depth = if self.node.is_some() { 4 } else { 3 };
+                let names: Vec<_> = place.step.iter().collect();
+                let last = names.get(names.len().saturating_sub(depth)..).unwrap_or_default();
+                last.iter().map(|name| name.to_string_lossy().into_owned()).collect()
+            }
+            None => {
+                let names = (Id::new(self.job.clone()).ok(), self.uid);
+                let (Some(job), Some(uid)) = names else { return };
+                vec![format!("uid_{uid}"), job_dir(&job), format!("step_{}", self.step)]
+            }
+        };
+        let Some(record) = recorded.0.get(&levels) else { return };
+        if let Some(key) = record.key() {
+            (self.job, self.step) = (key.job.as_str().to_owned(), key.step.as_str().to_owned());
+        }
+        self.record = Some(record.clone());
+    }
+
+    /// Its directory, below the root of each hierarchy in which it is.
+    pub fn path(&self) -> Option<String> {
+        let place = self.places.iter().find(|place| !place.is_overlay).or(self.places.first())?;
+        let below = place.step.strip_prefix(&place.hierarchy.mount).ok()?;
+        Some(in_mount(place.hierarchy, &format!("/{}", below.display())))
+    }
+
+    /// When its directories were made, as far as they say it.
+    pub fn made(&self) -> Option<SystemTime> {
+        let of_place = |place: &StepPlace<'_>| {
+            let stat = Dir::open(&place.step).and_then(|dir| dir.stat()).ok()?;
+            // The mark gives a directory times of its own (fs/kernfs/inode.c). Where there is none, they are those at which the kernel
+            // last had to read it in.
+            let first = [stat.st_atime, stat.st_mtime, stat.st_ctime].into_iter().min()?;
+            Some(UNIX_EPOCH + Duration::from_secs(first.try_into().ok()?))
+        };
+        self.places.iter().filter_map(of_place).min()
+    }
+
+    /// CPU time alone.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        let of_place = |place: &StepPlace<'_>| now::cpu_time(place.hierarchy, &Dir::open(&place.step).ok()?);
+        self.places.iter().find_map(of_place)
+    }
+
+    /// What it uses now, and what it may.
+    pub fn current(&self) -> CurrentUse {
+        let mut current = CurrentUse::default();
+        for place in &self.places {
+            if let Ok(dir) = Dir::open(&place.step) {
+                current.add(place.hierarchy, &dir);
+            }
+            for around in place.around.iter().chain([&place.job]) {
+                if let Ok(dir) = Dir::open(around) {
+                    current.limit(place.hierarchy, &dir);
+                }
+            }
+        }
+        if current.processes.is_none() {
+            let count = self.places.first().and_then(|place| place.processes().ok()).map(|all| all.len());
+            current.processes = count.and_then(|count| u64::try_from(count).ok());
+        }
+        current
+    }
+
+    /// What its whole job has used, its ended steps included, and what the job uses now and may.
+    pub fn of_job(&self) -> (Usage, CurrentUse) {
+        let (mut usage, mut current) = (Usage::default(), CurrentUse::default());
+        for place in &self.places {
+            if let Ok(dir) = Dir::open(&place.job) {
+                usage.add(place.hierarchy, &dir);
+                current.add(place.hierarchy, &dir);
+            }
+        }
+        (usage, current)
+    }
+
+    /// All that it has used.
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for place in &self.places {
+            if let Ok(dir) = Dir::open(&place.step) {
+                usage.add(place.hierarchy, &dir);
+            }
+        }
+        usage
+    }
+
+    /// Whether all of its processes have been stopped.
+    pub fn is_frozen(&self) -> bool {
+        let of_place = |place: &StepPlace<'_>| now::is_frozen(place.hierarchy, &Dir::open(&place.step).ok()?);
+        self.places.iter().filter_map(of_place).any(|is_frozen| is_frozen)
+    }
+
+    /// In how many percent of the last ten seconds one of its processes waited for this: `cpu`, `memory` or `io`.
+    pub fn pressure(&self, of: &str) -> Option<f64> {
+        let of_place = |place: &StepPlace<'_>| now::pressure(place.hierarchy, &Dir::open(&place.step).ok()?, of);
+        self.places.iter().find_map(of_place)
+    }
+
+    /// The limits that the kernel has for its job and for itself: whose, the file, and the value.
+    pub fn limits(&self) -> Vec<(&'static str, PathBuf, String)> {
+        let mut all = Vec::new();
+        for place in &self.places {
+            let levels = [("job", Some(&place.job)), ("step", place.around.as_ref()), ("step", Some(&place.step))];
+            for (level, path) in levels {
+                let Some(path) = path else { continue };
+                let Ok(dir) = Dir::open(path) else { continue };
+                let found = now::limits(place.hierarchy, &dir).into_iter();
+                all.extend(found.map(|(file, value)| (level, path.join(file), value)));
+            }
+        }
+        all
+    }
+
+    /// Its tasks that have directories, in the order of their numbers.
+    pub fn tasks(&self) -> Vec<LivingTask> {
+        let mut tasks: BTreeMap<JobOrder, LivingTask> = BTreeMap::new();
+        for place in &self.places {
+            let Ok(step) = Dir::open(&place.step) else { continue };
+            for name in children(&step, |name| name.starts_with(place.tasks), &mut Vec::new()) {
+                let Ok(dir) = step.child(&name) else { continue };
+                let name = name.strip_prefix(place.tasks).unwrap_or(&name).to_owned();
+                let new = LivingTask { name: name.clone(), usage: Usage::default(), current: CurrentUse::default() };
+                let task = tasks.entry(JobOrder::of(&name)).or_insert(new);
+                task.usage.add(place.hierarchy, &dir);
+                task.current.add(place.hierarchy, &dir);
+            }
+        }
+        tasks.into_values().collect()
+    }
+
+    /// Its processes, by their numbers; those of tasks as the first hierarchy has them that has tasks.
+    pub fn processes(&self) -> Result<Vec<StepProcess>> {
+        let mut all: BTreeMap<i32, StepProcess> = BTreeMap::new();
+        let mut failed = None;
+        for place in &self.places {
+            match place.processes() {
+                Ok(found) => {
+                    for process in found {
+                        let known = all.entry(process.pid).or_insert_with(|| process.clone());
+                        known.task = known.task.take().or(process.task);
+                    }
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            Some(error) if all.is_empty() => Err(error),
+            _ => Ok(all.into_values().collect()),
+        }
+    }
+}
+
+impl StepPlace<'_> {
+    fn processes(&self) -> Result<Vec<StepProcess>> {
+        let step = Dir::open(&self.step)?;
+        let mut found = Vec::new();
+        let add = |dir: &Dir, task: Option<&str>, found: &mut Vec<StepProcess>| -> Result<()> {
+            let text = dir.read("cgroup.procs")?;
+            let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok());
+            found.extend(pids.map(|pid| StepProcess { pid, task: task.map(str::to_owned) }));
+            Ok(())
+        };
+        match add(&step, None, &mut found) {
+            // A directory of threads, which a user has made so, has no processes to show.
+            Err(error) if error.is_gone() || error.kernel_errno() == Some(nix::errno::Errno::EOPNOTSUPP) => {}
+            other => other?,
+        }
+        for name in step.list(true)? {
+            let Ok(below) = step.child(&name) else { continue };
+            let task = name.strip_prefix(self.tasks);
+            // What a user has made below is the task's, too.
+            let done = walk::visit(&below, Instant::now() + PATIENCE, &mut |dir| {
+                add(dir, task, &mut found)?;
+                Ok(true)
+            });
+            if let Err(error) = done {
+                log::debug!("not all processes below {} are seen: {error}", self.step.display());
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl CurrentUse {
+    fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+        self.cpu = self.cpu.or_else(|| now::cpu_time(hierarchy, dir));
+        if hierarchy.has("memory") {
+            self.memory = self.memory.or_else(|| limits::memory_in_use(dir, hierarchy.version));
+            self.memory_peak = self.memory_peak.or_else(|| now::memory_peak(hierarchy, dir));
+        }
+        self.processes = self.processes.or_else(|| now::processes(hierarchy, dir));
+        self.limit(hierarchy, dir);
+    }
+
+    /// Of two limits the lower one holds.
+    fn limit(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+        fn lower<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+            one.into_iter().chain(other).min()
+        }
+        if hierarchy.has("cpu") {
+            let quota = limits::cpu_quota(dir, hierarchy.version).ok().flatten();
+            self.cpus_limit = lower(self.cpus_limit.take(), quota.map(limits::CpuQuota::cpus));
+        }
+        if hierarchy.has("memory") {
+            let (file, _) = limits::memory_files(hierarchy.version);
+            self.memory_limit = lower(self.memory_limit, limits::memory_limit(dir, file).ok().flatten());
+        }
+        if hierarchy.has("pids") {
+            self.processes_limit = lower(self.processes_limit, limits::processes(dir).ok().flatten());
+        }
+    }
+}
