@@ -48,7 +48,7 @@ pub use setting::{Origin, Setting};
 pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
-pub use values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus, UsageCard};
+pub use values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard};
 
 use crate::job::Cpus;
 

@@ -4,6 +4,7 @@
 //! The record is written before the directories are made and removed after them, so whatever exists has a record. Making it
 //! is also what decides which of two step daemons has a name: `link` of a finished file succeeds for one of them.
 
+pub mod counters;
 mod files;
 mod header;
 pub mod holder;

@@ -136,7 +136,7 @@ mod tests {
     use crate::facts::Facts;
     use crate::job::Cpus;
 
-    const OF_THE_NODE: [&str; 9] = [
+    const OF_THE_NODE: [&str; 11] = [
         "CgroupMountpoint",
         "CgroupBase",
         "RunDir",
@@ -146,6 +146,8 @@ mod tests {
         "UsageLog",
         "UsageLogSize",
         "UsageLogAge",
+        "StoreUsage",
+        "MetricsFile",
     ];
 
     /// Which keys can differ from job to job is decided for every key, not forgotten.

@@ -38,6 +38,10 @@ pub struct Config {
     pub usage_log_age: Duration,
     /// `UsageCard`: which jobs have a card of what they used at the end of their output.
     pub usage_card: UsageCard,
+    /// `StoreUsage`: where the scheduler keeps what a job has used.
+    pub store_usage: StoreUsage,
+    /// `MetricsFile`: where `jobfence hold` writes figures for Prometheus; `None` for nowhere.
+    pub metrics_file: Option<PathBuf>,
     /// `ConstrainCPUQuota`: whether a job's CPU time is limited.
     pub constrain_cpu_quota: bool,
     /// `CPUQuotaPercent`: CPU time in percent of the granted CPUs, 1 to 1000.
@@ -129,6 +133,8 @@ impl Default for Config {
             usage_log_size: 64 << 20,
             usage_log_age: Duration::from_secs(90 * DAY),
             usage_card: UsageCard::Never,
+            store_usage: StoreUsage::None,
+            metrics_file: None,
             constrain_cpu_quota: true,
             cpu_quota_percent: Percent::HUNDRED,
             zero_cpus: Cpus::from_thousandths(200),
@@ -192,6 +198,15 @@ pub enum UsageCard {
     Wasteful,
     /// Every job.
     Always,
+}
+
+/// Where the scheduler keeps what a job has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreUsage {
+    /// Nowhere.
+    None,
+    /// Slurm, in the job's AdminComment.
+    AdminComment,
 }
 
 /// What holds a job's CPU time.

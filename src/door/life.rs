@@ -227,7 +227,7 @@ fn make(
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
     let facts = here(request.granted.facts.clone());
     let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
-    launch::answer(loaded, resolve, |resolved, host| {
+    launch::begun(loaded, resolve, |resolved, host| {
         let config = &resolved.config;
         check(config)?;
         let holder = request.holder.find(&host, ALL, request.ask_unit, (&request.job, request.run))?;

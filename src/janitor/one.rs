@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::fence::{self, Freed, Opening};
 use crate::host::Host;
 use crate::job::JobKey;
+use crate::record::counters::{Counters, Event};
 use crate::record::{Header, Records};
 use crate::scheduler::Schedulers;
 
@@ -67,6 +68,9 @@ pub fn reap_one(
         left.remove(host, deadline)?;
         if let Some(dead) = dead {
             ledger.add(dead);
+        }
+        if config.metrics_file.is_some() {
+            Counters::count(&config.run_dir, Event::Reaped);
         }
     }
     forget(records, levels, &header)?;

@@ -132,7 +132,7 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     environment::forget(spank);
     let loaded = arguments::load(arguments);
     let build = |resolved, job| build(spank, resolved, job);
-    *step = match launch::answer(loaded, |loaded| Job::of(spank, loaded), build) {
+    *step = match launch::begun(loaded, |loaded| Job::of(spank, loaded), build) {
         Answer::Off => StepState::Off,
         Answer::Fenced(fenced) => StepState::Fenced(Box::new(fenced)),
         Answer::Unfenced { config, by, why } => {
