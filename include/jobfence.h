@@ -128,6 +128,13 @@ struct jobfence_grant {
     /* The type of the job's vnodes on this node, such as "gpu". Several types have commas between them.
      * An empty text: they are known to have none. */
     const char *vnode_type;
+    /* Memory and swap together on this node in bytes: at least 1048576. What is not memory of it may be
+     * swap, and AllowedSwapSpace of jobfence.conf(5) does not count. If it is less than memory, so is the
+     * memory. If memory is zero, all of it is memory. If it is zero, AllowedSwapSpace counts. */
+    uint64_t memory_swap;
+    /* GPUs of this node: 0 to 1024. Which they are is chosen here, among those that GPUDevice of
+     * jobfence.conf(5) names and no other fence has. All fences of a run of the job have the same ones. */
+    uint64_t gpus;
 };
 
 /* For a member of the next struct: the kernel does not say it. */
@@ -138,7 +145,8 @@ struct jobfence_totals {
     size_t size;
     /* So many fences there are. */
     uint64_t fences;
-    /* CPU time, user and system together, in microseconds. */
+    /* CPU time, user and system together, in microseconds. If no step was said, that of steps of the
+     * job that were closed before counts, too, as long as the job has had a fence all the time. */
     uint64_t cpu_us;
     /* So long the quota has held back processes that could have run, in microseconds. */
     uint64_t throttled_us;
@@ -208,9 +216,20 @@ int jobfence_set_log(void (*function)(int level, const char *line, void *data), 
  *
  * JOBFENCE_REFUSED, too, if the fence that is there has another user or another holder, or is not
  * whole since its opening was interrupted: then close it, and open it again.
- * Time: at most 15 seconds and CleanupTimeout of jobfence.conf(5), usually a few milliseconds. */
+ * JOBFENCE_SYSTEM, too, if too few GPUs are free: the fence of another job may be about to go.
+ * Time: at most 20 seconds and CleanupTimeout of jobfence.conf(5), usually a few milliseconds. */
 int jobfence_open(const char *config, const struct jobfence_fence *fence, uint32_t uid, const char *holder,
                   const struct jobfence_grant *grant, char **path);
+
+/* The same, and says which GPUs the job's programs are to see.
+ *
+ * visible  Is set to what the environment variable CUDA_VISIBLE_DEVICES of the fence's processes is to
+ *          be: UUIDs, or numbers that are right if CUDA_DEVICE_ORDER is PCI_BUS_ID. It is empty if the
+ *          job has no GPU. It stays NULL if the variable is not to be set, since GPUDevice of
+ *          jobfence.conf(5) names no GPUs of NVIDIA's.
+ */
+int jobfence_open_gpus(const char *config, const struct jobfence_fence *fence, uint32_t uid, const char *holder,
+                       const struct jobfence_grant *grant, char **path, char **visible);
 
 /* Puts a process into the one fence that is meant. It is safe to repeat. What the process has started
  * before stays where it is, what it starts afterwards is in the fence.
@@ -224,7 +243,8 @@ int jobfence_open(const char *config, const struct jobfence_fence *fence, uint32
  * Time: at most 10 seconds, usually a few milliseconds. */
 int jobfence_attach(const char *config, const struct jobfence_fence *fence, int32_t pid, int64_t task, uint32_t flags);
 
-/* Changes the limits of the one fence that is meant. What is limited no more keeps its last limit.
+/* Changes the limits of the one fence that is meant. What is limited no more keeps its last limit. It
+ * keeps its GPUs, or the first of them if fewer are granted now; more are never chosen for it.
  * Time: at most 20 seconds, usually a few milliseconds. */
 int jobfence_limit(const char *config, const struct jobfence_fence *fence, const struct jobfence_grant *grant);
 

@@ -48,6 +48,18 @@ pub fn mebibytes(bytes: u64) -> String {
     format!("{}.{} MiB", tenths / 10, tenths % 10)
 }
 
+/// Bytes in the largest unit of which there is one, with one decimal: `4.8 GiB`.
+pub fn binary(bytes: u64) -> String {
+    match UNITS.into_iter().rev().find(|(_, power)| bytes >> power > 0) {
+        Some((letter, power)) => {
+            // In 1024ths of the unit, what is above the whole ones.
+            let part = bytes >> (power - 10) & 0x3ff;
+            format!("{}.{} {letter}iB", bytes >> power, part * 10 / 1024)
+        }
+        None => format!("{bytes} B"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -84,6 +96,12 @@ mod tests {
     fn the_largest_unit_without_loss_is_written() {
         let texts = [0, 1, 1023, 1 << 10, 1536 << 10, 30 << 20, 4096 << 20, 1 << 40, u64::MAX].map(text);
         assert_eq!(texts, ["0", "1", "1023", "1K", "1536K", "30M", "4G", "1T", "18446744073709551615"]);
+    }
+
+    #[test]
+    fn people_read_the_largest_unit() {
+        let texts = [0, 1023, 1536, 200 << 20, 5_153_960_755, u64::MAX].map(binary);
+        assert_eq!(texts, ["0 B", "1023 B", "1.5 KiB", "200.0 MiB", "4.7 GiB", "16777215.9 TiB"]);
     }
 
     proptest! {

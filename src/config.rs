@@ -38,7 +38,7 @@ pub(crate) mod units;
 mod values;
 
 pub use error::ConfigError;
-pub use keys::{KEYS, Key};
+pub use keys::{KEYS, Key, USAGE_CARD_EXPECTS, usage_card, usage_card_text};
 pub(crate) use limits::joined;
 pub use limits::{Limit, LimitNumbers, NUMBERS, Number};
 pub use load::{DEFAULT_FILE, LoadError, load, load_named, parse};
@@ -48,7 +48,7 @@ pub use setting::{Origin, Setting};
 pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
-pub use values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+pub use values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard};
 
 use crate::job::Cpus;
 

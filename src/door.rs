@@ -3,6 +3,7 @@
 
 pub mod adopt;
 pub mod c_abi;
+pub mod gpus;
 pub mod life;
 pub mod pam;
 pub mod run;

@@ -32,8 +32,8 @@ impl<T> From<Option<T>> for Fact<T> {
     }
 }
 
-/// The GPUs of this node that Slurm has given to a job. Slurm counts them from 0, in an order that need not be that of the
-/// numbers in the names of their devices.
+/// The GPUs of this node that a job has. Slurm says which, and counts them from 0, in an order that need not be that of the numbers in the
+/// names of their devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Gpus {
     /// The job has none, or nobody has said.
@@ -45,6 +45,8 @@ pub enum Gpus {
     Positions(Vec<u32>, String),
     /// Some; why it is not certain which.
     Unknown(String),
+    /// The devices with these paths, which we have chosen: the scheduler has only said how many.
+    Chosen(Vec<String>),
 }
 
 /// What is known of a job.

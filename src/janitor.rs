@@ -20,11 +20,13 @@ use crate::sys::process;
 
 mod holders;
 mod launch;
+mod ledger;
 mod one;
 mod reaped;
 mod theirs;
 pub use holders::{AskUnit, Holders, ask_systemd, invocation_of};
 pub use launch::{LOOKS, LOOKS_WHERE_WATCHED, Launch};
+pub use ledger::Ledger;
 pub use one::{opening, reap_one};
 use reaped::PATIENCE_EACH;
 pub use reaped::{PATIENCE, PATIENCE_AT_LAUNCH, PATIENCE_WITH_MANY, ReapOutcome, Reaped};
@@ -67,7 +69,9 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
     if let Who::Launch(launch) = who {
         match records.roll(&host.boot_id) {
             Ok(Some(roll)) if roll.state() == State::Whole => {
-                return launch.take_turn((host, config, schedulers), &records, roll, deadline);
+                let mut reaped = launch.take_turn((host, config, schedulers), &records, roll, deadline)?;
+                reaped.ledger.write(host, config);
+                return Ok(reaped);
             }
             Ok(_) => {}
             Err(error) => log::debug!("looking at everything: {error}"),
@@ -129,6 +133,7 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
         }
         reaped.note_unseen(&unseen);
     }
+    reaped.ledger.write(host, config);
     Ok(reaped)
 }
 
@@ -142,6 +147,7 @@ fn reap_records(
 ) -> Vec<Entry> {
     let mut again = Vec::new();
     let mut left = Vec::new();
+    let mut ledger = std::mem::take(&mut reaped.ledger);
     let mut count = |levels: Vec<String>, outcome: Result<ReapOutcome>| {
         if !matches!(outcome, Ok(ReapOutcome::Removed | ReapOutcome::Gone)) {
             let header = records.header(&levels).ok().flatten();
@@ -151,15 +157,16 @@ fn reap_records(
     };
     for levels in all {
         let soon = deadline.min(Instant::now() + PATIENCE_EACH);
-        match reap_one(at, records, &levels, holders, soon) {
+        match reap_one(at, records, &levels, holders, (soon, &mut ledger)) {
             Err(_) => again.push(levels),
             outcome => count(levels, outcome),
         }
     }
     for levels in again {
-        let outcome = reap_one(at, records, &levels, holders, deadline);
+        let outcome = reap_one(at, records, &levels, holders, (deadline, &mut ledger));
         count(levels, outcome);
     }
+    reaped.ledger = ledger;
     left
 }
 
@@ -242,7 +249,11 @@ pub fn reap_job(host: &Host, config: &Config, id: &JobId, deadline: Instant) -> 
         above.first() == Some(&job.as_str()) && above.get(2).copied() == id.node.as_ref().map(Name::as_str)
     };
     for levels in records.list()?.into_iter().filter(|levels| is_its(levels)) {
-        reaped.count(&levels, reap_one((host, config), &records, &levels, holders, deadline));
+        let mut ledger = std::mem::take(&mut reaped.ledger);
+        let outcome = reap_one((host, config), &records, &levels, holders, (deadline, &mut ledger));
+        reaped.ledger = ledger;
+        reaped.count(&levels, outcome);
     }
+    reaped.ledger.write(host, config);
     Ok(reaped)
 }

@@ -239,6 +239,8 @@ pub struct Grant {
     pub job_memory: Option<u64>,
     /// Memory of this step, in bytes.
     pub step_memory: Option<u64>,
+    /// Swap of the whole job beside its memory, in bytes; `None`: the scheduler does not say.
+    pub swap: Option<u64>,
     /// The whole job's cores, by the scheduler's own numbers; empty where it does not say which.
     pub job_cores: CpuList,
     /// This step's.
@@ -258,6 +260,15 @@ impl Grant {
             step_memory: memory,
             ..Self::default()
         }
+    }
+
+    /// The same with so much memory and swap together: what is not memory may be swap. Without any memory, it all is.
+    #[must_use]
+    pub fn with_memory_and_swap(self, together: Option<u64>) -> Self {
+        let Some(together) = together else { return self };
+        let memory = |memory: Option<u64>| Some(memory.unwrap_or(together).min(together));
+        let (job_memory, step_memory) = (memory(self.job_memory), memory(self.step_memory));
+        Self { job_memory, step_memory, swap: job_memory.map(|memory| together - memory), ..self }
     }
 }
 

@@ -5,8 +5,11 @@
 //! handed back, and the door says them where its user reads. Each part may run in a process of its own: nothing is
 //! remembered here, and what the next part needs to know is returned.
 
+use std::time::Instant;
+
 use crate::config::{Config, LoadError, Loaded, Mode, OnErrors, Resolved};
 use crate::error::Error;
+use crate::record::counters::{Counters, Event};
 
 pub mod account;
 pub mod attach;
@@ -15,7 +18,7 @@ pub mod end;
 pub mod refuse;
 pub mod tell;
 
-pub use account::{Ending, account, write_down};
+pub use account::{Ending, account, limited_to, write_down};
 pub use attach::{Joining, attach};
 pub use begin::{Begin, Begun};
 pub use refuse::NotFenced;
@@ -39,6 +42,28 @@ pub enum Answer<T> {
     },
     /// It must not go on.
     Refused(NotFenced),
+}
+
+/// As [`answer`], of what begins: it is counted, if anybody wants to know.
+pub fn begun<J, T>(
+    loaded: Result<Loaded, LoadError>,
+    job: impl FnOnce(&Loaded) -> Result<(Resolved, J), NotFenced>,
+    fence: impl FnOnce(Resolved, J) -> Result<T, NotFenced>,
+) -> Answer<T> {
+    let config = loaded.as_ref().ok().map(|loaded| &loaded.config);
+    let run_dir = config.filter(|config| config.metrics_file.is_some()).map(|config| config.run_dir.clone());
+    let start = Instant::now();
+    let answer = answer(loaded, job, fence);
+    let event = match &answer {
+        Answer::Off => None,
+        Answer::Fenced(_) => Some(Event::Fenced(start.elapsed())),
+        Answer::Unfenced { .. } => Some(Event::Unfenced),
+        Answer::Refused(_) => Some(Event::Refused),
+    };
+    if let Some((run_dir, event)) = run_dir.zip(event) {
+        Counters::count(&run_dir, event);
+    }
+    answer
 }
 
 /// Has it fenced as far as the configuration says so. `job` finds out whose it is and what holds for that job; `fence` does it.

@@ -301,7 +301,8 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
         let ram = config.allowed_ram_space.of(memory).max(config.min_ram_space);
         limits.ram = config.constrain_ram_space.then_some(ram);
         if config.constrain_swap_space.limits() {
-            limits.swap = Some(SwapLimit { swap: config.allowed_swap_space.of(memory), ram });
+            let swap = grant.swap.unwrap_or_else(|| config.allowed_swap_space.of(memory));
+            limits.swap = Some(SwapLimit { swap, ram });
             limits.swap_yields = config.constrain_swap_space == SwapSpace::Auto;
         }
         limits.high = config.memory_high.map(|percent| percent.of(ram));
@@ -536,6 +537,27 @@ mod tests {
     }
 
     #[test]
+    fn swap_that_was_granted_takes_the_place_of_the_percentage() {
+        let config = |text: &str| crate::config::parse("test", text.as_bytes()).unwrap();
+        let memory = |text: &str, memory: Option<u64>, together: Option<u64>| {
+            let grant =
+                Grant::whole(None, memory.map(|mib| mib * MIB)).with_memory_and_swap(together.map(|mib| mib * MIB));
+            let Plan { job, step, .. } = plan(&config(text), &grant).0;
+            assert_eq!((job.ram, job.swap), (step.ram, step.swap));
+            (job.ram.map(|ram| ram / MIB), job.swap.map(|limit| (limit.swap / MIB, limit.ram / MIB)))
+        };
+        assert_eq!(memory("", Some(200), Some(300)), (Some(200), Some((100, 200))));
+        assert_eq!(memory("AllowedSwapSpace=10\n", Some(200), Some(300)), (Some(200), Some((100, 200))));
+        assert_eq!(memory("AllowedSwapSpace=10\n", Some(200), None), (Some(200), Some((20, 200))));
+        assert_eq!(memory("", Some(200), Some(100)), (Some(100), Some((0, 100))), "less than the memory");
+        assert_eq!(memory("DefaultRAMSpace=50\n", None, Some(100)), (Some(100), Some((0, 100))), "no memory");
+        assert_eq!(memory("AllowedRAMSpace=50\n", Some(200), Some(300)), (Some(100), Some((100, 100))));
+        assert_eq!(memory("ConstrainSwapSpace=no\n", Some(200), Some(300)), (Some(200), None));
+        assert_eq!(memory("ConstrainRAMSpace=no\n", Some(200), Some(300)), (None, Some((100, 200))));
+        assert_eq!(memory("", None, None), (None, None));
+    }
+
+    #[test]
     fn swap_yields_only_where_nobody_insists_on_its_limit() {
         let step = |value: &str| {
             let text = format!("ConstrainSwapSpace={value}\n");
@@ -681,6 +703,7 @@ mod tests {
             mem_high: high,
             pids_max: pids,
             io_max: IoRules::default(),
+            usage_card: None,
         }
     }
 

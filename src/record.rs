@@ -4,11 +4,13 @@
 //! The record is written before the directories are made and removed after them, so whatever exists has a record. Making it
 //! is also what decides which of two step daemons has a name: `link` of a finished file succeeds for one of them.
 
+pub mod counters;
 mod files;
 mod header;
 pub mod holder;
 pub mod job;
 mod lines;
+pub mod noted;
 mod plan;
 mod removal;
 pub mod roll;
@@ -29,8 +31,10 @@ mod tests {
 
     use super::header::VERSION;
     use super::holder::Holder;
+    use super::noted::Noted;
     use super::*;
-    use crate::job::{Id, JobKey, Name};
+    use crate::facts::{Fact, Facts};
+    use crate::job::{Cpus, Id, JobKey, Name};
     use crate::policy::Plan;
 
     fn record(owner: Owner) -> Record {
@@ -42,6 +46,12 @@ mod tests {
     fn what_is_written_is_understood_again() {
         let record = record(Owner { pid: 7, start: 9 });
         assert_eq!(Record::parse(&record.to_string()).unwrap(), record);
+    }
+
+    fn noted() -> Noted {
+        let known = |text: &str| Fact::Known(text.to_owned());
+        let facts = Facts { user: known("u"), partition: known("q =\n"), project: known("p"), ..Facts::default() };
+        Noted::of(&facts, Some(Cpus::from_thousandths(1500)), Some(9))
     }
 
     /// Held by somebody that is no process, by the longest names that there are.
@@ -57,11 +67,26 @@ mod tests {
             controllers: vec!["cpu".into(), "memory".into()],
             log_from: Some(12),
             overlay: false,
-            plan: Some(HandedOver { plan: Plan { weighs: true, ..Plan::default() }, asked_processes: Some(7) }),
+            gpus: vec!["/dev/nvidia0".into(), "/dev/nvidia2".into()],
+            plan: Some(HandedOver {
+                plan: Plan { weighs: true, ..Plan::default() },
+                asked_processes: Some(7),
+                noted: noted(),
+            }),
         };
         let mut levels = key.parents();
         levels.push(key.step_dir(100));
         Record { levels, shared: Some(Box::new(shared)), ..record(Owner { pid: 1, start: 2 }) }
+    }
+
+    #[test]
+    fn what_is_noted_of_a_job_is_known_again() {
+        let noted = noted();
+        assert_eq!(Noted::of(&noted.facts(), noted.cpus, noted.memory), noted);
+        let newer = Noted::of(&Facts { qos: Fact::Known("q".into()), ..Facts::default() }, None, Some(8));
+        let both = newer.or(&noted);
+        assert_eq!((both.facts().qos, both.facts().user), (Fact::Known("q".into()), Fact::Known("u".into())));
+        assert_eq!((both.cpus, both.memory), (noted.cpus, Some(8)));
     }
 
     #[test]
@@ -83,17 +108,34 @@ mod tests {
             ("plan=1", "plan=9"),
             ("asked_processes=7", "asked_processes=07"),
             ("asked_processes=7", "asked_processes="),
+            ("noted.user=u", "noted.user="),
+            ("noted.user=u\n", "noted.user=u\nnoted.user=u\n"),
+            ("noted.partition=q+20+3D+0A", "noted.partition=q "),
+            ("noted.cpus=1500", "noted.cpus=1.5"),
+            ("noted.memory=9", "noted.memory=-9"),
+            ("noted.memory=9\n", "noted.memory=9\nnoted.cpus=1\n"),
             ("plan=1\nweighs=yes\n", "plan=none\n"),
+            ("gpus=/dev/nvidia0,", "gpus=,"),
+            ("gpus=/dev/nvidia0,", "gpus=nvidia0,"),
         ] {
             assert!(text.contains(from) && Record::parse(&text.replace(from, to)).is_err(), "{to}");
         }
-        // As of a build that does not know the line.
+        // As of a build that does not know these lines.
         let mut unasked = shared.clone();
-        unasked.shared.as_mut().unwrap().plan.as_mut().unwrap().asked_processes = None;
-        assert_eq!(text.replace("asked_processes=7\n", ""), unasked.to_string());
+        let plan = unasked.shared.as_mut().unwrap().plan.as_mut().unwrap();
+        (plan.asked_processes, plan.noted) = (None, Noted::default());
+        let is_new = |line: &&str| line.starts_with("asked_processes=") || line.starts_with("noted.");
+        let older: String = text.lines().filter(|line| !is_new(line)).flat_map(|line| [line, "\n"]).collect();
+        assert_eq!(older, unasked.to_string());
         assert_eq!(Record::parse(&unasked.to_string()).unwrap(), unasked);
+        let mut without = shared.clone();
+        without.shared.as_mut().unwrap().gpus.clear();
+        assert_eq!(text.replace("gpus=/dev/nvidia0,/dev/nvidia2\n", ""), without.to_string());
+        assert_eq!(Record::parse(&without.to_string()).unwrap(), without);
         let mark = Record::parse(&shared.mark()).unwrap();
-        assert!(mark.is_same(&shared) && mark.shared.unwrap().plan.is_none());
+        assert!(mark.is_same(&shared));
+        let mark = mark.shared.unwrap();
+        assert!(mark.plan.is_none() && mark.gpus.is_empty(), "there is little room for it");
         assert!(shared.entry().name.len() + ",2147483647.18446744073709551615".len() <= 255, "the name of a file");
     }
 

@@ -2,6 +2,7 @@
 //! The words at the end of a step: what it used, and why it was killed.
 
 pub mod account;
+pub mod card;
 pub mod json;
 pub mod usage_log;
 
@@ -75,7 +76,12 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
         );
     };
     let limit = level.limit.map_or_else(String::new, |limit| format!(" of {}", mebibytes(limit)));
-    let peak = level.peak.map_or_else(String::new, |peak| format!(" (peak use {})", mebibytes(peak)));
+    // What the kernel could take back is no need: a reader takes the peak for that otherwise.
+    let cached = kill.and_then(|kill| Some(percent(kill.cached?, level.limit?)));
+    let cached = cached.map(|percent| format!("{percent} % of it cached files"));
+    let peak = level.peak.map(|peak| format!("peak use {}", mebibytes(peak)));
+    let both: Vec<String> = peak.into_iter().chain(cached).collect();
+    let peak = if both.is_empty() { String::new() } else { format!(" ({})", both.join(", ")) };
     if level.whose == Level::User {
         return format!(
             "{key}: {victim} was killed: your jobs on this node together reached their memory limit{limit}. Run fewer \
@@ -87,6 +93,12 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
         "{key}: {victim} was killed: the {} reached its memory limit{limit}{peak}. {more}, or use less.",
         level.whose
     )
+}
+
+/// To the nearest whole one, and never above 100.
+fn percent(part: u64, whole: u64) -> u64 {
+    let (part, whole) = (u128::from(part), u128::from(whole.max(1)));
+    u64::try_from((part * 200 + whole) / (whole * 2)).unwrap_or(100).min(100)
 }
 
 /// One sentence for the user: why fork(2) failed, which programs report as a lack of memory or as "Resource temporarily
@@ -184,10 +196,14 @@ mod tests {
             task_in: String::new(),
             name: "python3".into(),
             pid: 77,
+            cached: None,
         };
         let sentence = "job 5 step batch: process 77 (python3) was killed: the job reached its memory limit of 200.0 MiB \
                         (peak use 200.0 MiB). Raise --mem, or use less.";
         assert_eq!(out_of_memory(&key(), Some(&kill), &levels(), Some("--mem")), sentence);
+        let with_cache = OomKill { cached: Some(5 << 20), ..kill.clone() };
+        let said = out_of_memory(&key(), Some(&with_cache), &levels(), None);
+        assert!(said.contains("200.0 MiB (peak use 200.0 MiB, 3 % of it cached files)."), "{said}");
         let no_option = out_of_memory(&key(), Some(&kill), &levels(), None);
         assert!(no_option.ends_with("Ask for more memory, or use less."), "{no_option}");
         let unknown = out_of_memory(&key(), None, &levels(), None);

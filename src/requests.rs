@@ -5,7 +5,7 @@
 //! arrives is the user's and may be forged. No I/O, and no scheduler.
 
 use crate::bytes;
-use crate::config::{Limit, Percent};
+use crate::config::{Limit, Percent, USAGE_CARD_EXPECTS, UsageCard, usage_card, usage_card_text};
 use std::fmt;
 
 use crate::cgroup::io::{IoRules, Malformed, Rate};
@@ -43,6 +43,8 @@ pub struct Requests {
     pub pids_max: Option<u64>,
     /// How fast is read and written, by target.
     pub io_max: IoRules,
+    /// When the job's output ends with a card of what was used: no limit, and the user's own to choose.
+    pub usage_card: Option<UsageCard>,
 }
 
 /// Why a value was refused.
@@ -74,8 +76,8 @@ pub struct Request {
     pub argument: &'static str,
     /// What it does, for `--help`.
     pub usage: &'static str,
-    /// What it lowers.
-    pub limit: Limit,
+    /// What it lowers; `None`: no limit.
+    pub limit: Option<Limit>,
     /// What its value must be, with unit and range; completes "expected ...".
     expects: &'static str,
     /// A value as an example.
@@ -88,7 +90,7 @@ pub struct Request {
 pub static REQUESTS: &[Request] = &[
     Request {
         name: "cpu-limit",
-        limit: Limit::Cpu,
+        limit: Some(Limit::Cpu),
         argument: "CPUS",
         usage: "limit CPU time on each node to that of so many CPUs, also to a part of one (0.5), if that is less than what \
                 was allocated",
@@ -106,7 +108,7 @@ pub static REQUESTS: &[Request] = &[
     },
     Request {
         name: "cpu-burst",
-        limit: Limit::Burst,
+        limit: Some(Limit::Burst),
         argument: "PERCENT",
         usage: "save at most so much of the CPU quota for later, if that is less than what the site allows",
         expects: "a percentage from 0 to 100 with at most two decimals",
@@ -116,7 +118,7 @@ pub static REQUESTS: &[Request] = &[
     },
     Request {
         name: "mem-high",
-        limit: Limit::MemoryHigh,
+        limit: Some(Limit::MemoryHigh),
         argument: "SIZE",
         usage: "reclaim memory above so much on each node, before the limit at which processes are killed",
         expects: SIZE,
@@ -126,7 +128,7 @@ pub static REQUESTS: &[Request] = &[
     },
     Request {
         name: "pids-max",
-        limit: Limit::Processes,
+        limit: Some(Limit::Processes),
         argument: "COUNT",
         usage: "allow at most so many processes and threads on each node",
         expects: "a whole number of processes from 1 to 4194304",
@@ -136,7 +138,7 @@ pub static REQUESTS: &[Request] = &[
     },
     Request {
         name: "io-max",
-        limit: Limit::Io,
+        limit: Some(Limit::Io),
         argument: "RULES",
         usage: "limit reading and writing on each node, by disk or by a path on it: \"/scratch rbps=200M wiops=1000\", more of \
                 these after a semicolon",
@@ -155,6 +157,16 @@ pub static REQUESTS: &[Request] = &[
             Ok(())
         },
         get: |requests| (!requests.io_max.is_empty()).then(|| requests.io_max.to_string()),
+    },
+    Request {
+        name: "usage-card",
+        limit: None,
+        argument: "WHEN",
+        usage: "end the job's output with a card of what was used: never, failed, wasteful or always",
+        expects: USAGE_CARD_EXPECTS,
+        example: "always",
+        set: |requests, text| put(&mut requests.usage_card, usage_card(text)),
+        get: |requests| requests.usage_card.map(|card| usage_card_text(card).to_owned()),
     },
 ];
 
@@ -201,7 +213,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl Requests {
-    /// Of each the lower one.
+    /// Of each limit the lower one.
     #[must_use]
     pub fn at_most(self, other: &Self) -> Self {
         Self {
@@ -210,6 +222,7 @@ impl Requests {
             mem_high: least(self.mem_high, other.mem_high),
             pids_max: least(self.pids_max, other.pids_max),
             io_max: self.io_max.at_most(&other.io_max),
+            usage_card: self.usage_card.or(other.usage_card),
         }
     }
 }
@@ -245,12 +258,14 @@ impl UserRequests {
     /// Whether it asks for anything that lowers this limit.
     pub fn asks_for(&self, limit: Limit) -> bool {
         let is_asked = |request: &Request| [&self.job, &self.step].iter().any(|said| request.value(said).is_some());
-        REQUESTS.iter().any(|request| request.limit == limit && is_asked(request))
+        REQUESTS.iter().any(|request| request.limit == Some(limit) && is_asked(request))
     }
 
-    /// What is asked for, by the names of the options.
+    /// The limits that are asked for, by the names of their options.
     pub fn options(&self) -> String {
-        let is_asked = |request: &&Request| [&self.job, &self.step].iter().any(|said| request.value(said).is_some());
+        let is_asked = |request: &&Request| {
+            request.limit.is_some() && [&self.job, &self.step].iter().any(|said| request.value(said).is_some())
+        };
         let names = REQUESTS.iter().filter(is_asked).map(|request| format!("--{}", request.name));
         names.collect::<Vec<_>>().join(", ")
     }
@@ -258,6 +273,11 @@ impl UserRequests {
     /// The least number of processes that it asks for.
     pub fn processes(&self) -> Option<u64> {
         least(self.job.pids_max, self.step.pids_max)
+    }
+
+    /// When the step's user wants a card; `None`: as the site has it.
+    pub fn usage_card(&self) -> Option<UsageCard> {
+        self.step.usage_card.or(self.job.usage_card)
     }
 
     /// The controllers that it needs.
@@ -281,10 +301,11 @@ impl fmt::Display for UserRequests {
     }
 }
 
+/// The limits, by their options.
 impl fmt::Display for Requests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let said = |request: &Request| request.value(self).map(|value| format!("--{}={value}", request.name));
-        let all: Vec<String> = REQUESTS.iter().filter_map(said).collect();
+        let all: Vec<String> = REQUESTS.iter().filter(|request| request.limit.is_some()).filter_map(said).collect();
         f.write_str(&if all.is_empty() { "nothing".to_owned() } else { all.join(" ") })
     }
 }
@@ -431,6 +452,18 @@ mod tests {
         assert_eq!(high.clone().at_most(&low), low);
         assert_eq!(Requests::default().at_most(&low), low);
         assert_eq!(low.clone().at_most(&Requests::default()), low);
+    }
+
+    #[test]
+    fn a_card_is_no_limit_and_the_steps_word_counts() {
+        let card = |card| Requests { usage_card: card, ..Requests::default() };
+        let (never, always) = (card(Some(UsageCard::Never)), card(Some(UsageCard::Always)));
+        let word = UserRequests { job: never.clone(), step: always.clone() };
+        assert_eq!(word.usage_card(), Some(UsageCard::Always));
+        assert_eq!(UserRequests { job: never, step: Requests::default() }.usage_card(), Some(UsageCard::Never));
+        assert_eq!((word.options().as_str(), word.to_string().as_str()), ("", "the job: nothing; the step: nothing"));
+        assert!(word.controllers().is_empty());
+        assert_eq!(read("usage-card", "Always"), Ok(always));
     }
 
     proptest! {

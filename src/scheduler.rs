@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::Membership;
+use crate::cgroup::used::Used;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::{Id, JobKey};
@@ -259,6 +260,9 @@ pub struct LeftBehind {
 pub trait LeftStep: fmt::Debug {
     /// For people.
     fn path(&self) -> String;
+
+    /// Whose it was, and what it has used until now. `None`: that cannot be seen.
+    fn used(&self) -> Option<(JobKey, Owner, Used)>;
 
     /// Whether one of these step daemons, who were there when the mark had been read, may be at work in there.
     fn is_alive(&self, host: &Host, daemons: &[Titled]) -> bool;

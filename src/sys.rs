@@ -11,4 +11,5 @@ pub mod guard;
 pub mod lock;
 pub mod nvidia;
 pub mod process;
+pub mod shared;
 pub mod systemd;

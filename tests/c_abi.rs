@@ -128,7 +128,9 @@ fn layouts() -> [Layout; 4] {
             pids_max,
             io_max,
             project,
-            vnode_type
+            vnode_type,
+            memory_swap,
+            gpus
         ),
         layout!(
             CTotals,
@@ -423,7 +425,13 @@ fn a_program_and_the_commands_share_a_life_and_say_the_same() {
     };
     let job = ["--job", "12[3].host", "--step", "a"];
     let by_command = |more: &[&str]| site.jobfence(&[&["usage"], job.as_slice(), more].concat());
-    assert_eq!(usage(), (by_command(&[]), by_command(&["--json"])));
+    // A period may be over between the two.
+    let timeless = |json: String| {
+        let (before, rest) = json.split_once("\"periods\":").unwrap();
+        format!("{before}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
+    };
+    let (text, json) = usage();
+    assert_eq!((text, timeless(json)), (by_command(&[]), timeless(by_command(&["--json"]))));
     assert!(usage().1.contains("\"cpus_limit\":1.5,\"memory_limit_bytes\":67108864,"), "{}", usage().1);
 
     for (cpus, expected) in [(c_abi::ZERO_CPUS, "0.2"), (0, "0.2"), (700, "0.7")] {
@@ -473,4 +481,38 @@ fn a_job_that_goes_on_without_a_fence_has_a_number_of_its_own() {
     assert_eq!(open("OnError=warn"), (AbiCode::Unfenced as c_int, no_fence));
     assert_eq!(open("Mode=off"), (AbiCode::Off as c_int, AbiCode::Off as c_int));
     assert!(last_error().contains("Mode=off"), "{}", last_error());
+}
+
+#[test]
+fn what_cuda_is_to_see_is_said_where_the_nodes_gpus_are_nvidias() {
+    let Some(site) = Site::new("gpus") else { return };
+    for name in ["nvidia0", "nvidia1", "card0"] {
+        std::os::unix::fs::symlink("/dev/zero", site.run.path().join(name)).unwrap();
+    }
+    let top = site.run.path().display();
+    let (none, nvidia, other) = (String::new(), format!("GPUDevice={top}/nvidia%d"), format!("GPUDevice={top}/card%d"));
+    let cases = [(&none, 1, None), (&nvidia, 2, Some("0,1")), (&nvidia, 0, Some("")), (&other, 1, None)];
+    for (number, (key, gpus, expected)) in cases.into_iter().enumerate() {
+        let config = c(site.config(key).to_str().unwrap());
+        let job = c(&number.to_string());
+        let fence = CFence { size: size_of::<CFence>(), job: job.as_ptr(), step: ptr::null(), run: 1, reserved: 0 };
+        // SAFETY: zero is a value of each member.
+        let mut grant: CGrant = unsafe { MaybeUninit::zeroed().assume_init() };
+        (grant.size, grant.gpus) = (size_of::<CGrant>(), gpus);
+        // Once more, it is said of the fence that is there.
+        for _ in 0..2 {
+            let mut visible = ptr::dangling_mut();
+            let place = &raw mut visible;
+            // SAFETY: C strings, structs of their sizes, and a place for a text.
+            let opened = unsafe {
+                c_abi::jobfence_open_gpus(config.as_ptr(), &fence, 65_534, ptr::null(), &grant, ptr::null_mut(), place)
+            };
+            assert_eq!((opened, last_error().as_str()), (0, ""));
+            let said = if visible.is_null() { None } else { Some(taken(visible)) };
+            assert_eq!(said.as_deref(), expected, "{key} {gpus}");
+        }
+        // SAFETY: as above.
+        let closed = unsafe { c_abi::jobfence_close(config.as_ptr(), &fence, ptr::null_mut(), ptr::null_mut()) };
+        assert_eq!((closed, last_error().as_str()), (0, ""));
+    }
 }

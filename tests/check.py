@@ -101,8 +101,8 @@ GROUPS = (
     Group("hook", (RELEASE, ("python3", "-B", "tests/pbs/replay.py", "--so", SO, "--bin", BIN, "--patience", "3")), 600,
           root=True, controllers=("cpu", "memory", "freezer"), tiers=QUICK),
     # Beside each other, since each is in namespaces of its own.
-    Group("openpbs", (RELEASE, (*PBS_CASES, "--site", "private")), 1200, "openpbs", given="OPENPBS", **PRIVATE_PBS),
-    Group("openpbs hosts", (RELEASE, (*PBS_CASES, "--site", "hosts")), 600, "openpbs", given="OPENPBS", **PRIVATE_PBS),
+    Group("openpbs", (RELEASE, (*PBS_CASES, "--site", "private")), 1800, "openpbs", given="OPENPBS", **PRIVATE_PBS),
+    Group("openpbs hosts", (RELEASE, (*PBS_CASES, "--site", "hosts")), 1200, "openpbs", given="OPENPBS", **PRIVATE_PBS),
     # What README.md and docs/install tell an administrator to type.
     Group("pages", (RELEASE, ("python3", "-B", "tests/pages.py", "--so", SO, "--bin", BIN)), 600, **PRIVATE_SLURM),
     *(

@@ -823,6 +823,34 @@ fn run_names_a_process_that_was_killed_in_a_cgroup_of_its_own() {
 }
 
 #[test]
+fn run_ends_with_a_card_where_that_is_wanted() {
+    let site = Site::new("card");
+    let forks = "for i in 1 2 3 4 5 6; do sleep 0.2 & done 2>/dev/null; wait; exit 3";
+    let run = |when: &str, locale: &str, command: &str| {
+        let args = ["--cpus", "1", "--mem", "100M", "--processes", "5", when, "--", "bash", "-c", command];
+        let output = site.command("run").args(args).env("LC_ALL", locale).output().unwrap();
+        let said = err(&output);
+        // The reason stands before it.
+        let begin = said.find("jobfence: job run-").filter(|_| !said.contains("were refused"));
+        said[begin.or_else(|| said.rfind("jobfence: job run-")).unwrap_or(said.len())..].to_owned()
+    };
+    let card = run("--usage-card=failed", "C", forks);
+    assert!(card.contains(" failed with exit status 3 after "), "{card}");
+    assert!(
+        card.contains("\n  processes ####################  100 %  peak 5 of 5")
+            || card.contains("the peak of processes")
+    );
+    assert!(card.contains("could not start, for the limit of 5 at once.\n") && card.is_ascii(), "{card}");
+    assert!(run("--usage-card=always", "C.UTF-8", forks).contains('█'));
+    let line = run("--usage-card=always", "C", "true");
+    assert!(line.contains(": ok, 0.") && line.lines().count() == 1, "{line}");
+    assert_eq!(run("--usage-card=failed", "C", "true"), "");
+    assert_eq!(run("--usage-card=never", "C", "exit 3"), "");
+    let wrong = site.run(&["--usage-card=yes", "--", "true"]);
+    assert!(err(&wrong).contains("expected never, failed, wasteful or always"), "{}", err(&wrong));
+}
+
+#[test]
 fn run_as_another_user_takes_nothing_of_roots_along() {
     let site = Site::new("user");
     let secret = tempfile::NamedTempFile::new().unwrap();

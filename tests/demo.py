@@ -109,7 +109,7 @@ class Demo(Claims):
         for line in said.splitlines():
             print(f"   | {line}")
         sentence = (r"process \d+ \(python3\) was killed: the (job|step) reached its memory limit "
-                    r"of 200\.0 MiB" + (r" \(peak use (19\d|200)\.\d MiB\)" if peak else ""))
+                    r"of 200\.0 MiB" + (r" \(peak use (19\d|200)\.\d MiB(, \d+ % of it cached files)?\)" if peak else ""))
         self.check(re.search(sentence, said), "its owner is told which process, why, and how much")
 
     def emptiness(self):

@@ -87,7 +87,7 @@ impl Site {
         assert!(errors.is_empty(), "{errors:?}");
         let errors = fence.limit(&plan);
         assert!(errors.is_empty(), "{errors:?}");
-        fence.hand_over(None)?;
+        fence.hand_over(None, Default::default())?;
         Ok(fence)
     }
 
@@ -180,7 +180,7 @@ fn another_process_can_do_all_that_the_opening_one_can() {
     assert_eq!(site.close(&record), Ok(Closed::Removed));
     assert!(!site.is_there());
     other.close(soon()).unwrap();
-    assert_eq!(site.close(&record), Ok(Closed::Removed));
+    assert_eq!(site.close(&record), Ok(Closed::Gone));
     assert!(child.wait().unwrap().code().is_none(), "killed");
     let mut late = sleep();
     assert!(fence_is_closed(fence, &site, i32::try_from(late.id()).unwrap()));
@@ -212,7 +212,7 @@ fn a_name_that_is_used_again_is_not_closed_by_who_closed_the_earlier_one() {
     text = text.replace(&format!("opener=process {}", opener.pid), &format!("opener=process {}", opener.pid + 1));
     fs::write(record_file(&site), text).unwrap();
     late.close(soon()).unwrap();
-    assert_eq!(site.close(&first), Ok(Closed::Removed));
+    assert_eq!(site.close(&first), Ok(Closed::Gone));
     assert!(site.is_there(), "it is another's");
     assert_eq!(site.close(&site.record().unwrap()), Ok(Closed::Removed));
     assert!(!site.is_there());

@@ -219,7 +219,9 @@ fn role() {
             std::mem::forget(fence);
             vec![child.id().cast_signed()]
         }
-        "overlay" => overlay(&host, &config, &variable("JOBFENCE_TEST_NAME")),
+        // Nothing is limited, so that as little as possible is in directories of ours.
+        "overlay" => overlay(&host, &config, &variable("JOBFENCE_TEST_NAME"), false),
+        "both" => overlay(&host, &config, &variable("JOBFENCE_TEST_NAME"), true),
         "tracked" => {
             let mut tracker = Tracker::begin(&host, &config.run_dir, &key()).unwrap();
             let owner = Owner::this(&host.proc).unwrap();
@@ -242,7 +244,7 @@ fn role() {
 
 /// Makes Slurm's directories as its daemon does, goes where it would be, and has a task in them.
 #[allow(clippy::zombie_processes)]
-fn overlay(host: &Host, config: &Config, name: &str) -> Vec<i32> {
+fn overlay(host: &Host, config: &Config, name: &str, has_quota: bool) -> Vec<i32> {
     let task = sleep().spawn().unwrap();
     let put = |dir: &Path, pid: u32| fs::write(dir.join("cgroup.procs"), pid.to_string()).unwrap();
     for hierarchy in &host.layout.hierarchies {
@@ -260,9 +262,8 @@ fn overlay(host: &Host, config: &Config, name: &str) -> Vec<i32> {
         }
     }
     let daemon = Membership::read(&host.proc, std::process::id().cast_signed()).unwrap();
-    // Nothing is limited, so that as little as possible is in directories of ours.
     let off = Config {
-        constrain_cpu_quota: false,
+        constrain_cpu_quota: has_quota,
         constrain_ram_space: false,
         constrain_swap_space: SwapSpace::No,
         ..config.clone()
@@ -405,6 +406,31 @@ fn what_the_scheduler_left_of_a_dead_step_goes_and_a_living_ones_stays() {
     let reaped = janitor::reap(&host, &site.config, ALL, Who::Daemon, Instant::now()).unwrap();
     assert!(!reaped.removed.is_empty() && reaped.failed.is_empty(), "{reaped:?}");
     assert_eq!(site.left(), Vec::<PathBuf>::new());
+    site.remove_tops();
+}
+
+#[test]
+fn a_dead_step_has_one_line_in_the_usage_log_wherever_it_was() {
+    let mut site = Site::new("ledger");
+    let log = site._run.path().join("log/usage.jsonl");
+    site.config.usage_log = Some(log.clone());
+    for (count, role) in (1..).zip(["own", "overlay", "both"]) {
+        let mut owner = site.role(role);
+        site.reap(Who::command());
+        assert_eq!(fs::read_to_string(&log).unwrap_or_default().lines().count(), count - 1, "{role} lives");
+        owner.die();
+        site.reap(Who::command());
+        site.reap(Who::command());
+        assert!(owner.none_lives(), "{role}");
+        let text = fs::read_to_string(&log).unwrap();
+        assert_eq!(text.lines().count(), count, "{role}: {text}");
+        let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!((&line["job"], &line["step"], &line["uid"]), (&"1".into(), &"0".into(), &USER.into()), "{line}");
+        assert_eq!((&line["end"], &line["exit_status"]), (&"reaped".into(), &serde_json::Value::Null), "{line}");
+        for member in ["cpu_seconds", "wall_seconds", "job_cpu_seconds", "cpu_pressure_some_seconds"] {
+            assert!(line[member].is_number(), "{role}: {member} in {line}");
+        }
+    }
     site.remove_tops();
 }
 
@@ -957,7 +983,7 @@ fn of_a_step_that_ends_meanwhile_nothing_is_said() {
             &records,
             &levels,
             janitor::Holders { schedulers: ALL, units: None },
-            soon()
+            (soon(), &mut janitor::Ledger::default())
         ),
         Ok(janitor::ReapOutcome::Gone)
     );

@@ -480,3 +480,59 @@ fn with_mode_off_nothing_is_fenced_and_nothing_fails() {
     assert!(!sleeper.cgroup().contains(&site.base.name) && site.is_clean());
     kill(Pid::from_raw(sleeper.0.id().cast_signed()), Signal::SIGTERM).unwrap();
 }
+
+#[test]
+fn gpus_are_chosen_and_said_and_go_with_the_fence() {
+    let Some(site) = Site::new("gpus") else { return };
+    for number in 0..2 {
+        std::os::unix::fs::symlink("/dev/zero", site.run.path().join(format!("nvidia{number}"))).unwrap();
+    }
+    let gpus = format!("GPUDevice={}/nvidia%d", site.run.path().display());
+    let open = |job: &str, count: &str| {
+        site.jobfence(&[
+            "open",
+            "--job",
+            job,
+            "--user",
+            USER,
+            "-o",
+            &gpus,
+            "--mem",
+            "64M",
+            "--mem-swap",
+            "96M",
+            "--gpus",
+            count,
+        ])
+    };
+    let said = |job: &str| site.done(&["usage", "--job", job, "--json"]);
+    let list = |numbers: &[u32]| {
+        let paths: Vec<String> =
+            numbers.iter().map(|number| format!("\"{}/nvidia{number}\"", site.run.path().display())).collect();
+        format!("\"gpus\":[{}],", paths.join(","))
+    };
+    assert!(open("1", "2").status.success());
+    assert!(said("1").contains(&list(&[0, 1])), "{}", said("1"));
+    let refused = open("2", "1");
+    assert!(err(&refused).contains("too few GPUs are free for this job"), "{refused:?}");
+    // The first of them stays; what is not said stays, too.
+    site.done(&["limit", "--job", "1", "-o", &gpus, "--gpus", "1"]);
+    site.done(&["limit", "--job", "1", "-o", &gpus, "--mem", "48M"]);
+    assert!(said("1").contains(&list(&[0])), "{}", said("1"));
+    assert!(open("2", "1").status.success());
+    assert!(said("2").contains(&list(&[1])), "{}", said("2"));
+    site.done(&["close", "--job", "1"]);
+    assert!(open("3", "1").status.success());
+    assert!(said("3").contains(&list(&[0])), "{}", said("3"));
+    site.refused(
+        &["open", "--job", "4", "--user", USER, "-o", "GPUDevice=/dev/none%d", "--gpus", "1"],
+        "here by GPUDevice=/dev/none%d 0; in use: ",
+    );
+    // Without GPUDevice there is nothing to choose from, and nothing is said.
+    site.done(&["open", "--job", "4", "--user", USER, "--gpus", "1"]);
+    assert!(said("4").contains("\"gpus\":[],"), "{}", said("4"));
+    for job in ["2", "3", "4"] {
+        site.done(&["close", "--job", job]);
+    }
+    assert!(site.is_clean());
+}

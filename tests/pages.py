@@ -101,7 +101,7 @@ def commands(block):
 
 # What no two runs have in common; every other number of a page is exact.
 VOLATILE = re.compile(
-    r"((?:uid_|job[ _]|run-|process |peak memory |peak use |cpu |throttled |in )"
+    r"((?:uid_|job[ _]|run-|process |peak memory |peak use |MiB, |cpu |throttled |in )"
     r"|\"(?:\w+_seconds|memory_peak_bytes|read_bytes|written_bytes)\": *)\d+(?:\.\d+)?"
 )
 

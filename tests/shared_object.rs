@@ -28,6 +28,7 @@ fn exports_what_slurm_pam_and_the_header_ask_for_and_nothing_else() {
         "jobfence_last_error",
         "jobfence_limit",
         "jobfence_open",
+        "jobfence_open_gpus",
         "jobfence_reap",
         "jobfence_set_log",
         "jobfence_thaw",

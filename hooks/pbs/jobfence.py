@@ -10,6 +10,7 @@ A job is in its fence in three steps. None of them relies on the next one:
   prologue  puts the starter, which becomes the job's first process, into that.
   launch    puts the starter of each task into a step of its own: 1 for the first process. MoM goes on with a job
             whose launch has crashed; its processes are then in the extern step.
+A job that is checkpointed and ended keeps a fence without processes. MoM restarts it without any event, on the first host.
 Every minute the periodic event looks for processes of jobs that are in no fence: those of a task whose launch has
 crashed on a host that has no prologue for it.
 """
@@ -27,7 +28,8 @@ EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
-JOBS_STEP = "extern"
+JOBS_STEP, MEANWHILE = "extern", "checkpoint"
+RUNNING, CHECKPOINTED = "42", "-12"  # a job's substate, and what its Exit_status is when a checkpoint has ended it
 DEFAULTS = {
     "Library": "/usr/local/lib/slurm/libjobfence.so",
     "Config": "/etc/slurm/jobfence.conf",
@@ -69,7 +71,7 @@ class Grant(ctypes.Structure):
             "user", "partition", "qos", "account", "cpu_limit", "cpu_burst", "mem_high", "pids_max", "io_max",
             "project", "vnode_type",
         )
-    ]
+    ] + [("memory_swap", ctypes.c_uint64), ("gpus", ctypes.c_uint64)]
 
 
 class Totals(ctypes.Structure):
@@ -152,6 +154,7 @@ class Job:
             raise Failed("this node does not know the user %s" % job.euser, None) from None
         self.user, self.uid, self.gid = user.pw_name, user.pw_uid, user.pw_gid
         self.run = int(job.run_version or job.run_count or 1)
+        self.visible = None  # what CUDA_VISIBLE_DEVICES is to be, if that is ours to say
 
     def fence(self, step=None, run=None):
         """The argument that says which fence."""
@@ -161,13 +164,14 @@ class Job:
     def grant(self, event):
         """What PBS has granted on this host: the sum over the chunks of its vnodes."""
         here, vnodes = pbs.get_local_nodename(), set()
-        cpus, memory, virtual = 0, 0, 0
+        cpus, memory, virtual, gpus = 0, 0, 0, 0
         for chunk in chunks_of(self.job, here):
             vnodes.add(chunk.vnode_name)
             resources = chunk.chunk_resources
             cpus += int(resources["ncpus"] or 0)
             memory += size_of(resources["mem"])
             virtual += size_of(resources["vmem"])
+            gpus += int(getattr(resources, "ngpus", None) or 0)  # a site has this resource only if it has made it
         if not vnodes:
             raise Failed(
                 "PBS has granted the job nothing on %s (exec_vnode is %s). PBS_MOM_NODE_NAME in pbs.conf must be "
@@ -177,8 +181,9 @@ class Job:
         # Nobody else's job is on a host that is this job's alone.
         is_alone = "exclhost" in str(self.job.Resource_List["place"])
         given.cpus = 0 if is_alone else cpus * 1000 or ZERO_CPUS
-        # Memory in use is never more than what is mapped. No fence is smaller than 1 MiB.
-        given.memory = (memory or virtual) and max(memory or virtual, 1 << 20)
+        # No fence is smaller than 1 MiB.
+        given.memory, given.memory_swap = (size and max(size, 1 << 20) for size in (memory, virtual))
+        given.gpus = gpus
         for name, value in (
             ("partition", self.job.queue),
             ("account", self.job.Account_Name),
@@ -190,9 +195,13 @@ class Job:
 
     def open(self, event, step):
         """Makes a fence, or limits it anew. Whether the job is to have one."""
+        visible = ctypes.c_void_p()
         code, said = self.library.call(
-            "open", self.fence(step), ctypes.c_uint32(self.uid), HOLDER, self.grant(event), None
+            "open_gpus", self.fence(step), ctypes.c_uint32(self.uid), HOLDER, self.grant(event), None, ctypes.byref(visible)
         )
+        if visible.value is not None:
+            self.visible = ctypes.string_at(visible.value).decode()
+            self.library.so.jobfence_free(visible)
         if code == UNFENCED:
             log(self.id, said)
         return code == 0
@@ -221,9 +230,18 @@ class Job:
         """What each of its fences has used, as JSON."""
         return self.library.json("usage", self.fence(run=run))
 
-    def close(self, run=None):
+    def close(self, run=None, step=None):
         """Ends what is left in its fences and removes them; what each has used, as JSON."""
-        return self.library.json("close", self.fence(run=run))
+        return self.library.json("close", self.fence(step, run))
+
+    def empty(self, event):
+        """Ends what is left in its fences. One fence stays, and with it what the job has used."""
+        if self.totals() and self.open(event, MEANWHILE):
+            for fence in fences_of(self.usage()):
+                if fence["step"] != MEANWHILE:
+                    self.close(step=fence["step"])
+            self.open(event, JOBS_STEP)
+            self.close(step=MEANWHILE)
 
     def switch(self, name):
         """Freezes all its processes, or thaws them. Without a fence there is nothing to do."""
@@ -344,15 +362,25 @@ def launch(event, job, settings):
         step = "1"
     if job.open(event, step):
         job.attach(os.getppid(), step, ANY_USER)
+    if job.visible is not None:
+        # A plain comma would begin another variable.
+        event.env["CUDA_VISIBLE_DEVICES"] = job.visible.replace(",", "\\,")
+        event.env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 
 
 def attach(event, job, settings):
     """A process that runs already, with its session."""
-    if not job.open(event, JOBS_STEP):
-        return
     session = os.getsid(event.pid)
     # Not of anybody: the user chooses the number, and MoM looks at whose it is only afterwards.
-    job.attach(event.pid, JOBS_STEP)
+    try:
+        is_in = job.attach(event.pid, JOBS_STEP)
+    except Failed as error:
+        if error.code != NO_FENCE:
+            raise
+        # The job began when this hook was off.
+        is_in = job.open(event, JOBS_STEP) and job.attach(event.pid, JOBS_STEP)
+    if not is_in:
+        return
     deadline, is_more, problem = time.monotonic() + SESSION_PATIENCE, True, None
     while is_more:
         # Once more where processes were put in: they may have started others meanwhile.
@@ -389,7 +417,10 @@ def epilogue(event, job, settings):
     totals, failed = job.totals(), None
     text = job.usage() if totals else ""
     try:
-        text = job.close() or text
+        if str(job.job.Exit_status) == CHECKPOINTED:
+            job.empty(event)
+        else:
+            text = job.close() or text
     except Failed as error:
         failed = error
     if totals:
@@ -403,8 +434,11 @@ def epilogue(event, job, settings):
 
 
 def end(event, job, settings):
-    """The last event of a job, also of one that never began."""
-    job.close()
+    """The last event of a job, also of one that never began; and the first one after a checkpoint that is to end it."""
+    if event.type == pbs.EXECJOB_END and job.job.in_ms_mom() and str(job.job.substate) == RUNNING:
+        job.empty(event)
+    else:
+        job.close()
 
 
 def tell(job, sentences, settings):

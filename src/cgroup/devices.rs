@@ -199,8 +199,8 @@ fn majors(text: &str, kind: DeviceKind, name: &str) -> Vec<u32> {
     majors.filter(|major| *major <= rules::LARGEST_MAJOR).collect()
 }
 
-/// The GPUs of this node that are not among the numbers.
-fn others(gpu: &GpuDevice, ours: &[u32]) -> Result<Vec<Numbers>> {
+/// The files where the devices of GPUs are.
+fn beside_gpus(gpu: &GpuDevice) -> Result<Vec<String>> {
     /// More devices than this in one directory are not looked at.
     const MOST: usize = 100_000;
     let dir = Dir::open(gpu.directory())?;
@@ -208,6 +208,18 @@ fn others(gpu: &GpuDevice, ours: &[u32]) -> Result<Vec<Numbers>> {
     if names.len() > MOST {
         return Err(Error::new("there are too many files to look for GPUs in").at(dir.path()));
     }
+    Ok(names)
+}
+
+/// The devices of this node's GPUs, in the order in which jobs are to have them.
+pub fn gpus_of_node(gpu: &GpuDevice) -> Result<Vec<String>> {
+    let paths = gpu.numbers_among(&beside_gpus(gpu)?).into_iter().map(|number| gpu.path(number));
+    Ok(paths.filter(|path| device_at(path).is_ok()).map(|path| path.to_string_lossy().into_owned()).collect())
+}
+
+/// The GPUs of this node that are not among the numbers.
+fn others(gpu: &GpuDevice, ours: &[u32]) -> Result<Vec<Numbers>> {
+    let names = beside_gpus(gpu)?;
     let mut others = Vec::new();
     for number in names.iter().filter_map(|name| gpu.number(name)).filter(|number| !ours.contains(number)) {
         // One that is no device, or has just gone, can be used by nobody.
@@ -324,6 +336,13 @@ Block devices:
         // The class has it; the other is allowed by nothing any more.
         assert_eq!(set.deny, [zero]);
         assert!(devices.to_string().ends_with(&format!("gpuctl rw,{}/gpu1 rw", temp.path().display())), "{devices}");
+        let path = |number: u32| of(number).1;
+        // One that is no device is none to choose.
+        assert_eq!(gpus_of_node(&gpu).unwrap(), [path(0), path(1), path(2)]);
+        let mut chosen = Devices::new(Vec::new(), Some(gpu.clone()));
+        chosen.give_gpus(&Gpus::Chosen(vec![path(2)]));
+        assert_eq!(chosen.to_string(), format!("{} rw", path(2)));
+        assert!(chosen.look_up().unwrap().allow.contains_key(&tty));
         let mut missing = Devices::new(Vec::new(), Some(gpu));
         missing.give_gpus(&Gpus::Devices(vec![of(1), of(9)]));
         assert!(missing.look_up().unwrap_err().to_string().contains("gpu9"));

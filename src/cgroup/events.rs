@@ -38,6 +38,51 @@ pub struct OomKill {
     pub name: String,
     /// The process.
     pub pid: u32,
+    /// Of what was in use at that limit, in bytes: page cache of files, without shared memory. The kernel takes such pages back before it kills.
+    /// `None`: the kernel does not say.
+    pub cached: Option<u64>,
+}
+
+/// What the kernel says of the memory at a limit, just before it says which process it kills there.
+///
+/// Since Linux 5.3 there is `Memory cgroup stats for PATH:`, and then a line for each figure, as in `memory.stat`. Earlier kernels have
+/// another form, which is not understood.
+#[derive(Debug, Default)]
+struct Stats {
+    file: Option<u64>,
+    shared: Option<u64>,
+}
+
+impl Stats {
+    fn note(&mut self, record: &str) {
+        let Some(message) = kernels_message(record) else { return };
+        // In a record of several lines a line's end is written so.
+        for line in message.split("\\x0a") {
+            if line.starts_with("Memory cgroup stats for ") {
+                *self = Self::default();
+            } else if let Some((key, value)) = line.split_once(' ') {
+                // v1 says its own figures first, and then those with what is below.
+                match key {
+                    "file" | "total_cache" => self.file = value.trim().parse().ok(),
+                    "shmem" if self.shared.is_none() => self.shared = value.trim().parse().ok(),
+                    "total_shmem" => self.shared = value.trim().parse().ok(),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn cached(&self) -> Option<u64> {
+        Some(self.file?.saturating_sub(self.shared?))
+    }
+}
+
+/// The first line of a record that the kernel has written: facility 0, with which user space cannot write (kernel/printk/printk.c,
+/// devkmsg_write).
+fn kernels_message(record: &str) -> Option<&str> {
+    let (header, message) = record.split_once(';')?;
+    let priority: u32 = header.split(',').next()?.parse().ok()?;
+    if priority >> 3 == 0 { message.lines().next() } else { None }
 }
 
 impl KernelLog {
@@ -57,9 +102,16 @@ impl KernelLog {
     /// The kills logged since the last call, oldest first.
     pub fn oom_kills(&self) -> Vec<OomKill> {
         let mut kills = Vec::new();
+        let mut stats = Stats::default();
         self.read(|record| {
             if self.from == 0 || sequence(record).is_some_and(|number| number >= self.from) {
-                kills.extend(OomKill::parse(record));
+                stats.note(record);
+                if let Some(kill) = OomKill::parse(record) {
+                    // Where the whole machine is out of memory, the kernel says nothing of a cgroup.
+                    let cached = kill.limit_at.as_ref().and_then(|_| stats.cached());
+                    kills.push(OomKill { cached, ..kill });
+                    stats = Stats::default();
+                }
             }
         });
         kills
@@ -93,13 +145,7 @@ impl OomKill {
     /// One record of `/dev/kmsg`: `PRIORITY,SEQUENCE,TIME,FLAGS;MESSAGE`. The process's name is the user's, and may hold
     /// anything but a slash; so what stands before it is read from the left, and what stands after it from the right.
     pub fn parse(record: &str) -> Option<Self> {
-        let (header, message) = record.split_once(';')?;
-        // Facility 0 is the kernel; user space cannot write with it (kernel/printk/printk.c, devkmsg_write).
-        let priority: u32 = header.split(',').next()?.parse().ok()?;
-        if priority >> 3 != 0 {
-            return None;
-        }
-        let message = message.lines().next()?.strip_prefix("oom-kill:")?;
+        let message = kernels_message(record)?.strip_prefix("oom-kill:")?;
         let (before, rest) = message.split_once(",task_memcg=")?;
         let (task_in, rest) = rest.split_once(",task=")?;
         let (rest, _uid) = rest.rsplit_once(",uid=")?;
@@ -115,6 +161,7 @@ impl OomKill {
             task_in: task_in.to_owned(),
             name: name.chars().map(|c| if c.is_control() { '?' } else { c }).take(32).collect(),
             pid: pid.parse().ok()?,
+            cached: None,
         })
     }
 }
@@ -138,6 +185,25 @@ oom_memcg=/jobfence/uid_1/job_2,task_memcg=/jobfence/uid_1/job_2/step_0,task=pyt
         assert_eq!(kill.limit_at.as_deref(), Some("/jobfence/uid_1/job_2"));
         assert_eq!(kill.task_in, "/jobfence/uid_1/job_2/step_0");
         assert_eq!((kill.name.as_str(), kill.pid), ("python3", 77));
+    }
+
+    #[test]
+    fn the_kernel_says_what_was_cached() {
+        let cached = |records: &[&str]| {
+            let mut stats = Stats::default();
+            records.iter().for_each(|record| stats.note(&format!("6,1,1,-;{record}\n")));
+            stats.cached()
+        };
+        let v2 = ["anon 5", "file 70", "kernel 3", "shmem 20", "file_mapped 1"];
+        assert_eq!(cached(&v2), Some(50));
+        assert_eq!(cached(&[&v2.join("\\x0a")]), Some(50));
+        assert_eq!(cached(&["cache 0", "rss 0", "shmem 0", "total_cache 9", "total_shmem 1"]), Some(8));
+        // Of another limit.
+        assert_eq!(cached(&["file 70", "shmem 20", "Memory cgroup stats for /a:", "anon 4"]), None);
+        assert_eq!(cached(&["Memory cgroup stats for /a: cache:0KB rss:9KB"]), None);
+        let mut stats = Stats::default();
+        ["14,1,1,-;file 70", "14,2,1,-;shmem 1"].iter().for_each(|record| stats.note(record));
+        assert_eq!(stats.cached(), None, "a process has written it");
     }
 
     #[test]
@@ -177,6 +243,13 @@ task_memcg=/jobfence/uid_1/job_2/step_0,task=a,pid=3,uid=1";
     }
 
     proptest::proptest! {
+        #[test]
+        fn no_stats_make_it_panic(text in "[0-6],1,1,-;(Memory cgroup stats for .*:|(file|shmem|total_cache|total_shmem) .*|.*\\\\x0a.*)") {
+            let mut stats = Stats::default();
+            stats.note(&text);
+            let _ = stats.cached();
+        }
+
         #[test]
         fn no_record_makes_it_panic(text in "[0-9,]*;oom-kill:.*(,oom_memcg=.*)?,task_memcg=.*,task=.*,pid=.*,uid=.*") {
             let _ = OomKill::parse(&text);

@@ -111,8 +111,11 @@ impl Usage {
 
     /// Reads what this hierarchy knows, where nothing before it knew.
     pub fn add(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
-        self.add_totals(hierarchy, dir);
-        let parts = MemoryParts::read(hierarchy, dir);
+        self.add_cpu_and_memory(hierarchy, dir);
+        if hierarchy.version == Version::V1 && hierarchy.has("memory") && self.oom_kills.is_none() {
+            self.oom_kills = oom_kills(hierarchy, dir);
+        }
+        let parts = MemoryParts::read(hierarchy, dir, self.swap_peak);
         self.memory.or(parts);
         if self.forks_refused.is_none() {
             self.forks_refused = forks_refused(hierarchy, dir);
@@ -130,8 +133,71 @@ impl Usage {
         }
     }
 
-    /// As [`add`](Self::add), but only CPU time and the peaks and events of memory: what is wanted of a whole job beside each step.
-    pub fn add_totals(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+    /// As [`add`](Self::add), but only CPU time and the peaks and events of memory, of a directory with no others below it: of a task.
+    pub fn add_of_task(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+        self.add_cpu_and_memory(hierarchy, dir);
+        if hierarchy.version == Version::V1 && hierarchy.has("memory") && self.oom_kills.is_none() {
+            self.oom_kills = keyed(&read(dir, "memory.oom_control"), "oom_kill");
+        }
+    }
+
+    /// CPU time and the peak of memory, as of a whole job: there is a line for each step, and each must cost little.
+    pub fn add_of_job(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+        let micros = |text: &str| keyed(text, "usage_usec").map(Duration::from_micros);
+        match hierarchy.version {
+            Version::V2 => {
+                self.cpu = self.cpu.or_else(|| micros(&read(dir, "cpu.stat")));
+                if hierarchy.has("memory") {
+                    self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.peak")));
+                }
+            }
+            Version::V1 => {
+                if hierarchy.has("cpuacct") {
+                    self.cpu = self.cpu.or_else(|| number(&read(dir, "cpuacct.usage")).map(Duration::from_nanos));
+                }
+                if hierarchy.has("memory") {
+                    self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.max_usage_in_bytes")));
+                }
+            }
+        }
+    }
+
+    /// As [`add`](Self::add), but only what a card shows: it is read while a step ends. On v1 a directory does not count the kills
+    /// and failed forks below it.
+    pub fn add_for_a_card(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
+        if hierarchy.version == Version::V2 {
+            self.add_cpu_and_memory(hierarchy, dir);
+        } else {
+            if hierarchy.has("cpuacct") {
+                self.cpu = self.cpu.or_else(|| number(&read(dir, "cpuacct.usage")).map(Duration::from_nanos));
+            }
+            if hierarchy.has("cpu") {
+                let stat = read(dir, "cpu.stat");
+                self.periods = self.periods.or_else(|| keyed(&stat, "nr_periods"));
+                self.throttled_periods = self.throttled_periods.or_else(|| keyed(&stat, "nr_throttled"));
+                self.throttled = self.throttled.or_else(|| keyed(&stat, "throttled_time").map(Duration::from_nanos));
+            }
+            if hierarchy.has("memory") {
+                self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.max_usage_in_bytes")));
+            }
+        }
+        if hierarchy.has("memory") {
+            let parts = MemoryParts::of_stat(hierarchy.version, dir);
+            self.memory.or(parts);
+        }
+        if self.processes_peak.is_none() && hierarchy.has("pids") {
+            self.processes_peak = number(&read(dir, "pids.peak"));
+        }
+        if self.io.is_none() {
+            self.io = disk_io(hierarchy, dir);
+        }
+        if hierarchy.version == Version::V2 {
+            self.memory_pressure.or(Pressure::read(dir, "memory.pressure"));
+            self.io_pressure.or(Pressure::read(dir, "io.pressure"));
+        }
+    }
+
+    fn add_cpu_and_memory(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         match hierarchy.version {
             Version::V2 => {
                 // cpu.stat has these three in every cgroup2 directory, with or without the cpu controller.
@@ -169,7 +235,6 @@ impl Usage {
                 if hierarchy.has("memory") {
                     self.memory_peak = self.memory_peak.or_else(|| number(&read(dir, "memory.max_usage_in_bytes")));
                     self.memory_max_events = self.memory_max_events.or_else(|| number(&read(dir, "memory.failcnt")));
-                    self.oom_kills = self.oom_kills.or_else(|| oom_kills(hierarchy, dir));
                 }
             }
         }
@@ -204,26 +269,39 @@ impl Usage {
 }
 
 impl MemoryParts {
-    fn read(hierarchy: &Hierarchy, dir: &Dir) -> Self {
+    fn read(hierarchy: &Hierarchy, dir: &Dir, swap_peak: Option<u64>) -> Self {
         if !hierarchy.has("memory") {
             return Self::default();
         }
+        let parts = Self::of_stat(hierarchy.version, dir);
+        match hierarchy.version {
+            Version::V2 => {
+                // Where there never was any, none is there now.
+                let swap = swap_peak.filter(|peak| *peak == 0);
+                Self { swap: swap.or_else(|| number(&read(dir, "memory.swap.current"))), ..parts }
+            }
+            Version::V1 => Self { kernel: number(&read(dir, "memory.kmem.usage_in_bytes")), ..parts },
+        }
+    }
+
+    /// What one file has.
+    fn of_stat(version: Version, dir: &Dir) -> Self {
         let stat = read(dir, "memory.stat");
         let of = |key| keyed(&stat, key);
-        match hierarchy.version {
+        match version {
             Version::V2 => Self {
                 anonymous: of("anon"),
                 file: of("file").map(|file| file.saturating_sub(of("shmem").unwrap_or(0))),
                 shared: of("shmem"),
                 kernel: of("kernel"),
-                swap: number(&read(dir, "memory.swap.current")),
+                swap: None,
             },
             // With what is below, as v2 counts.
             Version::V1 => Self {
                 anonymous: of("total_rss"),
                 file: of("total_cache").map(|cache| cache.saturating_sub(of("total_shmem").unwrap_or(0))),
                 shared: of("total_shmem"),
-                kernel: number(&read(dir, "memory.kmem.usage_in_bytes")),
+                kernel: None,
                 swap: of("total_swap"),
             },
         }
@@ -256,6 +334,18 @@ impl Pressure {
     }
 }
 
+/// CPU time of all processes that were ever here and below, also in directories that are gone.
+pub fn cpu(hierarchy: &Hierarchy, dir: &Dir) -> Option<Duration> {
+    match hierarchy.version {
+        Version::V2 => used_in(&read(dir, "cpu.stat")),
+        Version::V1 => number(&read(dir, "cpuacct.usage")).map(Duration::from_nanos),
+    }
+}
+
+fn used_in(stat: &str) -> Option<Duration> {
+    keyed(stat, "usage_usec").map(Duration::from_micros)
+}
+
 /// Processes of this directory that were killed for want of memory, at its own limit or an outer one.
 pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     match hierarchy.version {
@@ -263,7 +353,7 @@ pub fn oom_kills(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
         // Since Linux 4.13; each directory counts its own processes, and Slurm has one for each task below the step's.
         Version::V1 => {
             let own = keyed(&read(dir, "memory.oom_control"), "oom_kill")?;
-            let below = dir.list(true).unwrap_or_default();
+            let below = below(dir);
             let of_child = |name: &String| keyed(&read(&dir.child(name).ok()?, "memory.oom_control"), "oom_kill");
             Some(below.iter().filter_map(of_child).fold(own, u64::saturating_add))
         }
@@ -282,7 +372,7 @@ pub fn forks_refused(hierarchy: &Hierarchy, dir: &Dir) -> Option<u64> {
     }
     let at = |dir: &Dir| keyed(&read(dir, "pids.events"), "max");
     let own = at(dir)?;
-    let below = dir.list(true).unwrap_or_default();
+    let below = below(dir);
     let below = below.iter().filter_map(|name| at(&dir.child(name).ok()?)).fold(0, u64::saturating_add);
     Some(if dir.has("pids.events.local") { own.max(below) } else { own.saturating_add(below) })
 }
@@ -349,6 +439,12 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
     }
     let is_used = |one: &DiskIo| (one.read, one.written, one.reads, one.writes) != (0, 0, 0, 0);
     Some(disks.into_values().filter(is_used).collect())
+}
+
+/// The directories below. A cgroup has two links, and one for each of them (`kernfs_refresh_inode`): mostly it needs no list, which would be eight
+/// system calls.
+fn below(dir: &Dir) -> Vec<String> {
+    if dir.stat().is_ok_and(|stat| stat.st_nlink == 2) { Vec::new() } else { dir.list(true).unwrap_or_default() }
 }
 
 /// A file that cannot be read gives no figures; the step ended all the same.

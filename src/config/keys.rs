@@ -10,7 +10,7 @@ use super::units::{
     gpu_device, io_rules, keyword, keyword_of, or_unlimited, path, path_or_none, percent, period, seconds, size,
     text_or_unlimited, weight,
 };
-use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard};
 use crate::bytes;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -62,6 +62,7 @@ impl Key {
 const YES_NO: &str = "yes or no";
 const HUGE_PAGES: &str = "for each size of pages (a power of two with the unit K, M, G or T) at most once how much memory may be in \
                           them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, or unlimited";
+const PATH_OR_NONE: &str = "an absolute path without \"..\", double quotes or control characters, or none";
 const ABSOLUTE_PATH: &str = "an absolute path without \"..\", double quotes or control characters";
 
 /// The argument that names the file; it cannot stand in the file, and only the reader of arguments knows it.
@@ -141,7 +142,7 @@ const BEFORE_NUMBERS: &[Key] = &[
     },
     Key {
         name: "UsageLog",
-        expects: "an absolute path without \"..\", double quotes or control characters, or none",
+        expects: PATH_OR_NONE,
         set: |_, config, text| path_or_none(text).map(|path| config.usage_log = path),
         get: |_, config| {
             Some(config.usage_log.as_ref().map_or_else(|| NONE.to_owned(), |path| path.display().to_string()))
@@ -158,6 +159,26 @@ const BEFORE_NUMBERS: &[Key] = &[
         expects: "a whole number of days from 1 to 3650",
         set: |_, config, text| days(text, 1..=3650).map(|age| config.usage_log_age = age),
         get: |_, config| Some((config.usage_log_age.as_secs() / DAY).to_string()),
+    },
+    Key {
+        name: "UsageCard",
+        expects: USAGE_CARD_EXPECTS,
+        set: |_, config, text| usage_card(text).map(|card| config.usage_card = card),
+        get: |_, config| Some(usage_card_text(config.usage_card).to_owned()),
+    },
+    Key {
+        name: "StoreUsage",
+        expects: "none or admincomment",
+        set: |_, config, text| keyword(text, STORES).map(|store| config.store_usage = store),
+        get: |_, config| Some(keyword_of(config.store_usage, STORES).to_owned()),
+    },
+    Key {
+        name: "MetricsFile",
+        expects: PATH_OR_NONE,
+        set: |_, config, text| path_or_none(text).map(|path| config.metrics_file = path),
+        get: |_, config| {
+            Some(config.metrics_file.as_ref().map_or_else(|| NONE.to_owned(), |path| path.display().to_string()))
+        },
     },
     Key {
         name: "ConstrainCPUQuota",
@@ -375,8 +396,29 @@ const AFTER_NUMBERS: &[Key] = &[
 
 const MODES: &[(&str, Mode)] = &[("enforce", Mode::Enforce), ("observe", Mode::Observe), ("off", Mode::Off)];
 const ON_ERROR: &[(&str, OnError)] = &[("fail", OnError::Fail), ("warn", OnError::Warn)];
+const STORES: &[(&str, StoreUsage)] = &[("none", StoreUsage::None), ("admincomment", StoreUsage::AdminComment)];
 const CPU_POLICIES: &[(&str, CpuPolicy)] =
     &[("quota", CpuPolicy::Quota), ("weight", CpuPolicy::Weight), ("both", CpuPolicy::Both)];
+
+const USAGE_CARDS: &[(&str, UsageCard)] = &[
+    ("never", UsageCard::Never),
+    ("failed", UsageCard::Failed),
+    ("wasteful", UsageCard::Wasteful),
+    ("always", UsageCard::Always),
+];
+
+/// What `UsageCard` and the option of that name can be.
+pub const USAGE_CARD_EXPECTS: &str = "never, failed, wasteful or always";
+
+/// Reads one.
+pub fn usage_card(text: &str) -> Result<UsageCard, Wrong> {
+    keyword(text, USAGE_CARDS)
+}
+
+/// Its word.
+pub fn usage_card_text(card: UsageCard) -> &'static str {
+    keyword_of(card, USAGE_CARDS)
+}
 
 /// The words that Slurm's own parser takes for a boolean (`s_p_handle_boolean`).
 const BOOLEANS: &[(&str, bool)] = &[
@@ -579,7 +621,8 @@ mod tests {
     fn every_key_reaches_its_setting() {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
                     CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no\n\
-                    UsageLog=/l/u UsageLogSize=1G UsageLogAge=7\n\
+                    UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful StoreUsage=AdminComment\n\
+                    MetricsFile=/m/x.prom\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
@@ -601,6 +644,9 @@ mod tests {
             usage_log: Some("/l/u".into()),
             usage_log_size: 1 << 30,
             usage_log_age: Duration::from_secs(7 * DAY),
+            usage_card: UsageCard::Wasteful,
+            store_usage: StoreUsage::AdminComment,
+            metrics_file: Some("/m/x.prom".into()),
             constrain_cpu_quota: false,
             cpu_quota_percent: Percent::from_hundredths(15050),
             zero_cpus: Cpus::from_thousandths(100),

@@ -13,7 +13,7 @@ use super::limits::{Limit, LimitNumbers, NUMBERS, Number};
 use super::load::{LoadError, load_or_default, parse};
 use super::resolve::Loaded;
 use super::units::{Percent, Period};
-use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, SwapSpace, TaskCpus};
+use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard};
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -115,6 +115,8 @@ pub fn any_config() -> impl Strategy<Value = Config> {
                 prop::option::of("/[a-z]{1,9}".prop_map(PathBuf::from)),
                 (1_u64..1 << 30).prop_map(|mib| mib << 20),
                 1_u64..=3650,
+                prop::sample::select(vec![UsageCard::Never, UsageCard::Failed, UsageCard::Wasteful, UsageCard::Always]),
+                prop::option::of("/[a-z]{1,9}".prop_map(PathBuf::from)),
             ),
         ),
     );
@@ -140,6 +142,9 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             usage_log: ends.3.0,
             usage_log_size: ends.3.1,
             usage_log_age: Duration::from_secs(86_400 * ends.3.2),
+            usage_card: ends.3.3,
+            metrics_file: ends.3.4,
+            store_usage: if ends.2 { StoreUsage::AdminComment } else { StoreUsage::None },
             constrain_cpu_quota: yes[0],
             cpu_quota_percent: percents.0,
             cpu_quota_period: period,

@@ -39,6 +39,8 @@ static PER_JOB: &[(&str, Stricter)] = &[
     }),
     ("ConstrainCores", |config, other| config.constrain_cores |= other.constrain_cores),
     ("HeadroomCPUs", |config, other| least(&mut config.headroom_cpus, other.headroom_cpus)),
+    // No limit, and nothing that others see.
+    ("UsageCard", |_, _| {}),
     // No limit: a hint helps where there may be one.
     ("ThreadHints", |config, other| config.thread_hints |= other.thread_hints),
     ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),
@@ -134,7 +136,7 @@ mod tests {
     use crate::facts::Facts;
     use crate::job::Cpus;
 
-    const OF_THE_NODE: [&str; 9] = [
+    const OF_THE_NODE: [&str; 11] = [
         "CgroupMountpoint",
         "CgroupBase",
         "RunDir",
@@ -144,6 +146,8 @@ mod tests {
         "UsageLog",
         "UsageLogSize",
         "UsageLogAge",
+        "StoreUsage",
+        "MetricsFile",
     ];
 
     /// Which keys can differ from job to job is decided for every key, not forgotten.

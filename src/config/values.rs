@@ -36,6 +36,12 @@ pub struct Config {
     pub usage_log_size: u64,
     /// `UsageLogAge`: so long a line is kept at most; whole days.
     pub usage_log_age: Duration,
+    /// `UsageCard`: which jobs have a card of what they used at the end of their output.
+    pub usage_card: UsageCard,
+    /// `StoreUsage`: where the scheduler keeps what a job has used.
+    pub store_usage: StoreUsage,
+    /// `MetricsFile`: where `jobfence hold` writes figures for Prometheus; `None` for nowhere.
+    pub metrics_file: Option<PathBuf>,
     /// `ConstrainCPUQuota`: whether a job's CPU time is limited.
     pub constrain_cpu_quota: bool,
     /// `CPUQuotaPercent`: CPU time in percent of the granted CPUs, 1 to 1000.
@@ -126,6 +132,9 @@ impl Default for Config {
             usage_log: None,
             usage_log_size: 64 << 20,
             usage_log_age: Duration::from_secs(90 * DAY),
+            usage_card: UsageCard::Never,
+            store_usage: StoreUsage::None,
+            metrics_file: None,
             constrain_cpu_quota: true,
             cpu_quota_percent: Percent::HUNDRED,
             zero_cpus: Cpus::from_thousandths(200),
@@ -176,6 +185,28 @@ pub enum Mode {
     Observe,
     /// Nothing is touched.
     Off,
+}
+
+/// Which jobs have a card at the end of their output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UsageCard {
+    /// None.
+    Never,
+    /// Those that failed, or were stopped at a limit.
+    Failed,
+    /// Those, and jobs that used little of what was granted to them.
+    Wasteful,
+    /// Every job.
+    Always,
+}
+
+/// Where the scheduler keeps what a job has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreUsage {
+    /// Nowhere.
+    None,
+    /// Slurm, in the job's AdminComment.
+    AdminComment,
 }
 
 /// What holds a job's CPU time.

@@ -189,8 +189,8 @@ fn no_job(uid: u32, request: &AdoptRequest) -> Error {
     };
     let what = request.job.as_ref().map_or_else(|| "job".to_owned(), |job| format!("job {job}"));
     Error::new(format!("{who} no {what} with an extern step on this node")).hint(
-        "start a job on this node first; if squeue shows one here, ask the administrator (slurm.conf needs \
-         PrologFlags=Contain)",
+        "start a job on this node first; if squeue or qstat shows one here, ask the administrator (with Slurm, \
+         slurm.conf needs PrologFlags=Contain)",
     )
 }
 

@@ -222,6 +222,39 @@ pub unsafe extern "C" fn jobfence_open(
     grant: *const CGrant,
     path: *mut *mut c_char,
 ) -> c_int {
+    // SAFETY: as this function's own contract.
+    unsafe { open("jobfence_open", config, fence, uid, holder, grant, [path, std::ptr::null_mut()]) }
+}
+
+/// `jobfence_open_gpus`.
+///
+/// # Safety
+/// As of [`jobfence_open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jobfence_open_gpus(
+    config: *const c_char,
+    fence: *const CFence,
+    uid: u32,
+    holder: *const c_char,
+    grant: *const CGrant,
+    path: *mut *mut c_char,
+    visible: *mut *mut c_char,
+) -> c_int {
+    // SAFETY: as this function's own contract.
+    unsafe { open("jobfence_open_gpus", config, fence, uid, holder, grant, [path, visible]) }
+}
+
+/// # Safety
+/// As of [`jobfence_open`].
+unsafe fn open(
+    name: &'static str,
+    config: *const c_char,
+    fence: *const CFence,
+    uid: u32,
+    holder: *const c_char,
+    grant: *const CGrant,
+    [path, visible]: [*mut *mut c_char; 2],
+) -> c_int {
     let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
         // SAFETY: as this function's own contract.
         let holder = unsafe { text(holder, "holder") }?;
@@ -235,11 +268,16 @@ pub unsafe extern "C" fn jobfence_open(
         let request = OpenRequest { uid, job, step, run: which.run.unwrap_or(1), granted, holder, ask_unit: None };
         let seen = answered(life::open_again(loaded.clone(), &request))?;
         // SAFETY: as this function's own contract.
-        unsafe { give(path, || seen.path.unwrap_or_default()) };
+        unsafe {
+            give(path, || seen.path.unwrap_or_default());
+            if let Some(gpus) = seen.visible_gpus {
+                give(visible, || gpus);
+            }
+        }
         Ok(())
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_about("jobfence_open", config, fence, [path], body) }
+    unsafe { call_about(name, config, fence, [path, visible], body) }
 }
 
 /// `jobfence_attach`.
@@ -321,8 +359,9 @@ pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFe
         // SAFETY: as this function's own contract.
         let given = unsafe { read(totals, "jobfence_totals") }?.ok_or_else(|| usage("totals must not be NULL"))?;
         let all = used(loaded, which)?;
+        let are_all = life::are_all(&usable(loaded)?.config, which, all.len())?;
         // SAFETY: as this function's own contract, and it was read.
-        unsafe { fill(totals, given.size, &totals_of(&all)) };
+        unsafe { fill(totals, given.size, &totals_of(&all, are_all)) };
         Ok(())
     };
     // SAFETY: as this function's own contract.
@@ -338,14 +377,17 @@ fn used(loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<Vec<Seen>> {
     Ok(all)
 }
 
-fn totals_of(all: &[Seen]) -> CTotals {
+fn totals_of(all: &[Seen], are_all: bool) -> CTotals {
     let sum = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().map(figure).sum::<Option<u64>>().unwrap_or(UNKNOWN);
     let most = |figure: &dyn Fn(&Seen) -> Option<u64>| all.iter().filter_map(figure).max().unwrap_or(UNKNOWN);
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(UNKNOWN);
+    let of_steps = sum(&|seen| seen.usage.cpu.map(micros));
+    // The job's directory also has what closed steps have used.
+    let of_job = all.iter().filter_map(|seen| seen.job_cpu.map(micros)).max().filter(|_| are_all);
     CTotals {
         size: size_of::<CTotals>(),
         fences: all.len() as u64,
-        cpu_us: sum(&|seen| seen.usage.cpu.map(micros)),
+        cpu_us: if of_steps == UNKNOWN { UNKNOWN } else { of_steps.max(of_job.unwrap_or(0)) },
         throttled_us: sum(&|seen| seen.usage.throttled.map(micros)),
         memory_peak: most(&|seen| seen.job_memory_peak),
         memory_swap_peak: most(&|seen| seen.job_memory_swap_peak),

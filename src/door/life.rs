@@ -10,8 +10,9 @@ use nix::unistd::Pid;
 use crate::cgroup::usage::Usage;
 use crate::config::{Config, LoadError, Loaded, Mode};
 use crate::cpu_list::CpuList;
+use crate::door::gpus::{self, ChosenGpus};
 use crate::error::{Error, Result};
-use crate::facts::Facts;
+use crate::facts::{Facts, Gpus};
 use crate::fence::{Fence, resume};
 use crate::host::Host;
 use crate::janitor::{self, Who};
@@ -19,8 +20,9 @@ use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, begin};
 use crate::policy::{self, CoreMap, Level};
 use crate::record::holder::Holder;
+use crate::record::noted::Noted;
 use crate::record::{Record, Records};
-use crate::report::account::{End, since_boot};
+use crate::report::account::{End, GrantedTo, LimitedTo, since_boot};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::{Runs, Schedulers};
@@ -30,6 +32,9 @@ use crate::sys::process::{self, Owner};
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
 /// What each fence has to be closed in, where others have used up the time.
 const LEAST_TO_CLOSE: Duration = Duration::from_millis(500);
+
+/// No node has more GPUs.
+pub const MOST_GPUS: usize = 1024;
 
 /// Who is to hold a fence, as the command line says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,6 +105,10 @@ pub struct Granted {
     pub cpus: Option<Cpus>,
     /// Memory on this node in bytes; `None`: not limited.
     pub memory: Option<u64>,
+    /// Memory and swap together on this node in bytes; `None`: the site says how much swap there is beside the memory.
+    pub memory_and_swap: Option<u64>,
+    /// How many GPUs of this node; `None`: nothing is said of them.
+    pub gpus: Option<usize>,
     /// What its user asks for, which can only lower what the site allows.
     pub requests: UserRequests,
     /// By which sections of the configuration are chosen.
@@ -164,6 +173,8 @@ pub struct Seen {
     pub path: Option<String>,
     /// What it has used.
     pub usage: Usage,
+    /// The CPU time of the job, of its steps that were closed, too.
+    pub job_cpu: Option<Duration>,
     /// The most memory that the job had in use at once, all its steps together, in bytes.
     pub job_memory_peak: Option<u64>,
     /// The same with swap.
@@ -174,6 +185,10 @@ pub struct Seen {
     pub memory: Option<u64>,
     /// Its processes and threads at most; `None`: not limited.
     pub processes: Option<u64>,
+    /// The devices of the GPUs that were chosen for the job.
+    pub gpus: Vec<String>,
+    /// What `CUDA_VISIBLE_DEVICES` of its processes is to be, where it was just limited; see [`gpus::visible`].
+    pub visible_gpus: Option<String>,
     /// At which limits it was stopped, in sentences.
     pub sentences: Vec<String>,
 }
@@ -212,7 +227,7 @@ fn make(
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
     let facts = here(request.granted.facts.clone());
     let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
-    launch::answer(loaded, resolve, |resolved, host| {
+    launch::begun(loaded, resolve, |resolved, host| {
         let config = &resolved.config;
         check(config)?;
         let holder = request.holder.find(&host, ALL, request.ask_unit, (&request.job, request.run))?;
@@ -225,11 +240,30 @@ fn make(
             }
         }
         let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
-        let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder };
-        let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted))?;
+        // Nobody else chooses before these are in the record.
+        let chosen = choose(&host, config, request)?;
+        let (gpus, noted) = (&chosen.devices, Some(&noted(&facts, &request.granted)));
+        let begin =
+            Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus, noted };
+        let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted, gpus))?;
         let record = fence.shared_record().ok_or_else(|| Error::new("the fence has no record"))?.clone();
-        Ok(see(&fence, &record))
+        Ok(Seen { visible_gpus: visible_gpus(&host, config, &fence), ..see(&fence, &record) })
     })
+}
+
+/// The job's GPUs, where it is said how many it has. Nothing is looked at where it has none.
+fn choose(host: &Host, config: &Config, request: &OpenRequest) -> Result<ChosenGpus> {
+    match (config.gpu_device.as_ref(), request.granted.gpus.unwrap_or(0)) {
+        (None, _) | (_, 0) => Ok(ChosenGpus::default()),
+        (Some(gpu), wanted) => {
+            let records = Records::open(&config.run_dir)?;
+            gpus::choose(&records, &host.boot_id, gpu, (&request.job, request.run), wanted)
+        }
+    }
+}
+
+fn visible_gpus(host: &Host, config: &Config, fence: &Fence) -> Option<String> {
+    gpus::visible(&host.proc, config.gpu_device.as_ref(), fence.gpus(), fence.devices().is_some())
 }
 
 /// As [`open`], for a caller that may come twice: the fence that this run of the step has already is limited to what is granted now. It is
@@ -265,12 +299,24 @@ fn here(facts: Facts) -> Facts {
     Facts { node: node.into(), ..facts }
 }
 
-fn plan(resolved: &crate::config::Resolved, granted: &Granted) -> (policy::Plan, Vec<crate::fence::LimitError>) {
-    let grant = Grant::whole(granted.cpus, granted.memory);
-    policy::of_step(resolved, &granted.facts, &grant, &granted.requests, true, || Ok(NoCores))
+/// What a later process is to know of the job.
+fn noted(facts: &Facts, granted: &Granted) -> Noted {
+    Noted::of(facts, granted.cpus, granted.memory)
 }
 
-/// Changes the limits of a fence. What is limited no more keeps its last limit.
+fn plan(
+    resolved: &crate::config::Resolved,
+    granted: &Granted,
+    gpus: &[String],
+) -> (policy::Plan, Vec<crate::fence::LimitError>) {
+    let grant = Grant::whole(granted.cpus, granted.memory).with_memory_and_swap(granted.memory_and_swap);
+    let gpus = if gpus.is_empty() { Gpus::None } else { Gpus::Chosen(gpus.to_vec()) };
+    let facts = Facts { gpus, ..granted.facts.clone() };
+    policy::of_step(resolved, &facts, &grant, &granted.requests, true, || Ok(NoCores))
+}
+
+/// Changes the limits of a fence. What is limited no more keeps its last limit. The fence keeps the job's GPUs, or as many of them as are granted
+/// now; another one is chosen only for a new fence.
 pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted) -> Answer<Seen> {
     let resolve = |loaded: &Loaded| {
         let host = Host::read(&loaded.config)?;
@@ -280,13 +326,16 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
     };
     launch::answer(loaded, resolve, |resolved, (host, record)| {
         let mut fence = go_on(&host, &resolved.config, &record)?;
-        let (plan, mut errors) = plan(&resolved, granted);
+        fence.keep_gpus(granted.gpus.unwrap_or(usize::MAX));
+        let (plan, mut errors) = plan(&resolved, granted, fence.gpus());
         if resolved.config.mode == Mode::Enforce {
             errors.extend(fence.change(&plan));
         }
-        fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config))?;
+        let has_log = resolved.config.usage_log.is_some();
+        let noted = if has_log { noted(&granted.facts, granted) } else { Noted::default() };
+        fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
-        Ok(see(&fence, &record))
+        Ok(Seen { visible_gpus: visible_gpus(&host, &resolved.config, &fence), ..see(&fence, &record) })
     })
 }
 
@@ -364,6 +413,12 @@ pub fn exist(config: &Config, which: &Which) -> Result<bool> {
     Ok(!records(config, which)?.is_empty())
 }
 
+/// Whether the job has none but these `count` fences.
+pub fn are_all(config: &Config, which: &Which, count: usize) -> Result<bool> {
+    Ok(which.step.is_none()
+        && (which.run.is_none() || count == Records::open(&config.run_dir)?.of_job(&which.job)?.len()))
+}
+
 /// Whose job it is that has these fences.
 pub fn uid_of(config: &Config, which: &Which) -> Result<Option<u32>> {
     Ok(records(config, which)?.first().and_then(Record::uid))
@@ -384,21 +439,25 @@ fn close_one(host: &Host, config: &Config, record: &Record, deadline: Instant) -
     let seen = fence.as_ref().map(|fence| see(fence, record));
     let line = fence.as_ref().zip(seen.as_ref()).and_then(|(fence, seen)| line_of(fence, config, record, seen));
     let closed = resume::close(host, ALL, Records::open(&config.run_dir)?, record, deadline)?;
-    launch::write_down(config, line.as_deref());
+    // The process that has closed it has written its line.
+    launch::write_down(config, line.as_deref().filter(|_| closed == resume::Closed::Removed));
     let key = || record.key().ok_or_else(|| Error::new("the record names no user"));
     Ok(match (closed, seen) {
         (resume::Closed::AnotherBoot, _) => HowClosed::AnotherBoot(key()?),
-        (resume::Closed::Removed, Some(seen)) => HowClosed::Removed(Box::new(seen)),
-        (resume::Closed::Removed, None) => HowClosed::Unseen(key()?),
+        (resume::Closed::Removed | resume::Closed::Gone, Some(seen)) => HowClosed::Removed(Box::new(seen)),
+        (resume::Closed::Removed | resume::Closed::Gone, None) => HowClosed::Unseen(key()?),
     })
 }
 
 /// Its line in the usage log.
 fn line_of(fence: &Fence, config: &Config, record: &Record, seen: &Seen) -> Option<String> {
+    let noted = record.noted();
     let ending = Ending {
         holder: &seen.holder.to_string(),
         run: seen.run,
-        facts: &Facts::default(),
+        facts: &noted.facts(),
+        granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
+        limits: LimitedTo { cpus: seen.cpus, memory: seen.memory, processes: seen.processes },
         started: record.shared.as_ref().and_then(|shared| since_boot(shared.opener.start)),
         exit: None,
         tasks: &[],
@@ -427,11 +486,14 @@ fn see(fence: &Fence, record: &Record) -> Seen {
         holder: shared.map_or(Holder::Manual, |shared| shared.holder.clone()),
         path: fence.path(),
         usage: fence.usage(),
+        job_cpu: fence.job_cpu(),
         job_memory_peak: of(Level::Job).and_then(|job| job.peak),
         job_memory_swap_peak: fence.job_memory_swap_peak(),
         cpus: fence.cpus(),
         memory: of(Level::Step).and_then(|step| step.limit),
         processes: fence.processes(),
+        gpus: fence.gpus().to_vec(),
+        visible_gpus: None,
         sentences,
     }
 }

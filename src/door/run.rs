@@ -19,10 +19,11 @@ use nix::sys::signal::{
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, User, execvp, fork, initgroups, pipe2, setgid, setsid, setuid};
 
+use crate::bytes;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
-use crate::config::{Config, Limit, LimitNumbers, Mode, Percent, SwapSpace, TaskCpus};
+use crate::config::{Config, Limit, LimitNumbers, Mode, Percent, SwapSpace, TaskCpus, UsageCard};
 use crate::error::{Error, Result};
 use crate::facts::Facts;
 use crate::fence::Fence;
@@ -31,7 +32,8 @@ use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, end};
 use crate::policy;
 use crate::report;
-use crate::report::account::{End, Exit};
+use crate::report::account::{End, Exit, GrantedTo};
+use crate::report::card::{self, Figures, Words};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::sys::dir::Dir;
@@ -47,6 +49,8 @@ pub struct RunRequest {
     pub processes: Option<u64>,
     /// How fast it may read and write; empty: not limited.
     pub io: IoRules,
+    /// When it ends with a card.
+    pub card: UsageCard,
     /// Another user than ourselves.
     pub user: Option<User>,
     /// The program, looked for in PATH, and its arguments.
@@ -62,6 +66,8 @@ pub struct Ended {
     pub used: String,
     /// At which limits it was stopped, in sentences.
     pub sentences: Vec<String>,
+    /// What it used of its limits, in lines for whoever runs it.
+    pub card: Vec<String>,
     /// Why its directories remain, in a sentence, if they do.
     pub remains: Option<String>,
 }
@@ -85,8 +91,18 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let config = &exactly(config, request);
     let host = Host::read(config)?;
     let requests = &UserRequests::default();
-    let begin = Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder: None };
-    let Begun { mut fence, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
+    let begin = Begin {
+        host: &host,
+        config,
+        schedulers: ALL,
+        key: &key,
+        requests,
+        daemon: None,
+        holder: None,
+        gpus: &[],
+        noted: None,
+    };
+    let Begun { mut fence, plan, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
     let (kernel_log, started) = (KernelLog::open().ok(), Some(SystemTime::now()));
     let attach = |fence: &mut Fence, pid: Pid| {
         let joining = Joining { pid: pid.as_raw(), task: None, is_first: true };
@@ -105,17 +121,51 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         holder: "run",
         run: 0,
         facts: &Facts { user: request.user.as_ref().map(|user| user.name.clone()).into(), ..Facts::default() },
+        granted: GrantedTo { cpus: request.cpus, memory: request.memory },
+        limits: launch::limited_to(&fence, config),
         started,
         exit,
         tasks: &[],
         sentences: &sentences,
         end: End::Closed,
     };
+    let figures = Figures {
+        job: key.job.as_str(),
+        node: None,
+        is_array_task: false,
+        exit,
+        wall: started.and_then(|started| started.elapsed().ok()),
+        time_limit: None,
+        cpus: request.cpus,
+        memory: request.memory,
+        memory_limit: request.memory,
+        is_without_swap: plan.job.swap.is_some_and(|swap| swap.swap == 0),
+        processes: request.processes,
+        disks: &plan.job.disks,
+        usage: &usage,
+        tasks: Some(1),
+        nodes: Some(1),
+        has_gpus: false,
+        // They are said before it.
+        sentences: &[],
+        is_utf8: card::is_utf8(|name| std::env::var(name).ok()),
+        words: &WORDS,
+    };
+    let card = card::lines(request.card, &figures);
     let line = launch::account(&fence, config, &usage, &ending);
     let remains = end::close(&mut fence, Instant::now() + config.cleanup_timeout, |_| false);
     launch::write_down(config, line.as_deref().filter(|_| remains.is_none()));
-    Ok(Ended { how: how?, used, sentences, remains })
+    Ok(Ended { how: how?, used, sentences, card, remains })
 }
+
+/// The options of this door.
+static WORDS: Words = Words {
+    memory: |bytes| format!("--mem={}", bytes::text(bytes)),
+    cpus: |count| format!("--cpus={count}"),
+    all_cpus: "--cpus",
+    time: None,
+    signal_15: None,
+};
 
 /// For root, who runs it, and can mend the configuration.
 fn in_words(why: NotFenced) -> Error {
@@ -358,6 +408,7 @@ mod tests {
             memory: None,
             processes: None,
             io: IoRules::default(),
+            card: UsageCard::Never,
             user: None,
             command: Vec::new(),
         };

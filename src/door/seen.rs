@@ -20,6 +20,7 @@ pub fn json(all: &[Seen]) -> String {
             .number("cpus_limit", seen.cpus)
             .number("memory_limit_bytes", seen.memory)
             .number("processes_limit", seen.processes)
+            .add("gpus", array(seen.gpus.iter().map(|one| text(one))))
             .add("sentences", array(seen.sentences.iter().map(|one| text(one))))
             .end()
     };

@@ -55,7 +55,7 @@ impl Fence {
         // Somebody else may be closing it, too, and the name be another's then.
         let _alone = match self.claim.alone(deadline)? {
             ClosingRight::Gone => {
-                self.closed = true;
+                (self.closed, self.by_another) = (true, true);
                 return Ok(());
             }
             ClosingRight::Owner => None,

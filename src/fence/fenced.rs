@@ -30,6 +30,8 @@ pub struct Fence {
     /// Whether the scheduler's directories in hierarchies that are not used have been looked at.
     pub(super) are_others_marked: bool,
     pub(super) closed: bool,
+    /// Whether another process had done so.
+    pub(super) by_another: bool,
 }
 
 /// How the step's directories of ours are called, where it has some.
@@ -136,6 +138,8 @@ impl Deref for OpenDir<'_> {
 #[derive(Debug)]
 pub(super) struct WantedLimits {
     pub(super) controllers: Vec<&'static str>,
+    /// Controllers by which nothing is limited, and which count what is used.
+    pub(super) counted: Vec<&'static str>,
     /// Controllers that limits were to be written to, and that are nowhere.
     pub(super) missing: Vec<(&'static str, Error)>,
     /// Why a CPU quota would not hold, whatever the kernel shows.
@@ -161,6 +165,7 @@ impl WantedLimits {
     pub(super) fn nothing() -> Self {
         Self {
             controllers: Vec::new(),
+            counted: Vec::new(),
             missing: Vec::new(),
             quota_ignored: None,
             lowest_io: false,

@@ -408,6 +408,18 @@ impl LivingStep<'_> {
         current
     }
 
+    /// What its whole job has used, its ended steps included, and what the job uses now and may.
+    pub fn of_job(&self) -> (Usage, CurrentUse) {
+        let (mut usage, mut current) = (Usage::default(), CurrentUse::default());
+        for place in &self.places {
+            if let Ok(dir) = Dir::open(&place.job) {
+                usage.add(place.hierarchy, &dir);
+                current.add(place.hierarchy, &dir);
+            }
+        }
+        (usage, current)
+    }
+
     /// All that it has used.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();

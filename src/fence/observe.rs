@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the step has used, and its limits as the kernel has them.
 
+use std::time::Duration;
+
 use super::fenced::{Fence, Tree};
 use super::names::{in_mount, own_task};
+use super::rules::has_swap;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::{self, HugePages};
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits;
+use crate::cgroup::now;
 use crate::cgroup::usage::{Usage, forks_refused, forks_refused_here, oom_kills};
 use crate::config::{Limit, Percent};
 use crate::cpu_list::CpuList;
@@ -31,17 +35,40 @@ impl Fence {
         usage
     }
 
-    /// CPU time and memory of all the job's steps together, those included that have ended, as long as its directory is there.
+    /// CPU time and the peak of memory of all the job's steps together, those included that have ended, as long as its directory is there.
     pub fn job_usage(&self) -> Usage {
         let mut usage = Usage::default();
         for tree in &self.trees {
             match (tree, tree.job()) {
-                (_, Ok(job)) => usage.add_totals(tree.hierarchy(), &job),
+                (_, Ok(job)) => usage.add_of_job(tree.hierarchy(), &job),
                 (Tree::Overlay(overlay), Err(_)) => usage.or(overlay.job_usage()),
                 (Tree::Own(_), Err(_)) => {}
             }
         }
         usage
+    }
+
+    /// What a card shows of the job. Each directory is opened once: this is read while a step ends.
+    pub fn job_for_a_card(&self) -> JobForACard {
+        let mut found = JobForACard::default();
+        for tree in &self.trees {
+            let (Ok(job), hierarchy) = (tree.job(), tree.hierarchy()) else { continue };
+            found.usage.add_for_a_card(hierarchy, &job);
+            if hierarchy.has("memory") {
+                let (memory, swap) = limits::memory_files(hierarchy.version);
+                let limit = |file| limits::memory_limit(&job, file).ok().flatten();
+                found.memory_limit = limit(memory);
+                if found.usage.swap_peak.is_none() {
+                    // v1 limits the sum of both.
+                    let most = if hierarchy.version == Version::V2 { Some(0) } else { found.memory_limit };
+                    found.is_without_swap = most.is_some_and(|most| limit(swap).is_some_and(|limit| limit <= most));
+                }
+            }
+        }
+        if found.usage.swap_peak.is_none() && !found.is_without_swap {
+            found.is_without_swap = !has_swap();
+        }
+        found
     }
 
     /// CPU time and memory of one of its tasks, by its number in the step; `None` where it has no directory of its own.
@@ -53,7 +80,7 @@ impl Fence {
                 Tree::Overlay(overlay) => overlay.task_name(number)?,
             };
             if let Ok(dir) = tree.step().and_then(|step| step.child(&name)) {
-                found.get_or_insert_with(Usage::default).add_totals(tree.hierarchy(), &dir);
+                found.get_or_insert_with(Usage::default).add_of_task(tree.hierarchy(), &dir);
             }
         }
         found
@@ -101,6 +128,13 @@ impl Fence {
     pub fn memory_high(&self) -> Option<u64> {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
         let file = limits::high_file(tree.hierarchy().version);
+        limits::memory_limit(&*tree.step().ok()?, file).ok().flatten()
+    }
+
+    /// How much memory the step may have, in bytes, as the kernel has it; `None` when unlimited.
+    pub fn memory(&self) -> Option<u64> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
+        let (file, _) = limits::memory_files(tree.hierarchy().version);
         limits::memory_limit(&*tree.step().ok()?, file).ok().flatten()
     }
 
@@ -168,6 +202,11 @@ impl Fence {
         self.trees.iter().filter(|tree| tree.hierarchy().has("memory")).find_map(count).unwrap_or(0)
     }
 
+    /// The CPU time of all steps that the job's directory has had, also of those that are gone.
+    pub fn job_cpu(&self) -> Option<Duration> {
+        self.trees.iter().find_map(|tree| now::cpu_time(tree.hierarchy(), &*tree.job().ok()?))
+    }
+
     /// The most memory and swap together that the job had in use at once, in bytes. v2 says each by itself (swap since Linux 6.5), so there it
     /// may be less than this sum.
     pub fn job_memory_swap_peak(&self) -> Option<u64> {
@@ -212,6 +251,17 @@ impl Fence {
         levels.extend(user.map(|user| level(Level::User, of_user, Some(&user))));
         levels
     }
+}
+
+/// What a card shows of a job on this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobForACard {
+    /// What all its steps have used together, those included that have ended.
+    pub usage: Usage,
+    /// What its memory is limited to in the kernel, in bytes; `None` when unlimited.
+    pub memory_limit: Option<u64>,
+    /// Whether it certainly could not use swap, where the kernel keeps no peak of that.
+    pub is_without_swap: bool,
 }
 
 /// Where memory is limited.

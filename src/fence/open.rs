@@ -44,7 +44,12 @@ pub struct Opening<'a> {
     pub holder: Option<&'a Holder>,
     /// Which run of the job and the step it is, as the scheduler counts, where somebody else holds it.
     pub run: u32,
+    /// The devices of GPUs that were chosen for it, to be recorded before anything is made.
+    pub gpus: &'a [String],
 }
+
+/// The controllers that count what the usage log has beside CPU time, which every cgroup2 directory counts, and v1's `cpuacct`.
+const COUNTED: [&str; 3] = ["memory", "pids", "io"];
 
 /// What became of a name that somebody had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +77,13 @@ impl<'a> Opening<'a> {
             }
         }
         (wanted, lowest_io)
+    }
+
+    /// Controllers that only count, beside those that are needed: where nobody looks at the figures, there are none.
+    fn counted(&self, wanted: &[&'static str]) -> Vec<&'static str> {
+        let is_there = |controller: &&str| self.host.layout.with_controller(controller).is_some();
+        let counted = COUNTED.into_iter().filter(|controller| !wanted.contains(controller));
+        counted.filter(|_| self.config.usage_log.is_some()).filter(is_there).collect()
     }
 
     /// Whose the directories are to be in each hierarchy, as far as can be seen from where the daemon is.
@@ -130,6 +142,7 @@ impl<'a> Opening<'a> {
             // The kernel says where its log is only to a process that reads all of it, which takes as long as the rest of this.
             log_from: None,
             overlay: self.daemon.is_some(),
+            gpus: self.gpus.to_vec(),
             plan: None,
         };
         Ok(Some((owner, Box::new(shared))))
@@ -189,7 +202,8 @@ impl Fence {
     pub fn open(opening: &Opening<'_>) -> Result<Self> {
         let Opening { host, config, .. } = *opening;
         let (mut wanted, lowest_io) = opening.controllers();
-        let Sides { own, mut overlays } = opening.sides(&wanted)?;
+        let mut counted = opening.counted(&wanted);
+        let Sides { mut own, mut overlays } = opening.sides(&[&wanted[..], &counted].concat())?;
         let us = Owner::this(&host.proc)?;
         let shared = opening.shared(us, &wanted)?;
         let owner = shared.as_ref().map_or(us, |(owner, _)| *owner);
@@ -212,6 +226,7 @@ impl Fence {
             let missing = wanted.iter().filter_map(|c| Some((*c, host.missing(c)?)));
             let limits = WantedLimits {
                 controllers: wanted.clone(),
+                counted: counted.clone(),
                 missing: missing.chain(not_handed_down.iter().flatten().cloned()).collect(),
                 quota_ignored: host.scheduler.as_ref().and_then(LoadedScheduler::ignores_quota),
                 lowest_io,
@@ -224,6 +239,14 @@ impl Fence {
                 Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
                     log::warn!("{error}");
                     tries.again += 1;
+                }
+                // No job fails for want of figures.
+                Err(error) if !counted.is_empty() => {
+                    let theirs = host.not_handed_down(&counted);
+                    let is_theirs = |controller: &str| theirs.iter().any(|(not_given, _)| *not_given == controller);
+                    let lost: Vec<_> = counted.extract_if(.., |one| theirs.is_empty() || is_theirs(one)).collect();
+                    log::debug!("{}: nothing is counted by {}: {error}", opening.key, lost.join(" or "));
+                    Sides { own, overlays } = opening.sides(&[&wanted[..], &counted].concat())?;
                 }
                 // What is limited by controllers that are handed down can be limited all the same.
                 Err(error) if not_handed_down.is_none() => {
@@ -240,6 +263,7 @@ impl Fence {
                     fence.trees.append(&mut overlays);
                     fence.end_earlier_run(host);
                     fence.mark_located();
+                    fence.count_in_overlays();
                     return Ok(fence);
                 }
             }
@@ -258,6 +282,7 @@ impl Fence {
             around: Around { schedulers: opening.schedulers, has_daemon: opening.daemon.is_some() },
             are_others_marked: false,
             closed: false,
+            by_another: false,
         }
     }
 
@@ -268,8 +293,9 @@ impl Fence {
             let mut dirs = Vec::new();
             let mut hierarchy = (*hierarchy).clone();
             hierarchy.controllers.retain(|has| !self.limits.missing.iter().any(|(missing, _)| missing == has));
-            let (wanted, levels) = (&self.limits.controllers, &self.ours.levels);
-            let made = own::make_dirs(opening.host, &hierarchy, wanted, class, levels, &mut dirs);
+            let wanted = [&self.limits.controllers[..], &self.limits.counted].concat();
+            let levels = &self.ours.levels;
+            let made = own::make_dirs(opening.host, &hierarchy, &wanted, class, levels, &mut dirs);
             // EEXIST: somebody else lives there, and nothing of it is ours to remove.
             if made.as_ref().err().and_then(Error::kernel_errno) != Some(Errno::EEXIST) {
                 self.trees.push(Tree::Own(Own { hierarchy, dirs, class }));
@@ -319,6 +345,7 @@ impl Fence {
             around: Around { schedulers, has_daemon: false },
             are_others_marked: true,
             closed: true,
+            by_another: false,
         })
     }
 }

@@ -251,7 +251,7 @@ impl Overlay {
         }
         if let Ok(job) = self.job() {
             let mut usage = Usage::default();
-            usage.add_totals(&self.hierarchy, &job);
+            usage.add_of_job(&self.hierarchy, &job);
             self.seen.job = usage;
         }
     }

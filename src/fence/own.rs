@@ -11,14 +11,12 @@ use crate::cgroup::base::{self, fill};
 use crate::cgroup::handing_down::enable;
 use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
-use crate::cgroup::limits;
 use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
-use crate::cgroup::usage::Usage;
+use crate::cgroup::used::Used;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::job::Cpus;
 use crate::record::{Owner, Record, Records};
 use crate::sys::dir::Dir;
 
@@ -203,29 +201,15 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    /// What the step has used until now, and its whole job: CPU time and memory.
-    pub fn usage(&self) -> (Usage, Usage) {
-        let (mut step, mut job) = (Usage::default(), Usage::default());
+    /// What the step has used until now.
+    pub fn used(&self) -> Used {
+        let mut used = Used::default();
         for tree in self.whole() {
-            if let (Some(of_step), Some(of_job)) = (tree.step(), tree.job()) {
-                step.add(&tree.hierarchy, of_step);
-                job.add_totals(&tree.hierarchy, of_job);
+            if let (Some(step), Some(job)) = (tree.step(), tree.job()) {
+                used.add(&tree.hierarchy, step, job);
             }
         }
-        (step, job)
-    }
-
-    /// To what the step is limited: CPU time, memory in bytes, processes; each `None` where it is not.
-    pub fn limits(&self) -> (Option<Cpus>, Option<u64>, Option<u64>) {
-        let step = |controller: &str| {
-            let tree = self.whole().find(|tree| tree.hierarchy.has(controller))?;
-            Some((tree.step()?, tree.hierarchy.version))
-        };
-        let quota = step("cpu").and_then(|(step, version)| limits::cpu_quota(step, version).ok().flatten());
-        let memory = step("memory")
-            .and_then(|(step, version)| limits::memory_limit(step, limits::memory_files(version).0).ok().flatten());
-        let processes = step("pids").and_then(|(step, _)| limits::processes(step).ok().flatten());
-        (quota.map(limits::CpuQuota::cpus), memory, processes)
+        used
     }
 
     /// Those in which all of the step's directories are there.

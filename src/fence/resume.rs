@@ -13,6 +13,7 @@ use crate::cgroup::layout::Version;
 use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::host::Host;
+use crate::record::noted::Noted;
 use crate::record::{HandedOver, Record, Records};
 use crate::scheduler::Schedulers;
 use crate::sys::lock::Lock;
@@ -35,6 +36,8 @@ pub(super) enum ClosingRight {
 pub enum Closed {
     /// Its directories and its record are gone.
     Removed,
+    /// Another process has removed them meanwhile.
+    Gone,
     /// Only a record was left: the machine has booted since.
     AnotherBoot,
 }
@@ -85,18 +88,32 @@ impl Fence {
             around: Around { schedulers, has_daemon: false },
             are_others_marked: true,
             closed: false,
+            by_another: false,
         })
     }
 
-    /// Writes down to what the fence is limited, and what its user has asked for. From now on other processes can go on with it: before,
-    /// they can only close it.
-    pub fn hand_over(&mut self, asked_processes: Option<u64>) -> Result<()> {
+    /// Writes down to what the fence is limited, what its user has asked for, and what is noted of its job; what is not known now stays as
+    /// it was noted. From now on other processes can go on with it: before, they can only close it.
+    pub fn hand_over(&mut self, asked_processes: Option<u64>, noted: Noted) -> Result<()> {
         let Some(record) = &mut self.claim.shared else { return Ok(()) };
         if let Some(shared) = &mut record.shared {
             let plan = self.limits.plan.clone().unwrap_or_default();
-            shared.plan = Some(HandedOver { plan, asked_processes });
+            let noted = shared.plan.as_ref().map_or_else(|| noted.clone(), |before| noted.clone().or(&before.noted));
+            shared.plan = Some(HandedOver { plan, asked_processes, noted });
         }
         self.claim.records.replace(record, Instant::now() + PATIENCE)
+    }
+
+    /// The devices of the GPUs that were chosen for its job.
+    pub fn gpus(&self) -> &[String] {
+        self.shared_record().and_then(|record| record.shared.as_deref()).map_or(&[], |shared| &shared.gpus)
+    }
+
+    /// Leaves it so many of them, the first. It is so for others when it is handed over.
+    pub fn keep_gpus(&mut self, most: usize) {
+        if let Some(shared) = self.claim.shared.as_mut().and_then(|record| record.shared.as_mut()) {
+            shared.gpus.truncate(most);
+        }
     }
 
     /// Refuses to go on with a fence that is not whole: no process is to be in a part of it.
@@ -170,5 +187,5 @@ pub fn close(
             return Err(Error::new("this process is itself in the step that is to be removed:").value(step));
         }
     }
-    fence.close(deadline).map(|()| Closed::Removed)
+    fence.close(deadline).map(|()| if fence.by_another { Closed::Gone } else { Closed::Removed })
 }

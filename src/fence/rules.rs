@@ -394,7 +394,7 @@ fn set_swap(dir: &Dir, version: Version, swap: SwapLimit) -> Result<()> {
 }
 
 /// Whether any swap is in use: `/proc/swaps` has a line for each device, after its heading.
-fn has_swap() -> bool {
+pub(super) fn has_swap() -> bool {
     let swaps = Dir::open("/proc").and_then(|proc| proc.read("swaps"));
     // A file that cannot be read says nothing good: assume that there is swap to limit.
     swaps.map_or(true, |text| text.lines().count() > 1)

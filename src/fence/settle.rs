@@ -40,12 +40,29 @@ impl Fence {
                 continue;
             }
             overlay.locate(&self.key, &found)?;
+            self.count_in_overlays();
             if let (Some(tree), Some(plan)) = (self.trees.get(index), &self.limits.plan) {
                 self.limit_tree(tree, plan, &mut errors);
             }
         }
         self.limit_swap(&mut errors);
         Ok(errors)
+    }
+
+    /// Has what the step uses counted in the scheduler's directories, too, where it is known which they are. No job fails if it is not.
+    pub(super) fn count_in_overlays(&self) {
+        for tree in &self.trees {
+            let Tree::Overlay(overlay) = tree else { continue };
+            if self.limits.counted.is_empty() || !overlay.is_located() {
+                continue;
+            }
+            let counted = self.limits.counted.iter().copied();
+            for controller in counted.filter(|controller| overlay.hierarchy.has(controller)) {
+                if let Err(error) = overlay.step().and_then(|step| overlay.enable(&[controller], &step, false)) {
+                    log::debug!("{}: nothing is counted by {controller}: {error}", self.key);
+                }
+            }
+        }
     }
 
     /// Takes our own directories away in one hierarchy, unless somebody has been put into them: from now on the step is in the

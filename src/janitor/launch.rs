@@ -101,6 +101,11 @@ impl Work<'_> {
         Holders { schedulers: self.schedulers, units: None }
     }
 
+    fn reap(&mut self, levels: &[String], deadline: Instant) -> Result<ReapOutcome> {
+        let (at, holders) = ((self.host, self.config), self.holders());
+        reap_one(at, self.records, levels, holders, (deadline, &mut self.reaped.ledger))
+    }
+
     fn look_at(&mut self, roll: &mut Roll, turn: Turn) {
         let Turn { entries, closely } = turn;
         let mut living: BTreeSet<Owner> = BTreeSet::new();
@@ -128,7 +133,7 @@ impl Work<'_> {
                 EntryKind::Step => {
                     let soon = self.deadline.min(Instant::now() + PATIENCE_EACH);
                     let levels = levels(&entry);
-                    match reap_one((self.host, self.config), self.records, &levels, self.holders(), soon) {
+                    match self.reap(&levels, soon) {
                         Err(_) => {
                             again.push((at, entry));
                             false
@@ -146,7 +151,7 @@ impl Work<'_> {
         }
         for (at, entry) in again {
             let levels = levels(&entry);
-            let outcome = reap_one((self.host, self.config), self.records, &levels, self.holders(), self.deadline);
+            let outcome = self.reap(&levels, self.deadline);
             if self.is_done(&entry, &levels, outcome) {
                 roll.strike(at);
             }

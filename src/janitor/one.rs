@@ -1,43 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! One record: the step of a holder that has gone is removed, and its name is free.
 
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use super::holders::Holders;
+use super::ledger::{DeadStep, Ledger};
 use super::reaped::{PATIENCE_AT_LAUNCH, ReapOutcome};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::facts::Facts;
-use crate::fence::{self, Freed, Leftovers, Opening};
+use crate::fence::{self, Freed, Opening};
 use crate::host::Host;
 use crate::job::JobKey;
-use crate::record::{Header, Record, Records};
-use crate::report::account::{Account, End, LimitedTo, since_boot};
-use crate::report::usage_log::UsageLog;
+use crate::record::counters::{Counters, Event};
+use crate::record::{Header, Records};
 use crate::scheduler::Schedulers;
 
 /// What a fence is made of, where this janitor frees its name, and no daemon is known.
 pub fn opening<'a>(host: &'a Host, config: &'a Config, schedulers: Schedulers, key: &'a JobKey) -> Opening<'a> {
-    Opening { host, config, schedulers, key, more: &[], daemon: None, free: free_name, holder: None, run: 1 }
+    Opening { host, config, schedulers, key, more: &[], daemon: None, free: free_name, holder: None, run: 1, gpus: &[] }
 }
 
 /// For a launch that wants this name.
 fn free_name(opening: &Opening<'_>, records: &Records, levels: &[String]) -> Result<Freed> {
     let holders = Holders { schedulers: opening.schedulers, units: None };
     let at = (opening.host, opening.config);
-    reap_one(at, records, levels, holders, Instant::now() + PATIENCE_AT_LAUNCH).map(|outcome| match outcome {
+    let mut ledger = Ledger::default();
+    let outcome = reap_one(at, records, levels, holders, (Instant::now() + PATIENCE_AT_LAUNCH, &mut ledger));
+    ledger.write(opening.host, opening.config);
+    outcome.map(|outcome| match outcome {
         ReapOutcome::Removed | ReapOutcome::Gone => Freed::Free,
         ReapOutcome::Alive | ReapOutcome::Busy => Freed::Taken,
     })
 }
 
-/// Looks at one record and removes its step if the owner is dead.
+/// Looks at one record and removes its step if the owner is dead. What that has used goes into the ledger.
 pub fn reap_one(
     (host, config): (&Host, &Config),
     records: &Records,
     levels: &[String],
     holders: Holders,
-    deadline: Instant,
+    (deadline, ledger): (Instant, &mut Ledger),
 ) -> Result<ReapOutcome> {
     // Whatever release made it; only what a dead one left in this boot must be understood.
     match records.header(levels)? {
@@ -62,38 +64,17 @@ pub fn reap_one(
             return Ok(ReapOutcome::Removed);
         }
         let left = fence::open_existing(host, &record.base, levels)?;
-        let line = config.usage_log.as_ref().and_then(|_| account(&record, &left));
+        let dead = config.usage_log.as_ref().and_then(|_| DeadStep::recorded(&record, left.used()));
         left.remove(host, deadline)?;
-        if let Some((usage_log, line)) = UsageLog::of(config).zip(line) {
-            usage_log.add(&line);
+        if let Some(dead) = dead {
+            ledger.add(dead);
+        }
+        if config.metrics_file.is_some() {
+            Counters::count(&config.run_dir, Event::Reaped);
         }
     }
     forget(records, levels, &header)?;
     Ok(ReapOutcome::Removed)
-}
-
-/// The line of the usage log about what a dead holder left: what the step has used until now.
-fn account(record: &Record, left: &Leftovers) -> Option<String> {
-    let shared = record.shared.as_deref();
-    let node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    let (usage, job) = left.usage();
-    let (cpus, memory, processes) = left.limits();
-    let account = Account {
-        key: &record.key()?,
-        run: shared.map_or(0, |shared| shared.run),
-        holder: &shared.map_or_else(|| format!("pid:{}", record.owner.pid), |shared| shared.holder.to_string()),
-        facts: &Facts { node: node.into(), ..Facts::default() },
-        limits: LimitedTo { cpus, memory, processes },
-        started: since_boot(shared.map_or(record.owner, |shared| shared.opener).start),
-        ended: SystemTime::now(),
-        end: End::Reaped,
-        exit: None,
-        usage: &usage,
-        job: &job,
-        tasks: &[],
-        sentences: &[],
-    };
-    Some(account.line())
 }
 
 fn forget(records: &Records, levels: &[String], header: &Header) -> Result<()> {

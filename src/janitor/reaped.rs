@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::ledger::Ledger;
 use crate::error::{Error, Result};
 use crate::record::tracked;
 
@@ -42,6 +43,8 @@ pub struct Reaped {
     pub busy: usize,
     /// What could not be removed, and why.
     pub failed: Vec<String>,
+    /// What the removed steps have used, until it is written down.
+    pub ledger: Ledger,
 }
 
 impl Reaped {

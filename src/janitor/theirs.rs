@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use super::ledger::DeadStep;
 use super::reaped::{PATIENCE_EACH, PATIENCE_WITH_MANY, Reaped};
 use crate::config::Config;
 use crate::error::Result;
@@ -33,6 +34,8 @@ pub struct Theirs<'a> {
 /// A step of which all processes were told to end.
 struct KilledStep {
     step: Box<dyn LeftStep>,
+    /// What it had used, if that is to be written down.
+    dead: Option<DeadStep>,
     was_inhabited: bool,
     /// Whether some may not have ended yet.
     is_inhabited: bool,
@@ -62,7 +65,7 @@ impl Theirs<'_> {
             return Ok(());
         }
         let Some(_lock) = self.records.lock_janitor()? else { return Ok(()) };
-        for ended in self.end_each(steps, reaped) {
+        for ended in self.end_each(scheduler, steps, reaped) {
             self.remove(ended, reaped);
         }
         if self.config.reap_scheduler_leftovers {
@@ -72,22 +75,29 @@ impl Theirs<'_> {
     }
 
     /// Each is ended, whatever the time is, before anybody is waited for.
-    fn end_each(&self, steps: Vec<Box<dyn LeftStep>>, reaped: &mut Reaped) -> Vec<KilledStep> {
+    fn end_each(
+        &self,
+        scheduler: &dyn Scheduler,
+        steps: Vec<Box<dyn LeftStep>>,
+        reaped: &mut Reaped,
+    ) -> Vec<KilledStep> {
         let mut all = Vec::new();
         for step in steps {
             if self.is_launch && Instant::now() >= self.deadline + PATIENCE_WITH_MANY {
                 reaped.failed.push(format!("{}: there was no time left for it", step.path()));
                 continue;
             }
+            let used = self.config.usage_log.as_ref().and_then(|_| step.used());
+            let dead = used.map(|used| DeadStep::of_scheduler(scheduler.name(), used));
             let done = step.end(self.host, self.deadline.min(Instant::now() + PATIENCE_EACH));
             let (was_inhabited, is_inhabited) = done.map_or((true, true), |was_inhabited| (was_inhabited, false));
-            all.push(KilledStep { step, was_inhabited, is_inhabited });
+            all.push(KilledStep { step, dead, was_inhabited, is_inhabited });
         }
         all
     }
 
     fn remove(&self, ended: KilledStep, reaped: &mut Reaped) {
-        let KilledStep { step, was_inhabited, is_inhabited } = ended;
+        let KilledStep { step, dead, was_inhabited, is_inhabited } = ended;
         if self.is_late() {
             return reaped.failed.push(format!("{}: there was no time left for it", step.path()));
         }
@@ -95,6 +105,11 @@ impl Theirs<'_> {
         let removes = self.config.reap_scheduler_leftovers;
         let done = ended
             .and_then(|was_inhabited| if removes { step.remove(self.host, self.deadline) } else { Ok(was_inhabited) });
+        if done == Ok(true)
+            && let Some(dead) = dead
+        {
+            reaped.ledger.add(dead);
+        }
         match done {
             Ok(true) if removes => reaped.removed.push(step.path()),
             Ok(true) => reaped.removed.push(format!("the processes in {}", step.path())),

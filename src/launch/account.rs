@@ -7,8 +7,7 @@ use crate::cgroup::usage::Usage;
 use crate::config::Config;
 use crate::facts::{Fact, Facts};
 use crate::fence::Fence;
-use crate::policy::Level;
-use crate::report::account::{Account, End, Exit, LimitedTo, Task};
+use crate::report::account::{Account, End, Exit, GrantedTo, LimitedTo, Task};
 use crate::report::usage_log::UsageLog;
 
 /// What only a door knows of a step at its end.
@@ -20,6 +19,10 @@ pub struct Ending<'a> {
     pub run: u32,
     /// What is known of its job.
     pub facts: &'a Facts,
+    /// What it was granted.
+    pub granted: GrantedTo,
+    /// What it was limited to.
+    pub limits: LimitedTo,
     /// When its fence was made.
     pub started: Option<SystemTime>,
     /// How it ended, where the door was told.
@@ -32,6 +35,14 @@ pub struct Ending<'a> {
     pub end: End,
 }
 
+/// To what a step is limited, as the kernel has it, for its line in the usage log; nothing if there is no such log.
+pub fn limited_to(fence: &Fence, config: &Config) -> LimitedTo {
+    match config.usage_log {
+        Some(_) => LimitedTo { cpus: fence.cpus(), memory: fence.memory(), processes: fence.processes() },
+        None => LimitedTo::default(),
+    }
+}
+
 /// The line of the usage log about a step, if there is such a log; `usage` is what it has used. It is made before the fence is closed,
 /// and written when that has succeeded: of what remains, the janitor writes when it is gone.
 pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_>) -> Option<String> {
@@ -40,16 +51,14 @@ pub fn account(fence: &Fence, config: &Config, usage: &Usage, ending: &Ending<'_
     if facts.node == Fact::Unknown {
         facts.node = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).into();
     }
-    let memory = fence.memory_levels().into_iter().find(|level| level.whose == Level::Step);
-    let limits =
-        LimitedTo { cpus: fence.cpus(), memory: memory.and_then(|level| level.limit), processes: fence.processes() };
     let job = fence.job_usage();
     let account = Account {
         key: fence.key(),
         run: ending.run,
         holder: ending.holder,
         facts: &facts,
-        limits,
+        granted: ending.granted,
+        limits: ending.limits,
         started: ending.started,
         ended: SystemTime::now(),
         end: ending.end,

@@ -15,6 +15,7 @@ use crate::launch::refuse::{NotFenced, bear};
 use crate::launch::tell::AskedProcesses;
 use crate::policy::Plan;
 use crate::record::holder::Holder;
+use crate::record::noted::Noted;
 use crate::requests::UserRequests;
 use crate::scheduler::Schedulers;
 
@@ -35,6 +36,10 @@ pub struct Begin<'a> {
     pub daemon: Option<&'a Membership>,
     /// Its holder, where other processes go on with it, and which run of the step it is; `None`: this process alone.
     pub holder: Option<(&'a Holder, u32)>,
+    /// The devices of GPUs that were chosen for it.
+    pub gpus: &'a [String],
+    /// What those are to know of the job, if there is a usage log.
+    pub noted: Option<&'a Noted>,
 }
 
 /// A step that is fenced.
@@ -60,15 +65,16 @@ impl Begin<'_> {
     ///
     /// `plan` is asked after what dead step daemons have left was removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, schedulers, key, requests, daemon, holder } = *self;
+        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted } = *self;
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
         let (plan, mut errors) = plan();
-        if *requests != UserRequests::default() {
+        if !requests.options().is_empty() {
             log::info!("{key}: the user asked for {requests}; each limit above that is lowered to it");
         }
         let more = requests.controllers();
         let (holder, run) = holder.map_or((None, 0), |(holder, run)| (Some(holder), run));
-        let opening = Opening { more: &more, daemon, holder, run, ..janitor::opening(host, config, schedulers, key) };
+        let opening =
+            Opening { more: &more, daemon, holder, run, gpus, ..janitor::opening(host, config, schedulers, key) };
         let mut fence = Fence::open(&opening)
             .map_err(|error| NotFenced::of_open(error, requests, &more, &fence::controllers(config)))?;
         if config.mode == Mode::Enforce {
@@ -77,7 +83,8 @@ impl Begin<'_> {
             log::info!("{key}: Mode=observe: would limit {plan}");
         }
         let asked = AskedProcesses::below_the_sites(requests, config);
-        match bear(key, config, requests, errors).and_then(|()| Ok(fence.hand_over(asked)?)) {
+        let noted = noted.filter(|_| config.usage_log.is_some()).cloned().unwrap_or_default();
+        match bear(key, config, requests, errors).and_then(|()| Ok(fence.hand_over(asked, noted)?)) {
             Ok(()) => Ok(Begun { fence, plan, leftovers }),
             Err(why) => {
                 abandon(&mut fence, config);

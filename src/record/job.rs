@@ -201,7 +201,8 @@ impl fmt::Display for JobRecord {
             }
         }
         let (positions, devices, why): (Vec<u32>, Vec<&str>, &str) = match &self.gpus {
-            Gpus::None => (Vec::new(), Vec::new(), ""),
+            // What is chosen here stands in the record of the fence.
+            Gpus::None | Gpus::Chosen(_) => (Vec::new(), Vec::new(), ""),
             Gpus::Unknown(why) => (Vec::new(), Vec::new(), why),
             Gpus::Positions(positions, why) => (positions.clone(), Vec::new(), why),
             Gpus::Devices(devices) => {

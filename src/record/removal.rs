@@ -6,8 +6,8 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::files::{checked, checked_run_dir, unlink};
-use super::steps::{LIMITS, NEW, Records};
-use super::{job, roll, tracked};
+use super::steps::{GPUS, LIMITS, NEW, Records};
+use super::{counters, job, roll, tracked};
 use crate::error::Result;
 use crate::sys::dir::Dir;
 
@@ -19,14 +19,14 @@ impl Records {
             _ => return Ok(true),
         };
         let dir = checked_run_dir(parent.child(name)?)?;
-        for records in [job::DIRECTORY, tracked::DIRECTORY, roll::DIRECTORY, NEW] {
+        for records in [job::DIRECTORY, tracked::DIRECTORY, roll::DIRECTORY, counters::DIRECTORY, NEW] {
             if let Ok(records) = dir.child(records).and_then(checked) {
                 records.list(false)?.iter().try_for_each(|record| unlink(&records, record))?;
             }
             dir.remove(records)?;
         }
         // The last one is of earlier releases.
-        for name in [LIMITS, tracked::WATCHER, "whole"] {
+        for name in [LIMITS, GPUS, tracked::WATCHER, "whole"] {
             dir.remove(name)?;
         }
         match parent.remove(name) {

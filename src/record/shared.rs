@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What a record says beyond its first lines where several processes share a fence's life: `jobfence-record 2`.
 //!
-//! One line each, in this order: `holder`, `opener`, `job`, `step`, `run`, `controllers`, `log_from`, `overlay`; then `asked_processes`, if
-//! the job's user has asked for a number; then `plan=none`, or the lines of `record::plan`. What is understood is what would be written,
-//! and nothing else.
+//! One line each, in this order: `holder`, `opener`, `job`, `step`, `run`, `controllers`, `log_from`, `overlay`; then `gpus`, if some were
+//! chosen for the job; then `asked_processes`, if the job's user has asked for a number, and the lines of `record::noted`; then `plan=none`,
+//! or the lines of `record::plan`. What is understood is what would be written, and nothing else.
 
 use std::fmt;
 
 use super::holder::Holder;
+use super::job::is_device;
 use super::lines::field;
+use super::noted::Noted;
 use super::plan;
 use crate::cgroup::events::Sequence;
 use crate::job::Id;
@@ -34,6 +36,8 @@ pub struct Shared {
     pub log_from: Option<Sequence>,
     /// Whether it is limited in directories of the scheduler's.
     pub overlay: bool,
+    /// The devices of the GPUs that were chosen for the job, by their paths.
+    pub gpus: Vec<String>,
     /// To what it is limited; `None`: its opening has not come to its end.
     pub plan: Option<HandedOver>,
 }
@@ -45,6 +49,8 @@ pub struct HandedOver {
     pub plan: Plan,
     /// How many processes the job's user has asked for, where the site allows more.
     pub asked_processes: Option<u64>,
+    /// What is known of its job, for the usage log.
+    pub noted: Noted,
 }
 
 impl HandedOver {
@@ -55,7 +61,8 @@ impl HandedOver {
             }
             None => (None, text),
         };
-        Some(Self { plan: plan::parse(lines)?, asked_processes })
+        let (noted, lines) = Noted::parse(lines)?;
+        Some(Self { plan: plan::parse(lines)?, asked_processes, noted })
     }
 }
 
@@ -64,6 +71,7 @@ impl fmt::Display for HandedOver {
         if let Some(number) = self.asked_processes {
             writeln!(f, "{ASKED}{number}")?;
         }
+        self.noted.fmt(f)?;
         f.write_str(&plan::lines(&self.plan))
     }
 }
@@ -71,13 +79,15 @@ impl fmt::Display for HandedOver {
 const NO_PLAN: &str = "plan=none\n";
 /// Only where there is such a number: a record without is the same as before there was this line.
 const ASKED: &str = "asked_processes=";
+/// Likewise.
+const GPUS: &str = "gpus=";
 
 impl Shared {
     /// Understands the lines behind those of every record.
     pub(super) fn parse(lines: std::str::Lines<'_>) -> Option<Self> {
         let all: String = lines.clone().flat_map(|line| [line, "\n"]).collect();
         let mut lines = lines;
-        let shared = Self {
+        let mut shared = Self {
             holder: Holder::parse(&field(&mut lines, "holder")?)?,
             opener: match Holder::parse(&field(&mut lines, "opener")?)? {
                 Holder::Process(opener) => opener,
@@ -92,11 +102,19 @@ impl Shared {
                 number => Some(number.parse().ok()?),
             },
             overlay: field(&mut lines, "overlay")? == "yes",
-            plan: {
-                let rest: String = lines.flat_map(|line| [line, "\n"]).collect();
-                if rest == NO_PLAN { None } else { Some(HandedOver::parse(&rest)?) }
-            },
+            gpus: Vec::new(),
+            plan: None,
         };
+        let rest: String = lines.flat_map(|line| [line, "\n"]).collect();
+        let mut rest = rest.as_str();
+        if let Some((gpus, behind)) = rest.strip_prefix(GPUS).and_then(|found| found.split_once('\n')) {
+            shared.gpus = gpus.split(',').map(str::to_owned).collect();
+            rest = behind;
+            if !shared.gpus.iter().all(|path| is_device(path)) {
+                return None;
+            }
+        }
+        shared.plan = if rest == NO_PLAN { None } else { Some(HandedOver::parse(rest)?) };
         (shared.to_string() == all).then_some(shared)
     }
 
@@ -116,6 +134,9 @@ impl fmt::Display for Shared {
             None => writeln!(f, "log_from=unknown")?,
         }
         writeln!(f, "overlay={}", if self.overlay { "yes" } else { "no" })?;
+        if !self.gpus.is_empty() {
+            writeln!(f, "{GPUS}{}", self.gpus.join(","))?;
+        }
         match &self.plan {
             Some(handed_over) => handed_over.fmt(f),
             None => f.write_str(NO_PLAN),

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::header::{Header, SHARED, VERSION};
 use super::lines::field;
+use super::noted::Noted;
 use super::roll::{Entry, EntryKind};
 use super::shared::Shared;
 use crate::error::{Error, Result};
@@ -45,6 +46,7 @@ impl Record {
         let mut mark = self.clone();
         if let Some(shared) = &mut mark.shared {
             shared.plan = None;
+            shared.gpus = Vec::new();
         }
         mark.to_string()
     }
@@ -53,6 +55,17 @@ impl Record {
     pub fn is_by_same(&self, other: &Self) -> bool {
         let opener = |record: &Self| record.shared.as_ref().map(|shared| shared.opener);
         (self.owner, opener(self)) == (other.owner, opener(other))
+    }
+
+    /// What is noted of its job for the usage log.
+    pub fn noted(&self) -> Noted {
+        let left = self.shared.as_ref().and_then(|shared| shared.plan.as_ref());
+        left.map(|left| left.noted.clone()).unwrap_or_default()
+    }
+
+    /// The process that has made it, which need not be its owner.
+    pub fn opener(&self) -> Owner {
+        self.shared.as_ref().map_or(self.owner, |shared| shared.opener)
     }
 
     /// Whether it is the one that another process has read, and not another's of the same name.

@@ -11,6 +11,7 @@ use nix::sys::stat::{Mode, fstat, mkdirat};
 use super::files::{checked, link_new, open_run_dir, read, unlink};
 use super::header::Header;
 use super::roll::{self, Entry, Roll};
+use super::shared::Shared;
 use super::step::{Record, file_name};
 use crate::error::{Error, Result};
 use crate::job::{Id, job_dir};
@@ -26,6 +27,8 @@ pub struct Records {
 
 /// In `RunDir`; a lock of its own, since the janitor holds that on `RunDir` for longer.
 pub(super) const LIMITS: &str = "limits.lock";
+/// Likewise, for who chooses GPUs.
+pub(super) const GPUS: &str = "gpus.lock";
 /// In `RunDir`, for records that have no name yet.
 pub(super) const NEW: &str = "new";
 
@@ -167,12 +170,35 @@ impl Records {
     /// Waits for the right to change the limits of jobs: a quota is read and then lowered, and between the two nobody else
     /// may write. It is held for less than a millisecond, unless the kernel takes longer for one of the writes.
     pub fn lock_limits(&self, deadline: Instant) -> Result<Lock> {
-        match Lock::on(&self.dir, LIMITS, deadline) {
+        self.lock(LIMITS, deadline)
+    }
+
+    /// Waits for the right to choose GPUs: between a look at what is taken and the record of what was chosen, nobody else may.
+    pub fn lock_gpus(&self, deadline: Instant) -> Result<Lock> {
+        self.lock(GPUS, deadline)
+    }
+
+    fn lock(&self, name: &str, deadline: Instant) -> Result<Lock> {
+        match Lock::on(&self.dir, name, deadline) {
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
-                self.dir.ensure(LIMITS)?;
-                Lock::on(&self.dir, LIMITS, deadline)
+                self.dir.ensure(name)?;
+                Lock::on(&self.dir, name, deadline)
             }
             lock => lock,
         }
+    }
+
+    /// What the records of this boot say that have GPUs. One that is not understood is another release's, and has none that we know of.
+    pub fn with_gpus(&self, boot_id: &str) -> Result<Vec<Shared>> {
+        let mut found = Vec::new();
+        for levels in self.list()? {
+            match self.read(&levels) {
+                Ok(record) => {
+                    found.extend(record.filter(|record| record.boot_id == boot_id).and_then(|record| record.shared))
+                }
+                Err(error) => log::debug!("left alone: {error}"),
+            }
+        }
+        Ok(found.into_iter().map(|shared| *shared).filter(|shared| !shared.gpus.is_empty()).collect())
     }
 }

@@ -25,6 +25,8 @@ pub struct Account<'a> {
     pub holder: &'a str,
     /// Partition, account and so on, as far as they are known.
     pub facts: &'a Facts,
+    /// What it was granted.
+    pub granted: GrantedTo,
     /// What it was limited to.
     pub limits: LimitedTo,
     /// When its fence was made; `None`: not known.
@@ -37,12 +39,21 @@ pub struct Account<'a> {
     pub exit: Option<Exit>,
     /// What it has used.
     pub usage: &'a Usage,
-    /// CPU time and memory of all its job's steps on this node together, until then.
+    /// CPU time and the peak of memory of all its job's steps on this node together, until then.
     pub job: &'a Usage,
     /// Its tasks that had directories.
     pub tasks: &'a [Task],
     /// At which limits it was stopped.
     pub sentences: &'a [String],
+}
+
+/// What a step was granted; `None`: nobody has said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GrantedTo {
+    /// CPUs.
+    pub cpus: Option<Cpus>,
+    /// Memory, in bytes.
+    pub memory: Option<u64>,
 }
 
 /// To what a step was limited; `None`: not limited.
@@ -119,17 +130,18 @@ impl Account<'_> {
             .text("partition", known(&self.facts.partition))
             .text("account", known(&self.facts.account))
             .text("qos", known(&self.facts.qos))
+            .text("project", known(&self.facts.project))
             .text("holder", Some(self.holder))
             .text("end", Some(if self.end == End::Closed { "closed" } else { "reaped" }));
         exit_members(&mut line, self.exit);
-        line.number("cpus_limit", self.limits.cpus)
+        line.number("cpus_granted", self.granted.cpus)
+            .number("memory_granted_bytes", self.granted.memory)
+            .number("cpus_limit", self.limits.cpus)
             .number("memory_limit_bytes", self.limits.memory)
             .number("processes_limit", self.limits.processes)
             .usage(self.usage)
             .seconds("job_cpu_seconds", self.job.cpu)
             .number("job_memory_peak_bytes", self.job.memory_peak)
-            .number("job_swap_peak_bytes", self.job.swap_peak)
-            .number("job_oom_kills", self.job.oom_kills)
             .add("tasks", array(self.tasks.iter().take(MOST_TASKS).map(of_task)))
             .add("sentences", array(self.sentences.iter().map(|one| text(one))))
             .end()
@@ -229,6 +241,7 @@ mod tests {
             run: 1,
             holder: "manual",
             facts: &Facts { partition: Fact::Known("a\\b".to_owned()), ..Facts::default() },
+            granted: GrantedTo { cpus: None, memory: Some(7) },
             limits: LimitedTo { cpus: Some(Cpus::from_thousandths(1500)), ..LimitedTo::default() },
             started: Some(UNIX_EPOCH),
             ended: UNIX_EPOCH + Duration::from_millis(2500),
@@ -249,6 +262,8 @@ mod tests {
             ("end", "reaped".into()),
             ("exit_status", 2.into()),
             ("exit_signal", serde_json::Value::Null),
+            ("cpus_granted", serde_json::Value::Null),
+            ("memory_granted_bytes", 7.into()),
             ("cpus_limit", 1.5.into()),
             ("cpu_seconds", 1.5.into()),
             ("wall_seconds", 2.5.into()),

@@ -71,20 +71,21 @@ impl<'a> UsageLog<'a> {
     }
 
     fn append(&self, line: &str) -> Result<()> {
-        let (dir, name) = self.directory(true)?;
+        let us = nix::unistd::geteuid().as_raw();
+        let (dir, name) = self.directory(true, us)?;
         let _lock = Lock::on(&dir, ".", Instant::now() + PATIENCE)?;
         let failed = |op: &'static str| move |errno| Error::os(op, self.path, errno);
         let flags = OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let open = || openat(&dir, name, flags, Mode::from_bits_truncate(0o600)).map_err(failed("open"));
         let mut file = open()?;
-        let mut stat = self.checked(fstat(&file).map_err(failed("look at"))?)?;
+        let mut stat = self.checked(fstat(&file).map_err(failed("look at"))?, us)?;
         let mut size = u64::try_from(stat.st_size).unwrap_or_default();
         let text = format!("{line}\n");
         let is_full = size.saturating_add(u64::try_from(text.len()).unwrap_or(u64::MAX)) > self.most / FILES;
         if size > 0 && (is_full || day(mtime(&stat)) != day(SystemTime::now())) {
             self.set_aside(&dir, name, &stat)?;
             file = open()?;
-            stat = self.checked(fstat(&file).map_err(failed("look at"))?)?;
+            stat = self.checked(fstat(&file).map_err(failed("look at"))?, us)?;
             size = u64::try_from(stat.st_size).unwrap_or_default();
         }
         let whole = whole_lines(&file, size).map_err(failed("read"))?;
@@ -103,7 +104,7 @@ impl<'a> UsageLog<'a> {
     }
 
     /// The directory of the log, and the name in it.
-    fn directory(&self, is_made: bool) -> Result<(Dir, &str)> {
+    fn directory(&self, is_made: bool, us: u32) -> Result<(Dir, &str)> {
         let name = self.path.file_name().and_then(|name| name.to_str());
         let (Some(parent), Some(name)) = (self.path.parent(), name) else {
             return Err(Error::new("not the path of a file:").at(self.path));
@@ -120,7 +121,7 @@ impl<'a> UsageLog<'a> {
             other => other?,
         };
         let stat = dir.stat()?;
-        if stat.st_uid != nix::unistd::geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
+        if stat.st_uid != us || stat.st_mode & 0o022 != 0 {
             return Err(Error::new("only root may be able to write to the directory of UsageLog:")
                 .at(parent)
                 .hint("give the log a directory of its own, such as /var/log/jobfence"));
@@ -128,9 +129,9 @@ impl<'a> UsageLog<'a> {
         Ok((dir, name))
     }
 
-    fn checked(&self, stat: FileStat) -> Result<FileStat> {
+    fn checked(&self, stat: FileStat, us: u32) -> Result<FileStat> {
         let is_file = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFREG;
-        if !is_file || stat.st_uid != nix::unistd::geteuid().as_raw() {
+        if !is_file || stat.st_uid != us {
             return Err(Error::new("UsageLog must be a file of root's:").at(self.path));
         }
         Ok(stat)
@@ -162,7 +163,7 @@ impl<'a> UsageLog<'a> {
 
     /// The files of the log, the oldest first. Empty: there is none yet.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
-        let (dir, name) = match self.directory(false) {
+        let (dir, name) = match self.directory(false, nix::unistd::geteuid().as_raw()) {
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
             other => other?,
         };

@@ -15,6 +15,7 @@ use crate::scheduler::{IsWanted, LeftBehind, Placement, PresentJob, Scheduler, T
 use crate::sys::dir::Dir;
 use crate::sys::process::Owner;
 
+pub mod card;
 pub mod conf;
 pub mod cores;
 pub mod daemon_children;

@@ -143,7 +143,8 @@ impl Dir {
 
     /// The beginning of a file; `None` if that is not all of it.
     fn piece(&self, fd: &OwnedFd, name: &str) -> Result<Option<String>> {
-        let mut text = [0u8; 1024];
+        // memory.stat of cgroup2 is the longest of them, with some 2 KiB.
+        let mut text = [0u8; 4096];
         loop {
             match pread(fd, &mut text, 0) {
                 Ok(n) if n == text.len() => return Ok(None),

@@ -177,6 +177,12 @@ static void wrong_calls(const struct work *work)
     grant.memory = 1048575;
     RETURNS(JOBFENCE_USAGE, "memory must be", open_fence(config, &fence, USER, NULL, &grant, NULL));
     grant.memory = 0;
+    grant.memory_swap = 1048575;
+    RETURNS(JOBFENCE_USAGE, "memory_swap must be", open_fence(config, &fence, USER, NULL, &grant, NULL));
+    grant.memory_swap = 0;
+    grant.gpus = 1025;
+    RETURNS(JOBFENCE_USAGE, "gpus must be", open_fence(config, &fence, USER, NULL, &grant, NULL));
+    grant.gpus = 0;
     grant.pids_max = "many";
     RETURNS(JOBFENCE_REFUSED, "pids-max: found \"many\"", open_fence(config, &fence, USER, NULL, &grant, NULL));
 

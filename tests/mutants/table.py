@@ -27,6 +27,8 @@ STRICTNESS = "src/config/strictness.rs"
 JOB = "src/record/job.rs"
 FILES = "src/record/files.rs"
 REFUSE = "src/launch/refuse.rs"
+CARD = "src/report/card.rs"
+CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
 C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
 HOOK = "hooks/pbs/jobfence.py"
@@ -368,9 +370,40 @@ BREAKS = (
     ),
     Break(
         "what_was_asked_is_forgotten", "src/fence/resume.rs",
-        "shared.plan = Some(HandedOver { plan, asked_processes });",
-        "shared.plan = Some(HandedOver { plan, asked_processes: asked_processes.filter(|_| false) });",
+        "shared.plan = Some(HandedOver { plan, asked_processes, noted });",
+        "shared.plan = Some(HandedOver { plan, asked_processes: asked_processes.filter(|_| false), noted });",
         "host life who_could_raise_the_limit_is_said_by_every_process",
+    ),
+    # The usage log.
+    Break(
+        "what_is_known_of_a_job_is_forgotten", "src/fence/resume.rs",
+        "noted.clone().or(&before.noted)",
+        "{ let _ = &before.noted; noted.clone() }",
+        "host usage what_is_known_of_a_job_outlives_each_process_of_its_life",
+    ),
+    Break(
+        "half_a_line_stays", "src/report/usage_log.rs",
+        "if whole < size {",
+        "if whole < size && false {",
+        "unit half_a_line_goes_before_the_next_comes",
+    ),
+    Break(
+        "two_lines_of_one_dead_step", "src/janitor/ledger.rs",
+        "(&step.key, step.opener) == (&found.key, found.opener)",
+        "(&step.key, step.opener) == (&found.key, found.opener) && false",
+        "host left_behind a_dead_step_has_one_line_in_the_usage_log_wherever_it_was",
+    ),
+    Break(
+        "nothing_counts_what_is_not_limited", "src/fence/open.rs",
+        'const COUNTED: [&str; 3] = ["memory", "pids", "io"];',
+        'const COUNTED: [&str; 0] = [];',
+        "host usage bytes_are_counted_where_they_go_to_a_disk processes_of_5_ms_are_counted_all",
+    ),
+    Break(
+        "cached_files_are_taken_for_need", "src/cgroup/events.rs",
+        "Some(self.file?.saturating_sub(self.shared?))",
+        "{ let _ = self.shared; self.file.map(|_| 0) }",
+        "unit the_kernel_says_what_was_cached",
     ),
     Break(
         "the_dead_are_not_cleaned_up", "src/launch/begin.rs",
@@ -573,5 +606,54 @@ BREAKS = (
         "let plain = plain.split('+').next().unwrap_or(plain).to_owned();",
         "let plain = plain.to_owned();",
         "unit slurms_are_found_by_its_own_names",
+    # A card that is wrong, or that nobody wanted.
+    Break(
+        "a_card_of_the_batch_step_alone", "src/fence/observe.rs",
+        "let (Ok(job), hierarchy) = (tree.job(), tree.hierarchy())", "let (Ok(job), hierarchy) = (tree.step(), tree.hierarchy())",
+        "slurm card_of_a_failed_job",
+    ),
+    Break(
+        "a_card_in_any_locale", CARD_DOOR,
+        "is_utf8: card::is_utf8(|name| variable(spank, &CString::new(name).ok()?)),", "is_utf8: true,",
+        "slurm card_of_a_failed_job",
+    ),
+    Break("no_kill_on_a_card", CARD_DOOR, "usage.oom_kills.or(Some(end.reported.kills))", "None", "slurm card_after_a_kill"),
+    Break(
+        "the_sites_word_on_the_card_counts", CARD_DOOR,
+        "requests.usage_card().unwrap_or(config.usage_card)", "config.usage_card",
+        "slurm whose_word_on_the_card_counts",
+    ),
+    Break(
+        "a_card_of_each_step", CARD_DOOR,
+        "kind == StepKind::Batch && when != UsageCard::Never", "when != UsageCard::Never",
+        "slurm whose_word_on_the_card_counts",
+    ),
+    Break(
+        "a_card_for_each_short_job", CARD,
+        "if says_something { figures.card() }", "if true { figures.card() }",
+        "slurm cards_of_an_array",
+    ),
+    Break("a_line_that_is_too_long", CARD, "if used + word.len() <= WIDTH {", "if used + word.len() <= WIDTH + 1 {", "unit report::card"),
+    Break(
+        "advice_that_fails", CARD,
+        "let less = asked(u128::from(peak) * WITH_RESERVE / 100)?;", "let less = asked(u128::from(peak) * 4 / 5)?;",
+        "unit report::card",
+    ),
+    Break(
+        "advice_below_a_lower_limit", CARD,
+        "bytes.checked_mul(granted.into())?.div_ceil(u128::from(most.max(1)))", "bytes",
+        "unit report::card",
+    ),
+    Break("advice_after_a_failure", CARD, "&& !self.was_stopped()\n            && self.nodes", "&& self.nodes", "unit report::card"),
+    Break("advice_about_other_nodes", CARD, "&& self.nodes == Some(1)", "", "unit report::card"),
+    Break(
+        "a_text_that_a_terminal_obeys", CARD,
+        "if c.is_ascii_graphic() || c == ' ' { c } else { '?' }", "if c.is_control() { '?' } else { c }",
+        "unit report::card",
+    ),
+    Break("a_card_is_a_limit", "src/requests.rs", "request.limit.is_some() && [&self.job", "[&self.job", "unit requests"),
+    Break(
+        "run_has_no_card", "src/bin/jobfence/run.rs", "for line in &ended.card {", "for line in &ended.card[..0] {",
+        "host cli run_ends_with_a_card_where_that_is_wanted",
     ),
 )

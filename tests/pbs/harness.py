@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the cases of OpenPBS are written with, beside what they share with Slurm's."""
 
+import contextlib
 import re
 import time
 
@@ -40,6 +41,20 @@ def fenced(site, jobid, step="step_1", timeout=15):
     except AssertionError as error:
         seen = {pid: kernel.cgroups_of(pid) for pid in site.job_pids(jobid)}
         raise AssertionError(f"{error}; its processes are in {seen}") from None
+
+
+@contextlib.contextmanager
+def frequent(site, seconds=2):
+    """For the time being, the periodic event comes every so often. Jobs begin and end within.
+
+    MoM asks for the interval only when an event is over, so the hook is made anew: then the first one comes at once."""
+    site.remove_hook()
+    site.fence(attributes={"freq": seconds})
+    try:
+        yield
+    finally:
+        site.remove_hook()
+        site.fence()
 
 
 def name_of(jobid):
@@ -82,5 +97,5 @@ def free(site):
     until(lambda: site.node_state() in ("free", "job-busy"), 20, "a free node")
 
 
-__all__ = ["MIB", "RAN", "ask", "expect_as_granted", "expect_gone", "fenced", "free", "is_frozen", "name_of", "the_fence",
+__all__ = ["MIB", "RAN", "ask", "expect_as_granted", "expect_gone", "fenced", "free", "frequent", "is_frozen", "name_of", "the_fence",
            "unfenced"]

@@ -10,11 +10,13 @@ becomes the job, with a umask of 077, and with the job's files as stdout and std
 
 import argparse
 import contextlib
+import json
 import marshal
 import os
 import pwd
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
+from pbs.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
 from slurm import kernel  # noqa: E402
 
 HOST = "node1"
@@ -128,7 +131,8 @@ class Mom:
         }
         code = f"import sys; sys.path.insert(0, {str(TESTS / 'pbs/stand_in')!r}); sys.argv = [{str(self.hook)!r}]; " \
                f"exec(compile(open({str(self.hook)!r}).read(), {str(self.hook)!r}, 'exec'), {{'__name__': '__main__'}})"
-        return [sys.executable, "-I", "-B", "-S", "-c", code], environment, files["answer"]
+        first = ["/usr/bin/chrt", "--fifo", "50"] if self.options.realtime else []
+        return [*first, sys.executable, "-I", "-B", "-S", "-c", code], environment, files["answer"]
 
     def run(self, event, job=None, **more):
         """One event whose hook is MoM's own child. The answer."""
@@ -189,11 +193,11 @@ class Mom:
                     os._exit(0)
             for what, number in limits:
                 resource.setrlimit(what, (number, number))
-            self.below(job, "EXECJOB_LAUNCH", env={"PBS_TASKNUM": tasknum}, **(launch or {}))
+            env = self.below(job, "EXECJOB_LAUNCH", env={"PBS_TASKNUM": tasknum}, **(launch or {}))
             os.setgroups([job.gid])
             os.setgid(job.gid)
             os.setuid(job.uid)
-            os.execve("/bin/sh", ["sh", "-c", script], {"PATH": "/usr/bin:/bin", "PBS_JOBID": job.id})
+            os.execve("/bin/sh", ["sh", "-c", script], {**env, "PATH": "/usr/bin:/bin", "PBS_JOBID": job.id})
         except Crashed:
             os._exit(97)
         except BaseException:  # noqa: B036
@@ -201,16 +205,19 @@ class Mom:
         os._exit(98)
 
     def below(self, job, event, **more):
-        """One event whose hook is this process's child, and has its files."""
+        """One event whose hook is this process's child, and has its files. The environment as the hook leaves it."""
         command, environment, answer = self.prepare(event, job, **more)
         child = subprocess.Popen(command, env=environment, cwd=self.top, start_new_session=True)
         status = child.wait()
         if status < 0:
-            return  # "Skipping hook"
+            return {}  # "Skipping hook"
         found = marshal.loads(answer.read_bytes())
         (self.top / f"{job.name}.{event}").write_text(str(found))
         if not found["accepted"]:
             os._exit(17)
+        # As MoM reads it: one text with commas between the variables, but for those behind a backslash.
+        variables = ",".join(f"{name}={value}" for name, value in found["env"].items()).replace("\\,", "\0").split(",")
+        return dict(variable.replace("\0", ",").split("=", 1) for variable in variables if "=" in variable)
 
 
 class Job:
@@ -296,6 +303,24 @@ def life(mom, user):
     expect(used["mem"].endswith("kb") and "cput" in used, f"used {used}")
     expect(not any(kernel.is_alive(pid) for pid in escaped), "a process with a session of its own is alive")
     expect_equal(job.output.read_bytes() + job.stderr.read_bytes(), b"", "the job's output")
+
+
+@case
+def usage_log(mom, user):
+    """Each step has a line, with the queue that the first event has said, though other processes have closed it."""
+    log = mom.top / "usage/usage.jsonl"
+    mom.write_config(f"UsageLog={log}")
+    job = Job(mom, user, number="30", queue="express", project="p 1")
+    mom.begin(job)
+    mom.start(job, "exec python3 -S -c 'import time\nwhile time.process_time() < 0.5: pass'")
+    job.wait()
+    job.over()
+    lines = {line["step"]: line for line in map(json.loads, log.read_text().splitlines())}
+    expect_equal(sorted(lines), ["1", "extern"], "steps in the usage log")
+    for line in lines.values():
+        found = [line[key] for key in ("job", "run", "uid", "user", "partition", "project", "holder", "end", "memory_granted_bytes")]
+        expect_equal(found, ["30.server", 1, job.uid, user, "express", "p 1", "scheduler OpenPBS", "closed", 200 * MIB], "line")
+    expect(0.49 <= lines["1"]["cpu_seconds"] <= 0.7, f"cpu_seconds: {lines['1']}")
 
 
 @case
@@ -400,9 +425,149 @@ def no_cpus(mom, user):
 
 
 @case
+def memory_and_swap(mom, user):
+    """vmem beside mem grants swap; alone it is memory."""
+    for resources, keys, memory, swap in (
+        ("mem=100mb:vmem=150mb", (), 100, 50),
+        ("mem=100mb:vmem=150mb", ("AllowedSwapSpace=10",), 100, 50),
+        ("mem=100mb", ("AllowedSwapSpace=10",), 100, 10),
+        ("mem=100mb:vmem=60mb", (), 60, 0),
+        ("vmem=60mb", ("DefaultRAMSpace=40M",), 60, 0),
+        ("mem=100mb:vmem=150mb", ("ConstrainSwapSpace=no",), 100, None),
+    ):
+        mom.write_config(*keys)
+        job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=1:{resources})")
+        mom.begin(job)
+        expect_equal(job.group().memory_limit(), memory * MIB, f"memory for {resources} with {keys}")
+        if job.group().swap_is_accounted():
+            expect_equal(job.group().swap_limit(), swap and swap * MIB, f"swap for {resources} with {keys}")
+        job.over()
+
+
+def gpus_in_records(mom, job):
+    """The GPUs of each fence of a job, by the command."""
+    said = subprocess.run([mom.options.bin, "usage", f"--config={mom.config}", f"--job={job.id}", "--json"], check=True, capture_output=True)
+    return {fence["step"]: [path.rsplit("/", 1)[1] for path in fence["gpus"]] for fence in json.loads(said.stdout)["fences"]}
+
+
+def granted_gpus(mom, user, number, gpus):
+    return Job(mom, user, number=str(number), exec_vnode=f"({HOST}:ncpus=1:mem=100mb:ngpus={gpus})")
+
+
+@case
+def gpus_by_job(mom, user):
+    """Each job has a GPU of its own, in all its steps, and can open no other."""
+    with gpus_of_the_node((0, 1)) as top:
+        mom.write_config("ConstrainDevices=yes", f"GPUDevice={top}/nvidia%d")
+        first, second, third = (granted_gpus(mom, user, number, 1) for number in (1, 2, 3))
+        for job, gpu in (first, "nvidia0"), (second, "nvidia1"):
+            mom.begin(job)
+            mom.start(job, SHOW_GPUS.format(top) + "exec sleep 300")
+            job.started()
+            said = until(lambda job=job: "CUDA=" in job.output.read_text() and job.output.read_text(), "the job's words")
+            expect_equal(said, f"{gpu}\nCUDA=0\n", "what the job can open, and is told")
+        for event in "EXECJOB_BEGIN", "EXECJOB_BEGIN":
+            answer = mom.run(event, third)
+            expect(not answer["accepted"] and answer["rerun"], f"a third job has a GPU: {answer}")
+            expect("too few GPUs are free for this job" in answer["message"] and "job 3.server; granted 1" in answer["message"] and "nvidia0 by job 1.server run 1" in answer["message"], f"{answer}")
+            expect_equal(answer["hold"], "", "the hold of a job that can run in a moment")
+            expect(not third.group().exists(), "the third job has a fence")
+        # A later task, another open of each step, and a resize.
+        mom.accepted("EXECJOB_BEGIN", first)
+        mom.accepted("EXECJOB_RESIZE", first)
+        mom.start(first, SHOW_GPUS.format(top), tasknum="00000002", prologue=False)
+        os.waitpid(first.starters.pop(), 0)
+        expect_equal(first.output.read_text(), "nvidia0\nCUDA=0\n", "what a later task can open, and is told")
+        expect_equal(gpus_in_records(mom, first), {step: ["nvidia0"] for step in ("extern", "1", "2")}, "the GPUs of its steps")
+        # MoM starts again: the choice stands in the records.
+        mom.accepted("EXECHOST_STARTUP")
+        expect(not mom.run("EXECJOB_BEGIN", third)["accepted"], "the third job has a GPU of a job that runs")
+        first.kill()
+        first.over()
+        mom.begin(third)
+        expect_equal(gpus_in_records(mom, third), {"extern": ["nvidia0"]}, "the GPUs of the third job")
+        # Another run of a job is another's, until it is closed: begin does that.
+        again = Job(mom, user, number="2", run=2, exec_vnode=second.more["exec_vnode"])
+        mom.accepted("EXECJOB_BEGIN", again)
+        mom.save(again)
+        second.wait()
+        expect_equal(gpus_in_records(mom, again), {"extern": ["nvidia1"]}, "the GPUs of the second run")
+        without = Job(mom, user, number="4")
+        mom.begin(without)
+        mom.start(without, SHOW_GPUS.format(top))
+        without.wait()
+        expect_equal(without.output.read_text(), "CUDA=\n", "what a job without GPUs can open, and is told")
+        for job in without, third, again:
+            job.over()
+
+
+@case
+def gpus_are_given_back(mom, user):
+    """A job that gives back a chunk of this host gives back its GPU."""
+    with gpus_of_the_node((0, 1)) as top:
+        mom.write_config("ConstrainDevices=yes", f"GPUDevice={top}/nvidia%d")
+        job, other = granted_gpus(mom, user, 1, 2), granted_gpus(mom, user, 2, 1)
+        mom.begin(job)
+        mom.start(job, f"while [ ! -e {mom.top}/go ]; do sleep 0.05; done; " + SHOW_GPUS.format(top))
+        job.started()
+        expect(not mom.run("EXECJOB_BEGIN", other)["accepted"], "another job has a GPU of a job that has all of them")
+        job.more["exec_vnode"] = job.more["exec_vnode"].replace("ngpus=2", "ngpus=1")
+        mom.accepted("EXECJOB_RESIZE", job)
+        mom.begin(other)
+        expect_equal(gpus_in_records(mom, other), {"extern": ["nvidia1"]}, "the GPUs of the other job")
+        (mom.top / "go").touch()
+        job.wait()
+        expect_equal(job.output.read_text(), "nvidia0\nCUDA=0,1\n", "what is left, and what the job was told when it began")
+        job.over()
+        other.over()
+
+
+@case
+def gpus_are_told_alone(mom, user):
+    """Without ConstrainDevices the numbers are those of the node, and without GPUDevice nothing is said."""
+    with gpus_of_the_node((0, 1, 2), is_local=True) as top:
+        for keys, gpus, said in (
+            ([f"GPUDevice={top}/nvidia%d"], 2, "CUDA=1,2\n"),
+            ([f'GPUDevice="{top}/nvidia[2,0-1]"'], 2, "CUDA=2,1\n"),
+            ([f"GPUDevice={top}/nvidia%d"], 0, "CUDA=\n"),
+            (["ConstrainDevices=yes", f"GPUDevice={top}/nvidia%d"], 2, "CUDA=0,1\n"),
+            ([f"GPUDevice={top}/card%d"], 0, "CUDA=unset\n"),
+            ([], 2, "CUDA=unset\n"),
+        ):
+            mom.write_config(f"GPUDevice={top}/nvidia%d")
+            other, job = granted_gpus(mom, user, 8, 1), granted_gpus(mom, user, 9, gpus)
+            mom.begin(other)
+            mom.write_config(*keys)
+            mom.begin(job)
+            mom.start(job, SHOW_GPUS.format(top))
+            job.wait()
+            expect(job.output.read_text().endswith(said), f"with {keys} the job is told {job.output.read_text()!r}, not {said!r}")
+            job.over()
+            other.over()
+
+
+@case
+def gpus_chosen_at_once(mom, user):
+    """Of many jobs that begin at the same moment no two have the same GPU, and one that there is none for has none."""
+    with gpus_of_the_node(range(8), is_local=True) as top:
+        mom.write_config(f"GPUDevice={top}/nvidia%d")
+        jobs = [granted_gpus(mom, user, number, 1) for number in range(1, 11)]
+        prepared = [mom.prepare("EXECJOB_BEGIN", job) for job in jobs]
+        running = [subprocess.Popen(command, env=env, cwd=mom.top, start_new_session=True) for command, env, _ in prepared]
+        answers = [mom.answer(process.wait(), answer) for process, (_, _, answer) in zip(running, prepared)]
+        begun = [job for job, answer in zip(jobs, answers) if answer["accepted"]]
+        expect(all("too few GPUs" in answer["message"] for answer in answers if not answer["accepted"]), f"{answers}")
+        had = [gpu for job in begun for gpu in gpus_in_records(mom, job)["extern"]]
+        expect_equal(sorted(had), [f"nvidia{number}" for number in range(8)], "the GPUs of the jobs that have begun")
+        for job in begun:
+            mom.save(job)
+            job.over()
+
+
+@case
 def crashes_at_launch(mom, user):
     """MoM goes on with a job whose launch has crashed: its prologue has put it in."""
-    for fail in (["jobfence_open", "crash"], ["jobfence_attach", "crash"], ["jobfence_abi_version", "crash"]):
+    for fail in (["jobfence_open_gpus", "crash"], ["jobfence_attach", "crash"], ["jobfence_abi_version", "crash"]):
         job = Job(mom, user)
         mom.begin(job)
         mom.start(job, "exec sleep 300", launch={"fail": fail})
@@ -438,11 +603,11 @@ def each_call_fails(mom, user):
     """Whatever fails, and however: no exception leaves the hook, and no job goes on without a fence."""
     starting = ("EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH")
     calls = {
-        "EXECJOB_BEGIN": ("total", "open"), "EXECJOB_ATTACH": ("open", "attach"), "EXECJOB_RESIZE": ("usage", "limit"),
+        "EXECJOB_BEGIN": ("total", "open_gpus"), "EXECJOB_ATTACH": ("attach",), "EXECJOB_RESIZE": ("usage", "limit"),
         "EXECJOB_POSTSUSPEND": ("freeze",), "EXECJOB_PRERESUME": ("thaw",), "EXECJOB_PRETERM": ("thaw",),
         "EXECJOB_EPILOGUE": ("total", "close"), "EXECJOB_END": ("close",), "EXECJOB_ABORT": ("close",),
         "EXECHOST_PERIODIC": ("total", "reap"), "EXECHOST_STARTUP": ("reap",),
-        "EXECJOB_PROLOGUE": ("open", "attach"), "EXECJOB_LAUNCH": ("open", "attach"),
+        "EXECJOB_PROLOGUE": ("open_gpus", "attach"), "EXECJOB_LAUNCH": ("open_gpus", "attach"),
     }
     sleeper = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sleep", "300"], start_new_session=True)
     try:
@@ -572,6 +737,39 @@ def suspended(mom, user):
     job.kill()
     job.over()
     expect(not kernel.is_alive(spinner), "a process of the job is alive")
+
+
+@case
+def checkpointed(mom, user):
+    """A checkpoint that ends the job leaves one fence without processes, and what the job has used. The first event is the last."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "setsid sleep 300 & while :; do :; done")
+    pid = job.started()
+    until(lambda: job.group().cpu_seconds() > 1.2, "CPU time")
+    job.more["substate"] = 42
+    mom.accepted("EXECJOB_END", job)
+    job.wait()
+    expect_equal((kernel.is_alive(pid), job.group().members(below=True)), (False, set()), "what is alive")
+    expect(job.group("extern").exists() and not job.group("1").exists(), "the fence for the restart is not there, or not alone")
+    job.more.update(substate=51, Exit_status=-12)
+    used = mom.accepted("EXECJOB_EPILOGUE", job)["used"][job.id]
+    expect(int(used["cput"]) >= 1, f"used at the checkpoint: {used}")
+    # Nothing tells the hook that it restarts.
+    job.more.update(substate=42, Exit_status=None)
+    again = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"])
+    until(lambda: kernel.command_line(again.pid).startswith("sleep"), "the start of a process")
+    mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
+    expect(job.is_in(again.pid, "extern"), f"the process is in {kernel.cgroups_of(again.pid)}")
+    job.more["substate"] = 51
+    used = job.over()["used"][job.id]
+    expect(int(used["cput"]) >= 1, f"used at the end: {used}")
+    again.wait()
+    # Other hosts make a new fence, at begin.
+    job.more.update(substate=42, is_first=False)
+    mom.begin(job)
+    mom.accepted("EXECJOB_END", job)
+    expect(not job.group().exists(), "another host has kept a fence")
 
 
 @case
@@ -712,6 +910,47 @@ def time_of_an_event(mom, user):
     expect(not slow, f"too slow: {slow}")
 
 
+# Events for which MoM stands still, and which of them only on another host than the first.
+STANDS_STILL = {
+    "EXECHOST_STARTUP": {}, "EXECJOB_BEGIN": {}, "EXECJOB_ATTACH": {}, "EXECJOB_RESIZE": {}, "EXECJOB_POSTSUSPEND": {},
+    "EXECJOB_PRERESUME": {}, "EXECJOB_PRETERM": {}, "EXECJOB_PROLOGUE": {"is_first": False}, "EXECJOB_EPILOGUE": {"is_first": False},
+}
+
+
+@case
+def time_in_the_library(mom, user):
+    """MoM stands still for some events: the library's part of each is at most 10 ms, at the median."""
+    taken, parts = {event: [] for event in STANDS_STILL}, {}
+    # Another job is there meanwhile, as on a node in use.
+    beside = Job(mom, user, number="1")
+    mom.begin(beside)
+    for number in range(15):
+        job = Job(mom, user, number=str(number + 2))
+        stranger = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sleep", "300"], start_new_session=True)
+        until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), "the start of a process")
+        for event, of in STANDS_STILL.items():
+            job.more.update(of)
+            answer = mom.accepted(event, None if "HOST" in event else job, timed=True, pid=stranger.pid)
+            for name, took in answer["library_ns"].items():
+                parts.setdefault(event, {}).setdefault(name, []).append(took / 1e6)
+            taken[event].append(sum(answer["library_ns"].values()) / 1e6)
+            if event == "EXECJOB_BEGIN":
+                mom.save(job)
+                mom.start(job, "exec sleep 300", prologue=False)
+                job.started()
+        job.kill()
+        job.over()
+        stranger.wait()
+    beside.over()
+    medians = {event: statistics.median(times) for event, times in taken.items()}
+    for event, median in medians.items():
+        of = {name.removeprefix("jobfence_"): statistics.median(times) for name, times in parts[event].items()}
+        calls = ", ".join(f"{name} {part:.2f}" for name, part in of.items() if part >= 0.05)
+        print(f"     in the library: {event} {median:.2f} ms: {calls}")
+    slow = {event: median for event, median in medians.items() if median > 10 * mom.options.patience}
+    expect(not slow, f"too slow: {slow}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--so", required=True)
@@ -719,6 +958,7 @@ def main():
     parser.add_argument("--hook", default=TESTS.parent / "hooks/pbs/jobfence.py")
     parser.add_argument("--user", default="games", help="whose the jobs are")
     parser.add_argument("--patience", type=float, default=1, help="how much slower than a machine of its own this one may be")
+    parser.add_argument("--realtime", action="store_true", help="what is measured is not disturbed by this machine's other work")
     parser.add_argument("--only", nargs="*", metavar="CASE")
     options = parser.parse_args()
     unknown = set(options.only or ()) - {function.__name__ for function in CASES}

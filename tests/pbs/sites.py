@@ -172,7 +172,7 @@ class PbsSite(sites.Site):
     # -- the nodes ----------------------------------------------------------------------
 
     def node_attributes(self, node=None):
-        return attributes(self.command("pbsnodes", node or self.node).stdout)
+        return attributes(self.command("pbsnodes", "-v", node or self.node).stdout)
 
     def node_state(self):
         """The state of the nodes, or the states of several that differ."""
@@ -198,6 +198,36 @@ class PbsSite(sites.Site):
     def start_mom(self, *options, node=None):
         raise NotImplementedError
 
+    def start_server(self):
+        raise NotImplementedError
+
+    def restart_server(self):
+        """The server ends and comes back; MoM and the jobs go on."""
+        pid = int(kernel.read(SPOOL / "server_priv/server.lock"))
+        run("qterm", "-t", "quick", env=self.environment)
+        until(lambda: not kernel.is_alive(pid), 30, "the end of the server")
+        self.start_server()
+        until(lambda: self.command("qstat", "-B").returncode == 0, 60, "the new server")
+
+    @contextlib.contextmanager
+    def mom_says(self, *lines):
+        """For the time being, these lines are in the configuration of every MoM."""
+        files = [self.spool(node) / "mom_priv/config" for node in self.nodes]
+        before = [kernel.read(path) for path in files]
+
+        def read_again(texts):
+            mark = self.log_mark()
+            for node, path, text in zip(self.nodes, files, texts):
+                write_atomically(path, text)
+                os.kill(self.mom_pid(node), signal.SIGHUP)
+            until(lambda: all("read_config" in self.mom_log_since(mark, node) for node in self.nodes), 30,
+                  "every MoM to read her configuration")
+        try:
+            read_again(["".join(f"{line}\n" for line in [*text.splitlines(), *lines]) for text in before])
+            yield
+        finally:
+            read_again(before)
+
     def wait_free(self, timeout=60):
         until(lambda: self.node_state() == "free", timeout, "free nodes")
 
@@ -221,12 +251,12 @@ class PbsSite(sites.Site):
 
     # -- hooks --------------------------------------------------------------------------
 
-    def install_hook(self, name="jobfence", directory=None, program=None, **settings):
-        """Imports NAME.py with the attributes of NAME.HK and the configuration of NAME.CF, in which `settings` say
-        something else, and waits until every MoM has all of it."""
+    def install_hook(self, name="jobfence", directory=None, program=None, attributes=None, **settings):
+        """Imports NAME.py with the attributes of NAME.HK and the configuration of NAME.CF, in which `attributes` and
+        `settings` say something else, and waits until every MoM has all of it."""
         directory = Path(directory or self.shipped)
         program = Path(program) if program else directory / f"{name}.py"
-        keys = sites.settings_in(directory / f"{name}.HK")
+        keys = {**sites.settings_in(directory / f"{name}.HK"), **(attributes or {})}
         if name not in self.hooks:
             self.qmgr(f"create hook {name}")
             self.hooks.add(name)
@@ -236,6 +266,27 @@ class PbsSite(sites.Site):
         self.configure_hook(name, directory, **settings)
         self.qmgr(f"set hook {name} enabled = true")
         self._until_copied(name)
+
+    @contextlib.contextmanager
+    def extra_hook(self, name, event, program, **attributes):
+        """For the time being, a hook of the site's own runs before jobfence's."""
+        directory = self.home / name
+        directory.mkdir(exist_ok=True)
+        keys = {"event": event, "order": 1, **attributes}
+        (directory / f"{name}.HK").write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+        (directory / f"{name}.py").write_text(program)
+        self.install_hook(name, directory)
+        try:
+            yield
+        finally:
+            self.qdel(*(jobid for _, jobid in self.submitted))
+            until(self.idle_again, 60, "the end of every job")
+            self.remove_hook(name)
+
+    def empty_hook(self, name):
+        """One that does nothing, at all events of jobfence's."""
+        events = sites.settings_in(self.shipped / "jobfence.HK")["event"]
+        return self.extra_hook(name, events, "import pbs\npbs.event().accept()\n")
 
     def configure_hook(self, name="jobfence", directory=None, **settings):
         """The hook's configuration is from now on as shipped, but for these keys."""
@@ -251,6 +302,8 @@ class PbsSite(sites.Site):
         self.qmgr(f"delete hook {name}")
         self.hooks.discard(name)
         hooks = [self.spool(node) / f"mom_priv/hooks/{name}.PY" for node in self.nodes]
+        # The server, too, keeps the name until every MoM has answered.
+        hooks.append(SPOOL / f"server_priv/hooks/{name}.HK")
         until(lambda: not any(path.exists() for path in hooks), 30, f"the end of hook {name}")
 
     def _until_copied(self, name):
@@ -260,6 +313,29 @@ class PbsSite(sites.Site):
         wanted = files(SPOOL, "server_priv")
         until(lambda: all(files(self.spool(node), "mom_priv") == wanted for node in self.nodes), 60,
               f"hook {name} on every node")
+
+    @contextlib.contextmanager
+    def granting(self, resources, **available):
+        """The scheduler also grants these resources, and the node has so much of them."""
+        config = SPOOL / "sched_priv/sched_config"
+        before = config.read_text()
+        wanted = ", ".join(["ncpus, mem, arch, host, vnode", *resources])
+
+        def schedule(text):
+            config.write_text(text)
+            os.kill(int(kernel.read(SPOOL / "sched_priv/sched.lock")), signal.SIGHUP)
+        schedule(re.sub(r"(?m)^resources:.*$", f'resources: "{wanted}"', before))
+        if "ngpus" in resources and self.command("qmgr", "-c", "list resource ngpus").returncode != 0:
+            self.qmgr("create resource ngpus type=long, flag=nh")
+        self.qmgr(*(f"set node {self.node} resources_available.{name} = {value}" for name, value in available.items()))
+        try:
+            yield
+        finally:
+            if self.submitted:
+                self.qdel(*(jobid for _, jobid in self.submitted))
+                until(self.idle_again, 60, "the end of every job")
+            self.qmgr(*(f"unset node {self.node} resources_available.{name}" for name in available))
+            schedule(before)
 
     # -- jobfence -----------------------------------------------------------------------
 
@@ -475,6 +551,9 @@ class PrivatePbs(PbsSite):
     def start_mom(self, *options, node=None):
         self.keeper.run("pbs_mom", ["pbs_mom", *options])
 
+    def start_server(self):
+        self.keeper.start("pbs_server", ["pbs_server"])
+
     def our_processes(self):
         return kernel.descendants(self.keeper.pid)
 
@@ -549,6 +628,33 @@ class HostsPbs(PrivatePbs):
             return super().start_mom(*options)
         return self.keeper.run("pbs_mom", ["nsenter", "--target", str(self.keeper.pids[node]), "--mount", "--uts", "--net",
                                            "pbs_mom", *options])
+
+    @contextlib.contextmanager
+    def two_vnodes(self, node):
+        """For the time being, this host has two vnodes with one CPU each, and none in the vnode of its own name."""
+        vnodes = [f"{node}[{index}]" for index in (0, 1)]
+        file = self.spool(node) / "mom_priv/config.d/vnodes"
+        lines = ["$configversion 2", f"{node}: resources_available.ncpus = 0", f"{node}: resources_available.mem = 0"]
+        for vnode in vnodes:
+            lines += [f"{vnode}: resources_available.ncpus = 1", f"{vnode}: resources_available.mem = 1gb",
+                      f"{vnode}: sharing = default_shared"]
+
+        def again():
+            self.kill_mom(node)
+            self.start_mom("-p", node=node)
+            self.wait_free()
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(file, "".join(f"{line}\n" for line in lines))
+        try:
+            again()
+            until(lambda: all(self.node_attributes(vnode).get("state") == "free" for vnode in vnodes), 30, f"vnodes of {node}")
+            yield
+        finally:
+            self.qdel(*(jobid for _, jobid in self.submitted))
+            until(self.idle_again, 60, "the end of every job")
+            file.unlink()
+            again()
+            self.qmgr(*(f"delete node {vnode}" for vnode in vnodes))
 
     def spool(self, node=None):
         return SPOOL if node in (None, NODE) else self._of(node, "spool") / "pbs"
@@ -631,19 +737,27 @@ class InstalledPbs(PbsSite):
         return False
 
     def start_mom(self, *options, node=None):
-        """By hand, as after a crash: systemd does not notice it. She belongs into the cgroups of the service."""
+        """By hand, as after a crash: systemd does not notice it."""
+        self._start_daemon("pbs_mom", *options)
+
+    def start_server(self):
+        self._start_daemon("pbs_server")
+
+    def _start_daemon(self, *argv):
+        """In the cgroups of the service, where it belongs."""
         places = [kernel.hierarchies()[name].directory(path) / "cgroup.procs"
-                  for name, path in kernel.cgroups_of(self.server_pid()).items() if name in kernel.hierarchies()]
+                  for name, path in kernel.cgroups_of(self.service_pid()).items() if name in kernel.hierarchies()]
         places.append(Path("/sys/fs/cgroup/systemd/system.slice/pbs.service/cgroup.procs"))
 
         def enter():
             for place in places:
                 with contextlib.suppress(OSError):
                     place.write_text("0")
-        subprocess.run(["pbs_mom", *options], env=self.environment, check=True, preexec_fn=enter, stdin=subprocess.DEVNULL)
+        subprocess.run(argv, env=self.environment, check=True, preexec_fn=enter, stdin=subprocess.DEVNULL)
 
-    def server_pid(self):
-        return int(kernel.read(SPOOL / "server_priv/server.lock"))
+    def service_pid(self):
+        """A daemon of the service that no test ends."""
+        return int(kernel.read(SPOOL / "server_priv/comm.lock"))
 
     def bases(self):
         return ["jobfence.slice/jobfence.scope", "jobfence"]

@@ -393,7 +393,7 @@ class Site:
         if records.is_dir():
             all_files = (os.path.join(place, name) for place, _, names in os.walk(records) for name in names)
             # What launches look at is there from the first of them on.
-            found += sorted(name for name in all_files if not name.endswith("/roll/list"))
+            found += sorted(name for name in all_files if not name.endswith(("/roll/list", "/counters/1")))
         return found
 
     def slurms_leftovers(self):

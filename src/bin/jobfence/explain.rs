@@ -313,7 +313,7 @@ fn reasons(line: &LimitLine, resolved: &Resolved, requests: &UserRequests) -> St
         Level::Job | Level::Step => !["PerUser", "PerTask"].iter().any(|end| name.ends_with(end)),
     };
     let keys = line.keys.iter().filter(counts).map(|name| setting(name, resolved)).filter(|text| !text.is_empty());
-    let asked = REQUESTS.iter().filter(|request| request.limit == line.limit);
+    let asked = REQUESTS.iter().filter(|request| request.limit == Some(line.limit));
     let asked =
         asked.filter_map(|request| Some(format!("--{}={} (the user)", request.name, request.value(&requests.job)?)));
     let all: Vec<String> = keys.chain(asked).collect();

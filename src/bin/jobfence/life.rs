@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use jobfence::door::life::{self, Granted, HeldBy, HowClosed, OpenRequest, Seen, Which};
+use jobfence::door::life::{self, Granted, HeldBy, HowClosed, MOST_GPUS, OpenRequest, Seen, Which};
 use jobfence::door::{seen, user};
 use jobfence::facts::{Fact, Facts};
 use jobfence::janitor;
@@ -51,6 +51,12 @@ struct GrantOptions {
     /// Memory that the job is granted on this node, such as 200M or 4G [default: not limited]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     mem: Option<u64>,
+    /// Memory and swap together that the job is granted on this node [default: AllowedSwapSpace says how much swap]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    mem_swap: Option<u64>,
+    /// How many GPUs of this node the job is granted: those of GPUDevice that no other job has are chosen [default: none]
+    #[arg(long, value_name = "NUMBER", value_parser = gpus)]
+    gpus: Option<usize>,
     #[command(flatten)]
     facts: asked::FactOptions,
     #[command(flatten)]
@@ -232,7 +238,14 @@ impl FenceOptions {
 impl GrantOptions {
     fn read(&self, facts: Facts) -> Result<Granted, Failure> {
         let requests = UserRequests { job: self.asked.read()?, step: Requests::default() };
-        Ok(Granted { cpus: self.cpus, memory: self.mem, requests, facts: self.facts.add_to(facts) })
+        Ok(Granted {
+            cpus: self.cpus,
+            memory: self.mem,
+            memory_and_swap: self.mem_swap,
+            gpus: self.gpus,
+            requests,
+            facts: self.facts.add_to(facts),
+        })
     }
 }
 
@@ -255,6 +268,11 @@ fn tell(seen: &Seen) {
 /// Also none, which is something else than nothing said.
 fn granted_cpus(text: &str) -> Result<Cpus, String> {
     if text == "0" { Ok(Cpus::ZERO) } else { cpus(text) }
+}
+
+fn gpus(text: &str) -> Result<usize, String> {
+    let expected = || format!("expected a number of GPUs, found {text:?}");
+    text.parse().ok().filter(|gpus| *gpus <= MOST_GPUS).ok_or_else(expected)
 }
 
 fn id(text: &str) -> Result<Id, String> {

@@ -16,6 +16,7 @@ mod life;
 mod line;
 mod living;
 mod ls;
+mod metrics;
 mod pam;
 mod pbs_config;
 mod prolog;
@@ -26,6 +27,7 @@ mod show;
 mod slurm_job;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
+mod store;
 mod systemd;
 mod table;
 mod top;

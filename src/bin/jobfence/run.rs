@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use jobfence::cgroup::io::IoRules;
 use jobfence::cgroup::limits::MOST_PROCESSES;
-use jobfence::config::parse_size;
+use jobfence::config::{USAGE_CARD_EXPECTS, UsageCard, parse_size, usage_card};
 use jobfence::door::run::{self, RunRequest};
 use jobfence::job::Cpus;
 use nix::unistd::User;
@@ -29,6 +29,9 @@ pub struct RunOptions {
     /// Rates of reading and writing, such as "/scratch rbps=200M wiops=1000" [default: not limited]
     #[arg(long, value_name = "RULES", value_parser = IoRules::parse)]
     io_max: Option<IoRules>,
+    /// Say at the end what was used of it: never, failed, wasteful or always
+    #[arg(long, value_name = "WHEN", default_value = "never", hide_default_value = true, value_parser = card)]
+    usage_card: UsageCard,
     /// Run as this user, by name or number
     #[arg(long, value_name = "NAME", value_parser = user)]
     user: Option<User>,
@@ -51,12 +54,16 @@ pub fn run(options: &RunOptions) -> Result<ExitCode, Failure> {
         memory: options.mem,
         processes: options.processes,
         io: options.io_max.clone().unwrap_or_default(),
+        card: options.usage_card,
         user: options.user.clone(),
         command: options.command.clone(),
     };
     let ended = run::run(&config, &request)?;
     for sentence in &ended.sentences {
         eprintln!("jobfence: {sentence}");
+    }
+    for line in &ended.card {
+        eprintln!("{line}");
     }
     // The command's end is what the caller asked about: this does not change the exit status.
     if let Some(remains) = &ended.remains {
@@ -91,6 +98,10 @@ pub fn cpus(text: &str) -> Result<Cpus, String> {
 /// An amount of memory.
 pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text).ok_or_else(|| format!("expected a size of at least 1M, such as 200M or 4G, found {text:?}"))
+}
+
+fn card(text: &str) -> Result<UsageCard, String> {
+    usage_card(text).map_err(|_| format!("expected {USAGE_CARD_EXPECTS}"))
 }
 
 fn user(text: &str) -> Result<User, String> {

@@ -7,7 +7,8 @@
 //! for a job that has nodes, so whatever a user writes is a second one. JSON would be free of this, but scontrol of 22.05 has
 //! none, squeue has it where its plugins are installed, and each release calls the fields otherwise.
 
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use jobfence::cpu_list::CpuList;
 use jobfence::facts::Fact;
@@ -83,7 +84,9 @@ pub fn ask(id: u32, node: &str) -> Result<SlurmJob, String> {
     })
 }
 
-enum CommandFailure {
+/// Why a command of Slurm's says nothing.
+#[derive(Debug)]
+pub enum CommandFailure {
     /// The command cannot be run.
     Start(String),
     /// It fails.
@@ -95,6 +98,28 @@ fn squeue(which: &str, format: &str) -> Result<String, CommandFailure> {
 }
 
 fn run(program: &str, arguments: &[&str]) -> Result<String, CommandFailure> {
+    let output = command(program, arguments).output().map_err(|error| CommandFailure::Start(error.to_string()))?;
+    answer(&output)
+}
+
+/// As `run`, for a program that must not wait for ever: the command is killed at the deadline. It may say 64 KiB.
+pub fn run_until(program: &str, arguments: &[&str], deadline: Instant) -> Result<String, CommandFailure> {
+    let start = |error: std::io::Error| CommandFailure::Start(error.to_string());
+    let mut command = command(program, arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(start)?;
+    while child.try_wait().map_err(start)?.is_none() {
+        if Instant::now() >= deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(CommandFailure::Answer("it does not answer".to_owned()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    answer(&child.wait_with_output().map_err(start)?)
+}
+
+fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     // These would choose other fields and other jobs.
     for (name, _) in std::env::vars_os() {
@@ -103,7 +128,11 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, CommandFailure> {
             command.env_remove(&name);
         }
     }
-    let output = command.args(arguments).output().map_err(|error| CommandFailure::Start(error.to_string()))?;
+    command.args(arguments);
+    command
+}
+
+fn answer(output: &Output) -> Result<String, CommandFailure> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {
         Ok(text(&output.stdout))

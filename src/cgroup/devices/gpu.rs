@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `GPUDevice`: which device is which of Slurm's GPUs. No I/O.
+//! `GPUDevice`: which device is which of Slurm's GPUs, and which there are to choose from. No I/O.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -67,7 +67,24 @@ impl GpuDevice {
             (Gpus::Positions(positions, _), Some(order)) => positions.iter().map(|at| Self::at(order, *at)).collect(),
             (Gpus::Devices(devices), Some(order)) => devices.iter().map(|(at, _)| Self::at(order, *at)).collect(),
             (Gpus::Devices(devices), None) => devices.iter().map(|(_, path)| self.number_of(path)).collect(),
+            (Gpus::Chosen(paths), _) => paths.iter().map(|path| self.number_of(path)).collect(),
         }
+    }
+
+    /// The numbers of the GPUs among these files of its directory, in the order in which jobs are to have them: that of the site, or else that
+    /// of the numbers.
+    pub fn numbers_among(&self, names: &[String]) -> Vec<u32> {
+        let mut found: Vec<u32> = names.iter().filter_map(|name| self.number(name)).collect();
+        found.sort_unstable();
+        match &self.order {
+            Some(order) => order.iter().copied().filter(|number| found.binary_search(number).is_ok()).collect(),
+            None => found,
+        }
+    }
+
+    /// Whether the devices are called as NVIDIA's driver calls them.
+    pub fn is_nvidias(&self) -> bool {
+        self.before == "nvidia" && self.after.is_empty()
     }
 
     fn at(order: &[u32], position: u32) -> Result<u32, String> {
@@ -80,7 +97,8 @@ impl GpuDevice {
         })
     }
 
-    fn number_of(&self, path: &str) -> Result<u32, String> {
+    /// The number in the path of one of them.
+    pub fn number_of(&self, path: &str) -> Result<u32, String> {
         let number = path.rsplit_once('/').and_then(
             |(directory, name)| {
                 if directory == self.directory { self.number(name) } else { None }
@@ -212,11 +230,30 @@ mod tests {
             assert_eq!(gpus.numbers_of(&Gpus::None), Ok(vec![]));
             assert_eq!(gpus.numbers_of(&Gpus::Unknown("why".into())), Err("why".into()));
         }
+        for gpus in [&pattern, &order] {
+            // By the path alone: it was chosen here.
+            assert_eq!(gpus.numbers_of(&Gpus::Chosen(vec!["/dev/nvidia3".into()])), Ok(vec![3]));
+            assert!(gpus.numbers_of(&Gpus::Chosen(vec!["/dev/dri/card0".into()])).is_err());
+        }
         let more = order.numbers_of(&Gpus::Positions(vec![0, 2], String::new())).unwrap_err();
         assert!(more.contains("the GPU 2 of this node, and GPUDevice names 2"), "{more}");
         for path in ["/dev/dri/card0", "/dev/x/nvidia0", "/dev/nvidiactl", "nvidia0"] {
             let error = pattern.numbers_of(&Gpus::Devices(vec![(0, path.into())])).unwrap_err();
             assert!(error.contains(path) && error.contains("GPUDevice=/dev/nvidia%d"), "{error}");
+        }
+    }
+
+    #[test]
+    fn gpus_are_chosen_by_their_numbers_or_in_the_sites_order() {
+        let names = ["nvidia10", "nvidiactl", "nvidia2", "nvidia0", "null"].map(str::to_owned);
+        let among = |text: &str| GpuDevice::parse(text).unwrap().numbers_among(&names);
+        assert_eq!(among("/dev/nvidia%d"), [0, 2, 10]);
+        assert_eq!(among("/dev/nvidia[10,1,0]"), [10, 0]);
+        assert_eq!(among("/dev/dri/card%d"), [0_u32; 0]);
+        for (text, is_nvidias) in
+            [("/dev/nvidia%d", true), ("/dev/nvidia[1]", true), ("/dev/nvidia%dx", false), ("/dev/card%d", false)]
+        {
+            assert_eq!(GpuDevice::parse(text).unwrap().is_nvidias(), is_nvidias, "{text}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 
 use super::answer::{Done, refused, usage};
 use crate::config::{LoadError, Loaded};
-use crate::door::life::{self, Granted, Which};
+use crate::door::life::{self, Granted, MOST_GPUS, Which};
 use crate::door::user;
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
@@ -43,6 +43,8 @@ pub struct CGrant {
     pub io_max: *const c_char,
     pub project: *const c_char,
     pub vnode_type: *const c_char,
+    pub memory_swap: u64,
+    pub gpus: u64,
 }
 
 /// `struct jobfence_reaped`.
@@ -201,6 +203,14 @@ pub(super) unsafe fn granted(
             cpus => Some(Cpus::from_thousandths(cpus)),
         };
         granted.memory = Some(grant.memory).filter(|memory| *memory > 0);
+        if grant.memory_swap > 0 && grant.memory_swap < LEAST_MEMORY {
+            let found = grant.memory_swap;
+            return Err(usage(format!("memory_swap must be 0 or at least {LEAST_MEMORY} bytes, and not {found}")));
+        }
+        granted.memory_and_swap = Some(grant.memory_swap).filter(|together| *together > 0);
+        let gpus = usize::try_from(grant.gpus).ok().filter(|gpus| *gpus <= MOST_GPUS);
+        granted.gpus =
+            Some(gpus.ok_or_else(|| usage(format!("gpus must be 0 to {MOST_GPUS}, and not {}", grant.gpus)))?);
         // SAFETY: as this function's own contract.
         let fact = |given, name| unsafe { text(given, name) }.map(|text| Fact::from(text.map(str::to_owned)));
         granted.facts.user = fact(grant.user, "user")?;
@@ -239,7 +249,7 @@ pub(super) unsafe fn requests(grant: &CGrant) -> Done<Requests> {
     Ok(requests)
 }
 
-/// Each thing that can be asked for, by the name of its option.
+/// Each limit that can be asked for, by the name of its option.
 pub(super) fn asked(grant: &CGrant) -> [(&'static str, *const c_char); 5] {
     [
         ("cpu-limit", grant.cpu_limit),
@@ -255,10 +265,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_can_be_asked_for_can_be_asked_for_here() {
+    fn every_limit_that_can_be_asked_for_can_be_asked_for_here() {
         // SAFETY: zero is a value of each member.
         let grant: CGrant = unsafe { MaybeUninit::zeroed().assume_init() };
-        let names: Vec<&str> = REQUESTS.iter().map(|request| request.name).collect();
+        let limits = REQUESTS.iter().filter(|request| request.limit.is_some());
+        let names: Vec<&str> = limits.map(|request| request.name).collect();
         assert_eq!(asked(&grant).map(|(name, _)| name).as_slice(), names);
     }
 }

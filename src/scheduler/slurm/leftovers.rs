@@ -16,11 +16,13 @@ use crate::cgroup::kill::{self, Members};
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
+use crate::cgroup::used::Used;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::fence::own::{self, child, children, found_or_noted, is_in_use, is_inhabited};
 use crate::host::Host;
-use crate::record::Record;
+use crate::job::JobKey;
+use crate::record::{Owner, Record};
 use crate::scheduler::{IsWanted, LeftBehind, LeftShell, LeftStep, Titled};
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
@@ -279,6 +281,15 @@ impl LeftStep for Marked {
 
     fn is_alive(&self, host: &Host, daemons: &[Titled]) -> bool {
         is_among(daemons, &self.record, |daemon| self.is_elsewhere(host, daemon))
+    }
+
+    fn used(&self) -> Option<(JobKey, Owner, Used)> {
+        let step = self.job.child(&self.name).ok()?;
+        // Beside the step's processes there is Slurm's daemon.
+        let processes = if self.hierarchy.version == Version::V2 { step.child("user").ok()? } else { step };
+        let mut used = Used::default();
+        used.add(&self.hierarchy, &processes, &self.job);
+        Some((self.record.key()?, self.record.opener(), used))
     }
 
     /// With one round at least.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32};
 pub mod api;
 mod arguments;
 mod callback;
+mod card;
 mod environment;
 pub mod facts;
 pub mod grant;

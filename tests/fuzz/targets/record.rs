@@ -17,6 +17,10 @@ pub const WORDS: &[&str] = &[
     "n1/",
     "/..",
     "asked_processes=7\nplan=1\n",
+    "noted.user=u\n",
+    "noted.partition=q+20\n",
+    "noted.project=p\nnoted.cpus=1500\n",
+    "noted.memory=9\nplan=1\n",
     "end\n",
     "end",
 ];

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A stand-in for the module 'pbs' that pbs_python gives to a hook: the event comes from one file, the answer goes to another.
 
-It has what the hook uses, with the types and the gaps of OpenPBS 23.06: a resource that is not set is None, an attribute that
-is not set is None, accept() and reject() end the program, and what is written to anything but resources_used is refused.
+It has what the hook uses, with the types and the gaps of OpenPBS 23.06: a resource that is not set is None, one that the
+server does not know is an AttributeError, an attribute that is not set is None, accept() and reject() end the program, and
+what is written to anything but resources_used is refused.
 
 It imports no more than pbs_python has itself, since the hook is timed with it.
 """
@@ -22,7 +23,8 @@ globals().update({name: 1 << bit for bit, name in enumerate(NAMES)})
 with open(os.environ["REPLAY_EVENT"], "rb") as file:
     GIVEN = marshal.load(file)
 # What becomes of the event, as MoM reads it from pbs_python's output. Without an answer MoM takes it for accepted.
-ANSWER = {"accepted": None, "message": "", "rerun": False, "hold": "", "log": [], "used": {}, "ended": False}
+ANSWER = {"accepted": None, "message": "", "rerun": False, "hold": "", "log": [], "used": {}, "ended": False,
+          "env": GIVEN.get("env", {})}
 pbs_conf = {"PBS_HOME": GIVEN["home"]}
 hook_config_filename = os.environ.get("PBS_HOOK_CONFIG_FILE")
 
@@ -48,9 +50,16 @@ class hold_types(str):
     pass
 
 
+KNOWN = {"ncpus", "mem", "vmem", "walltime", "cput", "cpupercent", "place", "vntype"}
+
+
 class Resources(dict):
-    def __missing__(self, _):
+    def __missing__(self, name):
+        if name not in KNOWN and name not in GIVEN["resources"]:
+            raise AttributeError("'pbs_resource' object has no attribute '%s'" % name)
         return None
+
+    __getattr__ = dict.__getitem__
 
 
 class Used(Resources):
@@ -114,7 +123,7 @@ class Vnode:
 class Event:
     type = globals()[GIVEN["event"]]
     pid = GIVEN.get("pid")
-    env = GIVEN.get("env", {})
+    env = ANSWER["env"]
     vnode_list = {name: Vnode(resources) for name, resources in GIVEN.get("vnodes", {}).items()}
     job = Job(GIVEN["job"]) if "job" in GIVEN else None
     job_list = {job["id"]: Job(job) for job in GIVEN.get("job_list", [])}
@@ -163,10 +172,29 @@ def failing(how):
     return Function()
 
 
-if "fail" in GIVEN:
-    import ctypes
+def timed(function, name):
+    """The same function. How long it takes is added up in the answer, in nanoseconds by its name."""
 
-    NAME, HOW = GIVEN["fail"]
+    class Function:
+        def __setattr__(self, name, value):
+            setattr(function, name, value)
+
+        def __call__(self, *arguments):
+            began = time.perf_counter_ns()
+            try:
+                return function(*arguments)
+            finally:
+                took = ANSWER.setdefault("library_ns", {})
+                took[name] = took.get(name, 0) + time.perf_counter_ns() - began
+
+    return Function()
+
+
+if "fail" in GIVEN or GIVEN.get("timed"):
+    import ctypes
+    import time
+
+    NAME, HOW = GIVEN.get("fail", (None, None))
     LOAD = ctypes.CDLL
 
     class Library:
@@ -174,6 +202,8 @@ if "fail" in GIVEN:
             self._so = LOAD(path)
 
         def __getattr__(self, name):
-            return failing(HOW) if name == NAME else getattr(self._so, name)
+            if name == NAME:
+                return failing(HOW)
+            return timed(getattr(self._so, name), name) if GIVEN.get("timed") else getattr(self._so, name)
 
     ctypes.CDLL = Library

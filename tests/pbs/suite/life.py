@@ -76,6 +76,19 @@ def qdel(site):
     expect_gone(group.parent)
 
 
+@case(layout=False)
+def deleted_by_force(site):
+    """qdel -W force ends all that is in the fence, and the fence."""
+    with no_escapee_yet(site):
+        jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", ask(1, 100))
+        group, who = fenced(site, jobid), escapee_of(site)
+        until(lambda: site.job(jobid).get("substate") == "42", 20, "a job that has begun")
+        done = site.command("qdel", "-Wforce", jobid)
+        expect_equal((done.returncode, done.stderr), (0, ""), "qdel -W force")
+        expect_dead(who, 20)
+        expect_gone(group.parent, 20)
+
+
 @case
 def suspend_and_resume(site):
     """qsig suspend also stops a process that MoM does not know, and qsig resume lets all go on."""

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a job is limited to is what the server has granted."""
 
+import os
+import re
+
 from slurm import kernel
-from slurm.harness import EAT, MIB, case, expect, expect_equal, expect_match, fenced_in_all
+from slurm.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, expect_match, fenced_in_all
 from slurm.sites import until
 
 from ..harness import ask, expect_as_granted, expect_gone, fenced
-from ..sites import granted
+from ..sites import granted, run
 
 
 @case
@@ -111,3 +114,55 @@ def whole_host(site):
     group = fenced(site, jobid)
     cpus, kib = granted(site.job(jobid))[site.node]
     expect_equal((group.parent.cpu_limit(), group.parent.memory_limit()), (None, kib * 1024), f"limits of a job with {cpus} CPU")
+
+
+@case
+def children_count(site):
+    """What processes of a step use counts in the job's directory, which has none of its own."""
+    jobid = site.submit("alice", f"exec {PYTHON} -S -c 'import time; b = b\"x\" * (40 << 20); time.sleep(1000)'", ask(1, 100))
+    job = fenced(site, jobid).parent
+
+    def used():
+        return int(job.file("memory", "memory.current", "memory.usage_in_bytes"))
+    until(lambda: used() >= 40 * MIB, 20, "40 MiB in the job's directory")
+    hierarchical = job.file("memory", None, "memory.use_hierarchy")
+    expect(hierarchical in ("", "1"), f"memory.use_hierarchy is {hierarchical}")
+
+
+@case(on=("private",))
+def mounted_twice(site):
+    """Where cgroups are mounted twice, those below CgroupMountpoint count."""
+    second = site.top / "second"
+    second.mkdir()
+    run("mount", "--rbind", "/sys/fs/cgroup", second)
+    try:
+        for keys in {}, {"CgroupMountpoint": second}:
+            site.configure(**keys)
+            jobid = site.submit("alice", "sleep 1000", ask(1, 100))
+            expect_as_granted(site, jobid, fenced(site, jobid))
+            says = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
+            wanted = keys.get("CgroupMountpoint", "/sys/fs/cgroup")
+            expect_match(rf"(?m)^\S.* {re.escape(str(wanted))}", says, "'jobfence check'")
+            site.qdel(jobid)
+            site.wait(jobid)
+    finally:
+        run("umount", "-R", "-l", second)
+
+
+@case(on=("installed",))
+def excluded_cpus(site):
+    """CPUs that the slice may not use are counted by no host and used by no job."""
+    if not kernel.has_v2_controllers() or os.cpu_count() < 2:
+        raise Skip("needs cgroup v2 and two CPUs")
+
+    def allow(cpus):
+        run("systemctl", "set-property", "--runtime", "jobfence.slice", f"AllowedCPUs={cpus}")
+    allow("0")
+    try:
+        said = site.command("jobfence", "host", "--pbs").stdout
+        expect_match(r"resources_available.ncpus = 1\n", said, "'jobfence host'")
+        jobid = site.submit("alice", "grep Cpus_allowed_list /proc/self/status", ask(1, 100))
+        expect_equal(site.wait(jobid)["Exit_status"], "0", "Exit_status")
+        expect_match(r"Cpus_allowed_list:\s+0\n", site.output(jobid), "the CPUs of a job")
+    finally:
+        allow("")

@@ -2,7 +2,7 @@
 """The cases, in the order in which they run."""
 
 from . import (  # noqa: F401
-    limits, memory, sharing, cores, huge_pages, disks, devices, asked, ends, steps, life, reference, configuration,
-    sections, explained, failure, user, hostile, placement, agreement, newer, configless, with_systemd, left_behind, two_nodes,
-    granted, adopted, commands, installed, used,
+    limits, memory, usage, sharing, cores, huge_pages, disks, devices, asked, ends, steps, life, reference, configuration,
+    sections, explained, failure, user, hostile, placement, agreement, newer, card, configless, with_systemd, left_behind,
+    two_nodes, granted, stored, metrics, adopted, commands, installed, used,
 )

@@ -3,17 +3,17 @@
 
 import contextlib
 import re
-import select
 import subprocess
 import time
 from pathlib import Path
 
 from .. import kernel, sites
 from ..harness import (
-    EAT, Skip, case, ended_after, ended_line, expect, expect_dead, expect_equal, expect_in, expect_limits,
+    EAT, Skip, case, ended_line, expect, expect_dead, expect_equal, expect_in, expect_limits,
     fenced, fenced_in_all, logged,
 )
 from ..kernel import Group
+from ..logins import SERVICE, logged_in, login, service_says
 from ..sites import until, write_atomically
 from .limits import LONG, LONG_PERIOD, busy_cpus
 from .placement import SPINS
@@ -165,7 +165,6 @@ def adopted_by_no_job_without_extern_step(site):
 
 # Slurm itself reads a log-in environment by this service (--export=NONE): it refuses nobody but during the case. What lets users
 # set variables is as in Debian 12's sshd; pam_systemd need not be installed.
-SERVICE = Path("/etc/pam.d/su-l")
 ADOPTING = """\
 auth sufficient pam_rootok.so
 account required pam_slurm_adopt.so service=su-l action_adopt_failure=deny action_generic_failure=deny
@@ -173,22 +172,6 @@ session required pam_permit.so
 -session optional pam_systemd.so
 session required pam_env.so readenv=0 user_readenv=1
 """
-
-
-def login(user, command):
-    """As sshd would: PAM's account and session stacks, then the user's command."""
-    return subprocess.Popen(["su", "-l", user, "-c", command], stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@contextlib.contextmanager
-def service_says(text):
-    before = SERVICE.read_text()
-    try:
-        write_atomically(SERVICE, text)
-        yield
-    finally:
-        write_atomically(SERVICE, before)
 
 
 @contextlib.contextmanager
@@ -203,25 +186,6 @@ def session_line(site):
             content = site.command("jobfence", "check").stdout
             expect("\npam " not in content, f"check is not content:\n{content}")
         yield bool(line)
-
-
-@contextlib.contextmanager
-def logged_in(user, command):
-    """A login whose session has begun: its processes."""
-    process = login(user, f"{command} & {command} & {command} & echo begun; wait")
-    with contextlib.ExitStack() as cleanup:
-        cleanup.callback(process.communicate, timeout=60)
-        cleanup.callback(process.kill)
-        ready, _, _ = select.select([process.stdout], [], [], 30 * sites.PATIENCE)
-        said = process.stdout.readline() if ready else ""
-        if said != "begun\n":
-            process.kill()
-            raise AssertionError(f"the session says {said!r} ({process.communicate(timeout=60)[1].strip()})")
-        session = [pid for pid in kernel.descendants(process.pid)
-                   if kernel.command_line(pid).startswith(("-bash", "bash"))]
-        for who in filter(None, map(kernel.identity, session)):
-            cleanup.enter_context(ended_after(who))
-        yield session
 
 
 def spinning_job(site, cpus):

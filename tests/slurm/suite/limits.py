@@ -241,7 +241,7 @@ def expect_killed_for_memory(said, jobid, step, limit):
     # Step and job have the same limit here: either may be the one that the kernel met.
     found = expect_match(
         rf"jobfence: job {jobid} step {step}: process \d+ \(python3[^)]*\) was killed: "
-        rf"the (?:step|job) reached its memory limit of {limit}\.0 MiB \(peak use ([\d.]+) MiB\)\. "
+        rf"the (?:step|job) reached its memory limit of {limit}\.0 MiB \(peak use ([\d.]+) MiB(?:, \d+ % of it cached files)?\)\. "
         r"Raise --mem, or use less\.",
         said, "what the user is told")
     peak = float(found.group(1))

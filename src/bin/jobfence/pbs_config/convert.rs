@@ -278,15 +278,19 @@ impl Converter<'_> {
         self.note(
             "memsw",
             "enabled",
-            "jobfence does not know the vmem of a job, so no job may swap. AllowedSwapSpace gives each job swap in \
-             percent of its memory.",
+            "A job may swap as much as PBS grants it of vmem above mem. A job without vmem may not swap: \
+             AllowedSwapSpace gives such a job swap in percent of its memory.",
         );
         if self.site.size("memsw", "default") > 0 && self.site.switch("memsw", "enforce_default", true).is_ever(true) {
-            let text = "Swap is no amount that is the same for each job: see memsw.enabled.";
+            let text = "A job without vmem has no amount of swap by default: see memsw.enabled.";
             self.note("memsw", "default", text);
         }
         if self.site.switch("memsw", "enforce_default", true).is_ever(false) {
-            self.note("memsw", "enforce_default", "No job may take all of the swap: see memsw.enabled.");
+            self.note(
+                "memsw",
+                "enforce_default",
+                "A job without vmem may not take all of the swap: see memsw.enabled.",
+            );
         }
         self.exclusive_hosts("memsw");
         self.reserve("memsw");
@@ -343,13 +347,16 @@ impl Converter<'_> {
         for text in &allowed.notes {
             self.note("devices", "allow", text);
         }
-        self.note_if(
-            TOP,
-            "discover_gpus",
-            true,
-            "jobfence does not know which GPUs PBS has given to a job. A job may use a GPU only if DeviceAllow names \
-             it, such as char-nvidia for all of NVIDIA's.",
-        );
+        let discovers = self.site.switch(TOP, "discover_gpus", true);
+        if discovers.is_ever(true) {
+            self.emit((TOP, "discover_gpus"), &discovers, |value| {
+                vec![("GPUDevice", if value { "/dev/nvidia%d" } else { "none" }.to_owned())]
+            });
+            let text = "A job has as many of the GPUs of GPUDevice as PBS grants it of ngpus. jobfence does not tell PBS how \
+                        many there are: set resources_available.ngpus of each node. If DeviceAllow has char-nvidia, name \
+                        /dev/nvidiactl and /dev/nvidia-uvm in its place.";
+            self.note(TOP, "discover_gpus", text);
+        }
         if self.site.has(TOP, "nvidia-smi") {
             self.note(TOP, "nvidia-smi", "jobfence runs no program.");
         }

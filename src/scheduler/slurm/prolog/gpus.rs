@@ -209,7 +209,7 @@ mod tests {
         match gpus {
             Gpus::Unknown(why) => (false, why),
             Gpus::Positions(_, why) => (true, why),
-            Gpus::None | Gpus::Devices(_) => panic!("{gpus:?}"),
+            Gpus::None | Gpus::Devices(_) | Gpus::Chosen(_) => panic!("{gpus:?}"),
         }
     }
 

@@ -61,6 +61,7 @@ impl Job {
         // The usage log has it, too.
         let mut wanted = asked.clone();
         wanted.job |= loaded.config.usage_log.is_some();
+        wanted.node |= loaded.config.usage_log.is_some();
         let facts = facts::gather(spank, kind, &wanted, record.as_ref().filter(|_| !unallocated))?;
         let facts = if unallocated { facts.of_no_job() } else { facts };
         let resolved = begin::resolve(loaded, &facts)?;

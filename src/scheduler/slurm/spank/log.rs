@@ -36,7 +36,19 @@ pub fn install() {
 
 /// A sentence for the person whose job this is: on the job's stderr, as long as that is open.
 pub fn tell_user(sentence: &str) {
-    let Some(text) = c_string(&format!("jobfence: {sentence}")) else { return };
+    tell(&without_controls(&format!("jobfence: {sentence}")));
+}
+
+/// Several lines for the same reader, as they are and at once: Slurm's log has them, too, as one message.
+pub fn tell_user_lines(lines: &[String]) {
+    let lines: Vec<String> = lines.iter().map(|line| without_controls(line)).collect();
+    if !lines.is_empty() {
+        tell(&lines.join("\n"));
+    }
+}
+
+fn tell(text: &str) {
+    let Ok(text) = CString::new(text) else { return };
     if let Ok(log) = api::functions().and_then(|api| api.slurm_spank_log.as_ref().map_err(api::missing)) {
         // SAFETY: a printf-like function with a format of one %s and one NUL-terminated string.
         unsafe { log(c"%s".as_ptr(), text.as_ptr()) };
@@ -60,6 +72,9 @@ fn say(level: Level, line: &str) {
 
 /// Slurm's log is made of C strings, in lines.
 fn c_string(text: &str) -> Option<CString> {
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    CString::new(text).ok()
+    CString::new(without_controls(text)).ok()
+}
+
+fn without_controls(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -155,7 +155,14 @@ mod tests {
         let variables: Vec<_> = REQUESTS.iter().map(variable).collect();
         assert_eq!(
             variables,
-            ["JOBFENCE_CPU_LIMIT", "JOBFENCE_CPU_BURST", "JOBFENCE_MEM_HIGH", "JOBFENCE_PIDS_MAX", "JOBFENCE_IO_MAX"]
+            [
+                "JOBFENCE_CPU_LIMIT",
+                "JOBFENCE_CPU_BURST",
+                "JOBFENCE_MEM_HIGH",
+                "JOBFENCE_PIDS_MAX",
+                "JOBFENCE_IO_MAX",
+                "JOBFENCE_USAGE_CARD"
+            ]
         );
     }
 

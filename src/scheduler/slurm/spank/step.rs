@@ -13,7 +13,7 @@ use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, Mode, OnError, OnErrors, Resolved};
 use crate::error::Result;
-use crate::facts::Facts;
+use crate::facts::{Facts, Gpus};
 use crate::fence::Fence;
 use crate::host::Host;
 use crate::janitor;
@@ -23,16 +23,17 @@ use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::record::tracked::{self, Tracker};
 use crate::report;
-use crate::report::account::{End, Exit, Task};
+use crate::report::account::{End, Exit, GrantedTo, LimitedTo, Task};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::slurm::cores::Topology;
 use crate::scheduler::slurm::spank::ReturnCode;
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
+use crate::scheduler::slurm::spank::card::{BatchEnd, CardOrder};
 use crate::scheduler::slurm::spank::grant::{self, StepKind};
 use crate::scheduler::slurm::spank::job::{Job, key_of};
-use crate::scheduler::slurm::spank::log::tell_user;
+use crate::scheduler::slurm::spank::log::{tell_user, tell_user_lines};
 use crate::scheduler::slurm::spank::rights::Rights;
 use crate::scheduler::slurm::spank::unfenced::UnfencedProcesses;
 use crate::scheduler::slurm::spank::{arguments, environment, options, waiting_tasks};
@@ -79,6 +80,9 @@ struct Fenced {
     sentences: Vec<String>,
     /// What is known of its job.
     facts: Facts,
+    granted: GrantedTo,
+    /// What its first task was limited to: an end must cost little.
+    limits: Option<LimitedTo>,
     started: SystemTime,
     /// How its tasks have ended: the first that failed, or else the last.
     exit: Option<Exit>,
@@ -88,6 +92,8 @@ struct Fenced {
     attached: Vec<i32>,
     /// How many of them have ended.
     exited: u32,
+    /// The card at the end of a batch script's output.
+    card: Option<CardOrder>,
     /// One of its tasks could not be put in, and so none may run.
     ended: bool,
 }
@@ -126,7 +132,7 @@ pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     environment::forget(spank);
     let loaded = arguments::load(arguments);
     let build = |resolved, job| build(spank, resolved, job);
-    *step = match launch::answer(loaded, |loaded| Job::of(spank, loaded), build) {
+    *step = match launch::begun(loaded, |loaded| Job::of(spank, loaded), build) {
         Answer::Off => StepState::Off,
         Answer::Fenced(fenced) => StepState::Fenced(Box::new(fenced)),
         Answer::Unfenced { config, by, why } => {
@@ -187,7 +193,17 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
     };
     let daemon = Membership::read(&host.proc, Pid::this().as_raw())?;
 
-    let begin = Begin { host, config, schedulers: ALL, key, requests: &requests, daemon: Some(&daemon), holder: None };
+    let begin = Begin {
+        host,
+        config,
+        schedulers: ALL,
+        key,
+        requests: &requests,
+        daemon: Some(&daemon),
+        holder: None,
+        gpus: &[],
+        noted: None,
+    };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, || Topology::of_node(None));
     let Begun { mut fence, plan, leftovers } = begin.open(plan)?;
@@ -198,7 +214,8 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
     }
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
     let note = job.note(config);
-    let Job { host, id, facts, .. } = job;
+    let Job { kind, host, id, facts, .. } = job;
+    let card = CardOrder::of(kind, &resolved.config, &requests, &grant, facts.gpus != Gpus::None);
     Ok(Fenced {
         daemon: Pid::this(),
         unfenced_processes: UnfencedProcesses::new(daemon),
@@ -213,11 +230,14 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         reported: Reported::default(),
         sentences: Vec::new(),
         facts,
+        granted: GrantedTo { cpus: grant.step_cpus, memory: grant.step_memory },
+        limits: None,
         started: SystemTime::now(),
         exit: None,
         tasks: Vec::new(),
         attached: Vec::new(),
         exited: 0,
+        card,
         ended: false,
     })
 }
@@ -247,6 +267,9 @@ pub fn admit(spank: &Spank) -> ReturnCode {
 pub fn tell_task(spank: &Spank) {
     let mut step = step();
     let Some(StepState::Fenced(fenced)) = step.as_deref_mut() else { return };
+    if let Some(card) = &fenced.card {
+        card.tell_time_limit(spank);
+    }
     let Ok(member) = Membership::read(&fenced.host.proc, Pid::this().as_raw()) else { return };
     fenced.fence.look_from(&member);
     // Only this process's environment, and only for information.
@@ -294,6 +317,9 @@ pub fn attach(spank: &Spank) {
                     && let Some(sentence) = launch::tell::gpus_not_allowed(&fenced.fence)
                 {
                     tell_user(&sentence);
+                }
+                if fenced.attached.is_empty() {
+                    fenced.limits = Some(launch::limited_to(&fenced.fence, &fenced.config));
                 }
                 fenced.attached.push(pid);
                 if fenced.fence.has_overlay() {
@@ -400,6 +426,12 @@ pub fn task_ended(spank: &Spank) {
     fenced.fence.take_usage();
     note_task(spank, fenced);
     tell_what_happened(fenced);
+    // Its script is a batch step's only task.
+    if let Some(card) = fenced.card.as_ref().filter(|_| fenced.exited == 0) {
+        let Fenced { fence, plan, config, started, exit, reported, .. } = &**fenced;
+        let end = BatchEnd { started: *started, exit: *exit, reported: *reported };
+        tell_user_lines(&card.lines(spank, fence, plan, config, &end));
+    }
     fenced.exited = fenced.exited.saturating_add(1);
     let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
     // While others run, what another plugin has started for the step is of use to them.
@@ -454,9 +486,11 @@ pub fn end() {
     let usage = fenced.fence.usage();
     log::info!("{}", report::ended(fenced.fence.key(), &usage));
     let ending = Ending {
-        holder: "scheduler:Slurm",
+        holder: "scheduler Slurm",
         run: 0,
         facts: &fenced.facts,
+        granted: fenced.granted,
+        limits: fenced.limits.unwrap_or_else(|| launch::limited_to(&fenced.fence, &fenced.config)),
         started: Some(fenced.started),
         exit: fenced.exit,
         tasks: &fenced.tasks,

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The lines of the usage log about dead steps that a janitor has removed: one for each step, in however many places it was.
+//!
+//! A step may have directories of ours and of its scheduler's, and of the latter one in each hierarchy of cgroup v1. What each of them
+//! has counted is added up here, and written when the janitor has looked at all of them.
+
+use std::time::SystemTime;
+
+use crate::cgroup::used::Used;
+use crate::config::Config;
+use crate::facts::Facts;
+use crate::host::Host;
+use crate::job::JobKey;
+use crate::record::holder::Holder;
+use crate::record::job::{JobId, JobRecords};
+use crate::record::{Owner, Record};
+use crate::report::account::{Account, End, GrantedTo, LimitedTo, since_boot};
+use crate::report::usage_log::UsageLog;
+
+/// See the beginning of this file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Ledger(Vec<DeadStep>);
+
+/// A step that was found dead, with what it had used until then.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DeadStep {
+    key: JobKey,
+    opener: Owner,
+    run: u32,
+    holder: String,
+    facts: Facts,
+    granted: GrantedTo,
+    used: Used,
+}
+
+impl DeadStep {
+    /// What a record says, and its directories. `None`: the record names no step.
+    pub fn recorded(record: &Record, used: Used) -> Option<Self> {
+        let (shared, noted) = (record.shared.as_deref(), record.noted());
+        Some(Self {
+            key: record.key()?,
+            opener: record.opener(),
+            run: shared.map_or(0, |shared| shared.run),
+            holder: shared.map_or(Holder::Process(record.owner), |shared| shared.holder.clone()).to_string(),
+            facts: noted.facts(),
+            granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
+            used,
+        })
+    }
+
+    /// In directories of a scheduler's.
+    pub fn of_scheduler(name: &str, (key, opener, used): (JobKey, Owner, Used)) -> Self {
+        let (facts, granted) = (Facts::default(), GrantedTo::default());
+        Self { key, opener, run: 0, holder: format!("scheduler {name}"), facts, granted, used }
+    }
+
+    fn line(&self) -> String {
+        let Self { key, opener, run, holder, facts, granted, used } = self;
+        let Used { step, job, cpus, memory, processes } = used;
+        Account {
+            key,
+            run: *run,
+            holder,
+            facts,
+            granted: *granted,
+            limits: LimitedTo { cpus: *cpus, memory: *memory, processes: *processes },
+            started: since_boot(opener.start),
+            ended: SystemTime::now(),
+            end: End::Reaped,
+            exit: None,
+            usage: step,
+            job,
+            tasks: &[],
+            sentences: &[],
+        }
+        .line()
+    }
+}
+
+impl Ledger {
+    /// Adds what was found in one place of a step.
+    pub fn add(&mut self, found: DeadStep) {
+        match self.0.iter_mut().find(|step| (&step.key, step.opener) == (&found.key, found.opener)) {
+            Some(step) => step.used.or(&found.used),
+            None => self.0.push(found),
+        }
+    }
+
+    /// Writes the lines, if there is a usage log.
+    pub fn write(&mut self, host: &Host, config: &Config) {
+        let found = std::mem::take(&mut self.0);
+        let Some(usage_log) = UsageLog::of(config) else { return };
+        for mut step in found {
+            step.facts = facts(&step, host, config);
+            usage_log.add(&step.line());
+        }
+    }
+}
+
+/// What is known of a step's job, its own record included, and this host's name.
+fn facts(step: &DeadStep, host: &Host, config: &Config) -> Facts {
+    let mut facts = step.facts.clone();
+    let id = step.key.job.as_str().parse().ok().map(|job| JobId { node: step.key.node.clone(), job });
+    let records = JobRecords::existing(&config.run_dir).ok().flatten();
+    let record = id.zip(records).and_then(|(id, records)| records.read(&id, host).ok().flatten());
+    if let Some(record) = record.filter(|record| record.uid == step.key.uid && facts.partition.known().is_none()) {
+        record.add_to(&mut facts);
+    }
+    let node = step.key.node.as_ref().map(ToString::to_string);
+    facts.node = node.or_else(|| nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok())).into();
+    facts
+}

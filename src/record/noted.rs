@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the process that opens a shared fence knows of its job, for the line of the usage log that another process writes.
+//!
+//! One line for each that is known, in this order: `noted.user`, `noted.partition`, `noted.account`, `noted.qos`, `noted.project`, each
+//! escaped as an id is; `noted.cpus` in thousandths, and `noted.memory` in bytes. Only where there is a usage log.
+
+use std::fmt;
+
+use crate::facts::{Fact, Facts};
+use crate::job::{Cpus, Id};
+
+/// See the beginning of this file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Noted {
+    /// The user's name, the partition, the account, the QOS and the project, in this order.
+    texts: [Option<Id>; 5],
+    /// What was granted: CPUs.
+    pub cpus: Option<Cpus>,
+    /// Memory, in bytes.
+    pub memory: Option<u64>,
+}
+
+const TEXTS: [&str; 5] = ["noted.user=", "noted.partition=", "noted.account=", "noted.qos=", "noted.project="];
+const CPUS: &str = "noted.cpus=";
+const MEMORY: &str = "noted.memory=";
+
+impl Noted {
+    /// What of these facts goes into a record.
+    pub fn of(facts: &Facts, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
+        let Facts { user, partition, account, qos, project, .. } = facts;
+        let text = |fact: &Fact<String>| fact.known().and_then(|text| Id::new(text.clone()).ok());
+        Self { texts: [user, partition, account, qos, project].map(text), cpus, memory }
+    }
+
+    /// The facts again.
+    pub fn facts(&self) -> Facts {
+        let [user, partition, account, qos, project] =
+            self.texts.each_ref().map(|text| Fact::from(text.as_ref().map(|text| text.as_str().to_owned())));
+        Facts { user, partition, account, qos, project, ..Facts::default() }
+    }
+
+    /// Takes what another one knows and this one does not.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        let mut texts = self.texts;
+        for (text, theirs) in texts.iter_mut().zip(&other.texts) {
+            *text = text.take().or_else(|| theirs.clone());
+        }
+        Self { texts, cpus: self.cpus.or(other.cpus), memory: self.memory.or(other.memory) }
+    }
+
+    /// Understands the lines at the beginning of a text, and returns what is behind them.
+    pub(super) fn parse(text: &str) -> Option<(Self, &str)> {
+        let mut noted = Self::default();
+        let mut rest = text;
+        let mut next = |key: &str| {
+            let Some((value, behind)) = rest.strip_prefix(key).and_then(|value| value.split_once('\n')) else {
+                return Some(None);
+            };
+            rest = behind;
+            Some(Some(value))
+        };
+        for (text, key) in noted.texts.iter_mut().zip(TEXTS) {
+            *text = match next(key)? {
+                Some(value) => Some(Id::unescaped(value)?),
+                None => None,
+            };
+        }
+        let mut number = |key| match next(key)? {
+            Some(value) => value.parse().ok().map(Some),
+            None => Some(None),
+        };
+        noted.cpus = number(CPUS)?.map(Cpus::from_thousandths);
+        noted.memory = number(MEMORY)?;
+        Some((noted, rest))
+    }
+}
+
+impl fmt::Display for Noted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (text, key) in self.texts.iter().zip(TEXTS) {
+            if let Some(text) = text {
+                writeln!(f, "{key}{}", text.escaped())?;
+            }
+        }
+        if let Some(cpus) = self.cpus {
+            writeln!(f, "{CPUS}{}", cpus.thousandths())?;
+        }
+        if let Some(memory) = self.memory {
+            writeln!(f, "{MEMORY}{memory}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,1087 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The card: what a job has used of what it was granted, and what its user can ask for next time.
+//!
+//! A figure that nobody knows is said to be unknown. Advice must never make this very job fail: it is above all that was
+//! used, and there is none where more may have been used than was seen.
+
+use std::time::Duration;
+
+use crate::bytes::binary;
+use crate::cgroup::io::DiskLimit;
+use crate::cgroup::usage::Usage;
+use crate::config::UsageCard;
+use crate::job::Cpus;
+use crate::report::account::Exit;
+
+/// No line is longer, in characters.
+pub const WIDTH: usize = 80;
+
+/// A shorter job has one line, if nothing happened to it; and its figures are no ground for advice.
+const SHORT: Duration = Duration::from_secs(60);
+
+/// From here on a job can be wasteful, and its time is worth a word.
+const LONG: Duration = Duration::from_secs(600);
+
+/// Less than this of what was granted is little, in percent.
+const LITTLE: u64 = 50;
+
+/// Only a job with more memory than this can be wasteful with it, in bytes.
+const MUCH_MEMORY: u64 = 1 << 30;
+
+/// What is advised is so much of what was used, in percent.
+const WITH_RESERVE: u128 = 125;
+
+/// After a kill for want of memory, so much of the limit is advised, in percent.
+const AFTER_A_KILL: u128 = 150;
+
+/// Memory that is used up to this share of its limit may have reached it, in percent: the kernel charges in batches.
+const REACHED: u64 = 95;
+
+/// Waiting for less than this share of the time is no matter, in percent.
+const MATTERS: u64 = 10;
+
+/// How the job's user asks for things.
+#[derive(Debug)]
+pub struct Words {
+    /// So much memory, in bytes, of the job on each node.
+    pub memory: fn(u64) -> String,
+    /// So many CPUs, for a job of one task.
+    pub cpus: fn(u64) -> String,
+    /// How the number of all CPUs is asked for, where the job has several tasks.
+    pub all_cpus: &'static str,
+    /// So much time; `None`: there is no such thing.
+    pub time: Option<fn(Duration) -> String>,
+    /// Where signal 15 comes from; `None`: from anywhere.
+    pub signal_15: Option<&'static str>,
+}
+
+/// Whether text of more than ASCII can be read, by the variables of locale(7): the first that is set and not empty counts.
+pub fn is_utf8(get: impl Fn(&str) -> Option<String>) -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| get(name).filter(|text| !text.is_empty()));
+    locale.is_some_and(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
+}
+
+/// What is known of a job on this node, at its end.
+#[derive(Debug, Clone)]
+pub struct Figures<'a> {
+    /// Its id, as its user knows it.
+    pub job: &'a str,
+    /// The node's name.
+    pub node: Option<&'a str>,
+    /// Whether it is one of many that are alike.
+    pub is_array_task: bool,
+    /// How it ended.
+    pub exit: Option<Exit>,
+    /// How long it ran.
+    pub wall: Option<Duration>,
+    /// How long it might have; `None`: not known.
+    pub time_limit: Option<Duration>,
+    /// CPUs that were granted; `None`: not known, or not managed.
+    pub cpus: Option<Cpus>,
+    /// Memory that was granted, in bytes.
+    pub memory: Option<u64>,
+    /// What its memory was limited to, in bytes; `None`: not limited.
+    pub memory_limit: Option<u64>,
+    /// Whether it certainly could not use swap, where the kernel keeps no peak of that.
+    pub is_without_swap: bool,
+    /// How many processes and threads it might have at once.
+    pub processes: Option<u64>,
+    /// How fast it might read and write.
+    pub disks: &'a [DiskLimit],
+    /// What it has used.
+    pub usage: &'a Usage,
+    /// How many tasks it has; `None`: not known.
+    pub tasks: Option<u32>,
+    /// On how many nodes; `None`: not known.
+    pub nodes: Option<u32>,
+    /// Whether it has GPUs: nothing is known of their use.
+    pub has_gpus: bool,
+    /// At which limits it was stopped, where its user has not read that just before.
+    pub sentences: &'a [String],
+    /// Whether the user's locale has more than ASCII.
+    pub is_utf8: bool,
+    /// The scheduler's words.
+    pub words: &'a Words,
+}
+
+/// What to ask for next time, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Advice {
+    /// Memory, in bytes.
+    pub memory: Option<(u64, String)>,
+    /// CPUs of the whole job.
+    pub cpus: Option<(u64, String)>,
+    /// Time.
+    pub time: Option<(Duration, String)>,
+}
+
+/// The lines for the user: none, one, or a card.
+pub fn lines(when: UsageCard, figures: &Figures<'_>) -> Vec<String> {
+    let went_wrong = figures.has_failed() || figures.was_stopped();
+    let is_wanted = match when {
+        UsageCard::Never => false,
+        UsageCard::Failed => went_wrong,
+        UsageCard::Wasteful => went_wrong || figures.is_wasteful(),
+        UsageCard::Always => true,
+    };
+    if !is_wanted {
+        return Vec::new();
+    }
+    let is_long = figures.wall.is_none_or(|wall| wall >= SHORT);
+    let says_something = figures.was_stopped()
+        || !figures.waits().is_empty()
+        || figures.is_wasteful()
+        || is_long && (figures.has_failed() || !figures.is_array_task);
+    if says_something { figures.card() } else { vec![figures.line()] }
+}
+
+impl Figures<'_> {
+    fn has_failed(&self) -> bool {
+        self.exit.is_some_and(|exit| !exit.is_success())
+    }
+
+    /// Whether a limit stopped one of its processes.
+    fn was_stopped(&self) -> bool {
+        let stopped = |count: Option<u64>| count.is_some_and(|count| count > 0);
+        !self.sentences.is_empty() || stopped(self.usage.oom_kills) || stopped(self.usage.forks_refused)
+    }
+
+    /// Whether it used little of what was granted: of the CPU time of several CPUs, or of more than a GiB of memory.
+    pub fn is_wasteful(&self) -> bool {
+        let is_long = self.wall.is_some_and(|wall| wall >= LONG);
+        let is_little = |share: Option<u64>| share.is_some_and(|share| share < LITTLE);
+        // With a quota below the grant it had no chance.
+        let has_several = self.cpus.is_some_and(|cpus| cpus > Cpus::whole(1)) && self.throttled().is_none();
+        let has_much = self.most_memory().is_some_and(|most| most > MUCH_MEMORY);
+        self.exit.is_some_and(Exit::is_success)
+            && is_long
+            && (has_several && is_little(self.cpu_share()) || has_much && is_little(self.memory_share()))
+    }
+
+    /// What its memory could grow to.
+    fn most_memory(&self) -> Option<u64> {
+        self.memory_limit.or(self.memory)
+    }
+
+    /// CPUs that were busy on average, in thousandths.
+    fn busy(&self) -> Option<u64> {
+        let (cpu, wall) = (self.usage.cpu?, self.wall?);
+        let busy = cpu.as_micros().saturating_mul(1000).checked_div(wall.as_micros())?;
+        Some(u64::try_from(busy).unwrap_or(u64::MAX))
+    }
+
+    fn cpu_share(&self) -> Option<u64> {
+        percent(self.busy()?.into(), self.cpus?.thousandths().into())
+    }
+
+    fn memory_share(&self) -> Option<u64> {
+        percent(self.usage.memory_peak?.into(), self.most_memory()?.into())
+    }
+
+    /// Whether the quota held it back often, and in how many of its periods, in percent.
+    fn throttled(&self) -> Option<u64> {
+        let (periods, throttled) = (self.usage.periods?, self.usage.throttled_periods?);
+        let is_long = self.usage.throttled.is_none_or(|time| time >= Duration::from_secs(1));
+        percent(throttled.into(), periods.into()).filter(|share| *share >= MATTERS && is_long)
+    }
+
+    /// What it has waited for, and for which share of its time, where that matters.
+    fn waits(&self) -> Vec<(&'static str, u64)> {
+        let share = |waited: Option<Duration>| percent(waited?.as_micros(), self.wall?.as_micros());
+        let usage = self.usage;
+        [("memory", usage.memory_pressure.some), ("its disks", usage.io_pressure.some)]
+            .into_iter()
+            .filter_map(|(what, waited)| Some((what, share(waited)?.min(100))))
+            .filter(|(_, share)| *share >= MATTERS && self.wall.is_some_and(|wall| wall >= Duration::from_secs(10)))
+            .collect()
+    }
+
+    /// What to ask for next time.
+    pub fn advice(&self) -> Advice {
+        let cpus = self.advice_on_cpus();
+        // With fewer CPUs it takes longer.
+        let time = if cpus.is_some() { None } else { self.advice_on_time() };
+        Advice { memory: self.advice_on_memory(), cpus, time }
+    }
+
+    /// Whether less than was granted would have been enough, as far as the figures go: they are of this node alone.
+    fn could_have_less(&self) -> bool {
+        self.exit.is_some_and(Exit::is_success)
+            && !self.was_stopped()
+            && self.nodes == Some(1)
+            && self.wall.is_some_and(|wall| wall >= SHORT)
+    }
+
+    fn advice_on_memory(&self) -> Option<(u64, String)> {
+        let (peak, most) = (self.usage.memory_peak?, self.most_memory()?);
+        let granted = self.memory.unwrap_or(most);
+        // What must be asked for, so that the limit that follows from it is so high.
+        let asked = |bytes: u128| {
+            let scaled = if most < granted {
+                bytes.checked_mul(granted.into())?.div_ceil(u128::from(most.max(1)))
+            } else {
+                bytes
+            };
+            rounded(scaled)
+        };
+        let is_reached = percent(peak.into(), most.into()).is_some_and(|share| share >= REACHED);
+        if self.usage.oom_kills.is_some_and(|kills| kills > 0) {
+            let more = asked(u128::from(most.max(peak)) * AFTER_A_KILL / 100).filter(|_| is_reached)?;
+            return Some((more, format!("{} was not enough; the need is not known", binary(most))));
+        }
+        // Memory that was reclaimed or in swap is in no peak.
+        let was_kept_down = |count: Option<u64>| count.is_some_and(|count| count > 0);
+        let is_all_seen = self.usage.swap_peak.map_or(self.is_without_swap, |peak| peak == 0)
+            && !was_kept_down(self.usage.memory_high_events)
+            && !was_kept_down(self.usage.memory_max_events)
+            && !is_reached;
+        let less = asked(u128::from(peak) * WITH_RESERVE / 100)?;
+        let saved = granted.saturating_sub(less);
+        let is_worth_it = saved >= granted / 5 && saved >= 256 << 20;
+        (self.could_have_less() && is_all_seen && is_worth_it)
+            .then(|| (less, format!("peak was {} of {}; 25 % reserve", binary(peak), binary(most))))
+    }
+
+    fn advice_on_cpus(&self) -> Option<(u64, String)> {
+        let (busy, granted) = (self.busy()?, self.cpus?);
+        let less = u64::try_from((u128::from(busy) * WITH_RESERVE / 100).div_ceil(1000)).ok()?.max(1);
+        let is_less = less.checked_mul(1000).is_some_and(|less| less < granted.thousandths());
+        let is_little = self.cpu_share().is_some_and(|share| share < LITTLE);
+        (self.could_have_less() && is_less && is_little && self.throttled().is_none()).then(|| {
+            let reason =
+                format!("{} of {granted} CPUs were busy on average; slower if a part used more", decimal(busy));
+            (less, reason)
+        })
+    }
+
+    fn advice_on_time(&self) -> Option<(Duration, String)> {
+        let wall = self.wall.filter(|wall| *wall >= LONG)?;
+        self.words.time?;
+        let seconds = u128::from(wall.as_secs()) * WITH_RESERVE / 100 + 1;
+        let step: u128 = if seconds < 3600 { 60 } else { 300 };
+        let enough = Duration::from_secs(u64::try_from(seconds.div_ceil(step).checked_mul(step)?).ok()?);
+        let is_less = self.time_limit.is_none_or(|limit| enough < limit && limit - enough >= limit / 5);
+        (self.exit.is_some_and(Exit::is_success) && !self.was_stopped() && is_less)
+            .then(|| (enough, format!("ran {}; 25 % reserve", duration(wall))))
+    }
+
+    /// Everything in one line, as much as there is room for.
+    fn line(&self) -> String {
+        let mut line = format!("jobfence: job {}: {}", cut(&printable(self.job), 24), self.how_in_short());
+        let cpus = self.cpu_share().zip(self.cpus).map(|(share, cpus)| format!("{} of {}", shown(share), count(cpus)));
+        let memory = self.memory_share().zip(self.most_memory());
+        let memory = memory.map(|(share, most)| format!("memory {} of {}", shown(share), binary(most)));
+        let memory = memory.or_else(|| self.usage.memory_peak.map(|peak| format!("memory {}", binary(peak))));
+        for part in [self.wall.map(duration), cpus, memory].into_iter().flatten() {
+            if line.chars().count() + part.len() + 2 <= WIDTH {
+                line.push_str(&format!(", {part}"));
+            }
+        }
+        line
+    }
+
+    fn how_in_short(&self) -> String {
+        match self.exit {
+            Some(Exit::Status(0)) => "ok".to_owned(),
+            Some(Exit::Status(status)) => format!("status {status}"),
+            Some(Exit::Signal(signal)) => format!("signal {signal}"),
+            None => "ended".to_owned(),
+        }
+    }
+
+    /// The whole card, whatever there is to say.
+    pub fn card(&self) -> Vec<String> {
+        let mut lines = wrapped(&self.title(), "", "  ");
+        lines.extend(self.rows().into_iter().flat_map(|row| self.row_lines(&row)));
+        lines.extend(self.remarks().iter().flat_map(|remark| wrapped(remark, "  ", "  ")));
+        let advice = self.advice_lines();
+        if !advice.is_empty() {
+            lines.push("  Next time:".to_owned());
+            lines.extend(advice);
+        }
+        lines
+    }
+
+    fn title(&self) -> String {
+        let node = self.node.map(|node| format!(" on {}", cut(&printable(node), 24))).unwrap_or_default();
+        let how = match self.exit {
+            Some(Exit::Status(0)) => "completed".to_owned(),
+            Some(Exit::Status(status)) => format!("failed with exit status {status}"),
+            Some(Exit::Signal(signal)) => format!("was ended by signal {signal}"),
+            None => "ended".to_owned(),
+        };
+        let after = self.wall.map(|wall| format!(" after {}", duration(wall))).unwrap_or_default();
+        format!("jobfence: job {}{node} {how}{after}", cut(&printable(self.job), 24))
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let usage = self.usage;
+        let mut rows = Vec::new();
+        let mut add = |label, share, text| rows.push(Row { label, share, text });
+        match (self.busy(), usage.cpu) {
+            (Some(busy), _) => {
+                let of = self.cpus.map_or_else(|| "CPUs".to_owned(), |cpus| format!("of {}", count(cpus)));
+                add("CPU", self.cpu_share(), format!("{} {of} on average", decimal(busy)));
+            }
+            (None, Some(cpu)) => add("CPU", None, format!("{} of CPU time", duration(cpu))),
+            (None, None) => {}
+        }
+        if let Some(peak) = usage.memory_peak {
+            let of =
+                self.most_memory().map_or_else(|| ", not limited".to_owned(), |most| format!(" of {}", binary(most)));
+            add("memory", self.memory_share(), format!("peak {}{of}", binary(peak)));
+        }
+        if let Some(peak) = usage.processes_peak {
+            let share = self.processes.and_then(|most| percent(peak.into(), most.into()));
+            let of = self.processes.map_or_else(String::new, |most| format!(" of {most}"));
+            add("processes", share, format!("peak {peak}{of}, threads counted"));
+        }
+        if let Some(io) = usage.io_bytes() {
+            let share = self.busiest().map(|(share, _)| share);
+            add("disks", share, format!("read {}, wrote {}", binary(io.read), binary(io.written)));
+        }
+        // Without a limit, the title says all there is.
+        if let (Some(wall), Some(limit)) = (self.wall, self.time_limit) {
+            let share = percent(wall.as_micros(), limit.as_micros());
+            add("time", share, format!("{} of {}", duration(wall), duration(limit)));
+        }
+        rows
+    }
+
+    /// The rate that was nearest to its limit on average, in percent of that, and in words.
+    fn busiest(&self) -> Option<(u64, String)> {
+        let wall = self.wall?.as_micros();
+        let disks = self.usage.io.as_ref()?;
+        let of_disk = |limit: &DiskLimit| {
+            let number = (limit.disk.major, limit.disk.minor);
+            let used = disks.iter().find(|disk| (disk.disk.0.into(), disk.disk.1.into()) == number).copied();
+            let used = used.unwrap_or_default();
+            let rates = limit.rates;
+            [
+                ("Reading", rates.rbps, used.read, true),
+                ("Writing", rates.wbps, used.written, true),
+                ("Reading", rates.riops, used.reads, false),
+                ("Writing", rates.wiops, used.writes, false),
+            ]
+            .map(|(what, most, used, is_bytes)| {
+                let (most, rate) = (most?, u128::from(used).checked_mul(1_000_000)?.checked_div(wall)?);
+                let unit = if is_bytes { binary(most) } else { format!("{most} operations") };
+                let words = format!("{what} on disk {}:{} is limited to {unit} a second", number.0, number.1);
+                Some((percent(rate, most.into())?, words))
+            })
+        };
+        self.disks.iter().flat_map(of_disk).flatten().max_by_key(|(share, _)| *share)
+    }
+
+    fn row_lines(&self, row: &Row) -> Vec<String> {
+        const CELLS: u64 = 20;
+        let (full, empty) = if self.is_utf8 { ('█', '░') } else { ('#', '.') };
+        let (bar, share) = match row.share {
+            Some(share) => {
+                let cells = share.saturating_mul(CELLS).div_ceil(100).min(CELLS);
+                let bar = (0..CELLS).map(|cell| if cell < cells { full } else { empty }).collect();
+                (bar, shown(share))
+            }
+            None => (String::new(), String::new()),
+        };
+        // A bar's letters are counted, not its bytes.
+        let head = format!("  {:<9} {bar:<20} {share:>6}  ", row.label);
+        wrapped(&row.text, &head, &" ".repeat(head.chars().count()))
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        let usage = self.usage;
+        let mut all: Vec<String> = self.sentences.iter().map(|sentence| printable(sentence)).collect();
+        if all.is_empty() {
+            all.extend(usage.oom_kills.filter(|kills| *kills > 0).map(|kills| {
+                format!("The kernel killed {} for want of memory.", several(kills, "process", "processes"))
+            }));
+            all.extend(usage.forks_refused.filter(|refused| *refused > 0).map(|refused| {
+                let most = self.processes.map(|most| format!(" of {most} at once")).unwrap_or_default();
+                let refused = several(refused, "process or thread", "processes or threads");
+                format!("{refused} could not start, for the limit{most}.")
+            }));
+        }
+        if self.exit == Some(Exit::Signal(libc::SIGTERM)) {
+            all.extend(self.words.signal_15.map(str::to_owned));
+        }
+        if let Some(share) = self.throttled() {
+            all.push(format!(
+                "The CPU quota held the job back in {share} % of its periods. Start fewer threads, or ask for more CPUs."
+            ));
+        }
+        for (what, share) in self.waits() {
+            all.push(format!("Its processes waited for {what} in {share} % of the time."));
+        }
+        all.extend(usage.swap_peak.filter(|swap| *swap > 0).map(|swap| format!("Up to {} was in swap.", binary(swap))));
+        let is_killed = usage.oom_kills.is_some_and(|kills| kills > 0);
+        let was_full = usage.memory_max_events.is_some_and(|count| count > 0)
+            && self.memory_share().is_some_and(|share| share >= REACHED);
+        if was_full && !is_killed {
+            all.push("The memory limit was reached, and the kernel made room.".to_owned());
+        }
+        if let (Some(cache), Some(peak)) = (usage.memory.file, usage.memory_peak)
+            && percent(cache.into(), peak.into()).is_some_and(|share| share >= MATTERS)
+        {
+            all.push(format!("At the end, {} was page cache, which the kernel takes back.", binary(cache)));
+        }
+        all.extend(
+            self.busiest().map(|(share, words)| format!("{words}; {} of that was used on average.", shown(share))),
+        );
+        let unknown = self.unknown();
+        if !unknown.is_empty() {
+            all.push(format!("Not known here: {}.", unknown.join("; ")));
+        }
+        all
+    }
+
+    fn unknown(&self) -> Vec<String> {
+        let usage = self.usage;
+        let figures = [
+            (usage.cpu.is_none(), "the CPU time"),
+            (usage.memory_peak.is_none(), "the peak of memory"),
+            (usage.processes_peak.is_none(), "the peak of processes"),
+            (usage.io.is_none(), "what went to disks"),
+            (self.time_limit.is_none() && self.words.time.is_some(), "the time limit"),
+        ];
+        let mut all: Vec<String> =
+            figures.into_iter().filter(|(unknown, _)| *unknown).map(|(_, what)| what.to_owned()).collect();
+        match self.nodes {
+            Some(0 | 1) => {}
+            Some(nodes) => {
+                all.push(format!("the use of the {}", several((nodes - 1).into(), "other node", "other nodes")))
+            }
+            None => all.push("whether it had other nodes".to_owned()),
+        }
+        if self.has_gpus {
+            all.push("the use of its GPUs".to_owned());
+        }
+        all
+    }
+
+    fn advice_lines(&self) -> Vec<String> {
+        const OPTION: usize = 28;
+        let Advice { memory, cpus, time } = self.advice();
+        let memory = memory.map(|(bytes, reason)| ((self.words.memory)(bytes), reason));
+        let cpus = cpus.map(|(count, reason)| match self.tasks {
+            Some(1) => ((self.words.cpus)(count), reason),
+            _ => (several(count, "CPU", "CPUs") + " in all", format!("{}: {reason}", self.words.all_cpus)),
+        });
+        let time = time.zip(self.words.time).map(|((time, reason), word)| (word(time), reason));
+        let all = [memory, cpus, time].into_iter().flatten();
+        all.flat_map(|(option, reason)| {
+            let head = format!("  {:<OPTION$} ", printable(&option));
+            wrapped(&reason, &head, &" ".repeat(OPTION + 3))
+        })
+        .collect()
+    }
+}
+
+/// What was used of one thing.
+struct Row {
+    label: &'static str,
+    /// In percent; `None`: there is no limit to it.
+    share: Option<u64>,
+    text: String,
+}
+
+/// `None`: of nothing.
+fn percent(used: u128, of: u128) -> Option<u64> {
+    let share = used.checked_mul(100)?.checked_div(of)?;
+    Some(u64::try_from(share).unwrap_or(u64::MAX))
+}
+
+fn shown(share: u64) -> String {
+    if share > 999 { ">999 %".to_owned() } else { format!("{share} %") }
+}
+
+/// To whole numbers that people write: 64 MiB, then 256 MiB, then 1 GiB.
+fn rounded(bytes: u128) -> Option<u64> {
+    let step: u128 = match bytes {
+        0..0x4000_0000 => 64 << 20,
+        0x4000_0000..0x1_0000_0000 => 256 << 20,
+        _ => 1 << 30,
+    };
+    u64::try_from(bytes.max(1).div_ceil(step) * step).ok()
+}
+
+fn count(cpus: Cpus) -> String {
+    format!("{cpus} {}", if cpus == Cpus::whole(1) { "CPU" } else { "CPUs" })
+}
+
+fn several(count: u64, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
+/// Thousandths, with as many places as they deserve.
+fn decimal(thousandths: u64) -> String {
+    let (whole, part) = (thousandths / 1000, thousandths % 1000);
+    if whole == 0 { format!("0.{:02}", part / 10) } else { format!("{whole}.{}", part / 100) }
+}
+
+/// As `12 min 5 s`.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 => format!("0.{} s", time.subsec_millis() / 100),
+        1..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// A user can have written it: only what has one meaning and one column on each terminal stays.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
+}
+
+/// Of ASCII.
+fn cut(text: &str, most: usize) -> String {
+    match text.get(..most) {
+        Some(head) if text.len() > most => format!("{head}..."),
+        _ => text.to_owned(),
+    }
+}
+
+/// Lines of at most [`WIDTH`], broken between words where that is possible; the first begins with `first`, all others with `rest`.
+fn wrapped(text: &str, first: &str, rest: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = first.to_owned();
+    let mut is_new = true;
+    for word in text.split_whitespace() {
+        let mut word = word;
+        loop {
+            let used = line.chars().count() + usize::from(!is_new);
+            if used + word.len() <= WIDTH {
+                if !is_new {
+                    line.push(' ');
+                }
+                line.push_str(word);
+                is_new = false;
+                break;
+            }
+            if is_new {
+                // It has no place on any line as a whole. The text is ASCII.
+                let room = WIDTH.saturating_sub(used).max(1);
+                let (head, tail) = word.split_at_checked(room).unwrap_or((word, ""));
+                line.push_str(head);
+                word = tail;
+            }
+            lines.push(std::mem::replace(&mut line, rest.to_owned()));
+            is_new = true;
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cgroup::disk::Device;
+    use crate::cgroup::io::IoRates;
+    use crate::cgroup::usage::{DiskIo, MemoryParts, Pressure};
+
+    const GIB: u64 = 1 << 30;
+
+    static WORDS: Words = Words {
+        memory: |bytes| format!("--mem={}", crate::bytes::text(bytes)),
+        cpus: |count| format!("--cpus={count}"),
+        all_cpus: "--tasks times --cpus",
+        time: Some(|time| format!("--time={}", time.as_secs())),
+        signal_15: Some("A cancelled job is ended by signal 15."),
+    };
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// 20 minutes of 4 CPUs and 4 GiB on one node, all well used.
+    fn usage() -> Usage {
+        Usage {
+            cpu: Some(seconds(4500)),
+            periods: Some(12_000),
+            throttled_periods: Some(3),
+            throttled: Some(Duration::from_millis(90)),
+            memory_peak: Some(3400 << 20),
+            swap_peak: Some(0),
+            memory: MemoryParts { file: Some(20 << 20), ..MemoryParts::default() },
+            memory_high_events: Some(0),
+            memory_max_events: Some(0),
+            oom_kills: Some(0),
+            processes_peak: Some(9),
+            forks_refused: Some(0),
+            io: Some(vec![DiskIo { disk: (8, 0), read: 5 * GIB, written: GIB / 2, reads: 9, writes: 9 }]),
+            ..Usage::default()
+        }
+    }
+
+    fn figures(usage: &Usage) -> Figures<'_> {
+        Figures {
+            job: "1234",
+            node: Some("n1"),
+            is_array_task: false,
+            exit: Some(Exit::Status(0)),
+            wall: Some(seconds(1205)),
+            time_limit: None,
+            cpus: Some(Cpus::whole(4)),
+            memory: Some(4 * GIB),
+            memory_limit: Some(4 * GIB),
+            is_without_swap: true,
+            processes: None,
+            disks: &[],
+            usage,
+            tasks: Some(1),
+            nodes: Some(1),
+            has_gpus: false,
+            sentences: &[],
+            is_utf8: false,
+            words: &WORDS,
+        }
+    }
+
+    #[test]
+    fn bars_are_ascii_unless_the_locale_is_utf8() {
+        let of = |all: &[(&str, &str)]| {
+            is_utf8(|name| all.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert!(of(&[("LANG", "de_DE.UTF-8")]) && of(&[("LC_ALL", ""), ("LC_CTYPE", "C.utf8")]));
+        assert!(!of(&[]) && !of(&[("LANG", "C")]) && !of(&[("LANG", "C.UTF-8"), ("LC_ALL", "C")]));
+    }
+
+    fn card(figures: &Figures<'_>) -> String {
+        lines(UsageCard::Always, figures).join("\n") + "\n"
+    }
+
+    #[test]
+    fn a_job_that_used_what_it_had() {
+        let usage = usage();
+        assert_eq!(
+            card(&figures(&usage)),
+            "\
+jobfence: job 1234 on n1 completed after 20 min 5 s
+  CPU       ###################.   93 %  3.7 of 4 CPUs on average
+  memory    #################...   83 %  peak 3.3 GiB of 4.0 GiB
+  processes                              peak 9, threads counted
+  disks                                  read 5.0 GiB, wrote 512.0 MiB
+  Not known here: the time limit.
+  Next time:
+  --time=1560                  ran 20 min 5 s; 25 % reserve
+"
+        );
+        let known = Figures {
+            is_utf8: true,
+            time_limit: Some(seconds(3600)),
+            processes: Some(100),
+            memory: Some(3 * GIB),
+            memory_limit: Some(3 * GIB),
+            ..figures(&usage)
+        };
+        // More than was granted, as where the scheduler's own limit has some room.
+        assert_eq!(
+            card(&known),
+            "\
+jobfence: job 1234 on n1 completed after 20 min 5 s
+  CPU       ███████████████████░   93 %  3.7 of 4 CPUs on average
+  memory    ████████████████████  110 %  peak 3.3 GiB of 3.0 GiB
+  processes ██░░░░░░░░░░░░░░░░░░    9 %  peak 9 of 100, threads counted
+  disks                                  read 5.0 GiB, wrote 512.0 MiB
+  time      ███████░░░░░░░░░░░░░   33 %  20 min 5 s of 1 h 0 min
+  Next time:
+  --time=1560                  ran 20 min 5 s; 25 % reserve
+"
+        );
+    }
+
+    #[test]
+    fn a_wasteful_job() {
+        let usage = Usage { cpu: Some(seconds(1500)), memory_peak: Some(500 << 20), ..usage() };
+        let wasteful = figures(&usage);
+        assert_eq!(
+            card(&wasteful),
+            "\
+jobfence: job 1234 on n1 completed after 20 min 5 s
+  CPU       #######.............   31 %  1.2 of 4 CPUs on average
+  memory    ###.................   12 %  peak 500.0 MiB of 4.0 GiB
+  processes                              peak 9, threads counted
+  disks                                  read 5.0 GiB, wrote 512.0 MiB
+  Not known here: the time limit.
+  Next time:
+  --mem=640M                   peak was 500.0 MiB of 4.0 GiB; 25 % reserve
+  --cpus=2                     1.2 of 4 CPUs were busy on average; slower if a
+                               part used more
+"
+        );
+        let of_tasks = Figures { tasks: Some(4), has_gpus: true, ..wasteful.clone() };
+        assert!(
+            card(&of_tasks).ends_with(
+                "\
+  Not known here: the time limit; the use of its GPUs.
+  Next time:
+  --mem=640M                   peak was 500.0 MiB of 4.0 GiB; 25 % reserve
+  2 CPUs in all                --tasks times --cpus: 1.2 of 4 CPUs were busy on
+                               average; slower if a part used more
+"
+            ),
+            "{}",
+            card(&of_tasks)
+        );
+        // What other nodes need is not known.
+        let of_nodes = Figures { nodes: Some(4), ..wasteful.clone() };
+        assert!(
+            card(&of_nodes).ends_with(
+                "\
+  Not known here: the time limit; the use of the 3 other nodes.
+  Next time:
+  --time=1560                  ran 20 min 5 s; 25 % reserve
+"
+            ),
+            "{}",
+            card(&of_nodes)
+        );
+        assert_eq!(of_nodes.advice().memory, None);
+        // In swap there may have been more.
+        let swapped = Usage { swap_peak: None, ..usage.clone() };
+        let swapped = Figures { usage: &swapped, is_without_swap: false, ..wasteful.clone() };
+        assert_eq!(swapped.advice().memory, None);
+        for when in [UsageCard::Wasteful, UsageCard::Always] {
+            assert_eq!(lines(when, &Figures { is_array_task: true, ..wasteful.clone() }).len(), 10, "{when:?}");
+        }
+        assert!(lines(UsageCard::Failed, &wasteful).is_empty() && lines(UsageCard::Never, &wasteful).is_empty());
+        // Each threshold, and what is not the job's fault.
+        let is_wasteful = |cpu, mib: u64, change: fn(&mut Figures<'_>)| {
+            let usage = Usage { cpu: Some(seconds(cpu)), memory_peak: Some(mib << 20), ..usage.clone() };
+            let mut figures = Figures { wall: Some(seconds(600)), ..figures(&usage) };
+            change(&mut figures);
+            figures.is_wasteful()
+        };
+        let plain: fn(&mut Figures<'_>) = |_| {};
+        assert!(is_wasteful(1199, 4000, plain) && !is_wasteful(1200, 4000, plain));
+        assert!(is_wasteful(2000, 2000, plain) && !is_wasteful(2000, 2048, plain));
+        assert!(!is_wasteful(0, 0, |figures| figures.wall = Some(seconds(599))));
+        assert!(!is_wasteful(0, 0, |figures| figures.exit = Some(Exit::Status(1))));
+        assert!(!is_wasteful(0, 4000, |figures| figures.cpus = Some(Cpus::whole(1))));
+        assert!(!is_wasteful(2400, 100, |figures| figures.memory_limit = Some(GIB)));
+        let held = Usage { throttled_periods: Some(6000), throttled: Some(seconds(300)), ..usage.clone() };
+        let held = Figures { usage: &held, memory_limit: None, memory: None, ..wasteful.clone() };
+        assert!(!held.is_wasteful() && held.advice().cpus.is_none());
+    }
+
+    #[test]
+    fn a_job_that_was_killed_for_want_of_memory() {
+        let usage = Usage {
+            cpu: Some(seconds(4)),
+            memory_peak: Some(4 * GIB),
+            memory_max_events: Some(90),
+            oom_kills: Some(1),
+            ..usage()
+        };
+        let killed = Figures { exit: Some(Exit::Status(137)), wall: Some(seconds(5)), ..figures(&usage) };
+        assert_eq!(
+            lines(UsageCard::Failed, &killed).join("\n"),
+            "\
+jobfence: job 1234 on n1 failed with exit status 137 after 5 s
+  CPU       ####................   20 %  0.80 of 4 CPUs on average
+  memory    ####################  100 %  peak 4.0 GiB of 4.0 GiB
+  processes                              peak 9, threads counted
+  disks                                  read 5.0 GiB, wrote 512.0 MiB
+  The kernel killed 1 process for want of memory.
+  Not known here: the time limit.
+  Next time:
+  --mem=6G                     4.0 GiB was not enough; the need is not known"
+        );
+        // Not at the job's limit, but at that of a task or of the node.
+        let elsewhere = Usage { memory_peak: Some(GIB), ..usage.clone() };
+        assert_eq!(Figures { usage: &elsewhere, ..killed.clone() }.advice(), Advice::default());
+        // The job went on, and ended well.
+        let survived = Figures { exit: Some(Exit::Status(0)), ..killed };
+        assert_eq!(lines(UsageCard::Failed, &survived).len(), 9);
+        let sentences =
+            ["A sentence\u{1b}[1m with what a user wrote \u{202e} in it, and that is long enough for a break."
+                .to_owned()];
+        let said = card(&Figures { sentences: &sentences, ..survived });
+        assert!(
+            said.contains(
+                "\n  A sentence?[1m with what a user wrote ? in it, and that is long enough for a\n  break.\n"
+            ),
+            "{said}"
+        );
+        assert!(!said.contains("want of memory"), "{said}");
+    }
+
+    #[test]
+    fn a_job_that_was_held_back() {
+        let usage = Usage {
+            throttled_periods: Some(11_900),
+            throttled: Some(seconds(3000)),
+            memory_pressure: Pressure { some: Some(seconds(400)), full: None },
+            io_pressure: Pressure { some: Some(seconds(30)), full: None },
+            swap_peak: Some(GIB),
+            forks_refused: Some(2),
+            ..usage()
+        };
+        let held = Figures { exit: Some(Exit::Signal(15)), processes: Some(9), ..figures(&usage) };
+        assert_eq!(
+            card(&held),
+            "\
+jobfence: job 1234 on n1 was ended by signal 15 after 20 min 5 s
+  CPU       ###################.   93 %  3.7 of 4 CPUs on average
+  memory    #################...   83 %  peak 3.3 GiB of 4.0 GiB
+  processes ####################  100 %  peak 9 of 9, threads counted
+  disks                                  read 5.0 GiB, wrote 512.0 MiB
+  2 processes or threads could not start, for the limit of 9 at once.
+  A cancelled job is ended by signal 15.
+  The CPU quota held the job back in 99 % of its periods. Start fewer threads,
+  or ask for more CPUs.
+  Its processes waited for memory in 33 % of the time.
+  Up to 1.0 GiB was in swap.
+  Not known here: the time limit.
+"
+        );
+    }
+
+    #[test]
+    fn a_job_that_filled_its_memory_with_page_cache() {
+        let usage = Usage {
+            memory_peak: Some(4 * GIB),
+            memory_max_events: Some(90),
+            memory: MemoryParts { file: Some(3 * GIB), ..MemoryParts::default() },
+            ..usage()
+        };
+        let rates = IoRates { rbps: Some(10 << 20), wiops: Some(1000), ..IoRates::default() };
+        let disks = [DiskLimit { disk: Device { major: 8, minor: 0 }, rates }];
+        assert_eq!(
+            card(&Figures { disks: &disks, ..figures(&usage) }),
+            "\
+jobfence: job 1234 on n1 completed after 20 min 5 s
+  CPU       ###################.   93 %  3.7 of 4 CPUs on average
+  memory    ####################  100 %  peak 4.0 GiB of 4.0 GiB
+  processes                              peak 9, threads counted
+  disks     #########...........   42 %  read 5.0 GiB, wrote 512.0 MiB
+  The memory limit was reached, and the kernel made room.
+  At the end, 3.0 GiB was page cache, which the kernel takes back.
+  Reading on disk 8:0 is limited to 10.0 MiB a second; 42 % of that was used on
+  average.
+  Not known here: the time limit.
+  Next time:
+  --time=1560                  ran 20 min 5 s; 25 % reserve
+"
+        );
+    }
+
+    #[test]
+    fn what_nobody_knows_is_said() {
+        let usage = Usage::default();
+        let unknown = Figures {
+            node: None,
+            exit: None,
+            cpus: None,
+            memory: None,
+            memory_limit: None,
+            nodes: None,
+            tasks: None,
+            ..figures(&usage)
+        };
+        assert_eq!(
+            card(&unknown),
+            "\
+jobfence: job 1234 ended after 20 min 5 s
+  Not known here: the CPU time; the peak of memory; the peak of processes; what
+  went to disks; the time limit; whether it had other nodes.
+"
+        );
+        // cgroup v1: no peak of processes, and no disks.
+        let of_v1 = Usage { processes_peak: None, io: None, swap_peak: None, ..self::usage() };
+        assert_eq!(
+            card(&Figures { memory: None, memory_limit: None, ..figures(&of_v1) }),
+            "\
+jobfence: job 1234 on n1 completed after 20 min 5 s
+  CPU       ###################.   93 %  3.7 of 4 CPUs on average
+  memory                                 peak 3.3 GiB, not limited
+  Not known here: the peak of processes; what went to disks; the time limit.
+  Next time:
+  --time=1560                  ran 20 min 5 s; 25 % reserve
+"
+        );
+        let idle = Usage { cpu: Some(Duration::ZERO), ..self::usage() };
+        assert!(card(&figures(&idle)).contains("....................    0 %  0.00 of 4 CPUs on average\n"));
+        assert_eq!(figures(&idle).advice().cpus.map(|(cpus, _)| cpus), Some(1));
+    }
+
+    #[test]
+    fn numbers_have_no_end() {
+        let disk = DiskIo { disk: (8, 0), read: u64::MAX, written: u64::MAX, reads: 1, writes: 1 };
+        let most = Usage {
+            cpu: Some(Duration::MAX),
+            memory_peak: Some(u64::MAX),
+            oom_kills: Some(u64::MAX),
+            processes_peak: Some(u64::MAX),
+            io: Some(vec![disk]),
+            ..usage()
+        };
+        let most = Figures {
+            wall: Some(Duration::MAX),
+            memory: Some(u64::MAX),
+            memory_limit: Some(u64::MAX),
+            processes: Some(u64::MAX),
+            ..figures(&most)
+        };
+        assert_eq!(
+            card(&most),
+            "\
+jobfence: job 1234 on n1 completed after 213503982334601 d 7 h
+  CPU       #####...............   25 %  1.0 of 4 CPUs on average
+  memory    ####################  100 %  peak 16777215.9 TiB of 16777215.9 TiB
+  processes ####################  100 %  peak 18446744073709551615 of
+                                         18446744073709551615, threads counted
+  disks                                  read 16777215.9 TiB, wrote 16777215.9
+                                         TiB
+  The kernel killed 18446744073709551615 processes for want of memory.
+  Not known here: the time limit.
+"
+        );
+    }
+
+    #[test]
+    fn short_jobs_and_tasks_of_arrays_have_one_line() {
+        let used = Usage { cpu: Some(Duration::from_millis(1900)), ..usage() };
+        let short = Figures { wall: Some(seconds(2)), ..figures(&used) };
+        let line = "jobfence: job 1234: ok, 2 s, 23 % of 4 CPUs, memory 83 % of 4.0 GiB";
+        assert_eq!(lines(UsageCard::Always, &short), [line]);
+        assert!(lines(UsageCard::Wasteful, &short).is_empty() && lines(UsageCard::Failed, &short).is_empty());
+        let failed = Figures { exit: Some(Exit::Status(1)), ..short };
+        assert_eq!(lines(UsageCard::Failed, &failed), [line.replace("ok", "status 1")]);
+        let long = usage();
+        let task = Figures { job: "1234_7", is_array_task: true, ..figures(&long) };
+        let line = "jobfence: job 1234_7: ok, 20 min 5 s, 93 % of 4 CPUs, memory 83 % of 4.0 GiB";
+        assert_eq!(lines(UsageCard::Always, &task), [line]);
+        let failed = Figures { exit: Some(Exit::Status(1)), ..task };
+        assert!(lines(UsageCard::Failed, &failed).len() > 1);
+        // What does not fit is left out.
+        let long = "x".repeat(1024);
+        let unlimited = Figures { job: &long, usage: &used, memory: None, memory_limit: None, ..failed.clone() };
+        let lines = lines(UsageCard::Always, &Figures { wall: Some(seconds(2)), ..unlimited });
+        assert_eq!(lines, [format!("jobfence: job {}...: status 1, 2 s, 23 % of 4 CPUs", "x".repeat(24))]);
+    }
+
+    #[test]
+    fn a_limit_below_the_grant_is_asked_for_by_the_grant() {
+        let usage = Usage { memory_peak: Some(GIB), ..usage() };
+        // AllowedRAMSpace=50: of 8 GiB that are asked for, 4 GiB can be used.
+        let half = Figures { memory: Some(8 * GIB), ..figures(&usage) };
+        assert_eq!(half.advice().memory.map(|(bytes, _)| bytes), Some(5 * GIB / 2));
+        let double = Figures { memory: Some(4 * GIB), memory_limit: Some(8 * GIB), ..figures(&usage) };
+        assert_eq!(double.advice().memory.map(|(bytes, _)| bytes), Some(5 * GIB / 4));
+    }
+
+    prop_compose! {
+        fn any_usage()(
+            times in prop::collection::vec(prop::option::of(0_u64..100_000), 5),
+            bytes in prop::collection::vec(prop::option::of(prop_oneof![0_u64..20 << 30, any::<u64>()]), 8),
+            counts in prop::collection::vec(prop::option::of(prop_oneof![Just(0_u64), 0_u64..50_000, any::<u64>()]), 7),
+        ) -> Usage {
+            Usage {
+                cpu: times[0].map(seconds),
+                throttled: times[1].map(seconds),
+                memory_pressure: Pressure { some: times[2].map(seconds), full: None },
+                io_pressure: Pressure { some: times[3].map(seconds), full: None },
+                periods: counts[0],
+                throttled_periods: counts[1],
+                memory_high_events: counts[2],
+                memory_max_events: counts[3],
+                oom_kills: counts[4],
+                forks_refused: counts[5],
+                processes_peak: counts[6],
+                memory_peak: bytes[0],
+                swap_peak: bytes[1],
+                memory: MemoryParts { file: bytes[2], ..MemoryParts::default() },
+                io: bytes[3].zip(bytes[4]).map(|(read, written)| {
+                    vec![DiskIo { disk: (8, 0), read, written, reads: read, writes: written }]
+                }),
+                ..Usage::default()
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_card_can_be_read_and_believed(
+            usage in any_usage(),
+            texts in (".{0,40}", prop::option::of(".{0,40}"), prop::collection::vec(".{0,200}", 0..3)),
+            exit in prop::option::of(prop_oneof![Just(Exit::Status(0)), (-5..300).prop_map(Exit::Status), (0..70).prop_map(Exit::Signal)]),
+            times in (prop::option::of(0_u64..200_000), prop::option::of(0_u64..200_000)),
+            granted in (
+                prop::option::of(0_u64..200_000),
+                prop::option::of(prop_oneof![0_u64..40 << 30, any::<u64>()]),
+                prop::option::of(prop_oneof![0_u64..40 << 30, any::<u64>()]),
+                prop::option::of(any::<u64>()),
+            ),
+            rates in prop::option::of((1_u64..1 << 40, 1_u64..1 << 20)),
+            shape in (prop::option::of(0_u32..9), prop::option::of(0_u32..9)),
+            yes in any::<[bool; 4]>(),
+        ) {
+            let disks: Vec<DiskLimit> = rates.into_iter().map(|(bytes, count)| DiskLimit {
+                disk: Device { major: 8, minor: 0 },
+                rates: IoRates { rbps: Some(bytes), wiops: Some(count), ..IoRates::default() },
+            }).collect();
+            let figures = Figures {
+                job: &texts.0,
+                node: texts.1.as_deref(),
+                is_array_task: yes[0],
+                exit,
+                wall: times.0.map(seconds),
+                time_limit: times.1.map(seconds),
+                cpus: granted.0.map(Cpus::from_thousandths),
+                memory: granted.1,
+                memory_limit: granted.2,
+                is_without_swap: yes[1],
+                processes: granted.3,
+                disks: &disks,
+                usage: &usage,
+                tasks: shape.0,
+                nodes: shape.1,
+                has_gpus: yes[2],
+                sentences: &texts.2,
+                is_utf8: yes[3],
+                words: &WORDS,
+            };
+            for when in [UsageCard::Never, UsageCard::Failed, UsageCard::Wasteful, UsageCard::Always] {
+                for line in lines(when, &figures) {
+                    prop_assert!(line.chars().count() <= WIDTH, "{line}");
+                    let is_fine = |c: char| c.is_ascii_graphic() || c == ' ' || yes[3] && "█░".contains(c);
+                    prop_assert!(line.chars().all(is_fine), "{line}");
+                }
+            }
+            let advice = figures.advice();
+            if let Some((bytes, _)) = advice.memory {
+                let peak = usage.memory_peak.unwrap_or(0);
+                prop_assert!(bytes >= peak);
+                // The limit that follows from it, too, is above what was used.
+                if let (Some(granted), Some(limit)) = (granted.1, granted.2) {
+                    let share = u128::from(limit.min(granted));
+                    prop_assert!(u128::from(bytes) * share >= u128::from(peak) * u128::from(granted));
+                }
+            }
+            if let Some((cpus, _)) = advice.cpus {
+                let (cpu, wall) = (usage.cpu.unwrap_or_default(), times.0.unwrap_or_default());
+                prop_assert!(cpus >= 1 && u128::from(cpus) * u128::from(wall) >= u128::from(cpu.as_secs()));
+                prop_assert!(u128::from(cpus) * 1000 < u128::from(granted.0.unwrap_or(0)));
+            }
+            if let Some((time, _)) = advice.time {
+                prop_assert!(time >= seconds(times.0.unwrap_or(u64::MAX)));
+            }
+            let is_less = |(bytes, _): &(u64, String)| *bytes < granted.1.or(granted.2).unwrap_or(0);
+            if exit != Some(Exit::Status(0)) || shape.1 != Some(1) {
+                prop_assert!(advice.cpus.is_none() && !advice.memory.as_ref().is_some_and(is_less));
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! In the step daemon of a batch script: the figures of the card with which the job's output ends.
+//!
+//! - What was used is counted by the job's directory, which has had all steps of the job on this node.
+//! - slurmd itself writes `SLURM_JOB_NUM_NODES` and `SLURM_TASKS_PER_NODE` into the environment of a batch script
+//!   (`env_array_for_batch_job` in src/common/env.c of 22.05, 24.11 and 26.05). The other variables are the user's. None of them
+//!   decides anything but the words of the user's own card.
+//! - No item of spank_get_item(3) has the time limit. Since 23.02 the credential has the job's times, and Slurm writes them
+//!   into `SLURM_JOB_START_TIME` and `SLURM_JOB_END_TIME`, whatever the user had there; but only in the task's own process,
+//!   before its exec (`exec_task` in src/slurmd/slurmstepd/task.c of 23.02, 24.11 and 26.05). So that process tells the step
+//!   daemon. A limit that is changed while the job runs is not seen. 22.05 writes neither.
+
+use std::ffi::{CStr, CString};
+use std::time::{Duration, SystemTime};
+
+use crate::cgroup::io::DiskLimit;
+use crate::config::{Config, Limit, Mode, UsageCard};
+use crate::fence::{Fence, JobForACard};
+use crate::job::Grant;
+use crate::launch::Reported;
+use crate::policy::Plan;
+use crate::report::account::Exit;
+use crate::report::card::{self, Figures};
+use crate::requests::UserRequests;
+use crate::scheduler::slurm::card::{WORDS, WORDS_PER_CPU};
+use crate::scheduler::slurm::spank::api::Spank;
+use crate::scheduler::slurm::spank::bindings::spank_item;
+use crate::scheduler::slurm::spank::grant::StepKind;
+use crate::sys::shared::SharedNumber;
+
+/// Which card a step writes, and what of it is known at its beginning.
+pub struct CardOrder {
+    when: UsageCard,
+    grant: Grant,
+    has_gpus: bool,
+    /// The time limit in seconds, which the task tells.
+    time_limit: Option<SharedNumber>,
+}
+
+/// What Slurm takes for an end where there is no limit: a year after the start.
+const NO_LIMIT: u64 = 365 * 86_400;
+
+impl CardOrder {
+    /// Of a batch script, if its user wants one, or else the site; no other step sees all of its job.
+    pub fn of(kind: StepKind, config: &Config, requests: &UserRequests, grant: &Grant, has_gpus: bool) -> Option<Self> {
+        let when = requests.usage_card().unwrap_or(config.usage_card);
+        let is_wanted = kind == StepKind::Batch && when != UsageCard::Never;
+        is_wanted.then(|| {
+            let time_limit = SharedNumber::new().inspect_err(|error| log::debug!("no time limit on the card: {error}"));
+            Self { when, grant: grant.clone(), has_gpus, time_limit: time_limit.ok() }
+        })
+    }
+
+    /// In the task's own process, as the user.
+    pub fn tell_time_limit(&self, spank: &Spank) {
+        let time = |name| variable(spank, name)?.parse::<u64>().ok();
+        let limit = time(c"SLURM_JOB_END_TIME")
+            .zip(time(c"SLURM_JOB_START_TIME"))
+            .and_then(|(end, start)| end.checked_sub(start));
+        if let (Some(limit), Some(shared)) = (limit.filter(|limit| *limit < NO_LIMIT), &self.time_limit) {
+            shared.set(limit);
+        }
+    }
+
+    /// The lines; none if this job is to have no card.
+    pub fn lines(&self, spank: &Spank, fence: &Fence, plan: &Plan, config: &Config, end: &BatchEnd) -> Vec<String> {
+        let JobForACard { mut usage, memory_limit, is_without_swap } = fence.job_for_a_card();
+        usage.oom_kills = usage.oom_kills.or(Some(end.reported.kills));
+        usage.forks_refused = Some(end.reported.refusals);
+        let is_limited = config.mode == Mode::Enforce;
+        let limits = is_limited.then_some(&plan.job);
+        let (job, is_array_task) = job_in_words(spank).unwrap_or_else(|| (fence.key().job.to_string(), false));
+        let node = std::env::var("SLURMD_NODENAME").ok();
+        let disks: &[DiskLimit] = limits.map_or(&[], |job| &job.disks);
+        let is_set = |name| variable(spank, name).is_some_and(|value| !value.is_empty());
+        let figures = Figures {
+            job: &job,
+            node: node.as_deref(),
+            is_array_task,
+            exit: end.exit,
+            wall: end.started.elapsed().ok(),
+            time_limit: self
+                .time_limit
+                .as_ref()
+                .map(SharedNumber::get)
+                .filter(|seconds| *seconds > 0)
+                .map(Duration::from_secs),
+            cpus: self.grant.job_cpus,
+            memory: self.grant.job_memory,
+            memory_limit,
+            is_without_swap,
+            processes: limits.and_then(|job| job.numbers.get(Limit::Processes)),
+            disks,
+            usage: &usage,
+            tasks: variable(spank, c"SLURM_TASKS_PER_NODE").and_then(|text| leading_number(&text)),
+            nodes: variable(spank, c"SLURM_JOB_NUM_NODES").and_then(|text| text.parse().ok()),
+            has_gpus: self.has_gpus || is_set(c"SLURM_JOB_GPUS") || is_set(c"SLURM_GPUS_ON_NODE"),
+            // They stand just above.
+            sentences: &[],
+            is_utf8: card::is_utf8(|name| variable(spank, &CString::new(name).ok()?)),
+            words: if is_set(c"SLURM_MEM_PER_CPU") { &WORDS_PER_CPU } else { &WORDS },
+        };
+        card::lines(self.when, &figures)
+    }
+}
+
+/// What the batch step knows of its end.
+pub struct BatchEnd {
+    pub started: SystemTime,
+    pub exit: Option<Exit>,
+    /// How many of its processes were killed for want of memory, and could not be started.
+    pub reported: Reported,
+}
+
+/// What cannot be read is not there.
+fn variable(spank: &Spank, name: &CStr) -> Option<String> {
+    spank.getenv(name).ok().flatten()
+}
+
+/// `5`, or of an array `4_1`, as squeue(1) shows it; and whether it is of one.
+fn job_in_words(spank: &Spank) -> Option<(String, bool)> {
+    let job = spank.u32(spank_item::S_JOB_ID).ok()?;
+    let is_one = |number: &u32| ![0, u32::MAX, u32::MAX - 1].contains(number);
+    let array = spank.u32(spank_item::S_JOB_ARRAY_ID).ok().filter(is_one);
+    let task = spank.u32(spank_item::S_JOB_ARRAY_TASK_ID).ok().filter(|task| *task < u32::MAX - 1);
+    Some(match array.zip(task) {
+        Some((array, task)) => (format!("{array}_{task}"), true),
+        None => (job.to_string(), false),
+    })
+}
+
+/// Of `4(x2),3`, how many tasks the first node has.
+fn leading_number(text: &str) -> Option<u32> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).map_or(text, |end| text.get(..end).unwrap_or_default());
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_those_of_the_first_node() {
+        assert_eq!([leading_number("4(x2),3"), leading_number("1"), leading_number("")], [Some(4), Some(1), None]);
+    }
+}

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""MetricsFile: figures for Prometheus, written by the janitor of the node."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from ..harness import MIB, PYTHON, case, expect, expect_equal, fenced
+from ..sites import until
+from .stored import held
+
+DASHBOARD = Path(__file__).resolve().parents[3] / "docs/grafana/jobfence.json"
+
+
+def figures(text):
+    """Each sample by its name and labels."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            expect(name not in found, f"twice: {name}")
+            found[name] = float(value)
+    return found
+
+
+def check_by_promtool(text):
+    if not shutil.which("promtool"):
+        expect(os.environ.get("CI") != "true", "promtool is missing")
+        return "without promtool"
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+    expect_equal((done.returncode, done.stdout + done.stderr), (0, ""), "what promtool says")
+    return "by promtool's rules"
+
+
+@case(on=["private"], layout=False)
+def figures_for_prometheus(site):
+    """The file has a running job's figures, and how many steps were fenced; it is whole at every moment."""
+    user = site.users[0]
+    burn = f"{PYTHON} -S -c 'import time\nb = b\"x\" * (60 << 20)\nwhile True: time.sleep(0.01)'"
+    path = site.home / "jobfence.prom"
+    with held(site, MetricsFile=path):
+        jobid = site.submit(user, burn, "--mem=200", "-n1")
+        group = fenced(site, jobid)
+        label = f'jobid="{jobid}",'
+        until(lambda: path.exists() and f"jobfence_job_memory_bytes{{{label}" in path.read_text()
+              and figures_of(path, jobid)["jobfence_job_memory_bytes"] > 60 * MIB, 15, "the job's figures")
+        text = path.read_text()
+        found = figures_of(path, jobid)
+        expect_equal(found["jobfence_job_memory_limit_bytes"], group.parent.memory_limit(), "the limit of memory")
+        expect_equal(found["jobfence_job_cpu_limit_cpus"], group.parent.cpu_limit(), "the limit of CPU time")
+        expect(found["jobfence_job_steps"] >= 1, f"steps: {found['jobfence_job_steps']}")
+        expect_equal(re.search(r'jobfence_job_steps\{.*user="([^"]*)"', text)[1], user, "the user")
+        expect(figures(text)['jobfence_begun_steps_total{outcome="fenced"}'] >= 1, "no step was counted")
+        expect_equal(figures(text)["jobfence_begin_seconds_count"], figures(text)['jobfence_begun_steps_total{outcome="fenced"}'],
+                     "the histogram's count")
+        site.scancel(jobid)
+        site.wait(jobid)
+        until(lambda: f'jobid="{jobid}"' not in path.read_text(), 15, "the end of the job's figures")
+        expect_equal(path.stat().st_mode & 0o777, 0o644, "the file's mode")
+    names = set(re.findall(r"jobfence_\w+", DASHBOARD.read_text()))
+    known = set(re.findall(r"(?m)^(jobfence_\w+)", text)) | set(re.findall(r"# TYPE (\w+)", text))
+    # What this kernel does not tell is not in the file.
+    known |= {f"jobfence_job_{name}_total" for name in ("read_bytes", "written_bytes", "forks_refused", "pressure_seconds")}
+    known |= {"jobfence_job_processes", "jobfence_job_processes_limit"}
+    expect(names <= known, f"the dashboard asks for {names - known}")
+    json.loads(DASHBOARD.read_text())
+    return check_by_promtool(text)
+
+
+def figures_of(path, jobid):
+    """A job's, by the names alone."""
+    return {name.split("{")[0]: value for name, value in figures(path.read_text()).items() if f'jobid="{jobid}"' in name}

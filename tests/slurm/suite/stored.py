@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""StoreUsage=admincomment: what a job has used, in its record at the controller, as jobstats reads it."""
+
+import base64
+import contextlib
+import gzip
+import json
+import subprocess
+import time
+from pathlib import Path
+
+from .. import kernel, sites
+from ..harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_not_drained
+from ..sites import InstalledSite, die_with_parent, until
+from .granted import accounted
+from .left_behind import jobfence
+from .newer import release, since
+from .with_systemd import systemctl
+
+BURN = f"{PYTHON} -S -c 'import time\nb = b\"x\" * (60 << 20)\nwhile time.process_time() < %s: pass'"
+
+
+@contextlib.contextmanager
+def held(site, **keys):
+    """The usage log is on, and somebody stores what comes, every second."""
+    log = site.home / "usage"
+    site.configure(UsageLog=f"{log}/usage.jsonl", StoreUsage="admincomment", ReapInterval=1, **keys)
+    if isinstance(site, InstalledSite):
+        systemctl(site, "restart", "jobfence.service")
+        hold = None
+    else:
+        command = jobfence(site, "hold")
+        if Path("/run/systemd/system").is_dir():
+            # The scope belongs to the service, so this one sees no systemd.
+            command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/systemd && exec "$@"', "sh", *command]
+        hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, text=True,
+                                stderr=subprocess.PIPE, env=site.environment, preexec_fn=die_with_parent)
+    said = []
+    try:
+        yield log, said
+    finally:
+        site.configure()
+        if hold:
+            hold.terminate()
+            said.append(hold.communicate(timeout=30)[1])
+        else:
+            systemctl(site, "restart", "jobfence.service")
+
+
+@contextlib.contextmanager
+def storing(site):
+    """As `held`, where Slurm has a database, and commands that do not spoil what they store."""
+    since(site, 23, 2)
+    with accounted(site) as records, site.reconfigured(**records.keys), held(site) as (log, _):
+        yield log
+
+
+def comment_of(site, jobid):
+    done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", str(jobid), "--format", "AdminComment")
+    return done.stdout.strip()
+
+
+def summary_of(site, jobid):
+    """As jobstats reads it."""
+    comment = comment_of(site, jobid)
+    return comment.startswith("JS1:") and json.loads(gzip.decompress(base64.b64decode(comment[4:])))
+
+
+def settled(site, jobid, nodes=1):
+    """The summary, once it has all nodes and does not change any more."""
+    def found():
+        summary = summary_of(site, jobid)
+        return summary and len(summary["nodes"]) == nodes and summary
+    summary = until(found, 20, f"the AdminComment of job {jobid}")
+    time.sleep(2.5)
+    expect_equal(summary_of(site, jobid)["nodes"].keys(), summary["nodes"].keys(), "the nodes, later")
+    return summary_of(site, jobid)
+
+
+@case(on=["private"], layout=False)
+def an_old_slurm_is_told(site):
+    """Slurm 22.05 would make the summary lower case: nothing is stored, and the log says why, once."""
+    if release(site) >= (23, 2):
+        raise Skip("this Slurm can store it")
+    with held(site) as (log, said):
+        jobid = site.submit(site.users[0], "true", "--mem=100")
+        site.wait(jobid)
+        until(lambda: f'"job":"{jobid}"' in kernel.read(log / "usage.jsonl"), 10, "the job's line")
+        time.sleep(3)
+    expect_equal(said[0].count("needs Slurm 23.02 or later, and this is "), 1, f"what hold says: {said[0]}")
+
+
+@case(newer=True, dear=True)
+def summary_of_a_job(site):
+    """The controller knows what the job has used on its node, all its steps together."""
+    user = site.users[0]
+    with storing(site):
+        jobid = site.submit(user, f"{BURN % 1}\nsrun {BURN % 2}\n", "--mem=200", "-n1")
+        expect_equal(site.wait(jobid), "COMPLETED", f"state ({site.output(jobid)})")
+        summary = settled(site, jobid)
+    (node, part), = summary["nodes"].items()
+    expect_equal(node, site.nodes[0], "the node's name is Slurm's")
+    expect_equal(part["total_memory"], 200 * MIB, "total_memory")
+    expect(60 * MIB <= part["used_memory"] <= 130 * MIB, f"used_memory is {part['used_memory'] / MIB:.1f} MiB")
+    expect(3 <= part["total_time"] <= 3 + 2 * sites.PATIENCE, f"total_time of the node is {part['total_time']} s of CPU, and should be 3")
+    expect(part["cpus"] >= 1 and isinstance(part["cpus"], int), f"cpus is {part['cpus']!r}")
+    expect(3 <= summary["total_time"] <= 60, f"total_time is {summary['total_time']} s")
+    expect_equal(summary["gpus"], 0, "gpus")
+    expect_not_drained(site)
+
+
+@case(newer=True, dear=True, release=True)
+def a_comment_of_somebody_elses_stays(site):
+    """What an administrator has written into AdminComment is not overwritten."""
+    user = site.users[0]
+    with storing(site) as log:
+        jobid = site.submit(user, "sleep 3", "--mem=100")
+        site.wait_running(jobid)
+        done = site.command("scontrol", "update", f"JobId={jobid}", "AdminComment=approved|by root")
+        expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
+        site.wait(jobid)
+        until(lambda: f'"job":"{jobid}"' in kernel.read(log / "usage.jsonl"), 10, "the job's line")
+        until(lambda: comment_of(site, jobid), 20, "the comment in the database")
+        time.sleep(3)
+        expect_equal(comment_of(site, jobid), "approved|by root", "AdminComment")
+
+
+@case(newer=True, dear=True, release=True)
+def each_of_an_array_has_its_own(site):
+    """The last job of an array has the array's number, which would be all of them."""
+    user = site.users[0]
+    with storing(site):
+        array = site.submit(user, f"[ $SLURM_ARRAY_TASK_ID = 1 ] || {BURN % 2}", "--mem=100", "--array=0-1")
+        def rows():
+            done = site.command("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", str(array),
+                                "--format", "JobID,AdminComment")
+            found = dict(line.split("|") for line in done.stdout.splitlines())
+            return len(found) == 2 and all(found.values()) and found
+        found = until(rows, 40, "both comments")
+        time.sleep(2.5)
+        found = rows()
+    times = [next(iter(json.loads(gzip.decompress(base64.b64decode(found[f"{array}_{task}"][4:])))["nodes"].values()))["total_time"]
+             for task in (0, 1)]
+    expect(times[0] >= 2 > 1 > times[1], f"the CPU times of the two are {times}")
+
+
+@case(on=["two-nodes"], newer=True, dear=True)
+def summary_of_two_nodes(site):
+    """Each node adds its part."""
+    user = site.users[0]
+    with storing(site):
+        jobid = site.submit(user, f"srun {BURN % 1}\n", "-N2", "-n2", "--mem-per-cpu=100")
+        expect_equal(site.wait(jobid), "COMPLETED", f"state ({site.output(jobid)})")
+        summary = settled(site, jobid, nodes=2)
+    expect_equal(sorted(summary["nodes"]), site.nodes, "the nodes")
+    for node, part in summary["nodes"].items():
+        # Beside its second the interpreter starts, and on one of the nodes srun.
+        most = 2 + 2 * sites.PATIENCE
+        expect(1 <= part["total_time"] <= most, f"total_time on {node} is {part['total_time']}")
+        expect_in("used_memory", part, node)

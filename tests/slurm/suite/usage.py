@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The usage log: what jobs of known use have used, beside what Slurm's own accounting says of them."""
+
+import contextlib
+import json
+import re
+
+from .. import accounting, kernel
+from ..accounting import Accounting
+from ..harness import (
+    EAT, MIB, PYTHON, case, expect, expect_equal, expect_match, fenced, logged, tasks_are_refused,
+)
+from ..sites import until
+from .left_behind import reap, stepd_dies
+
+# What it has used by its own count, on a line of its own, as JSON. What CPU time its shell has had is on the last two lines, with that of
+# the program's end, which takes long in an emulated machine.
+COUNT = """
+def count():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+"""
+CPU = "import json, resource\n" + COUNT + """
+while count() < 2: pass
+print(json.dumps({"cpu_seconds": count()}))
+"""
+MEMORY = """import json, re
+held = bytes([1]) * (300 << 20)
+anonymous = int(re.search(r"Anonymous: +(\\d+)", open("/proc/self/smaps_rollup").read())[1]) << 10
+print(json.dumps({"memory_peak_bytes": anonymous}))
+"""
+# With and without the page cache.
+IO = """import json, mmap, os
+piece = mmap.mmap(-1, 1 << 20)
+piece.write(b"x" * (1 << 20))
+path = f"/var/tmp/jobfence-usage.{os.getpid()}"
+direct = os.open(path, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o600)
+os.unlink(path)
+for at in range(64): os.pwrite(direct, piece, at << 20)
+for at in range(32): os.preadv(direct, [piece], at << 20)
+cached = os.open(f"/proc/self/fd/{direct}", os.O_RDWR)
+for at in range(16): os.pwrite(cached, piece, at << 20)
+os.fdatasync(cached)
+os.posix_fadvise(cached, 0, 0, os.POSIX_FADV_DONTNEED)
+for again in range(3):
+    for at in range(48): os.pread(cached, 1 << 20, at << 20)
+own = dict(line.split(": ") for line in open("/proc/self/io").read().splitlines())
+print(json.dumps({"read_bytes": int(own["read_bytes"]), "written_bytes": int(own["write_bytes"])}))
+"""
+# They come and go faster than anything samples.
+MANY = "import json, os, resource, time\n" + COUNT + """
+for batch in range(200):
+    children = []
+    for one in range(10):
+        pid = os.fork()
+        if pid == 0:
+            while time.process_time() < 0.005: pass
+            os._exit(0)
+        children.append(pid)
+    for pid in children: os.waitpid(pid, 0)
+print(json.dumps({"cpu_seconds": count()}))
+"""
+
+
+def run(program):
+    """A command that runs this program."""
+    return f"{PYTHON} -S - <<'program'\n{program}\nprogram\ntimes"
+
+
+def log_of(site):
+    """The usage log of the site; below RunDir, which no user can open."""
+    return site.run_directory().with_name(site.run_directory().name + "-usage") / "usage.jsonl"
+
+
+@contextlib.contextmanager
+def with_log(site, **keys):
+    """What is written to the usage log meanwhile, as a function of the job's number."""
+    log = log_of(site)
+    site.configure(UsageLog=log, **keys)
+
+    def lines(jobid=None):
+        # All of them, the one that is being written included.
+        found = [json.loads(line) for line in kernel.read(log).splitlines()]
+        return [line for line in found if jobid is None or line["job"] == str(jobid)]
+    try:
+        yield lines
+    finally:
+        site.configure()
+        for path in log.parent.glob("usage.jsonl*"):
+            path.unlink()
+        if log.parent.is_dir():
+            log.parent.rmdir()
+
+
+def line_of(lines, jobid, step="batch", timeout=15):
+    """The line about a step, once it is there."""
+    def there():
+        found = [line for line in lines(jobid) if line["step"] == step]
+        expect(len(found) <= 1, f"{len(found)} lines about step {step}: {found}")
+        return found[0] if found else None
+    return until(there, timeout, f"the line about job {jobid} step {step}")
+
+
+def own_count(site, jobid):
+    """What the job has said of itself."""
+    said = [line for line in site.output(jobid).splitlines() if line.startswith("{")]
+    expect(said, f"the job said: {site.output(jobid)}")
+    found = json.loads(said[-1])
+    times = re.findall(r"(\d+)m([\d.]+)s", site.output(jobid))
+    expect_equal(len(times), 4, f"what the shell says in {site.output(jobid)!r}")
+    if "cpu_seconds" in found:
+        found["cpu_seconds"] = sum(60 * int(minutes) + float(seconds) for minutes, seconds in times)
+    return found
+
+
+def expect_near(line, own, member, tolerance=0.02):
+    """The figure is what the program says."""
+    found, wanted = line[member], own[member]
+    expect(found is not None, f"{member} is unknown: {line}")
+    expect(abs(found / wanted - 1) <= tolerance, f"{member} is {found}, and should be {wanted}: {found / wanted - 1:+.2%}")
+    return f"{member} {found / wanted - 1:+.2%}"
+
+
+def measured(site, lines, program, *options):
+    """A job of one program: its line, and its own count."""
+    jobid = site.submit(site.users[0], run(program), "-c1", "--mem=500", *options)
+    # Some 11 s of CPU time, on a machine that may be busy.
+    expect_equal(site.wait(jobid, 180), "COMPLETED", f"state of job {jobid}, which said {site.output(jobid)!r}")
+    line, own = line_of(lines, jobid), own_count(site, jobid)
+    for member, value in (("schema", "jobfence-usage-1"), ("end", "closed"), ("exit_status", 0), ("exit_signal", None),
+                          ("cpus_granted", 1), ("memory_granted_bytes", 500 * MIB)):
+        expect_equal(line[member], value, member)
+    return jobid, line, own
+
+
+@case(dear=True)
+def usage_is_exact(site):
+    """CPU time, memory, I/O and short processes are what the programs count themselves, beside what sacct says."""
+    lacking = " and ".join(accounting.missing())
+    with contextlib.ExitStack() as stack:
+        lines = stack.enter_context(with_log(site))
+        if not lacking:
+            keys = stack.enter_context(Accounting(site)).keys
+            stack.enter_context(site.reconfigured(
+                **keys, JobAcctGatherType="jobacct_gather/linux", JobAcctGatherFrequency=1))
+            # `reconfigured` may write it anew.
+            site.configure(UsageLog=log_of(site))
+        said, jobs = [], {}
+        for name, program in ("cpu", CPU), ("memory", MEMORY), ("io", IO), ("many", MANY):
+            jobid, line, own = measured(site, lines, program)
+            jobs[name] = jobid, line
+            for member in own:
+                if line[member] is None:
+                    # Where the kernel does not tell it is unknown, and only there.
+                    expect(member in unknown(site), f"{member} of {name} is unknown: {line}")
+                    said.append(f"{member} unknown")
+                else:
+                    said.append(f"{name}: {expect_near(line, own, member)}")
+        if not lacking:
+            said += [beside_sacct(site, name, *found) for name, found in jobs.items()]
+    return "; ".join(said)
+
+
+def unknown(site):
+    """What this kernel, or Slurm's own directories, do not tell."""
+    found = set()
+    if not kernel.has_v2_controllers():
+        return found
+    controllers = kernel.controllers_of_v2()
+    if "io" not in controllers:
+        found |= {"read_bytes", "written_bytes"}
+    return found
+
+
+def beside_sacct(site, name, jobid, line):
+    """Both figures, side by side."""
+    rows = site.accounting.rows([jobid], ("TotalCPU", "MaxRSS", "MaxDiskRead", "MaxDiskWrite"))
+    found = [row for row in rows if row["JobID"].endswith(".batch")]
+    theirs = {key: value for key, value in (found[0] if found else {}).items() if key != "JobID"}
+    ours = f"{line['cpu_seconds']:.2f} s"
+    for member in ("memory_peak_bytes", "read_bytes", "written_bytes"):
+        ours += f", {member} " + ("unknown" if line[member] is None else f"{line[member] / MIB:.1f}M")
+    return f"{name}: here {ours}; sacct {theirs}"
+
+
+@case
+def usage_of_steps(site):
+    """Steps that overlap and follow each other have a line each, and together what their job has used."""
+    spin = f"{PYTHON} -S -c 'import time\nwhile time.process_time() < 1: pass'"
+    with with_log(site) as lines:
+        jobid = site.submit(site.users[0], f"""
+            srun -n1 --overlap --mem=50 {spin} &
+            srun -n1 --overlap --mem=50 {spin} &
+            wait
+            srun -n1 --overlap --mem=50 {spin}
+            srun -n1 --overlap --mem=50 sh -c 'kill -9 $$'
+            srun -n1 --overlap --mem=50 sh -c 'exit 3'
+            exit 0
+            """.replace("\n            ", "\n"), "-c1", "--mem=200")
+        expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}, which said {site.output(jobid)!r}")
+        batch = line_of(lines, jobid)
+        steps = [line_of(lines, jobid, str(number)) for number in range(5)]
+        for line in steps[:3]:
+            expect(0.98 <= line["cpu_seconds"] <= 1.3, f"cpu_seconds of step {line['step']}: {line['cpu_seconds']}")
+        expect_equal([(line["exit_status"], line["exit_signal"]) for line in steps],
+                     [(0, None)] * 3 + [(None, 9), (3, None)], "how the steps have ended")
+        whole = sum(line["cpu_seconds"] for line in [batch, *steps])
+        # In directories of ours the job's lives as long as one of its steps; the batch step ends last, but for the extern step.
+        job = batch["job_cpu_seconds"]
+        # In Slurm's own on v2 its daemons count, too.
+        expect(job is not None and job >= whole * 0.98, f"job_cpu_seconds is {job}, and its steps have used {whole}")
+    return f"job {job:.2f} s, its steps {whole:.2f} s"
+
+
+@case
+def usage_of_the_dead(site):
+    """After the death of a step daemon the janitor writes what the step had used, once, whatever directories it was in."""
+    with with_log(site) as lines:
+        jobid = site.submit(site.users[0], f"{PYTHON} -S -c 'import time\nwhile time.process_time() < 2: pass\n"
+                            "open(\"spun\", \"w\")\ntime.sleep(300)'", "-c1", "--mem=200")
+        fenced(site, jobid)
+        until((site.directory(site.users[0]) / "spun").exists, 30, "two seconds of CPU time")
+        (site.directory(site.users[0]) / "spun").unlink()
+        stepd_dies(site, jobid)
+        reap(site)
+        line = line_of(lines, jobid)
+        expect_equal(line["end"], "reaped", "how it ended")
+        expect(1.96 <= line["cpu_seconds"] <= 2.5, f"cpu_seconds of the dead step: {line}")
+        expect(line["memory_peak_bytes"] is None or line["memory_peak_bytes"] > MIB, f"memory of the dead step: {line}")
+        expect_equal((line["exit_status"], line["exit_signal"]), (None, None), "exit status, which nobody knows")
+        reap(site)
+        line_of(lines, jobid)
+    return f"{line['cpu_seconds']:.2f} s, by {line['holder']}"
+
+
+@case
+def usage_of_tasks(site):
+    """Where tasks have directories each has its own figures, with its exit status."""
+    with with_log(site, MaxRAMPerTask="100M") as lines:
+        if tasks_are_refused(site, UsageLog=log_of(site), MaxRAMPerTask="100M"):
+            return "Slurm makes no directory for each task"
+        program = f"{PYTHON} -S -c 'import os, sys, time\nt = int(os.environ[\"SLURM_PROCID\"])\n" \
+            "while time.process_time() < 0.5 * (t + 1): pass\nsys.exit(t)'"
+        jobid = site.submit(site.users[0], f"srun -n3 --overcommit --overlap {program}\nexit 0", "-n1", "--mem=300")
+        site.wait(jobid)
+        line = line_of(lines, jobid, "0")
+        tasks = sorted(line["tasks"], key=lambda task: task["task"])
+        expect_equal([(task["task"], task["exit_status"]) for task in tasks], [(0, 0), (1, 1), (2, 2)], "tasks")
+        for task in tasks:
+            wanted = 0.5 * (task["task"] + 1)
+            expect(wanted * 0.98 <= task["cpu_seconds"] <= wanted + 0.3, f"cpu_seconds of task {task}")
+        expect(line["cpu_seconds"] >= 0.98 * sum(task["cpu_seconds"] for task in tasks), f"cpu_seconds of the step: {line}")
+        expect(line["exit_status"] in (1, 2), f"exit status of the step: {line['exit_status']}")
+    return ", ".join(f"{task['cpu_seconds']:.2f} s" for task in tasks)
+
+
+@case
+def usage_of_the_killed(site):
+    """The sentence about a kill for want of memory says which share was cached files, to the user and in Slurm's log."""
+    user = site.users[0]
+    with with_log(site) as lines:
+        mark = site.log_mark()
+        jobid = site.submit(user, EAT, "-c1", "--mem=200")
+        expect(site.wait(jobid) in ("OUT_OF_MEMORY", "FAILED"), "the job was not killed")
+        line = line_of(lines, jobid)
+        expect(line["oom_kills"] >= 1, f"kills: {line}")
+        said = site.output(jobid)
+        sentence = expect_match(r"job \d+ step batch: process \d+ \(python3[^)]*\) was killed: .* less\.", said, "the sentence")[0]
+        expect_equal(line["sentences"][:1], [sentence], "the sentence in the log")
+        share = expect_match(r"(\d+) % of it cached files", sentence, "the share of cached files")
+        expect(int(share[1]) <= 20, f"of a program that reads nothing: {sentence}")
+        logged(site, mark, "was killed: the (step|job) reached its memory limit")
+    return sentence
+
+
+@case
+def usage_log_that_cannot_be_written(site):
+    """No job fails for it, and slurmd's log says it once."""
+    log = log_of(site)
+    log.parent.mkdir(mode=0o777)
+    log.parent.chmod(0o777)
+    try:
+        site.configure(UsageLog=log)
+        mark = site.log_mark()
+        for _ in range(3):
+            jobid = site.submit(site.users[0], "true", "-c1", "--mem=50")
+            expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}")
+        logged(site, mark, "what steps have used is not written down: only root may be able to write")
+        until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
+        said = site.slurmd_log_since(mark).count("is not written down")
+        expect_equal(said, 1, "how often slurmd's log says it")
+        expect(not log.exists(), "there is a log")
+    finally:
+        log.parent.rmdir()
+        failed = site.run_directory() / "usage-log.failed"
+        if failed.is_dir():
+            failed.rmdir()
+
+
