@@ -38,15 +38,13 @@ impl Total {
         let seconds = |member: &str| run.steps.iter().filter_map(|step| step.number(member)).reduce(|a, b| a + b);
         let peaks = ["memory_peak_bytes", "job_memory_peak_bytes"];
         let peaks = run.steps.iter().flat_map(|step| peaks.map(|member| step.whole(member)));
-        let is_limited = |member: &str| run.steps.iter().all(|step| step.number(member).is_some());
-        let cpus = run.steps.iter().filter_map(cpus_of).reduce(f64::max);
-        let memory_limit = run.steps.iter().filter_map(|step| step.whole("memory_limit_bytes")).max();
         Self {
             wall: passed(run.began(), run.ended()),
             cpu: seconds("cpu_seconds"),
             throttled: seconds("throttled_seconds"),
-            cpus: cpus.filter(|_| run.steps.iter().all(|step| cpus_of(step).is_some())),
-            memory_limit: memory_limit.filter(|_| is_limited("memory_limit_bytes")),
+            // Of a step whose directory the scheduler has removed by then, the limit is not known.
+            cpus: run.steps.iter().filter_map(cpus_of).reduce(f64::max),
+            memory_limit: run.steps.iter().filter_map(|step| step.whole("memory_limit_bytes")).max(),
             memory_peak: peaks.flatten().max(),
             read: sum("read_bytes"),
             written: sum("written_bytes"),
