@@ -133,14 +133,6 @@ impl Usage {
         }
     }
 
-    /// As [`add`](Self::add), but only CPU time and the peaks and events of memory, of a directory with no others below it: of a task.
-    pub fn add_of_task(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
-        self.add_cpu_and_memory(hierarchy, dir);
-        if hierarchy.version == Version::V1 && hierarchy.has("memory") && self.oom_kills.is_none() {
-            self.oom_kills = keyed(&read(dir, "memory.oom_control"), "oom_kill");
-        }
-    }
-
     /// CPU time and the peak of memory, as of a whole job: there is a line for each step, and each must cost little.
     pub fn add_of_job(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         let micros = |text: &str| keyed(text, "usage_usec").map(Duration::from_micros);
@@ -398,7 +390,7 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
     };
     match hierarchy.version {
         Version::V2 => {
-            let text = dir.read("io.stat").ok()?;
+            let text = dir.read_value("io.stat").ok()?;
             let mut disk = "";
             for word in text.split_whitespace() {
                 let Some((key, value)) = word.split_once('=') else {
@@ -417,7 +409,7 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
             }
         }
         Version::V1 => {
-            let bytes = dir.read("blkio.throttle.io_service_bytes_recursive").ok()?;
+            let bytes = dir.read_value("blkio.throttle.io_service_bytes_recursive").ok()?;
             let counts = read(dir, "blkio.throttle.io_serviced_recursive");
             for (text, is_bytes) in [(&bytes, true), (&counts, false)] {
                 for line in text.lines() {

@@ -100,6 +100,7 @@ impl Fence {
                 return None;
             }
         };
+        self.count_tasks(tree, plan, &step);
         for (controller, error) in self.enable(tree, plan, &step) {
             errors.extend(limiting::none_of(plan, |theirs| theirs == controller && hierarchy.has(theirs), &error));
             hierarchy.controllers.remove(controller);
@@ -201,6 +202,17 @@ impl Fence {
             Tree::Own(own) if !plan.task.is_empty() => handing_down::enable(step, &own.hierarchy, wanted, false),
             Tree::Own(_) => Ok(()),
         })
+    }
+
+    /// Has what each task uses counted in directories of ours. No job fails if it is not.
+    fn count_tasks(&self, tree: &Tree, plan: &Plan, step: &Dir) {
+        let Tree::Own(own) = tree else { return };
+        let counted = self.limits.counted.iter().filter(|_| !plan.task.is_empty());
+        for controller in counted.filter(|controller| own.hierarchy.hands_down(controller)) {
+            if let Err(error) = handing_down::enable(step, &own.hierarchy, &[controller], false) {
+                log::debug!("{}: nothing is counted by {controller} for each task: {error}", self.key);
+            }
+        }
     }
 
     /// Lowers `memory.high` of the step once more. On cgroup2 Slurm's step is there before its task/cgroup writes limits of memory

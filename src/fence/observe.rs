@@ -71,7 +71,7 @@ impl Fence {
         found
     }
 
-    /// CPU time and memory of one of its tasks, by its number in the step; `None` where it has no directory of its own.
+    /// What one of its tasks has used, by its number in the step; `None` where it has no directory of its own.
     pub fn task_usage(&self, number: u32) -> Option<Usage> {
         let mut found = None;
         for tree in &self.trees {
@@ -80,7 +80,7 @@ impl Fence {
                 Tree::Overlay(overlay) => overlay.task_name(number)?,
             };
             if let Ok(dir) = tree.step().and_then(|step| step.child(&name)) {
-                found.get_or_insert_with(Usage::default).add_of_task(tree.hierarchy(), &dir);
+                found.get_or_insert_with(Usage::default).add(tree.hierarchy(), &dir);
             }
         }
         found

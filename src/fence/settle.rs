@@ -56,9 +56,10 @@ impl Fence {
             if self.limits.counted.is_empty() || !overlay.is_located() {
                 continue;
             }
+            let has_tasks = self.has_own_tasks();
             let counted = self.limits.counted.iter().copied();
             for controller in counted.filter(|controller| overlay.hierarchy.has(controller)) {
-                if let Err(error) = overlay.step().and_then(|step| overlay.enable(&[controller], &step, false)) {
+                if let Err(error) = overlay.step().and_then(|step| overlay.enable(&[controller], &step, has_tasks)) {
                     log::debug!("{}: nothing is counted by {controller}: {error}", self.key);
                 }
             }

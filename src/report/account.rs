@@ -108,7 +108,7 @@ pub struct Task {
     pub number: u32,
     /// How it has ended.
     pub exit: Option<Exit>,
-    /// What it has used: CPU time, and the peaks and events of memory.
+    /// What it has used.
     pub usage: Usage,
 }
 
@@ -165,14 +165,7 @@ fn of_task(task: &Task) -> String {
     let mut object = Object::new();
     object.add("task", task.number);
     exit_members(&mut object, task.exit);
-    object
-        .seconds("cpu_seconds", task.usage.cpu)
-        .seconds("cpu_user_seconds", task.usage.cpu_user)
-        .seconds("cpu_system_seconds", task.usage.cpu_system)
-        .seconds("throttled_seconds", task.usage.throttled)
-        .number("memory_peak_bytes", task.usage.memory_peak)
-        .number("oom_kills", task.usage.oom_kills)
-        .end()
+    object.usage(&task.usage).end()
 }
 
 /// A moment as RFC 3339 has it, in UTC, to the second.

@@ -3,6 +3,7 @@
 
 mod log;
 mod runs;
+mod stored;
 mod text;
 
 use std::process::ExitCode;
@@ -36,17 +37,39 @@ pub struct ReportOptions {
     /// Print JSON: see jobfence(8)
     #[arg(long)]
     json: bool,
+    /// Report what Slurm's accounting has of the job on all nodes (see StoreUsage in jobfence.conf(5))
+    #[arg(long, conflicts_with = "all")]
+    stored: bool,
     #[command(flatten)]
     configured: Configured,
 }
 
 /// Reports it.
 pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
-    let config = options.configured.load()?.config;
-    let usage_log = UsageLog::of(&config).ok_or(
-        "this node keeps no usage log: set UsageLog in jobfence.conf, such as UsageLog=/var/log/jobfence/usage.jsonl; \
-         jobs that end from then on are in it",
-    )?;
+    // A login node may have no jobfence.conf, or none that is for it.
+    let config = options.configured.load();
+    let usage_log = config.as_ref().ok().and_then(|loaded| UsageLog::of(&loaded.config));
+    if options.stored || usage_log.is_none() {
+        match (stored(options), options.stored, config) {
+            (Some(done), ..) => return Ok(done),
+            (None, true, _) => {
+                let job = printable(options.job.as_str());
+                return Err(format!(
+                    "Slurm's accounting has nothing of jobfence's about job {job}: nodes put it there with StoreUsage in \
+                     jobfence.conf, and 'sacct --jobs {job} --format AdminComment' shows it"
+                )
+                .into());
+            }
+            (None, false, Err(errors)) => return Err(errors.to_string().into()),
+            (None, false, Ok(_)) => {
+                return Err("this node keeps no usage log: set UsageLog in jobfence.conf, such as \
+                            UsageLog=/var/log/jobfence/usage.jsonl; jobs that end from then on are in it"
+                    .into());
+            }
+        }
+    }
+    let config = config?.config;
+    let usage_log = UsageLog::of(&config).ok_or("this node keeps no usage log")?;
     let own = nix::unistd::getuid();
     let living = LivingView::new(&options.configured, None, Some(options.job.clone())).map(|mut view| view.measured());
     let living: Vec<LivingRow> = living.map(|(rows, _)| rows).unwrap_or_default();
@@ -55,7 +78,7 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         Ok(logged) => (logged, None),
         // What lives can be seen all the same.
         Err(error) if !living.is_empty() => (LoggedSteps::default(), Some(error)),
-        Err(error) => return Err(error),
+        Err(error) => return stored(options).ok_or(error),
     };
     lines.retain(|line| own.is_root() || line.uid() == Some(u64::from(own.as_raw())));
     let mut runs = runs_of(lines);
@@ -83,6 +106,18 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What Slurm's accounting has of the job, if it has something.
+fn stored(options: &ReportOptions) -> Option<ExitCode> {
+    let job = options.job.as_str();
+    let summary = crate::store::summary_of(job)?;
+    if options.json {
+        println!("{}", stored::json(job, &summary));
+    } else {
+        print!("{}", stored::in_words(job, &summary, if options.mail { MAIL } else { table::width() }));
+    }
+    Some(ExitCode::SUCCESS)
 }
 
 /// Why the log could not be read, for those who may not.

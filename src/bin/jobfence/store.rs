@@ -227,6 +227,15 @@ fn check_release(said: &str) -> Result<(), String> {
     }
 }
 
+/// What the database has of a job, by its number, or as `12_3` of an array. `None`: nothing of ours.
+pub fn summary_of(job: &str) -> Option<Summary> {
+    let is_number = !job.is_empty() && job.chars().all(|c| c.is_ascii_digit() || "_+".contains(c));
+    let arguments = ["--noheader", "--parsable2", "--allocations", "--jobs", job, "--format=AdminComment"];
+    let said = is_number.then(|| asked("sacct", &arguments))?;
+    let said = said.inspect_err(|error| log::debug!("Slurm's accounting says nothing: {error}")).ok()?;
+    Summary::of_comment(said.lines().next()?.trim()).filter(|summary| summary.nodes().next().is_some())
+}
+
 fn store(name: &str, comment: &str) -> Result<(), String> {
     let (job, set) = (format!("jobid={name}"), format!("AdminComment={comment}"));
     asked("sacctmgr", &["--immediate", "modify", "job", "where", &job, "set", &set]).map(drop)

@@ -4,7 +4,6 @@
 import re
 import statistics
 
-from slurm import sites
 from slurm.harness import case, expect
 from slurm.sites import until
 
@@ -33,7 +32,7 @@ def told(found, events):
         expect(len(found.get(event, {}).get("jobfence", [])) >= ROUNDS, f"{event} was there {found.get(event)}")
         ours, nothing = (statistics.median(found[event][hook]) * 1000 for hook in ("jobfence", "nothing"))
         said.append(f"{event} {ours:.1f} ms, empty {nothing:.1f} ms")
-        expect(ours - nothing <= 50 * sites.PATIENCE, f"MoM waits {ours:.1f} ms at {event}, and {nothing:.1f} ms for an empty hook")
+        expect(ours <= 3 * nothing, f"MoM waits {ours:.1f} ms at {event}, and {nothing:.1f} ms for an empty hook")
     return "; ".join(said)
 
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from .. import kernel, sites
-from ..harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_not_drained
+from ..harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, expect_not_drained
 from ..sites import InstalledSite, die_with_parent, until
 from .granted import accounted
 from .left_behind import jobfence
@@ -98,6 +98,9 @@ def summary_of_a_job(site):
         jobid = site.submit(user, f"{BURN % 1}\nsrun {BURN % 2}\n", "--mem=200", "-n1")
         expect_equal(site.wait(jobid), "COMPLETED", f"state ({site.output(jobid)})")
         summary = settled(site, jobid)
+        report = site.command(str(site.jobfence), "report", str(jobid), "--stored")
+    expect_equal((report.returncode, report.stderr), (0, ""), "jobfence report --stored")
+    expect_match(rf"(?m)^{site.nodes[0]} .* 200.0$", report.stdout, "the report")
     (node, part), = summary["nodes"].items()
     expect_equal(node, site.nodes[0], "the node's name is Slurm's")
     expect_equal(part["total_memory"], 200 * MIB, "total_memory")

@@ -249,6 +249,9 @@ def usage_of_tasks(site):
         for task in tasks:
             wanted = 0.5 * (task["task"] + 1)
             expect(wanted * 0.98 <= task["cpu_seconds"] <= wanted + 0.3, f"cpu_seconds of task {task}")
+            expect(task["memory_peak_bytes"] is None or task["memory_peak_bytes"] > MIB, f"memory of task {task}")
+            # Nothing is limited by this controller: it is enabled to count.
+            expect(task["forks_refused"] == 0 or "pids" not in kernel.controllers_of_v2(), f"processes of task {task}")
         expect(line["cpu_seconds"] >= 0.98 * sum(task["cpu_seconds"] for task in tasks), f"cpu_seconds of the step: {line}")
         expect(line["exit_status"] in (1, 2), f"exit status of the step: {line['exit_status']}")
     return ", ".join(f"{task['cpu_seconds']:.2f} s" for task in tasks)

@@ -13,7 +13,7 @@ use crate::living::{LivingRow, rows_in_lines, user_name};
 use crate::table::{self, Column, NONE, clock, lines, mib, numbers, printable, texts, time};
 
 /// The name of the object that is printed. A program looks at this first.
-const SCHEMA: &str = "jobfence-report-1";
+pub(super) const SCHEMA: &str = "jobfence-report-1";
 
 /// What the steps of a run have used together. `None`: no step says it.
 struct Total {
