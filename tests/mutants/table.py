@@ -606,6 +606,7 @@ BREAKS = (
         "let plain = plain.split('+').next().unwrap_or(plain).to_owned();",
         "let plain = plain.to_owned();",
         "unit slurms_are_found_by_its_own_names",
+    ),
     # A card that is wrong, or that nobody wanted.
     Break(
         "a_card_of_the_batch_step_alone", "src/fence/observe.rs",
