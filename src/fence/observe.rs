@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fenced::{Fence, Tree};
 use super::names::{in_mount, own_task};
-use super::rules::has_swap;
+use super::rules::has_swap_by;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::{self, HugePages};
@@ -49,7 +49,7 @@ impl Fence {
     }
 
     /// What a card shows of the job. Each directory is opened once: this is read while a step ends.
-    pub fn job_for_a_card(&self) -> JobForACard {
+    pub fn job_for_a_card(&self, proc: &Dir) -> JobForACard {
         let mut found = JobForACard::default();
         for tree in &self.trees {
             let (Ok(job), hierarchy) = (tree.job(), tree.hierarchy()) else { continue };
@@ -66,7 +66,7 @@ impl Fence {
             }
         }
         if found.usage.swap_peak.is_none() && !found.is_without_swap {
-            found.is_without_swap = !has_swap();
+            found.is_without_swap = !has_swap_by(proc);
         }
         found
     }

@@ -394,8 +394,13 @@ fn set_swap(dir: &Dir, version: Version, swap: SwapLimit) -> Result<()> {
 }
 
 /// Whether any swap is in use: `/proc/swaps` has a line for each device, after its heading.
-pub(super) fn has_swap() -> bool {
-    let swaps = Dir::open("/proc").and_then(|proc| proc.read("swaps"));
+fn has_swap() -> bool {
+    Dir::open("/proc").map_or(true, |proc| has_swap_by(&proc))
+}
+
+/// The same by this `/proc`.
+pub(super) fn has_swap_by(proc: &Dir) -> bool {
+    let swaps = proc.read_value("swaps");
     // A file that cannot be read says nothing good: assume that there is swap to limit.
     swaps.map_or(true, |text| text.lines().count() > 1)
 }

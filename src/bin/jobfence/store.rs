@@ -37,7 +37,7 @@ const LONGEST: usize = 60_000;
 
 /// What a node knows of a job.
 #[derive(Debug, Default)]
-struct Job {
+struct StoredJob {
     part: NodePart,
     /// From the first step's beginning to the last one's end, in seconds since 1970.
     began: Option<u64>,
@@ -50,7 +50,7 @@ struct Job {
     is_given_up: bool,
 }
 
-impl Job {
+impl StoredJob {
     fn is_done(&self) -> bool {
         self.seen >= 2 || self.is_given_up
     }
@@ -62,7 +62,7 @@ pub struct Store {
     /// The file that is read, and how far.
     read: Option<(u64, u64)>,
     /// By number and node: several slurmd of a host share a log.
-    jobs: BTreeMap<(u32, String), Job>,
+    jobs: BTreeMap<(u32, String), StoredJob>,
     /// Whether Slurm's commands here have been found to be able to.
     can_store: bool,
     /// What went wrong is said once.
@@ -137,7 +137,7 @@ impl Store {
         let job = self.jobs.entry((id, node)).or_default();
         // Numbers begin again some day: an old job has nothing to do with a new one.
         if began > job.ended + 7 * 86_400 {
-            *job = Job::default();
+            *job = StoredJob::default();
         }
         job.part.cpu_seconds += decimal("cpu_seconds").unwrap_or_default();
         let most = |one: Option<u64>, other: Option<u64>| one.max(other);
@@ -154,7 +154,7 @@ impl Store {
     }
 
     fn write(&mut self, deadline: Instant) -> Result<(), String> {
-        if self.jobs.values().all(Job::is_done) {
+        if self.jobs.values().all(StoredJob::is_done) {
             return Ok(());
         }
         if !self.can_store {

@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use crate::cgroup::io::DiskLimit;
 use crate::config::{Config, Limit, Mode, UsageCard};
 use crate::fence::{Fence, JobForACard};
+use crate::host::Host;
 use crate::job::Grant;
 use crate::launch::Reported;
 use crate::policy::Plan;
@@ -63,8 +64,15 @@ impl CardOrder {
     }
 
     /// The lines; none if this job is to have no card.
-    pub fn lines(&self, spank: &Spank, fence: &Fence, plan: &Plan, config: &Config, end: &BatchEnd) -> Vec<String> {
-        let JobForACard { mut usage, memory_limit, is_without_swap } = fence.job_for_a_card();
+    pub fn lines(
+        &self,
+        spank: &Spank,
+        host: &Host,
+        fence: &Fence,
+        (plan, config): (&Plan, &Config),
+        end: &BatchEnd,
+    ) -> Vec<String> {
+        let JobForACard { mut usage, memory_limit, is_without_swap } = fence.job_for_a_card(&host.proc);
         usage.oom_kills = usage.oom_kills.or(Some(end.reported.kills));
         usage.forks_refused = Some(end.reported.refusals);
         let is_limited = config.mode == Mode::Enforce;

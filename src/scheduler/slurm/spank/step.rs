@@ -428,9 +428,9 @@ pub fn task_ended(spank: &Spank) {
     tell_what_happened(fenced);
     // Its script is a batch step's only task.
     if let Some(card) = fenced.card.as_ref().filter(|_| fenced.exited == 0) {
-        let Fenced { fence, plan, config, started, exit, reported, .. } = &**fenced;
+        let Fenced { host, fence, plan, config, started, exit, reported, .. } = &**fenced;
         let end = BatchEnd { started: *started, exit: *exit, reported: *reported };
-        tell_user_lines(&card.lines(spank, fence, plan, config, &end));
+        tell_user_lines(&card.lines(spank, host, fence, (plan, config), &end));
     }
     fenced.exited = fenced.exited.saturating_add(1);
     let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
