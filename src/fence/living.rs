@@ -376,8 +376,13 @@ impl LivingStep<'_> {
             let stat = Dir::open(&place.step).and_then(|dir| dir.stat()).ok()?;
             // The mark gives a directory times of its own (fs/kernfs/inode.c). Where there is none, they are those at which the kernel
             // last had to read it in.
-            let first = [stat.st_atime, stat.st_mtime, stat.st_ctime].into_iter().min()?;
-            Some(UNIX_EPOCH + Duration::from_secs(first.try_into().ok()?))
+            let times = [
+                (stat.st_atime, stat.st_atime_nsec),
+                (stat.st_mtime, stat.st_mtime_nsec),
+                (stat.st_ctime, stat.st_ctime_nsec),
+            ];
+            let (seconds, nanoseconds) = times.into_iter().min()?;
+            Some(UNIX_EPOCH + Duration::new(seconds.try_into().ok()?, nanoseconds.try_into().ok()?))
         };
         self.places.iter().filter_map(of_place).min()
     }
