@@ -28,6 +28,7 @@ EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
+ALONE_PATIENCE = 20  # seconds in which an event waits for another one
 JOBS_STEP, MEANWHILE = "extern", "checkpoint"
 RUNNING, CHECKPOINTED = "42", "-12"  # a job's substate, and what its Exit_status is when a checkpoint has ended it
 DEFAULTS = {
@@ -93,7 +94,7 @@ class Library:
     """libjobfence.so, with this node's configuration."""
 
     def __init__(self, settings):
-        path = settings["Library"]
+        self.path = path = settings["Library"]
         try:
             self.so = ctypes.CDLL(path)
             version = self.so.jobfence_abi_version
@@ -114,6 +115,22 @@ class Library:
         if code < 0:
             raise Failed(said or "jobfence_%s has returned %d" % (name, code), code)
         return code, said
+
+    def alone(self):
+        """A file that only one event of this host has, until it closes the file: MoM starts the end of a job beside its
+        epilogue."""
+        import fcntl
+
+        file, deadline = open(self.path, "rb"), time.monotonic() + ALONE_PATIENCE
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    file.close()
+                    raise Failed("another event of this host does not end", None) from None
+                time.sleep(0.01)
 
     def json(self, name, *arguments):
         """The JSON that a function makes, "" where there is no fence."""
@@ -236,12 +253,13 @@ class Job:
 
     def empty(self, event):
         """Ends what is left in its fences. One fence stays, and with it what the job has used."""
-        if self.totals() and self.open(event, MEANWHILE):
-            for fence in fences_of(self.usage()):
-                if fence["step"] != MEANWHILE:
-                    self.close(step=fence["step"])
-            self.open(event, JOBS_STEP)
-            self.close(step=MEANWHILE)
+        with self.library.alone():
+            if self.totals() and self.open(event, MEANWHILE):
+                for fence in fences_of(self.usage()):
+                    if fence["step"] != MEANWHILE:
+                        self.close(step=fence["step"])
+                self.open(event, JOBS_STEP)
+                self.close(step=MEANWHILE)
 
     def switch(self, name):
         """Freezes all its processes, or thaws them. Without a fence there is nothing to do."""

@@ -160,6 +160,15 @@ pub struct Which {
     pub run: Option<u32>,
 }
 
+/// A fence that processes can be put into. What it has used is nobody's question yet, and is not read.
+#[derive(Debug)]
+pub struct Opened {
+    /// Its directory, below the root of each hierarchy.
+    pub path: Option<String>,
+    /// What `CUDA_VISIBLE_DEVICES` of its processes is to be, where it was just limited; see [`gpus::visible`].
+    pub visible_gpus: Option<String>,
+}
+
 /// One fence, as it is now.
 #[derive(Debug)]
 pub struct Seen {
@@ -187,8 +196,6 @@ pub struct Seen {
     pub processes: Option<u64>,
     /// The devices of the GPUs that were chosen for the job.
     pub gpus: Vec<String>,
-    /// What `CUDA_VISIBLE_DEVICES` of its processes is to be, where it was just limited; see [`gpus::visible`].
-    pub visible_gpus: Option<String>,
     /// At which limits it was stopped, in sentences.
     pub sentences: Vec<String>,
 }
@@ -214,7 +221,7 @@ impl CoreMap for NoCores {
 }
 
 /// Makes a fence, limits it, and leaves it to its holder. Returns where it is.
-pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Seen> {
+pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Opened> {
     make(loaded, request, |_| Ok(()))
 }
 
@@ -223,7 +230,7 @@ fn make(
     loaded: Result<Loaded, LoadError>,
     request: &OpenRequest,
     check: impl FnOnce(&Config) -> Result<()>,
-) -> Answer<Seen> {
+) -> Answer<Opened> {
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
     let facts = here(request.granted.facts.clone());
     let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
@@ -246,8 +253,7 @@ fn make(
         let begin =
             Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus, noted };
         let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted, gpus))?;
-        let record = fence.shared_record().ok_or_else(|| Error::new("the fence has no record"))?.clone();
-        Ok(Seen { visible_gpus: visible_gpus(&host, config, &fence), ..see(&fence, &record) })
+        Ok(Opened { path: fence.path(), visible_gpus: visible_gpus(&host, config, &fence) })
     })
 }
 
@@ -268,7 +274,7 @@ fn visible_gpus(host: &Host, config: &Config, fence: &Fence) -> Option<String> {
 
 /// As [`open`], for a caller that may come twice: the fence that this run of the step has already is limited to what is granted now. It is
 /// refused to another user and to another holder.
-pub fn open_again(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Seen> {
+pub fn open_again(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Opened> {
     let is_nobody_elses = |config: &Config| match uid_of(config, &request.which())?.filter(|uid| *uid != request.uid) {
         None => Ok(()),
         Some(uid) => Err(Error::new("this run of the step has a fence already, of another user:")
@@ -317,7 +323,7 @@ fn plan(
 
 /// Changes the limits of a fence. What is limited no more keeps its last limit. The fence keeps the job's GPUs, or as many of them as are granted
 /// now; another one is chosen only for a new fence.
-pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted) -> Answer<Seen> {
+pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted) -> Answer<Opened> {
     let resolve = |loaded: &Loaded| {
         let host = Host::read(&loaded.config)?;
         let record = the_one(&loaded.config, which)?;
@@ -335,7 +341,7 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
         let noted = if has_log { noted(&granted.facts, granted) } else { Noted::default() };
         fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
-        Ok(Seen { visible_gpus: visible_gpus(&host, &resolved.config, &fence), ..see(&fence, &record) })
+        Ok(Opened { path: fence.path(), visible_gpus: visible_gpus(&host, &resolved.config, &fence) })
     })
 }
 
@@ -493,7 +499,6 @@ fn see(fence: &Fence, record: &Record) -> Seen {
         memory: of(Level::Step).and_then(|step| step.limit),
         processes: fence.processes(),
         gpus: fence.gpus().to_vec(),
-        visible_gpus: None,
         sentences,
     }
 }

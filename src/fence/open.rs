@@ -81,7 +81,12 @@ impl<'a> Opening<'a> {
 
     /// Controllers that only count, beside those that are needed: where nobody looks at the figures, there are none.
     fn counted(&self, wanted: &[&'static str]) -> Vec<&'static str> {
-        let is_there = |controller: &&str| self.host.layout.with_controller(controller).is_some();
+        // A hierarchy more of v1 costs a launch 13 system calls, and two would be too many. A site that wants to know of processes limits them.
+        let is_cheap = |controller: &str, version| controller != "pids" || version == Version::V2;
+        let is_there = |controller: &&str| {
+            let hierarchy = self.host.layout.with_controller(controller);
+            hierarchy.is_some_and(|hierarchy| is_cheap(controller, hierarchy.version))
+        };
         let counted = COUNTED.into_iter().filter(|controller| !wanted.contains(controller));
         counted.filter(|_| self.config.usage_log.is_some()).filter(is_there).collect()
     }
