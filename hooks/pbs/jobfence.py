@@ -453,7 +453,8 @@ def epilogue(event, job, settings):
 
 def end(event, job, settings):
     """The last event of a job, also of one that never began; and the first one after a checkpoint that is to end it."""
-    if event.type == pbs.EXECJOB_END and job.job.in_ms_mom() and str(job.job.substate) == RUNNING:
+    state = str(job.job.substate), str(job.job.Exit_status)
+    if event.type == pbs.EXECJOB_END and job.job.in_ms_mom() and state == (RUNNING, CHECKPOINTED):
         job.empty(event)
     else:
         job.close()

@@ -747,7 +747,7 @@ def checkpointed(mom, user):
     mom.start(job, "setsid sleep 300 & while :; do :; done")
     pid = job.started()
     until(lambda: job.group().cpu_seconds() > 1.2, "CPU time")
-    job.more["substate"] = 42
+    job.more.update(substate=42, Exit_status=-12)
     mom.accepted("EXECJOB_END", job)
     job.wait()
     expect_equal((kernel.is_alive(pid), job.group().members(below=True)), (False, set()), "what is alive")
@@ -770,6 +770,11 @@ def checkpointed(mom, user):
     mom.begin(job)
     mom.accepted("EXECJOB_END", job)
     expect(not job.group().exists(), "another host has kept a fence")
+    # A job that runs and is deleted by force has that substate, too.
+    job.more.update(substate=42, Exit_status=None, is_first=True)
+    mom.begin(job)
+    mom.accepted("EXECJOB_END", job)
+    expect(not job.group().exists(), "a job that was deleted by force has kept a fence")
 
 
 @case
