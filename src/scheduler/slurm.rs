@@ -33,6 +33,9 @@ pub mod units;
 
 pub use row::{SLURM, SlurmScheduler};
 
+/// Who held the fence of a step of Slurm's, in the words of the usage log.
+pub const HOLDER: &str = "scheduler Slurm";
+
 impl Scheduler for SlurmScheduler {
     fn name(&self) -> &'static str {
         "Slurm"

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use jobfence::config::{Config, StoreUsage};
 use jobfence::report::account::SCHEMA;
 use jobfence::report::usage_log::UsageLog;
+use jobfence::scheduler::slurm::HOLDER;
 
 use crate::slurm_job::{CommandFailure, run_until};
 use summary::{NodePart, Summary};
@@ -121,7 +122,7 @@ impl Store {
         let text = |name: &str| step.get(name).and_then(serde_json::Value::as_str);
         let number = |name: &str| step.get(name).and_then(serde_json::Value::as_u64);
         let decimal = |name: &str| step.get(name).and_then(serde_json::Value::as_f64);
-        let is_ours = text("schema") == Some(SCHEMA) && text("holder") == Some("scheduler:Slurm");
+        let is_ours = text("schema") == Some(SCHEMA) && text("holder") == Some(HOLDER);
         let (Some(id), Some(ended)) = (text("job").and_then(|id| id.parse().ok()), text("ended").and_then(seconds))
         else {
             return;
@@ -298,10 +299,10 @@ mod tests {
             )
         };
         for text in [
-            line("7", "scheduler:Slurm", 1.5, 40),
-            line("7", "scheduler:Slurm", 2.0, 30),
+            line("7", HOLDER, 1.5, 40),
+            line("7", HOLDER, 2.0, 30),
             line("8", "manual", 2.0, 30),
-            line("x", "scheduler:Slurm", 2.0, 30),
+            line("x", HOLDER, 2.0, 30),
             "{\"schema\":".to_owned(),
         ] {
             store.add(&text);

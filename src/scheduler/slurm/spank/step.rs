@@ -26,6 +26,7 @@ use crate::report;
 use crate::report::account::{End, Exit, GrantedTo, LimitedTo, Task};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
+use crate::scheduler::slurm;
 use crate::scheduler::slurm::cores::Topology;
 use crate::scheduler::slurm::spank::ReturnCode;
 use crate::scheduler::slurm::spank::api::Spank;
@@ -486,7 +487,7 @@ pub fn end() {
     let usage = fenced.fence.usage();
     log::info!("{}", report::ended(fenced.fence.key(), &usage));
     let ending = Ending {
-        holder: "scheduler Slurm",
+        holder: slurm::HOLDER,
         run: 0,
         facts: &fenced.facts,
         granted: fenced.granted,
