@@ -320,7 +320,8 @@ def usage_log(mom, user):
     for line in lines.values():
         found = [line[key] for key in ("job", "run", "uid", "user", "partition", "project", "holder", "end", "memory_granted_bytes")]
         expect_equal(found, ["30.server", 1, job.uid, user, "express", "p 1", "scheduler OpenPBS", "closed", 200 * MIB], "line")
-    expect(0.49 <= lines["1"]["cpu_seconds"] <= 0.7, f"cpu_seconds: {lines['1']}")
+    # Beside half a second the interpreter starts, for which an emulated processor takes its time.
+    expect(0.49 <= lines["1"]["cpu_seconds"] <= 2, f"cpu_seconds: {lines['1']}")
 
 
 @case
