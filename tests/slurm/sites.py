@@ -1098,10 +1098,15 @@ class InstalledSite(Site):
         found = [p for p in kernel.all_pids() if kernel.read(f"/proc/{p}/comm") == "slurmd"]
         return min(found) if found else None
 
-    def restart_slurmd(self):
-        done = self.command("systemctl", "restart", "slurmd", timeout=120)
+    def _restart_service(self, name):
+        # systemd starts a service five times in ten seconds, and cases that follow each other may want more.
+        self.command("systemctl", "reset-failed", name)
+        done = self.command("systemctl", "restart", name, timeout=120)
         if done.returncode != 0:
-            raise AssertionError(f"slurmd does not start: {done.stderr}")
+            raise AssertionError(f"{name} does not start: {done.stderr}")
+
+    def restart_slurmd(self):
+        self._restart_service("slurmd")
         until(lambda: self.command("scontrol", "show", "slurmd").returncode == 0,
               self.partition_wait, "the new slurmd")
 
@@ -1113,17 +1118,13 @@ class InstalledSite(Site):
         write_atomically(self.CGROUP_CONF, with_keys(self.cgroup_conf.decode(), keys))
 
     def restart_controller(self):
-        done = self.command("systemctl", "restart", "slurmctld", timeout=120)
-        if done.returncode != 0:
-            raise AssertionError(f"slurmctld does not start: {done.stderr}")
+        self._restart_service("slurmctld")
         until(lambda: self.command("scontrol", "ping").returncode == 0, self.partition_wait,
               "the new controller")
 
     def _restart_slurm(self):
         for service in ("slurmctld", "slurmd"):
-            done = self.command("systemctl", "restart", service, timeout=120)
-            if done.returncode != 0:
-                raise AssertionError(f"{service} does not start: {done.stderr}")
+            self._restart_service(service)
         until(lambda: self.node_state() == "IDLE", self.partition_wait, "the idle node")
 
     def own_keys(self):
