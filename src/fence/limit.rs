@@ -49,6 +49,10 @@ impl Fence {
         for tree in &self.trees {
             self.limit_tree(tree, plan, &mut errors);
         }
+        // Where the scheduler's directories are known before (Slurm 26.05), nobody knew of tasks then.
+        if self.has_own_tasks() {
+            self.count_in_overlays();
+        }
         self.note_devices(&errors);
         errors
     }
