@@ -103,9 +103,17 @@ pub fn signal_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     round.refused.map_or(all_seen, |error| Err(error.at(members.any.path())))
 }
 
-/// Ends those processes below that whoever kills by `cgroup.kill` alone would not; does not wait.
+/// Ends those processes below that whoever kills by `cgroup.kill` alone would not; does not wait for their end. If there is any, all are
+/// ended: others fork meanwhile, and lose their first threads a moment later.
 pub fn kill_leaderless(proc: &Dir, dir: &Dir, deadline: Instant) -> Result<()> {
-    let (round, all_seen) = Round::of(dir, deadline, |pid| is_leaderless(proc, pid.as_raw()));
+    let (mut round, mut all_seen) = Round::of(dir, deadline, |pid| is_leaderless(proc, pid.as_raw()));
+    if !round.victims.is_empty() {
+        let frozen = Frozen::try_from(Members { unified: Some(dir), freezer: None, any: dir }, deadline);
+        // Who has not stopped by then is seen all the same, and perhaps a child of it is not.
+        let _ = set_frozen(dir, Version::V2, true, deadline);
+        (round, all_seen) = Round::of_all(dir, deadline);
+        drop(frozen);
+    }
     round.refused.map_or(all_seen, Err)
 }
 
