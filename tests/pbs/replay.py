@@ -312,7 +312,8 @@ def usage_log(mom, user):
     mom.write_config(f"UsageLog={log}")
     job = Job(mom, user, number="30", queue="express", project="p 1")
     mom.begin(job)
-    mom.start(job, "exec python3 -S -c 'import time\nwhile time.process_time() < 0.5: pass'")
+    # The clock of the process has run while it was the starter, outside the step.
+    mom.start(job, "exec python3 -S -c 'import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass'")
     job.wait()
     job.over()
     lines = {line["step"]: line for line in map(json.loads, log.read_text().splitlines())}
@@ -321,7 +322,7 @@ def usage_log(mom, user):
         found = [line[key] for key in ("job", "run", "uid", "user", "partition", "project", "holder", "end", "memory_granted_bytes")]
         expect_equal(found, ["30.server", 1, job.uid, user, "express", "p 1", "scheduler OpenPBS", "closed", 200 * MIB], "line")
     # Beside half a second the interpreter starts, for which an emulated processor takes its time.
-    expect(0.49 <= lines["1"]["cpu_seconds"] <= 2, f"cpu_seconds: {lines['1']}")
+    expect(0.5 <= lines["1"]["cpu_seconds"] <= 2, f"cpu_seconds: {lines['1']}")
 
 
 @case
