@@ -164,6 +164,30 @@ struct jobfence_totals {
     uint64_t written_bytes;
 };
 
+/* For the member flags of the next struct. The job is one of many that are alike: a task of an array. */
+#define JOBFENCE_ARRAY_TASK 1u
+/* For the same: the job's user can read more than ASCII. */
+#define JOBFENCE_UTF8 2u
+
+/* How a job has ended. Zero: not known, but for exit_status. */
+struct jobfence_ended {
+    size_t size;
+    /* The exit status. JOBFENCE_UNKNOWN: not known. */
+    uint64_t exit_status;
+    /* The signal that has ended the job. Then exit_status does not count. */
+    uint64_t exit_signal;
+    /* So long the job ran, in seconds. If it is not known, the time since its fence was made counts. */
+    uint64_t wall_seconds;
+    /* So long it might have run, in seconds. */
+    uint64_t time_limit_seconds;
+    /* On so many nodes it ran. */
+    uint64_t nodes;
+    /* So many tasks it had on this node. */
+    uint64_t tasks;
+    /* JOBFENCE_ARRAY_TASK, JOBFENCE_UTF8, both together, or zero. */
+    uint64_t flags;
+};
+
 /* What jobfence_reap has done. */
 struct jobfence_reaped {
     size_t size;
@@ -263,6 +287,19 @@ int jobfence_usage(const char *config, const struct jobfence_fence *fence, char 
  *
  * Time: it waits for nothing, and usually takes less than a millisecond. */
 int jobfence_total(const char *config, const struct jobfence_fence *fence, struct jobfence_totals *totals);
+
+/* Makes the job's card: what it has used on this node of what it was granted, and what its user can
+ * ask for next time. It is for the job's output. The fences must still be there.
+ *
+ * fence    The member step does not matter: the card is about the whole job.
+ * grant    As it was in jobfence_open.
+ * ended    NULL: nothing is known of the end.
+ * text     Lines of at most 80 columns, the last one without an end. It is empty if this job is to have
+ *          no card: see UsageCard of jobfence.conf(5).
+ *
+ * Time: it waits for nothing, and usually takes a few milliseconds. */
+int jobfence_card(const char *config, const struct jobfence_fence *fence, const struct jobfence_grant *grant,
+                  const struct jobfence_ended *ended, char **text);
 
 /* Stops all processes of these fences where they are.
  * Time: at most 10 seconds. JOBFENCE_SYSTEM if they have not stopped by then. */

@@ -3,6 +3,7 @@
 
 pub mod adopt;
 pub mod c_abi;
+pub mod card;
 pub mod gpus;
 pub mod life;
 pub mod pam;

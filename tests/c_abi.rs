@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::ptr;
 
-use jobfence::door::c_abi::{self, AbiCode, CFence, CGrant, CReaped, CTotals, LogLevel};
+use jobfence::door::c_abi::{self, AbiCode, CEnded, CFence, CGrant, CReaped, CTotals, LogLevel};
 
 mod common;
 
@@ -109,7 +109,7 @@ macro_rules! layout {
     }};
 }
 
-fn layouts() -> [Layout; 4] {
+fn layouts() -> [Layout; 5] {
     [
         layout!(CFence, "jobfence_fence", size, job, step, run, reserved),
         layout!(
@@ -146,6 +146,18 @@ fn layouts() -> [Layout; 4] {
             read_bytes,
             written_bytes
         ),
+        layout!(
+            CEnded,
+            "jobfence_ended",
+            size,
+            exit_status,
+            exit_signal,
+            wall_seconds,
+            time_limit_seconds,
+            nodes,
+            tasks,
+            flags
+        ),
         layout!(CReaped, "jobfence_reaped", size, removed, alive, busy, failed),
     ]
 }
@@ -170,6 +182,8 @@ fn numbers() -> Vec<(&'static str, i64)> {
         ("JOBFENCE_LOG_DEBUG", level(LogLevel::Debug)),
         ("JOBFENCE_NO_TASK", c_abi::NO_TASK),
         ("JOBFENCE_ANY_USER", c_abi::ANY_USER.into()),
+        ("JOBFENCE_ARRAY_TASK", c_abi::ARRAY_TASK.cast_signed()),
+        ("JOBFENCE_UTF8", c_abi::UTF8.cast_signed()),
         ("JOBFENCE_ZERO_CPUS", c_abi::ZERO_CPUS.cast_signed()),
         ("JOBFENCE_UNKNOWN", c_abi::UNKNOWN.cast_signed()),
     ]
@@ -191,6 +205,7 @@ fn in_rust(declared: &str) -> String {
     let types = [
         ("const struct jobfence_fence *", "*const CFence"),
         ("const struct jobfence_grant *", "*const CGrant"),
+        ("const struct jobfence_ended *", "*const CEnded"),
         ("struct jobfence_reaped *", "*mut CReaped"),
         ("struct jobfence_totals *", "*mut CTotals"),
         ("const char *", "*const c_char"),

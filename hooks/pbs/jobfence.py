@@ -26,6 +26,8 @@ UNFENCED, REFUSED, NO_FENCE = 2, -2, -3  # what functions of the library return
 NO_TASK, ANY_USER = -1, 1
 EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
+ARRAY_TASK, UTF8 = 1, 2
+OF_A_SIGNAL = 256  # Exit_status is so much more than the number of the signal
 HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
 ALONE_PATIENCE = 20  # seconds in which an event waits for another one
@@ -84,6 +86,15 @@ class Totals(ctypes.Structure):
             "fences", "cpu_us", "throttled_us", "memory_peak", "memory_swap_peak", "oom_kills", "forks_refused",
             "read_bytes", "written_bytes",
         )
+    ]
+
+
+class Ended(ctypes.Structure):
+    """struct jobfence_ended"""
+
+    _fields_ = [("size", ctypes.c_size_t)] + [
+        (name, ctypes.c_uint64)
+        for name in ("exit_status", "exit_signal", "wall_seconds", "time_limit_seconds", "nodes", "tasks", "flags")
     ]
 
 
@@ -247,6 +258,24 @@ class Job:
         """What each of its fences has used, as JSON."""
         return self.library.json("usage", self.fence(run=run))
 
+    def card(self, event):
+        """What it has used of what it was granted, as lines for its user; none unless the site wants a card."""
+        status, text = -1 if self.job.Exit_status is None else int(self.job.Exit_status), ctypes.c_void_p()
+        ended = Ended(size=ctypes.sizeof(Ended))
+        ended.exit_status = status if 0 <= status < OF_A_SIGNAL else UNKNOWN
+        ended.exit_signal = max(0, status - OF_A_SIGNAL)
+        ended.wall_seconds = int(float(self.job.resources_used["walltime"] or 0))
+        ended.time_limit_seconds = int(float(self.job.Resource_List["walltime"] or 0))
+        hosts = [entry.split("/")[0] for entry in str(self.job.exec_host or "").split("+")]
+        ended.nodes = len(set(hosts))
+        ended.tasks = hosts.count(hosts[0])
+        ended.flags = ARRAY_TASK * ("[" in self.id) + UTF8 * is_utf8(self.job.Variable_List)
+        try:
+            self.library.call("card", self.fence(), self.grant(event), ctypes.byref(ended), ctypes.byref(text))
+            return ctypes.string_at(text.value).decode().splitlines() if text.value else []
+        finally:
+            self.library.so.jobfence_free(text)
+
     def close(self, run=None, step=None):
         """Ends what is left in its fences and removes them; what each has used, as JSON."""
         return self.library.json("close", self.fence(step, run))
@@ -311,6 +340,15 @@ def types_of(event, vnodes):
         pass
     said = {str(one) for one in types if one is not None}
     return ",".join(sorted(said - {""})) if said else None
+
+
+def is_utf8(variables):
+    """Whether a job's user can read more than ASCII, by the job's own locale, or else by that of qsub."""
+    for name in ("LC_ALL", "LC_CTYPE", "LANG", "PBS_O_LANG"):
+        value = str((variables or {}).get(name) or "")
+        if value:
+            return "utf8" in value.lower().replace("-", "")
+    return False
 
 
 def size_of(value):
@@ -432,21 +470,22 @@ def preresume(event, job, settings):
 
 def epilogue(event, job, settings):
     """The first process has ended. Others may not have."""
-    totals, failed = job.totals(), None
+    totals, failed, card = job.totals(), None, []
     text = job.usage() if totals else ""
     try:
         if str(job.job.Exit_status) == CHECKPOINTED:
             job.empty(event)
         else:
+            if totals and job.job.in_ms_mom():
+                card = card_of(event, job)
             text = job.close() or text
     except Failed as error:
         failed = error
     if totals:
         job.report(totals, settings, lambda: text)
-        if {totals.oom_kills, totals.forks_refused} - {0, UNKNOWN}:
-            sentences = [sentence for fence in fences_of(text) for sentence in fence["sentences"]]
-            if sentences:
-                tell(job, sentences, settings)
+        stopped = {totals.oom_kills, totals.forks_refused} - {0, UNKNOWN}
+        sentences = diagnose(job, text, settings) if stopped else []
+        tell(job, ["jobfence: " + sentence for sentence in sentences] + card)
     if failed:
         raise failed
 
@@ -460,16 +499,30 @@ def end(event, job, settings):
         job.close()
 
 
-def tell(job, sentences, settings):
-    """Tells the job's user at which limit the job was stopped."""
+def diagnose(job, text, settings):
+    """At which limits the job was stopped, for its user; the administrator finds that, too."""
+    sentences = [sentence for fence in fences_of(text) for sentence in fence["sentences"]]
     log(job.id, "\n".join(sentences))
-    if settings["DiagMessages"] == "yes":
+    if sentences and settings["DiagMessages"] == "yes":
         import json
 
-        host = pbs.get_local_nodename()
-        job.job.resources_used["diag_messages"] = json.dumps({host: " ".join(sentences)})
+        job.job.resources_used["diag_messages"] = json.dumps({pbs.get_local_nodename(): " ".join(sentences)})
+    return sentences
+
+
+def card_of(event, job):
+    """The lines of the job's card. A job does not fail for want of it."""
+    try:
+        return job.card(event)
+    except Exception as error:  # pylint: disable=broad-except
+        log(job.id, "there is no card of the job: %s: %s" % (type(error).__name__, error))
+        return []
+
+
+def tell(job, lines):
+    """Writes these lines for the job's user at the end of the job's output."""
     joined = str(job.job.Join_Path or "").startswith("oe")
-    path = job.job.in_ms_mom() and (job.job.stdout_file() if joined else job.job.stderr_file())
+    path = lines and job.job.in_ms_mom() and (job.job.stdout_file() if joined else job.job.stderr_file())
     if not path:
         return
     groups = os.getgroups()
@@ -481,7 +534,7 @@ def tell(job, sentences, settings):
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.open(path, flags)
         try:
-            os.write(file, "".join("jobfence: %s\n" % line for line in sentences).encode())
+            os.write(file, "".join(line + "\n" for line in lines).encode())
         finally:
             os.close(file)
     except OSError as error:

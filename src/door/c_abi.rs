@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::config::{self, LoadError, Loaded};
+use crate::door::card;
 use crate::door::life::{self, HeldBy, HowClosed, OpenRequest, Seen, Which};
 use crate::door::seen;
 use crate::host::Host;
@@ -28,7 +29,7 @@ mod given;
 
 pub use answer::AbiCode;
 use answer::{Done, NotDone, answered, refused, usable, usage};
-pub use given::{CFence, CGrant, CReaped, CTotals, UNKNOWN, ZERO_CPUS};
+pub use given::{ARRAY_TASK, CEnded, CFence, CGrant, CReaped, CTotals, UNKNOWN, UTF8, ZERO_CPUS};
 use given::{fill, granted, read, text, which};
 
 /// `JOBFENCE_ABI_VERSION`.
@@ -396,6 +397,32 @@ fn totals_of(all: &[Seen], are_all: bool) -> CTotals {
         read_bytes: sum(&|seen| Some(seen.usage.io_bytes()?.read)),
         written_bytes: sum(&|seen| Some(seen.usage.io_bytes()?.written)),
     }
+}
+
+/// `jobfence_card`.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn jobfence_card(
+    config: *const c_char,
+    fence: *const CFence,
+    grant: *const CGrant,
+    ended: *const CEnded,
+    text: *mut *mut c_char,
+) -> c_int {
+    let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
+        // SAFETY: as this function's own contract.
+        let (granted, end) = unsafe { (granted(grant, None, loaded)?, given::ended(ended)?) };
+        match card::card(usable(loaded)?, which, &granted, &end)? {
+            // SAFETY: as this function's own contract.
+            Some(lines) => unsafe { give(text, || lines.join("\n")) },
+            None => return Err(NotDone(AbiCode::NoFence, format!("there is no fence of job {}", which.job))),
+        }
+        Ok(())
+    };
+    // SAFETY: as this function's own contract.
+    unsafe { call_about("jobfence_card", config, fence, [text], body) }
 }
 
 /// `jobfence_freeze`.

@@ -299,7 +299,7 @@ fn has_opened(config: &Config, request: &OpenRequest) -> Result<bool> {
 }
 
 /// The facts with this host's name, which needs nobody to say it.
-fn here(facts: Facts) -> Facts {
+pub(super) fn here(facts: Facts) -> Facts {
     let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let node = facts.node.known().cloned().or_else(host);
     Facts { node: node.into(), ..facts }
@@ -503,7 +503,7 @@ fn see(fence: &Fence, record: &Record) -> Seen {
     }
 }
 
-fn resumed(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
+pub(super) fn resumed(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
     Fence::resume(host, ALL, Records::open(&config.run_dir)?, record)
 }
 
@@ -514,7 +514,7 @@ fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
     Ok(fence)
 }
 
-fn records(config: &Config, which: &Which) -> Result<Vec<Record>> {
+pub(super) fn records(config: &Config, which: &Which) -> Result<Vec<Record>> {
     let mut found = Records::open(&config.run_dir)?.of_job(&which.job)?;
     found.retain(|record| {
         record.shared.as_ref().is_some_and(|shared| {

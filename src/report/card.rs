@@ -55,6 +55,15 @@ pub struct Words {
     pub signal_15: Option<&'static str>,
 }
 
+/// Where nobody knows how the job's user asks for things.
+pub static NEUTRAL: Words = Words {
+    memory: |bytes| format!("{} of memory", binary(bytes)),
+    cpus: |count| several(count, "CPU", "CPUs"),
+    all_cpus: "in all",
+    time: None,
+    signal_15: None,
+};
+
 /// Whether text of more than ASCII can be read, by the variables of locale(7): the first that is set and not empty counts.
 pub fn is_utf8(get: impl Fn(&str) -> Option<String>) -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| get(name).filter(|text| !text.is_empty()));

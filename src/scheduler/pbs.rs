@@ -5,6 +5,8 @@
 //! itself, and removes it after the last event of the job. The form of the file is that of `job_save` and `attrlist_create`, the same in
 //! all releases from 18.1 to 23.06: an attribute stands there as its name, a zero byte, its value, and a zero byte.
 
+pub mod card;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read};

@@ -326,6 +326,52 @@ def usage_log(mom, user):
 
 
 @case
+def card(mom, user):
+    """A job's output ends with its card, if the site wants one, on the first host alone."""
+    more = {"Exit_status": 271, "resources_used": {"walltime": 100}, "Resource_List": {"walltime": 200},
+            "exec_host": f"{HOST}/0+other/0", "Variable_List": {"PBS_O_LANG": "de_DE.UTF-8", "LANG": ""}}
+    mom.settings["Config"] = str(mom.config)
+    said = {}
+    for number, (settings, attributes) in enumerate((
+        ("UsageCard=always", {}),
+        ("UsageCard=always", {"Variable_List": {"PBS_O_LANG": "de_DE.UTF-8", "LANG": "C"}, "Exit_status": 0}),
+        ("UsageCard=failed", {"Exit_status": 0}),
+        ("", {}),
+        ("UsageCard=always", {"is_first": False}),
+        ("UsageCard=never\n[Queue=express]\nUsageCard=always", {"queue": "express", "Exit_status": None}),
+    )):
+        mom.write_config(settings)
+        job = Job(mom, user, number=str(40 + number), **{**more, **attributes})
+        mom.begin(job)
+        mom.start(job, "exec true")
+        job.wait()
+        job.over()
+        said[number] = job.stderr.read_text()
+    for number, how in ((0, "was ended by signal 15"), (1, "completed"), (5, "ended")):
+        lines = said[number].splitlines()
+        expect_equal(lines[0], f"jobfence: job {40 + number}.server on {os.uname().nodename} {how} after 1 min 40 s", "the card")
+        bar = ("#" if number == 1 else "\u2588") * 10 + ("." if number == 1 else "\u2591") * 10
+        expect(any(bar in line and "1 min 40 s of 3 min 20 s" in line for line in lines), f"no bar of time:\n{said[number]}")
+        expect("peak" in said[number] and "of 200.0 MiB" in said[number], f"no memory:\n{said[number]}")
+        expect("the use of the 1 other node" in " ".join(said[number].split()), f"nothing of the other host:\n{said[number]}")
+        expect(max(map(len, lines)) <= 80, f"lines too long:\n{said[number]}")
+    expect_equal([said[number] for number in (2, 3, 4)], ["", "", ""], "what is no card")
+    expect("PBS sends signal 15" in said[0], f"nothing about the signal:\n{said[0]}")
+    # Without it the end is as ever.
+    mom.write_config("UsageCard=always")
+    for fail in ["jobfence_card", "exception"], ["jobfence_card", "-4"]:
+        job = Job(mom, user, number="50", **more)
+        mom.begin(job)
+        mom.start(job, "exec true")
+        job.wait()
+        answer = mom.accepted("EXECJOB_EPILOGUE", job, fail=fail)
+        expect("there is no card of the job" in str(answer["log"]), f"{answer}")
+        expect(not job.group().exists(), f"{job.path()} is still there")
+        mom.accepted("EXECJOB_END", job)
+        mom.forget(job)
+
+
+@case
 def over_its_memory(mom, user):
     job = Job(mom, user, number="8")
     mom.settings["DiagMessages"] = "yes"

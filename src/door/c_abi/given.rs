@@ -3,13 +3,16 @@
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
+use std::time::Duration;
 
 use super::answer::{Done, refused, usage};
 use crate::config::{LoadError, Loaded};
+use crate::door::card::JobEnd;
 use crate::door::life::{self, Granted, MOST_GPUS, Which};
 use crate::door::user;
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
+use crate::report::account::Exit;
 use crate::requests::{REQUESTS, Requests};
 
 /// `struct jobfence_fence`.
@@ -76,6 +79,21 @@ pub struct CTotals {
     pub written_bytes: u64,
 }
 
+/// `struct jobfence_ended`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the header says what each is")]
+pub struct CEnded {
+    pub size: usize,
+    pub exit_status: u64,
+    pub exit_signal: u64,
+    pub wall_seconds: u64,
+    pub time_limit_seconds: u64,
+    pub nodes: u64,
+    pub tasks: u64,
+    pub flags: u64,
+}
+
 /// A struct of the caller's: its size stands first, and zero bytes are a value of it.
 ///
 /// # Safety
@@ -89,6 +107,8 @@ unsafe impl CStruct for CGrant {}
 unsafe impl CStruct for CReaped {}
 // SAFETY: see above.
 unsafe impl CStruct for CTotals {}
+// SAFETY: see above.
+unsafe impl CStruct for CEnded {}
 
 /// No release will have so large a struct: a larger size was never set.
 const LARGEST: usize = 65536;
@@ -99,6 +119,10 @@ const MOST_CPUS: u64 = 65_536_000;
 pub const ZERO_CPUS: u64 = u64::MAX;
 /// `JOBFENCE_UNKNOWN`.
 pub const UNKNOWN: u64 = u64::MAX;
+/// `JOBFENCE_ARRAY_TASK`.
+pub const ARRAY_TASK: u64 = 1;
+/// `JOBFENCE_UTF8`.
+pub const UTF8: u64 = 2;
 /// Of memory in bytes, as of the command.
 const LEAST_MEMORY: u64 = 1 << 20;
 /// A text of the caller's; `None` for NULL.
@@ -231,6 +255,37 @@ pub(super) unsafe fn granted(
         granted.requests.paths().for_each(|rules| rules.asked_by(&rights));
     }
     Ok(granted)
+}
+
+/// How a job has ended.
+///
+/// # Safety
+/// As of [`read`].
+pub(super) unsafe fn ended(ended: *const CEnded) -> Done<JobEnd> {
+    // SAFETY: as this function's own contract.
+    let Some(ended) = unsafe { read(ended, "jobfence_ended") }? else { return Ok(JobEnd::default()) };
+    if ended.flags & !(ARRAY_TASK | UTF8) != 0 {
+        return Err(usage(format!(
+            "flags: this release knows JOBFENCE_ARRAY_TASK and JOBFENCE_UTF8, and not {}",
+            ended.flags
+        )));
+    }
+    let number = |number: u64| u32::try_from(number).ok().filter(|number| *number > 0);
+    let seconds =
+        |seconds: u64| Some(seconds).filter(|seconds| ![0, UNKNOWN].contains(seconds)).map(Duration::from_secs);
+    let status = |status: u64| i32::try_from(status).ok();
+    Ok(JobEnd {
+        exit: match ended.exit_signal {
+            0 | UNKNOWN => status(ended.exit_status).map(Exit::Status),
+            signal => status(signal).map(Exit::Signal),
+        },
+        wall: seconds(ended.wall_seconds),
+        time_limit: seconds(ended.time_limit_seconds),
+        nodes: number(ended.nodes),
+        tasks: number(ended.tasks),
+        is_array_task: ended.flags & ARRAY_TASK != 0,
+        is_utf8: ended.flags & UTF8 != 0,
+    })
 }
 
 /// What the job's user asks for.

@@ -9,7 +9,7 @@ from slurm.harness import EAT, MIB, PYTHON, Skip, case, expect, expect_equal, ex
 from slurm.sites import until
 
 from ..harness import ask, expect_as_granted, expect_gone, fenced
-from ..sites import granted, run
+from ..sites import granted, kib_of, run, seconds_of
 
 
 @case
@@ -79,6 +79,28 @@ def memory_oom(site):
                          r" of ([\d.]+) MiB", site.told(jobid), "its stderr")
     expect_equal(found[1], jobid, "the job that is named")
     expect_equal(float(found[2]), granted(job)[site.node][1] * 1024 / MIB, "the limit that is named")
+
+
+@case
+def card(site):
+    """The job's output ends with what it has used of what it was granted, and PBS's own figures are the same."""
+    site.configure(UsageCard="always")
+    script = f"{PYTHON} -S -c 'import time; b = b\"x\" * (60 << 20)\nwhile time.process_time() < 3: pass'; sleep 60"
+    jobid = site.submit("alice", script, ask(2, 100), "-lwalltime=0:10:00")
+    job = site.wait(jobid, 120)
+    said = site.told(jobid)
+    cput, wall = seconds_of(job["resources_used.cput"]), seconds_of(job["resources_used.walltime"])
+    expect_equal(job["Exit_status"], "0", f"Exit_status of the job that said {said!r}")
+    expect_match(rf"jobfence: job {re.escape(jobid)} on {os.uname().nodename} completed after 1 min", said, "its stderr")
+    found = expect_match(r"CPU .* (\d+\.\d+) of 2 CPUs on average", said, "its stderr")
+    expect(abs(float(found[1]) - cput / wall) <= 0.03, f"{found[1]} CPUs, but cput {cput} s in {wall} s")
+    found = expect_match(r"memory .* peak ([\d.]+) MiB of ([\d.]+) MiB", said, "its stderr")
+    peak, limit = kib_of(job["resources_used.mem"]) / 1024, granted(job)[site.node][1] / 1024
+    expect(abs(float(found[1]) - peak) <= 1 and abs(float(found[2]) - limit) <= 0.1, f"{said}\nbut mem is {peak} MiB")
+    expect_match(r"time .* 1 min \d+ s of 10 min 0 s", said, "its stderr")
+    # It has slept most of the time on two CPUs.
+    expect_match(r"ncpus=1 in -l select +0\.\d+ of 2 CPUs", said, "its stderr")
+    return said
 
 
 @case(measured=True)

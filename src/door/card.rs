@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The card of a job whose fences the C ABI has opened: what the fences have counted, beside what only the caller knows of its end.
+
+use std::time::Duration;
+
+use crate::config::{Loaded, UsageCard};
+use crate::door::life::{self, Granted, Which};
+use crate::error::Result;
+use crate::facts::Facts;
+use crate::fence::JobForACard;
+use crate::host::Host;
+use crate::launch::begin;
+use crate::record::holder::Holder;
+use crate::report::account::{Exit, since_boot};
+use crate::report::card::{self, Figures, NEUTRAL};
+use crate::scheduler::all::words_of;
+
+/// What the caller knows of the end of a job.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct JobEnd {
+    /// How it ended; `None`: not known.
+    pub exit: Option<Exit>,
+    /// How long it ran; `None`: since its first fence was made.
+    pub wall: Option<Duration>,
+    /// How long it might have; `None`: not known.
+    pub time_limit: Option<Duration>,
+    /// On how many nodes it ran; `None`: not known.
+    pub nodes: Option<u32>,
+    /// How many tasks it had on this node; `None`: not known.
+    pub tasks: Option<u32>,
+    /// Whether it is one of many that are alike.
+    pub is_array_task: bool,
+    /// Whether its user can read more than ASCII.
+    pub is_utf8: bool,
+}
+
+/// The lines; none if this job is to have no card, and `None` if it has no fence.
+pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> Result<Option<Vec<String>>> {
+    let records = life::records(&loaded.config, which)?;
+    let Some(first) = records.first() else { return Ok(None) };
+    let facts = life::here(Facts { uid: first.uid().into(), ..granted.facts.clone() });
+    let resolved = begin::resolve(loaded, &facts)?;
+    let config = &resolved.config;
+    if config.usage_card == UsageCard::Never {
+        return Ok(Some(Vec::new()));
+    }
+    let host = Host::read(config)?;
+    let fence = life::resumed(&host, config, first)?;
+    // The job's directory has had all of them.
+    let JobForACard { mut usage, memory_limit, is_without_swap } = fence.job_for_a_card(&host.proc);
+    let (mut kills, mut refusals) = (fence.oom_kills(), fence.forks_refused());
+    for record in records.iter().skip(1) {
+        let other = life::resumed(&host, config, record)?;
+        kills += other.oom_kills();
+        // Each fence may say that of the job.
+        refusals = refusals.max(other.forks_refused());
+    }
+    usage.oom_kills = usage.oom_kills.or(Some(kills));
+    usage.forks_refused = Some(refusals);
+    let words = match first.shared.as_ref().map(|shared| &shared.holder) {
+        Some(Holder::Scheduler { name }) => words_of(name),
+        _ => &NEUTRAL,
+    };
+    let started = records.iter().filter_map(|record| since_boot(record.shared.as_ref()?.opener.start)).min();
+    let figures = Figures {
+        job: which.job.as_str(),
+        node: facts.node.known().map(String::as_str),
+        is_array_task: end.is_array_task,
+        exit: end.exit,
+        wall: end.wall.or_else(|| started?.elapsed().ok()),
+        time_limit: end.time_limit,
+        cpus: granted.cpus,
+        memory: granted.memory,
+        memory_limit,
+        is_without_swap,
+        processes: fence.processes(),
+        // Only the process that has limited the disks knows how.
+        disks: &[],
+        usage: &usage,
+        tasks: end.tasks,
+        nodes: end.nodes,
+        has_gpus: granted.gpus.is_some_and(|gpus| gpus > 0),
+        // The caller has said them.
+        sentences: &[],
+        is_utf8: end.is_utf8,
+        words,
+    };
+    Ok(Some(card::lines(config.usage_card, &figures)))
+}
