@@ -12,6 +12,7 @@ from ..harness import (
 )
 from ..sites import until
 from .left_behind import reap, stepd_dies
+from .life import replaced
 
 # What it has used by its own count, on a line of its own, as JSON. What CPU time its shell has had is on the last two lines, with that of
 # the program's end, which takes long in an emulated machine.
@@ -209,6 +210,36 @@ def usage_of_steps(site):
         job = batch["job_cpu_seconds"]
         # In Slurm's own on v2 its daemons count, too.
         expect(job is not None and job >= whole * 0.98, f"job_cpu_seconds is {job}, and its steps have used {whole}")
+    return f"job {job:.2f} s, its steps {whole:.2f} s"
+
+
+@case
+def usage_over_an_upgrade(site):
+    """A job's figures are whole where a new release is installed between its steps: each step has its line, and the job its sum."""
+    user, plugin = site.users[0], site.plugin()
+    spin = f"{PYTHON} -S -c 'import time\nwhile time.process_time() < 1: pass'"
+    said, go = (site.directory(user) / name for name in ("said", "go"))
+    with with_log(site) as lines:
+        jobid = site.submit(user, f"""
+            srun -n1 --overlap --mem=50 {spin}
+            touch said
+            until [ -e go ]; do sleep 0.1; done
+            srun -n1 --overlap --mem=50 {spin}
+            """.replace("\n            ", "\n"), "-c1", "--mem=200")
+        until(said.exists, 60, "the end of the first step")
+        said.unlink()
+        with replaced(plugin):
+            go.touch()
+            expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}, which said {site.output(jobid)!r}")
+            go.unlink()
+            batch = line_of(lines, jobid)
+        steps = [line_of(lines, jobid, name) for name in "01"]
+        for line in steps:
+            expect(0.98 <= line["cpu_seconds"] <= 1.3, f"cpu_seconds of step {line['step']}: {line['cpu_seconds']}")
+        whole = sum(line["cpu_seconds"] for line in [batch, *steps])
+        job = batch["job_cpu_seconds"]
+        expect(job is not None and whole * 0.98 <= job, f"job_cpu_seconds is {job}, and its steps have used {whole}")
+        expect_equal({line["end"] for line in [batch, *steps]}, {"closed"}, "how the steps have ended")
     return f"job {job:.2f} s, its steps {whole:.2f} s"
 
 
