@@ -47,11 +47,11 @@ quick:
 	python3 -B tests/check.py --tier quick
 
 check:
-	tests/need build host slurm vm
+	tests/need build host browser slurm vm
 	python3 -B tests/check.py
 
 check-all:
-	tests/need build host slurm vm
+	tests/need build host browser slurm vm
 	JOBFENCE_FAULTS=all python3 -B tests/check.py --tier all
 
 mutants:

@@ -103,6 +103,8 @@ GROUPS = (
     # Beside each other, since each is in namespaces of its own.
     Group("openpbs", (RELEASE, (*PBS_CASES, "--site", "private")), 1800, "openpbs", given="OPENPBS", **PRIVATE_PBS),
     Group("openpbs hosts", (RELEASE, (*PBS_CASES, "--site", "hosts")), 1200, "openpbs", given="OPENPBS", **PRIVATE_PBS),
+    # Debian's Python has selenium, another one in PATH may not.
+    Group("browser", (RELEASE, ("/usr/bin/python3", "-B", "tests/browser.py", "--bin", BIN)), 300, "build", programs=("chromedriver",)),
     # What README.md and docs/install tell an administrator to type.
     Group("pages", (RELEASE, ("python3", "-B", "tests/pages.py", "--so", SO, "--bin", BIN)), 600, **PRIVATE_SLURM),
     *(

@@ -22,6 +22,7 @@ fn exports_what_slurm_pam_and_the_header_ask_for_and_nothing_else() {
     let expected = [
         "jobfence_abi_version",
         "jobfence_attach",
+        "jobfence_card",
         "jobfence_close",
         "jobfence_free",
         "jobfence_freeze",

@@ -521,7 +521,8 @@ fn count(cpus: Cpus) -> String {
     format!("{cpus} {}", if cpus == Cpus::whole(1) { "CPU" } else { "CPUs" })
 }
 
-fn several(count: u64, one: &str, more: &str) -> String {
+/// As `1 node` or `2 nodes`.
+pub fn several(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 

@@ -17,6 +17,7 @@ mod line;
 mod living;
 mod ls;
 mod metrics;
+mod moment;
 mod pam;
 mod pbs_config;
 mod prolog;

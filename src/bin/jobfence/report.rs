@@ -2,10 +2,13 @@
 //! `jobfence report`: what a job has used that has ended, from the usage log of this node.
 
 mod log;
+mod page;
 mod runs;
 mod stored;
 mod text;
+mod total;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -37,6 +40,9 @@ pub struct ReportOptions {
     /// Print JSON: see jobfence(8)
     #[arg(long)]
     json: bool,
+    /// Write one page of HTML, with everything that it needs; '-' is stdout
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["mail", "json"])]
+    html: Option<PathBuf>,
     /// Report what Slurm's accounting has of the job on all nodes (see StoreUsage in jobfence.conf(5))
     #[arg(long, conflicts_with = "all")]
     stored: bool,
@@ -51,7 +57,7 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     let usage_log = config.as_ref().ok().and_then(|loaded| UsageLog::of(&loaded.config));
     if options.stored || usage_log.is_none() {
         match (stored(options), options.stored, config) {
-            (Some(done), ..) => return Ok(done),
+            (Some(done), ..) => return done,
             (None, true, _) => {
                 let job = printable(options.job.as_str());
                 return Err(format!(
@@ -78,7 +84,7 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         Ok(logged) => (logged, None),
         // What lives can be seen all the same.
         Err(error) if !living.is_empty() => (LoggedSteps::default(), Some(error)),
-        Err(error) => return stored(options).ok_or(error),
+        Err(error) => return stored(options).unwrap_or(Err(error)),
     };
     lines.retain(|line| own.is_root() || line.uid() == Some(u64::from(own.as_raw())));
     let mut runs = runs_of(lines);
@@ -91,7 +97,12 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     if let Some(skipped) = skipped {
         eprintln!("jobfence: {skipped}");
     }
-    if options.json {
+    if let Some(file) = &options.html {
+        // Of a job that runs only what has ended is in the log, and a page of nothing is none.
+        if !runs.is_empty() {
+            put(file, &page::of_runs(options.job.as_str(), &runs, of_log))?;
+        }
+    } else if options.json {
         println!("{}", text::json(&options.job, &runs, of_log, &living));
     } else {
         let width = if options.mail { MAIL } else { table::width() };
@@ -100,7 +111,7 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     if let Some(refusal) = refusal {
         return Err(refusal);
     }
-    if runs.is_empty() && living.is_empty() {
+    if runs.is_empty() && (living.is_empty() || options.html.is_some()) {
         let job = printable(options.job.as_str());
         eprintln!("jobfence: the usage log of this node has no step of job {job} that you may see");
         return Ok(ExitCode::FAILURE);
@@ -109,15 +120,28 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
 }
 
 /// What Slurm's accounting has of the job, if it has something.
-fn stored(options: &ReportOptions) -> Option<ExitCode> {
+fn stored(options: &ReportOptions) -> Option<Result<ExitCode, Failure>> {
     let job = options.job.as_str();
     let summary = crate::store::summary_of(job)?;
-    if options.json {
+    if let Some(file) = &options.html {
+        if let Err(failure) = put(file, &page::of_summary(job, &summary)) {
+            return Some(Err(failure));
+        }
+    } else if options.json {
         println!("{}", stored::json(job, &summary));
     } else {
         print!("{}", stored::in_words(job, &summary, if options.mail { MAIL } else { table::width() }));
     }
-    Some(ExitCode::SUCCESS)
+    Some(Ok(ExitCode::SUCCESS))
+}
+
+/// Writes a page to where it is wanted.
+fn put(file: &Path, page: &str) -> Result<(), Failure> {
+    if file == Path::new("-") {
+        print!("{page}");
+        return Ok(());
+    }
+    Ok(page::write(file, page)?)
 }
 
 /// Why the log could not be read, for those who may not.

@@ -18,6 +18,7 @@ use jobfence::report::account::SCHEMA;
 use jobfence::report::usage_log::UsageLog;
 use jobfence::scheduler::slurm::HOLDER;
 
+use crate::moment::seconds_of;
 use crate::slurm_job::{CommandFailure, run_until};
 use summary::{NodePart, Summary};
 
@@ -123,7 +124,7 @@ impl Store {
         let number = |name: &str| step.get(name).and_then(serde_json::Value::as_u64);
         let decimal = |name: &str| step.get(name).and_then(serde_json::Value::as_f64);
         let is_ours = text("schema") == Some(SCHEMA) && text("holder") == Some(HOLDER);
-        let (Some(id), Some(ended)) = (text("job").and_then(|id| id.parse().ok()), text("ended").and_then(seconds))
+        let (Some(id), Some(ended)) = (text("job").and_then(|id| id.parse().ok()), text("ended").and_then(seconds_of))
         else {
             return;
         };
@@ -248,35 +249,9 @@ fn asked(program: &str, arguments: &[&str]) -> Result<String, String> {
     })
 }
 
-/// The seconds since 1970 of a moment that `report::account::utc` has written.
-fn seconds(utc: &str) -> Option<u64> {
-    let part = |from: usize, to: usize| utc.get(from..to)?.parse::<u64>().ok();
-    let (year, month, day) = (part(0, 4)?, part(5, 7)?, part(8, 10)?);
-    let (hour, minute, second) = (part(11, 13)?, part(14, 16)?, part(17, 19)?);
-    if utc.len() != 20 || !utc.ends_with('Z') || !(1970..=9999).contains(&year) || !(1..=12).contains(&month) {
-        return None;
-    }
-    // Counted from March, so that the odd day is the last of a year.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day.checked_sub(1)?;
-    Some((days.checked_sub(719_468)?) * 86_400 + hour * 3600 + minute * 60 + second)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use jobfence::report::account::utc;
-    use std::time::UNIX_EPOCH;
-
-    #[test]
-    fn a_moment_is_read_as_it_was_written() {
-        for at in [0, 951_782_399, 951_782_400, 1_764_041_461, 4_107_542_400, 253_402_300_799] {
-            assert_eq!(seconds(&utc(UNIX_EPOCH + Duration::from_secs(at))), Some(at));
-        }
-        for wrong in ["", "2026-11-25", "2026-13-25T00:00:00Z", "2026-11-25T00:00:00+1", "x026-11-25T00:00:00Z"] {
-            assert_eq!(seconds(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn releases_that_spoil_a_comment_are_refused() {

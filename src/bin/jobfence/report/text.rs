@@ -1,91 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A job's report, for people and as JSON. docs/usage.md and jobfence(8) have the members.
 
-use std::time::Duration;
-
 use jobfence::bytes::mebibytes;
 use jobfence::job::Id;
 use serde_json::{Value, json};
 
 use super::log::LoggedStep;
 use super::runs::{JobRun, ended};
+use super::total::{Total, cache_share, cpus_of, duration, efficiency, exit, name_and_user, said};
 use crate::living::{LivingRow, rows_in_lines, user_name};
 use crate::table::{self, Column, NONE, clock, lines, mib, numbers, printable, texts, time};
 
 /// The name of the object that is printed. A program looks at this first.
 pub(super) const SCHEMA: &str = "jobfence-report-1";
-
-/// What the steps of a run have used together. `None`: no step says it.
-struct Total {
-    wall: Option<Duration>,
-    cpu: Option<f64>,
-    throttled: Option<f64>,
-    /// What the job was limited to: what the step was that was limited least.
-    cpus: Option<f64>,
-    memory_limit: Option<u64>,
-    memory_peak: Option<u64>,
-    read: Option<u64>,
-    written: Option<u64>,
-    oom_kills: Option<u64>,
-}
-
-impl Total {
-    fn of(run: &JobRun) -> Self {
-        let sum = |member: &str| {
-            let all = run.steps.iter().filter_map(|step| step.whole(member));
-            all.reduce(u64::saturating_add)
-        };
-        let seconds = |member: &str| run.steps.iter().filter_map(|step| step.number(member)).reduce(|a, b| a + b);
-        let peaks = ["memory_peak_bytes", "job_memory_peak_bytes"];
-        let peaks = run.steps.iter().flat_map(|step| peaks.map(|member| step.whole(member)));
-        Self {
-            wall: passed(run.began(), run.ended()),
-            cpu: seconds("cpu_seconds"),
-            throttled: seconds("throttled_seconds"),
-            // Of a step whose directory the scheduler has removed by then, the limit is not known.
-            cpus: run.steps.iter().filter_map(cpus_of).reduce(f64::max),
-            memory_limit: run.steps.iter().filter_map(|step| step.whole("memory_limit_bytes")).max(),
-            memory_peak: peaks.flatten().max(),
-            read: sum("read_bytes"),
-            written: sum("written_bytes"),
-            oom_kills: sum("oom_kills"),
-        }
-    }
-
-    /// The CPU time that it could have used.
-    fn cpu_granted(&self) -> Option<f64> {
-        Some(self.wall?.as_secs_f64() * self.cpus?).filter(|granted| *granted > 0.0)
-    }
-
-    fn cpu_efficiency(&self) -> Option<f64> {
-        Some(100.0 * self.cpu? / self.cpu_granted()?)
-    }
-
-    fn memory_share(&self) -> Option<f64> {
-        let limit = self.memory_limit.filter(|limit| *limit > 0)?;
-        Some(100.0 * self.memory_peak? as f64 / limit as f64)
-    }
-}
-
-/// What a step was granted; of which only the limit is known, that.
-fn cpus_of(step: &LoggedStep) -> Option<f64> {
-    step.number("cpus_granted").filter(|cpus| *cpus > 0.0).or_else(|| step.number("cpus_limit"))
-}
-
-/// Of the CPU time that it could have used, in percent.
-fn efficiency(step: &LoggedStep) -> Option<f64> {
-    let granted = step.number("wall_seconds")? * cpus_of(step)?;
-    (granted > 0.0).then_some(100.0 * step.number("cpu_seconds")? / granted)
-}
-
-/// How much of the memory at the end was page cache, in percent.
-fn cache_share(step: &LoggedStep) -> Option<f64> {
-    let cache = step.whole("memory_file_bytes")?;
-    let others = ["memory_anonymous_bytes", "memory_shared_bytes", "memory_kernel_bytes"];
-    let others = others.iter().filter_map(|member| step.whole(member)).fold(0, u64::saturating_add);
-    let all = cache.saturating_add(others);
-    (all > 0).then(|| 100.0 * cache as f64 / all as f64)
-}
 
 /// What a page has first of each step, and where it is not wide enough for all, what follows below.
 const OF_CPU: [Column; 7] = [
@@ -154,14 +81,6 @@ fn in_percent(value: Option<f64>) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| format!("{value:.1}"))
 }
 
-fn exit(step: &LoggedStep) -> String {
-    match (step.0.get("exit_status").and_then(Value::as_i64), step.whole("exit_signal")) {
-        (Some(status), _) => status.to_string(),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => NONE.to_owned(),
-    }
-}
-
 /// The reports of these runs, and the fences that live. `of_log`: so many runs the log has.
 pub fn in_words(runs: &[JobRun], of_log: usize, living: &[LivingRow], width: usize, is_mail: bool) -> String {
     let mut pieces: Vec<String> = Vec::new();
@@ -197,19 +116,6 @@ pub fn in_words(runs: &[JobRun], of_log: usize, living: &[LivingRow], width: usi
         pieces.push(all.join("\n") + "\n");
     }
     pieces.join("\n")
-}
-
-/// What all steps say, or the one that says something.
-fn said<'a>(run: &'a JobRun, member: &str) -> Option<&'a str> {
-    run.steps.iter().find_map(|step| step.text(member)).filter(|text| !text.is_empty())
-}
-
-fn name_and_user(run: &JobRun) -> (String, String) {
-    let uid = run.steps.iter().find_map(LoggedStep::uid);
-    let number = uid.map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
-    let known = || uid.and_then(|uid| u32::try_from(uid).ok()).map(user_name);
-    let user = said(run, "user").map(printable).or_else(known).unwrap_or_else(|| "unknown".to_owned());
-    (printable(said(run, "job").unwrap_or(NONE)), format!("{user} (uid {number})"))
 }
 
 fn percent(share: Option<f64>) -> String {
@@ -297,32 +203,6 @@ fn wrapped(sentence: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A number of seconds, if it can be one.
-fn duration(seconds: f64) -> Option<Duration> {
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
-/// From one moment to another, as the log writes them.
-fn passed(from: &str, to: &str) -> Option<Duration> {
-    Some(Duration::from_secs(seconds_of(to)?.checked_sub(seconds_of(from)?)?))
-}
-
-/// The seconds since 1970 of `2026-11-25T03:31:01Z`.
-fn seconds_of(moment: &str) -> Option<u64> {
-    let number = |from: usize, to: usize| moment.get(from..to)?.parse::<u64>().ok();
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Years that begin in March have the leap day at their end.
-    let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-    // Days from the year 0 to 1970.
-    let days = days.checked_sub(719_468)?;
-    Some(days * 86_400 + hour * 3600 + minute * 60 + second)
-}
-
 /// The reports as one object.
 pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> Value {
     let run = |run: &JobRun| {
@@ -360,6 +240,8 @@ pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> V
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn step(name: &str, cpu: f64, peak: u64, of_job: u64) -> LoggedStep {
@@ -394,20 +276,6 @@ mod tests {
         }
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(!text.contains('\u{1b}'));
-    }
-
-    #[test]
-    fn a_moment_is_that_of_the_calendar() {
-        for (moment, seconds) in [
-            ("1970-01-01T00:00:00Z", Some(0)),
-            ("2000-02-29T00:00:00Z", Some(951_782_400)),
-            ("2025-11-25T03:31:01Z", Some(1_764_041_461)),
-            ("2025-13-25T03:31:01Z", None),
-            ("nothing of a moment", None),
-            ("", None),
-        ] {
-            assert_eq!(seconds_of(moment), seconds, "{moment}");
-        }
     }
 
     #[test]
