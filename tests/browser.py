@@ -92,6 +92,18 @@ def stored(top):
     (top / "bin/sacct").chmod(0o755)
 
 
+def series():
+    """What was sampled of the first job's step 0: memory that grows, and a stretch of which nothing is known."""
+    at = [30.0 * number for number in range(100)]
+    known = [number if not 40 <= number < 50 else None for number in range(100)]
+    return {
+        "schema": "jobfence-series-1", "name": "/x", "job": "4711", "step": "0", "run": 0, "uid": 1001,
+        "started": "2026-11-25T03:23:31Z", "stride": 1, "at_seconds": at, "cpu_seconds": [1.5 * one for one in at],
+        "memory_bytes": [one and one * 9 * MIB for one in known], "file_bytes": [one and one * MIB for one in known],
+        "processes": known, "read_bytes": [None] * 100, "written_bytes": [None] * 100,
+    }
+
+
 class Untrue(Exception):
     """The page is not as it should be."""
 
@@ -178,6 +190,7 @@ def of_job(said):
         "CPU time 31.6 % 1 h 15 min of 4 h 0 min, 4 CPUs", "Memory 24.4 % 1000.0 MiB of 4.0 GiB at the most",
         "Processes 0.9 % 9 of 1000 at the most", "15.0 GiB read, 1.5 GiB written", "Held back 2.5 % 7 s",
         "#SBATCH --mem=1280M peak was 1000.0 MiB of 4.0 GiB; 25 % reserve", "1.2 of 4 CPUs were busy on average",
+        "Step 0 CPUs: 1.50 to 1.50; 4 granted", "Memory: 0 B to 891.0 MiB; at most 99.0 MiB of page cache", "after 49 min 30 s",
         "0, task 3", "400.0 MiB", "450.0 MiB", "disk 8:0", "What GPUs did.",
     )
 
@@ -257,6 +270,7 @@ def main():
         top = Path(top)
         (top / "usage.jsonl").write_text("".join(json.dumps(one) + "\n" for one in log()))
 
+        (top / "usage.jsonl.series").write_text(json.dumps(series(), separators=(",", ":")) + "\n")
         stored(top)
 
         def keep(name, data):

@@ -128,11 +128,9 @@ const BEFORE_NUMBERS: &[Key] = &[
     },
     Key {
         name: "ReapInterval",
-        expects: "a whole number of seconds from 1 to 86400, or never",
-        set: |_, config, text| reap_interval(text).map(|interval| config.reap_interval = interval),
-        get: |_, config| {
-            Some(config.reap_interval.map_or_else(|| NEVER.to_owned(), |interval| interval.as_secs().to_string()))
-        },
+        expects: INTERVAL,
+        set: |_, config, text| interval(text).map(|interval| config.reap_interval = interval),
+        get: |_, config| Some(interval_text(config.reap_interval)),
     },
     Key {
         name: "ReapSchedulerLeftovers",
@@ -171,6 +169,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         expects: "none or admincomment",
         set: |_, config, text| keyword(text, STORES).map(|store| config.store_usage = store),
         get: |_, config| Some(keyword_of(config.store_usage, STORES).to_owned()),
+    },
+    Key {
+        name: "SampleInterval",
+        expects: INTERVAL,
+        set: |_, config, text| interval(text).map(|interval| config.sample_interval = interval),
+        get: |_, config| Some(interval_text(config.sample_interval)),
     },
     Key {
         name: "MetricsFile",
@@ -486,8 +490,14 @@ fn swap_space_text(swap: SwapSpace) -> &'static str {
 
 const NEVER: &str = "never";
 
-fn reap_interval(text: &str) -> Result<Option<Duration>, Wrong> {
+const INTERVAL: &str = "a whole number of seconds from 1 to 86400, or never";
+
+fn interval(text: &str) -> Result<Option<Duration>, Wrong> {
     if text.eq_ignore_ascii_case(NEVER) { Ok(None) } else { seconds(text, 1..=86_400).map(Some) }
+}
+
+fn interval_text(interval: Option<Duration>) -> String {
+    interval.map_or_else(|| NEVER.to_owned(), |interval| interval.as_secs().to_string())
 }
 
 const GRANTED: &str = "granted";
@@ -622,7 +632,7 @@ mod tests {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
                     CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no\n\
                     UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful StoreUsage=AdminComment\n\
-                    MetricsFile=/m/x.prom\n\
+                    SampleInterval=7 MetricsFile=/m/x.prom\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
@@ -640,6 +650,7 @@ mod tests {
             run_dir: "/run/x y".into(),
             cleanup_timeout: Duration::from_secs(30),
             reap_interval: None,
+            sample_interval: Some(Duration::from_secs(7)),
             reap_scheduler_leftovers: false,
             usage_log: Some("/l/u".into()),
             usage_log_size: 1 << 30,

@@ -138,6 +138,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             run_dir: run,
             cleanup_timeout: Duration::from_secs(ends.0),
             reap_interval: ends.1.map(Duration::from_secs),
+            sample_interval: ends.1.filter(|_| ends.2).map(Duration::from_secs),
             reap_scheduler_leftovers: ends.2,
             usage_log: ends.3.0,
             usage_log_size: ends.3.1,

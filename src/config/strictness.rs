@@ -136,7 +136,7 @@ mod tests {
     use crate::facts::Facts;
     use crate::job::Cpus;
 
-    const OF_THE_NODE: [&str; 11] = [
+    const OF_THE_NODE: [&str; 12] = [
         "CgroupMountpoint",
         "CgroupBase",
         "RunDir",
@@ -147,6 +147,7 @@ mod tests {
         "UsageLogSize",
         "UsageLogAge",
         "StoreUsage",
+        "SampleInterval",
         "MetricsFile",
     ];
 

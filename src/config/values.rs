@@ -40,6 +40,8 @@ pub struct Config {
     pub usage_card: UsageCard,
     /// `StoreUsage`: where the scheduler keeps what a job has used.
     pub store_usage: StoreUsage,
+    /// `SampleInterval`: how often `jobfence hold` notes down what steps use; 1 to 86400 s, `None` for never.
+    pub sample_interval: Option<Duration>,
     /// `MetricsFile`: where `jobfence hold` writes figures for Prometheus; `None` for nowhere.
     pub metrics_file: Option<PathBuf>,
     /// `ConstrainCPUQuota`: whether a job's CPU time is limited.
@@ -128,6 +130,7 @@ impl Default for Config {
             run_dir: PathBuf::from("/run/jobfence"),
             cleanup_timeout: Duration::from_secs(10),
             reap_interval: Some(Duration::from_secs(60)),
+            sample_interval: None,
             reap_scheduler_leftovers: true,
             usage_log: None,
             usage_log_size: 64 << 20,

@@ -33,7 +33,7 @@ const FAILED: &str = "usage-log.failed";
 const SILENCE: Duration = Duration::from_secs(3600);
 
 /// Where lines go, by jobfence.conf(5).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct UsageLog<'a> {
     path: &'a Path,
     most: u64,
@@ -46,6 +46,19 @@ impl<'a> UsageLog<'a> {
     pub fn of(config: &'a Config) -> Option<Self> {
         let path = config.usage_log.as_deref()?;
         Some(Self { path, most: config.usage_log_size, age: config.usage_log_age, run_dir: &config.run_dir })
+    }
+
+    /// Another log of the same bounds, at another path.
+    pub fn at<'b>(&self, path: &'b Path) -> UsageLog<'b>
+    where
+        'a: 'b,
+    {
+        UsageLog { path, ..*self }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.path
     }
 
     /// Adds a line. What goes wrong is said to the log once an hour, and changes nothing for the job.

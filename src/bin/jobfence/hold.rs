@@ -28,6 +28,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
 use crate::metrics;
+use crate::sample::Sampler;
 use crate::store::Store;
 
 /// Our own options, on their way through systemd-run: as its arguments, a `$` in them would be expanded (systemd 262 does,
@@ -184,7 +185,15 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     let (mut said, mut store, mut unwritten) = (Vec::new(), Store::default(), None);
     // Kept one after the other: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
+    let (mut sampler, mut next) = (Sampler::default(), Instant::now());
     loop {
+        if next > Instant::now() {
+            sampler.look(&config);
+            if is_asked_to_end(&ends, patience(next, &sampler, &config))? {
+                return Ok(());
+            }
+            continue;
+        }
         // With mistakes in it, what it said before.
         if let Ok(loaded) = configured.load() {
             config = loaded.config;
@@ -208,10 +217,14 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             watching.clear();
         }
         // Where it is never to look, it may be told to later.
-        if is_asked_to_end(&ends, config.reap_interval.unwrap_or(WHEN_NEVER))? {
-            return Ok(());
-        }
+        next = Instant::now() + config.reap_interval.unwrap_or(WHEN_NEVER);
     }
+}
+
+/// Until the janitor's next look, or the next sample.
+fn patience(next: Instant, sampler: &Sampler, config: &Config) -> Duration {
+    let left = next.saturating_duration_since(Instant::now());
+    sampler.wait(config).map_or(left, |wait| wait.min(left))
 }
 
 const WHEN_NEVER: Duration = Duration::from_secs(600);

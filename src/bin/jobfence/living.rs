@@ -54,7 +54,7 @@ pub fn job_id(text: &str) -> Result<Id, String> {
 /// Looks at the fences of this node, again and again.
 pub struct LivingView {
     pub host: Host,
-    run_dir: PathBuf,
+    pub run_dir: PathBuf,
     wanted: WantedSteps,
     /// The CPU time of each at the last look.
     before: CpuTimes,

@@ -19,6 +19,7 @@ use jobfence::report::usage_log::UsageLog;
 use crate::command::Failure;
 use crate::configured::Configured;
 use crate::living::{LivingRow, LivingView, job_id};
+use crate::series;
 use crate::table::{self, printable};
 use log::{LoggedSteps, read};
 use runs::runs_of;
@@ -100,7 +101,12 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     if let Some(file) = &options.html {
         // Of a job that runs only what has ended is in the log, and a page of nothing is none.
         if !runs.is_empty() {
-            put(file, &page::of_runs(options.job.as_str(), &runs, of_log))?;
+            // Without it the page is whole, too.
+            let series = series::finished(&usage_log, options.job.as_str()).unwrap_or_else(|error| {
+                eprintln!("jobfence: what was sampled cannot be read: {error}");
+                Vec::new()
+            });
+            put(file, &page::of_runs(options.job.as_str(), &runs, of_log, &series))?;
         }
     } else if options.json {
         println!("{}", text::json(&options.job, &runs, of_log, &living));

@@ -10,8 +10,8 @@ use jobfence::cgroup::usage::{Pressure, Usage};
 use jobfence::fence::living::{LivingStep, LivingTask};
 use jobfence::job::Id;
 use jobfence::report::account::utc;
+use jobfence::report::card::is_utf8;
 use jobfence::report::json::{Object, array};
-use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 
 use crate::command::Failure;
@@ -19,10 +19,14 @@ use crate::configured::Configured;
 use crate::living::{
     LivingRow, LivingView, MEASURED, described, document, job_id, say_none, user_name, version, warn_of,
 };
+use crate::series::{self, Series};
 use crate::table::{self, NONE, clock, mib, number, numbers, printable, texts, time};
 
 /// So many processes of a step are shown to people.
 const MOST_PROCESSES: usize = 200;
+
+/// So many signs an amount over time has.
+const SPARKS: usize = 36;
 
 #[derive(Args)]
 pub struct ShowOptions {
@@ -59,7 +63,7 @@ pub fn show(options: &ShowOptions) -> Result<ExitCode, Failure> {
     }
     let before: Vec<Option<Duration>> = steps.iter().map(LivingStep::cpu_time).collect();
     std::thread::sleep(MEASURED);
-    let seen = steps.iter().zip(before).map(|(step, before)| SeenStep::look(step, before, &view.host.proc));
+    let seen = steps.iter().zip(before).map(|(step, before)| SeenStep::look(step, before, &view));
     if options.json {
         println!("{}", document(seen.map(|step| step.json())));
     } else {
@@ -77,13 +81,16 @@ struct SeenStep<'a> {
     is_frozen: bool,
     tasks: Vec<LivingTask>,
     processes: Vec<NamedProcess>,
+    /// What was sampled of it.
+    series: Option<Series>,
 }
 
 /// What one can wait for, as the kernel's files and as people call it.
 const WAITED_FOR: [(&str, &str); 3] = [("cpu", "CPU"), ("memory", "memory"), ("io", "disks")];
 
 impl<'a> SeenStep<'a> {
-    fn look(step: &'a LivingStep<'a>, before: Option<Duration>, proc: &Dir) -> Self {
+    fn look(step: &'a LivingStep<'a>, before: Option<Duration>, view: &LivingView) -> Self {
+        let proc = &view.host.proc;
         let current = step.current();
         let spent = before.zip(current.cpu).map(|(before, now)| now.saturating_sub(before));
         let cpus_now = spent.map(|spent| spent.as_secs_f64() / MEASURED.as_secs_f64());
@@ -94,14 +101,15 @@ impl<'a> SeenStep<'a> {
             name: proc.read_value(&format!("{pid}/comm")).ok().map(|name| name.trim_end_matches('\n').to_owned()),
         };
         let processes = step.processes().unwrap_or_default().into_iter();
+        let row = described(step);
+        let started = row.started.map(utc).unwrap_or_default();
+        let series = series::living(&view.run_dir, row.uid, &row.name)
+            // What a user sees of the start is not what root sees.
+            .filter(|series| row.run.is_none_or(|run| series.is_of(&row.job, &row.step, run.into(), &started)));
         Self {
             step,
-            row: LivingRow {
-                current,
-                cpus_now,
-                user: step.uid.map_or_else(|| NONE.to_owned(), user_name),
-                ..described(step)
-            },
+            series,
+            row: LivingRow { current, cpus_now, user: step.uid.map_or_else(|| NONE.to_owned(), user_name), ..row },
             usage: step.usage(),
             is_frozen: step.is_frozen(),
             tasks: step.tasks(),
@@ -142,6 +150,7 @@ impl<'a> SeenStep<'a> {
             .add("limits", array(self.step.limits().into_iter().map(limit)))
             .add("tasks", array(self.tasks.iter().map(task)))
             .add("processes", array(self.processes.iter().map(process)))
+            .number("series", self.series.as_ref().map(Series::json))
             .end()
     }
 
@@ -166,6 +175,7 @@ impl<'a> SeenStep<'a> {
             );
         }
         self.amounts(&mut line);
+        self.over_time(&mut line);
         for (level, path, value) in self.step.limits() {
             // The directories stand above.
             let file = path.file_name().unwrap_or_default().to_string_lossy();
@@ -184,6 +194,26 @@ impl<'a> SeenStep<'a> {
             }
         }
         lines.join("\n") + "\n"
+    }
+
+    fn over_time(&self, line: &mut dyn FnMut(&str, String)) {
+        let Some(series) = &self.series else { return };
+        let is_utf8 = is_utf8(|name| std::env::var(name).ok());
+        let memory: Vec<_> =
+            series.points.iter().map(|point| (point.at, point.memory_bytes.map(|b| b as f64))).collect();
+        let rows: [(&str, Vec<(f64, Option<f64>)>, fn(f64) -> String); 3] = [
+            ("CPUs", series.cpus(), |cpus| format!("{cpus:.2}")),
+            ("memory", memory, |bytes| mebibytes(bytes as u64)),
+            ("disks", series.disk_rates(), |bytes| format!("{}/s", mebibytes(bytes as u64))),
+        ];
+        let mut head = "over time";
+        for (name, values, in_words) in rows {
+            let known = values.iter().filter_map(|(_, value)| *value);
+            let Some(most) = known.reduce(f64::max) else { continue };
+            let line_of = series::sparkline(&values, SPARKS, is_utf8);
+            line(head, format!("{name:<6} {line_of} at most {}", in_words(most)));
+            head = "";
+        }
     }
 
     fn amounts(&self, line: &mut dyn FnMut(&str, String)) {

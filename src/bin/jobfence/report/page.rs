@@ -4,6 +4,7 @@
 //! Every text comes in through maud, which escapes it, and is made printable before: a user may have chosen it.
 
 mod advice;
+mod chart;
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -19,6 +20,7 @@ use serde_json::Value;
 use super::log::LoggedStep;
 use super::runs::JobRun;
 use super::total::{Total, cpus_of, duration, efficiency, name_and_user, said};
+use crate::series::Series;
 use crate::store::summary::Summary;
 use crate::table::printable;
 
@@ -30,10 +32,10 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'n
 const UNKNOWN: &str = "unknown";
 
 /// The page of these runs of a job; `of_log`: so many runs the log has.
-pub fn of_runs(job: &str, runs: &[JobRun], of_log: usize) -> String {
+pub fn of_runs(job: &str, runs: &[JobRun], of_log: usize, series: &[Series]) -> String {
     let job = printable(job);
     let body = html! {
-        @for run in runs { (of_run(&job, run, runs.len() > 1)) }
+        @for run in runs { (of_run(&job, run, runs.len() > 1, series)) }
         @if of_log > runs.len() {
             p.note { "The log has " (of_log - runs.len()) " more of this job's runs. The option --all shows them." }
         }
@@ -138,7 +140,7 @@ fn page(title: &str, body: &Markup) -> String {
     page.into_string()
 }
 
-fn of_run(job: &str, run: &JobRun, is_one_of_several: bool) -> Markup {
+fn of_run(job: &str, run: &JobRun, is_one_of_several: bool, series: &[Series]) -> Markup {
     let total = Total::of(run);
     let (_, user) = name_and_user(run);
     let facts = [("partition", "partition"), ("account", "account"), ("qos", "QOS"), ("project", "project")];
@@ -180,6 +182,7 @@ fn of_run(job: &str, run: &JobRun, is_one_of_several: bool) -> Markup {
                 (steps(run))
             }
             @if let Some(tasks) = tasks(run) { section { h2 { "Tasks" } (tasks) } }
+            @if let Some(charts) = chart::of(run, series) { section { h2 { "Over time" } (charts) } }
             section {
                 h2 { "Memory at the end" }
                 (memory(run))
@@ -324,7 +327,7 @@ fn table(caption: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<Cell>
                             @if at == 0 {
                                 th role="rowheader" scope="row" { (cell.text) }
                             } @else {
-                                td.number[cell.is_number] role="cell" data-label=(head) {
+                                td.number[cell.is_number].wide[cell.share.is_some()] role="cell" data-label=(head) {
                                     span { (cell.text) @if let Some(share) = cell.share { " (" (percent(Some(share))) ")" } }
                                     (bar(cell.share))
                                 }

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A thin time series of one step: its form, where those of living steps are, and where those of steps that have ended.
+//!
+//! A living step has a file beside `RunDir`, which its user can read. When the step has ended, its series is a line of a second log
+//! beside the usage log, with the same bounds.
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use jobfence::cgroup::usage::Usage;
+use jobfence::report::usage_log::UsageLog;
+use serde_json::{Value, json};
+
+use crate::moment::seconds_of;
+
+/// The name of the objects. A program looks at this first.
+pub const SCHEMA: &str = "jobfence-series-1";
+
+/// No series has more points. When it is full, every second one goes, and from then on only every second sample is kept.
+pub const MOST_POINTS: usize = 120;
+
+/// Longer is no series of ours, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// Two texts about the start of one step may differ by so many seconds: it is computed from the age of a process.
+const SAME_START: u64 = 2;
+
+/// What is known of a step at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Point {
+    /// Seconds since the fence was made.
+    pub at: f64,
+    /// CPU time used so far, in seconds.
+    pub cpu_seconds: Option<f64>,
+    /// Memory in use, in bytes, page cache included.
+    pub memory_bytes: Option<u64>,
+    /// How much of that is page cache.
+    pub file_bytes: Option<u64>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
+    /// Read so far, in bytes.
+    pub read_bytes: Option<u64>,
+    /// Written so far, in bytes.
+    pub written_bytes: Option<u64>,
+}
+
+impl Point {
+    /// What a step uses now.
+    pub fn of(at: f64, memory: Option<u64>, processes: Option<u64>, usage: &Usage) -> Self {
+        let io = usage.io_bytes();
+        Self {
+            at,
+            cpu_seconds: usage.cpu.map(|cpu| cpu.as_secs_f64()),
+            memory_bytes: memory,
+            file_bytes: usage.memory.file,
+            processes,
+            read_bytes: io.map(|io| io.read),
+            written_bytes: io.map(|io| io.written),
+        }
+    }
+}
+
+/// The series of one step on this node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Series {
+    /// By which directories: no other living step has this name.
+    pub name: String,
+    pub job: String,
+    pub step: String,
+    /// Which run of the job; 0 where it has no number.
+    pub run: u64,
+    pub uid: Option<u32>,
+    /// When the fence was made, as the usage log has it.
+    pub started: String,
+    /// Every how many samples one is kept.
+    pub stride: u64,
+    /// Of how many samples the next one is to be kept.
+    pub skipped: u64,
+    /// Ascending.
+    pub points: Vec<Point>,
+}
+
+impl Series {
+    /// Adds a point. What is there becomes thinner before it becomes too much.
+    pub fn add(&mut self, point: Point) {
+        self.stride = self.stride.max(1);
+        self.skipped += 1;
+        if self.skipped < self.stride && !self.points.is_empty() {
+            return;
+        }
+        self.skipped = 0;
+        if self.points.len() >= MOST_POINTS {
+            // Amounts that grow lose nothing by that. The first and the last point stay.
+            let last = self.points.len() - 1;
+            let mut at = 0;
+            self.points.retain(|_| {
+                let stays = at % 2 == 0 || at == last;
+                at += 1;
+                stays
+            });
+            self.stride *= 2;
+        }
+        self.points.push(point);
+    }
+
+    /// Whether both are of one step.
+    pub fn is_of(&self, job: &str, step: &str, run: u64, started: &str) -> bool {
+        self.job == job && self.step == step && self.run == run && is_same_start(&self.started, started)
+    }
+
+    /// As one object.
+    pub fn json(&self) -> Value {
+        let column = |of: fn(&Point) -> Value| self.points.iter().map(of).collect::<Vec<_>>();
+        json!({
+            "schema": SCHEMA,
+            "name": self.name,
+            "job": self.job,
+            "step": self.step,
+            "run": self.run,
+            "uid": self.uid,
+            "started": self.started,
+            "stride": self.stride,
+            "at_seconds": column(|point| rounded(point.at)),
+            "cpu_seconds": column(|point| point.cpu_seconds.map_or(Value::Null, rounded)),
+            "memory_bytes": column(|point| json!(point.memory_bytes)),
+            "file_bytes": column(|point| json!(point.file_bytes)),
+            "processes": column(|point| json!(point.processes)),
+            "read_bytes": column(|point| json!(point.read_bytes)),
+            "written_bytes": column(|point| json!(point.written_bytes)),
+        })
+    }
+
+    /// What `json` has written. `None`: it is something else.
+    pub fn of_json(value: &Value) -> Option<Self> {
+        let text = |member: &str| value.get(member)?.as_str().map(str::to_owned);
+        if text("schema")? != SCHEMA {
+            return None;
+        }
+        let column = |member: &str| value.get(member).and_then(Value::as_array);
+        let points = column("at_seconds")?.iter().enumerate().take(2 * MOST_POINTS).map(|(index, at)| {
+            let number = |member: &str| column(member)?.get(index)?.as_u64();
+            Some(Point {
+                at: at.as_f64()?,
+                cpu_seconds: column("cpu_seconds").and_then(|all| all.get(index)?.as_f64()),
+                memory_bytes: number("memory_bytes"),
+                file_bytes: number("file_bytes"),
+                processes: number("processes"),
+                read_bytes: number("read_bytes"),
+                written_bytes: number("written_bytes"),
+            })
+        });
+        Some(Self {
+            name: text("name")?,
+            job: text("job")?,
+            step: text("step")?,
+            run: value.get("run")?.as_u64()?,
+            uid: value.get("uid").and_then(Value::as_u64).and_then(|uid| u32::try_from(uid).ok()),
+            started: text("started")?,
+            stride: value.get("stride")?.as_u64()?.max(1),
+            skipped: 0,
+            points: points.collect::<Option<_>>()?,
+        })
+    }
+
+    /// CPUs that were busy between two points, each with the moment of the later one.
+    pub fn cpus(&self) -> Vec<(f64, Option<f64>)> {
+        self.rates(|point| point.cpu_seconds)
+    }
+
+    /// Bytes read and written in a second between two points, the same.
+    pub fn disk_rates(&self) -> Vec<(f64, Option<f64>)> {
+        self.rates(|point| Some((point.read_bytes? as f64) + (point.written_bytes? as f64)))
+    }
+
+    fn rates(&self, of: fn(&Point) -> Option<f64>) -> Vec<(f64, Option<f64>)> {
+        let between = |pair: &[Point]| {
+            let [before, after] = pair else { return None };
+            let passed = after.at - before.at;
+            let rate =
+                of(after).zip(of(before)).filter(|_| passed > 0.0).map(|(new, old)| (new - old).max(0.0) / passed);
+            Some((after.at, rate))
+        };
+        self.points.windows(2).filter_map(between).collect()
+    }
+}
+
+/// To the millisecond: more is not known.
+fn rounded(number: f64) -> Value {
+    json!((number * 1000.0).round() / 1000.0)
+}
+
+fn is_same_start(one: &str, other: &str) -> bool {
+    match (seconds_of(one), seconds_of(other)) {
+        (Some(one), Some(other)) => one.abs_diff(other) <= SAME_START,
+        _ => one == other,
+    }
+}
+
+/// Where series of steps that have ended go, if there is a usage log.
+pub fn log_of(usage_log: &UsageLog<'_>) -> PathBuf {
+    let mut name = usage_log.path().file_name().unwrap_or_default().to_owned();
+    name.push(".series");
+    usage_log.path().with_file_name(name)
+}
+
+/// The series of steps of a job that have ended.
+pub fn finished(usage_log: &UsageLog<'_>, job: &str) -> io::Result<Vec<Series>> {
+    let mut all = Vec::new();
+    let files = usage_log.at(&log_of(usage_log)).files().map_err(io::Error::other)?;
+    let member = format!("\"job\":{}", json!(job));
+    for path in &files {
+        let mut file = match File::open(path) {
+            Ok(file) => BufReader::new(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let mut line = Vec::new();
+        while Read::take(&mut file, LONGEST).read_until(b'\n', &mut line)? > 0 {
+            let text = std::str::from_utf8(&line).unwrap_or_default();
+            if text.contains(&member) {
+                let read = serde_json::from_str(text).ok().and_then(|value| Series::of_json(&value));
+                all.extend(read.filter(|series| series.job == job));
+            }
+            line.clear();
+        }
+    }
+    Ok(all)
+}
+
+/// Where the files of living steps are. `RunDir` itself no user can enter.
+pub fn directory_of(run_dir: &Path) -> PathBuf {
+    let mut name = run_dir.file_name().unwrap_or_default().to_owned();
+    name.push("-series");
+    run_dir.with_file_name(name)
+}
+
+/// A step's own file: its name says nothing, and each user can find the own ones.
+fn file_of(run_dir: &Path, uid: Option<u32>, name: &str) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let user = uid.map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
+    directory_of(run_dir).join(format!("{user}-{:016x}.json", hasher.finish()))
+}
+
+/// The series of a living step, as far as it was sampled and may be read.
+pub fn living(run_dir: &Path, uid: Option<u32>, name: &str) -> Option<Series> {
+    read(&file_of(run_dir, uid, name)).filter(|series| series.name == name)
+}
+
+fn read(path: &Path) -> Option<Series> {
+    let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text).ok()?;
+    Series::of_json(&serde_json::from_str(&text).ok()?)
+}
+
+/// The series of all steps that had a file, whether they live or not.
+pub fn all_living(run_dir: &Path) -> Vec<Series> {
+    let Ok(entries) = fs::read_dir(directory_of(run_dir)) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| read(&entry.path())).collect()
+}
+
+/// Writes the file of a living step anew. Only root can write to the directory, and only the step's user and root can read the file.
+pub fn write(run_dir: &Path, series: &Series) -> io::Result<()> {
+    let directory = directory_of(run_dir);
+    match fs::DirBuilder::new().mode(0o711).create(&directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&directory)?;
+    if !found.is_dir() || found.uid() != nix::unistd::geteuid().as_raw() || found.mode() & 0o022 != 0 {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "only root may be able to write to the directory"));
+    }
+    let path = file_of(run_dir, series.uid, &series.name);
+    let new = path.with_extension("new");
+    // Of a process that was killed meanwhile.
+    let _ = fs::remove_file(&new);
+    let mut file = File::options().write(true).create_new(true).mode(0o400).open(&new)?;
+    file.write_all(series.json().to_string().as_bytes())?;
+    fchown(&file, series.uid, None)?;
+    fs::rename(&new, &path)
+}
+
+/// The step has ended.
+pub fn remove(run_dir: &Path, series: &Series) {
+    let _ = fs::remove_file(file_of(run_dir, series.uid, &series.name));
+}
+
+/// Amounts over time as so many signs. What is not known is a blank. The highest amount has the full height.
+pub fn sparkline(values: &[(f64, Option<f64>)], cells: usize, is_utf8: bool) -> String {
+    let signs: &[char] =
+        if is_utf8 { &['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'] } else { &['_', '.', '-', '=', '#'] };
+    let most = values.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max);
+    let (Some(first), Some(last)) = (values.first(), values.last()) else { return String::new() };
+    let span = last.0 - first.0;
+    let cells = cells.min(values.len()).max(1);
+    let cell = |number: usize| {
+        let (from, to) = (number as f64 / cells as f64, (number + 1) as f64 / cells as f64);
+        let here = values.iter().filter(|(at, _)| {
+            let place = if span > 0.0 { (at - first.0) / span } else { 0.0 };
+            place >= from && (place < to || number + 1 == cells)
+        });
+        let highest = here.filter_map(|(_, value)| *value).reduce(f64::max);
+        highest.map_or(' ', |value| {
+            let share = if most > 0.0 { value / most } else { 0.0 };
+            let at = (share * signs.len() as f64).ceil() as usize;
+            signs.get(at.saturating_sub(1)).copied().unwrap_or(' ')
+        })
+    };
+    (0..cells).map(cell).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series() -> Series {
+        Series {
+            name: "/a:/b".to_owned(),
+            job: "7\"<".to_owned(),
+            step: "batch".to_owned(),
+            uid: Some(7),
+            started: "2026-11-25T03:31:00Z".to_owned(),
+            ..Series::default()
+        }
+    }
+
+    fn point(at: u64) -> Point {
+        Point { at: at as f64, cpu_seconds: Some(at as f64 / 2.0), memory_bytes: Some(at), ..Point::default() }
+    }
+
+    #[test]
+    fn a_series_stays_thin_and_keeps_its_ends() {
+        let mut series = series();
+        for at in 0..100_000 {
+            series.add(point(at));
+            assert!(series.points.len() <= MOST_POINTS);
+        }
+        assert!(series.points.len() > MOST_POINTS / 2);
+        assert_eq!(series.points[0].at, 0.0);
+        assert!(series.points.last().unwrap().at > 100_000.0 - 2.0 * series.stride as f64);
+        assert!(series.points.windows(2).all(|pair| pair[0].at < pair[1].at));
+        assert!(series.cpus().iter().all(|(_, cpus)| *cpus == Some(0.5)), "what grows evenly has one rate");
+        assert!(series.json().to_string().len() < 20_000);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let mut written = series();
+        written.add(Point::default());
+        written.add(point(3));
+        written.skipped = 0;
+        assert_eq!(Series::of_json(&written.json()), Some(written.clone()));
+        assert_eq!(Series::of_json(&json!({"schema": "other"})), None);
+        let mut half = written.json();
+        half.as_object_mut().unwrap().remove("at_seconds");
+        assert_eq!(Series::of_json(&half), None);
+        assert!(written.is_of("7\"<", "batch", 0, "2026-11-25T03:31:02Z"));
+        assert!(!written.is_of("7\"<", "batch", 0, "2026-11-25T03:31:09Z"));
+        assert!(!written.is_of("7\"<", "batch", 1, "2026-11-25T03:31:00Z"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_zero() {
+        let mut series = series();
+        series.add(Point { cpu_seconds: None, ..point(1) });
+        series.add(Point { cpu_seconds: None, ..point(2) });
+        assert_eq!(series.cpus(), [(2.0, None)]);
+        assert_eq!(sparkline(&series.cpus(), 40, true), " ");
+        assert_eq!(series.json()["cpu_seconds"], json!([null, null]));
+    }
+
+    #[test]
+    fn a_sparkline_shows_the_highest() {
+        let values: Vec<_> = (0..8).map(|at| (f64::from(at), Some(f64::from(at)))).collect();
+        assert_eq!(sparkline(&values, 40, true), "▁▂▃▄▅▆▇█");
+        assert_eq!(sparkline(&values, 2, false), "-#");
+        assert_eq!(sparkline(&[], 40, true), "");
+    }
+}

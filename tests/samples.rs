@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `SampleInterval`: what `jobfence hold` samples of real fences, who can read it, and what becomes of it.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+mod common;
+
+/// Users that nothing else of the tests has jobs of.
+const USER: u32 = 61_511;
+const STRANGER: u32 = 61_512;
+
+/// An id by which a terminal would be told to do something, and a page.
+const HOSTILE: &str = "7\u{1b}[2J<script>\n\u{202e}x";
+
+/// For a second a little memory and no CPU time, then more of both.
+const PROGRAM: &str = "import time\nprint(flush=True)\ntime.sleep(3)\nb = bytearray(60 << 20)\nwhile True: pass";
+
+struct Site {
+    temp: tempfile::TempDir,
+    base: common::Base,
+    children: Vec<Child>,
+    hold: Option<Child>,
+}
+
+impl Site {
+    fn new(test: &str) -> Option<Self> {
+        let base = common::Base::if_root("samples", test)?;
+        let temp = tempfile::tempdir().unwrap();
+        // Users run the command, too.
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_jobfence")).arg(temp.path().join("jobfence")).status();
+        assert!(copied.unwrap().success());
+        Some(Self { temp, base, children: Vec::new(), hold: None })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.temp.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.path("jobfence"));
+        command.args(args).arg("-o").arg(format!("CgroupBase={}", self.base.name));
+        command.arg("-o").arg(format!("RunDir={}", self.path("run").display()));
+        command.arg("-o").arg(format!("UsageLog={}", self.path("log/usage.jsonl").display())).stdin(Stdio::null());
+        command
+    }
+
+    fn out(&self, args: &[&str]) -> String {
+        let done = self.command(args).output().unwrap();
+        assert!(done.status.success(), "{args:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    fn as_user(&self, uid: u32, args: &[&str]) -> Output {
+        self.command(args).uid(uid).gid(uid).env("LC_ALL", "C.UTF-8").output().unwrap()
+    }
+
+    fn hold(&mut self, interval: &str) {
+        let mut hold = self.command(&["hold", "-o", "ReapInterval=1", "-o", &format!("SampleInterval={interval}")]);
+        self.hold = Some(hold.stderr(Stdio::null()).spawn().unwrap());
+    }
+
+    fn end_hold(&mut self) {
+        let mut hold = self.hold.take().unwrap();
+        hold.kill().unwrap();
+        hold.wait().unwrap();
+    }
+
+    /// A fence with a program in it.
+    fn run(&mut self, job: &str) {
+        let uid = USER.to_string();
+        self.out(&["open", "--job", job, "--user", &uid, "--mem", "200M", "--cpus", "0.5"]);
+        let mut command = Command::new("python3");
+        command
+            .args(["-c", &format!("import sys\nsys.stdin.readline()\n{PROGRAM}")])
+            .uid(USER)
+            .gid(USER)
+            .current_dir("/");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        self.out(&["attach", "--job", job, &child.id().to_string()]);
+        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        self.children.push(child);
+    }
+
+    fn series(&self, job: &str) -> Value {
+        let shown: Value = serde_json::from_str(&self.out(&["show", job, "--json"])).unwrap();
+        shown["fences"][0]["series"].clone()
+    }
+
+    /// Waits until the living series has so many points.
+    fn points(&self, job: &str, least: usize) -> Value {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let series = self.series(job);
+            if series["at_seconds"].as_array().is_some_and(|at| at.len() >= least) {
+                return series;
+            }
+            assert!(Instant::now() < deadline, "{least} points in {series}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn logged(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("log/usage.jsonl.series")).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The files of living steps.
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("run-series")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().chain(&mut self.hold) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for job in ["7", "8", HOSTILE] {
+            let _ = self.command(&["close", "--job", job]).output();
+        }
+    }
+}
+
+fn column(series: &Value, name: &str) -> Vec<f64> {
+    let all = series[name].as_array().unwrap_or_else(|| panic!("{name} in {series}"));
+    all.iter().map(|value| value.as_f64().unwrap_or_else(|| panic!("{name} in {series}"))).collect()
+}
+
+#[test]
+fn a_series_shows_what_a_job_did_when() {
+    let Some(mut site) = Site::new("when") else { return };
+    site.hold("1");
+    site.run("7");
+    let series = site.points("7", 8);
+    let (at, cpu, memory) =
+        (column(&series, "at_seconds"), column(&series, "cpu_seconds"), column(&series, "memory_bytes"));
+    assert!(at.windows(2).all(|pair| (0.3..3.0).contains(&(pair[1] - pair[0]))), "{at:?}");
+    // It has slept for three seconds, and then wanted more than its half CPU.
+    let asleep = at.iter().filter(|at| **at < 2.5).count();
+    assert!(asleep >= 1 && cpu[asleep - 1] < 0.5 && memory[asleep - 1] < 40e6, "{series}");
+    let (last, before) = (at.len() - 1, at.len() - 3);
+    let rate = (cpu[last] - cpu[before]) / (at[last] - at[before]);
+    assert!((0.3..0.75).contains(&rate), "{rate} CPUs at the end: {series}");
+    assert!(memory[last] > 60e6, "{series}");
+    assert_eq!(column(&series, "processes")[last], 1.0, "{series}");
+
+    // The user sees it, and nobody else.
+    let user = site.as_user(USER, &["show", "7"]);
+    let text = String::from_utf8(user.stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("over time")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains('█') && line.contains("CPUs") && text.contains(" at most 6"), "{text}");
+    let of_series = text.lines().skip_while(|line| !line.contains("over time")).take(3);
+    assert!(of_series.into_iter().all(|line| line.chars().count() <= 80), "{text}");
+    let [file] = &site.files()[..] else { panic!("{:?}", site.files()) };
+    let metadata = fs::metadata(file).unwrap();
+    assert_eq!((metadata.uid(), metadata.mode() & 0o777), (USER, 0o400));
+    let stranger = Command::new("cat").arg(file).uid(STRANGER).gid(STRANGER).output().unwrap();
+    assert!(!stranger.status.success() && stranger.stdout.is_empty());
+    let list = Command::new("ls").arg(site.path("run-series")).uid(USER).gid(USER).output().unwrap();
+    assert!(!list.status.success(), "users can list all files");
+
+    // It ends: the series goes from the living ones into the log, and onto the page.
+    site.out(&["close", "--job", "7"]);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while site.logged().is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let [logged] = &site.logged()[..] else { panic!("{:?}", site.logged()) };
+    assert_eq!(
+        (&logged["job"], &logged["uid"], &logged["schema"]),
+        (&"7".into(), &USER.into(), &"jobfence-series-1".into())
+    );
+    assert!(column(logged, "at_seconds").starts_with(&at), "{logged}");
+    assert_eq!(site.files(), Vec::<PathBuf>::new());
+    let metadata = fs::metadata(site.path("log/usage.jsonl.series")).unwrap();
+    assert_eq!((metadata.uid(), metadata.mode() & 0o777), (0, 0o600));
+    let page = site.out(&["report", "7", "--html=-"]);
+    assert!(page.contains("<h2>Over time</h2>") && page.contains("CPUs over time"), "{page}");
+}
+
+#[test]
+fn a_series_outlives_jobfence_hold() {
+    let Some(mut site) = Site::new("outlives") else { return };
+    site.hold("1");
+    site.run("7");
+    site.run(HOSTILE);
+    let before = site.points("7", 3);
+    site.points(HOSTILE, 2);
+    site.end_hold();
+    // One of them ends while nothing samples.
+    site.out(&["close", "--job", HOSTILE]);
+    assert_eq!(site.logged(), Vec::<Value>::new());
+    site.hold("1");
+    let after = site.points("7", 5);
+    assert!(column(&after, "at_seconds").starts_with(&column(&before, "at_seconds")), "{before} and then {after}");
+    let [logged] = &site.logged()[..] else { panic!("{:?}", site.logged()) };
+    assert_eq!(logged["job"], HOSTILE);
+    let page = site.out(&["report", HOSTILE, "--html=-"]);
+    assert!(!page.contains("<script>") && !page.contains('\u{202e}'), "{page}");
+    assert!(page.contains("<h2>Over time</h2>"), "{page}");
+    site.out(&["close", "--job", "7"]);
+}
+
+#[test]
+fn a_file_that_a_user_has_planted_is_not_followed() {
+    let Some(mut site) = Site::new("planted") else { return };
+    // Everybody can write to it: nothing is written there, and the jobs go on.
+    fs::create_dir(site.path("run-series")).unwrap();
+    fs::set_permissions(site.path("run-series"), fs::Permissions::from_mode(0o777)).unwrap();
+    site.hold("1");
+    site.run("8");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(site.files(), Vec::<PathBuf>::new());
+    assert_eq!(site.series("8"), Value::Null);
+    let text = site.out(&["show", "8"]);
+    assert!(!text.contains("over time"), "{text}");
+    site.out(&["close", "--job", "8"]);
+}
+
+#[test]
+fn nothing_is_sampled_unless_it_is_wanted() {
+    let Some(mut site) = Site::new("off") else { return };
+    site.hold("never");
+    site.run("8");
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!site.path("run-series").exists());
+    assert_eq!(site.series("8"), Value::Null);
+    site.out(&["close", "--job", "8"]);
+    assert_eq!(site.logged(), Vec::<Value>::new());
+}
