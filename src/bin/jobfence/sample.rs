@@ -65,15 +65,19 @@ impl Sampler {
     }
 
     fn sample(&mut self, config: &Config, is_first: bool) -> Result<(), String> {
-        let (host, _) = Host::read_what_there_is(config).map_err(|error| error.to_string())?;
-        let (wanted, mut unseen) = (WantedSteps::default(), Vec::new());
-        let recorded = Recorded::read(&config.run_dir, &wanted, &mut unseen);
-        let (steps, _) = find(&host, ALL, &recorded, &wanted);
         let mut left = std::mem::take(&mut self.series);
         if is_first {
             // Those that another process has begun.
             left.extend(series::all_living(&config.run_dir).into_iter().map(|series| (series.name.clone(), series)));
         }
+        let (wanted, mut unseen) = (WantedSteps::default(), Vec::new());
+        let recorded = Recorded::read(&config.run_dir, &wanted, &mut unseen);
+        // An idle node costs next to nothing.
+        if recorded.is_empty() && left.is_empty() {
+            return Ok(());
+        }
+        let (host, _) = Host::read_what_there_is(config).map_err(|error| error.to_string())?;
+        let (steps, _) = find(&host, ALL, &recorded, &wanted);
         let mut problem = (steps.len() > MOST_STEPS).then(|| format!("more than {MOST_STEPS} steps live"));
         for step in steps.iter().take(MOST_STEPS) {
             let Some(new) = begun(step) else { continue };
