@@ -28,6 +28,9 @@ const LONGEST: u64 = 1 << 20;
 /// Two texts about the start of one step may differ by so many seconds: it is computed from the age of a process.
 const SAME_START: u64 = 2;
 
+/// An amount at moments, in seconds since the start; `None` is unknown.
+pub type Amounts = Vec<(f64, Option<f64>)>;
+
 /// What is known of a step at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
@@ -166,16 +169,16 @@ impl Series {
     }
 
     /// CPUs that were busy between two points, each with the moment of the later one.
-    pub fn cpus(&self) -> Vec<(f64, Option<f64>)> {
+    pub fn cpus(&self) -> Amounts {
         self.rates(|point| point.cpu_seconds)
     }
 
     /// Bytes read and written in a second between two points, the same.
-    pub fn disk_rates(&self) -> Vec<(f64, Option<f64>)> {
+    pub fn disk_rates(&self) -> Amounts {
         self.rates(|point| Some((point.read_bytes? as f64) + (point.written_bytes? as f64)))
     }
 
-    fn rates(&self, of: fn(&Point) -> Option<f64>) -> Vec<(f64, Option<f64>)> {
+    fn rates(&self, of: fn(&Point) -> Option<f64>) -> Amounts {
         let between = |pair: &[Point]| {
             let [before, after] = pair else { return None };
             let passed = after.at - before.at;

@@ -19,7 +19,7 @@ use crate::configured::Configured;
 use crate::living::{
     LivingRow, LivingView, MEASURED, described, document, job_id, say_none, user_name, version, warn_of,
 };
-use crate::series::{self, Series};
+use crate::series::{self, Amounts, Series};
 use crate::table::{self, NONE, clock, mib, number, numbers, printable, texts, time};
 
 /// So many processes of a step are shown to people.
@@ -199,21 +199,20 @@ impl<'a> SeenStep<'a> {
     fn over_time(&self, line: &mut dyn FnMut(&str, String)) {
         let Some(series) = &self.series else { return };
         let is_utf8 = is_utf8(|name| std::env::var(name).ok());
-        let memory: Vec<_> =
+        let memory: Amounts =
             series.points.iter().map(|point| (point.at, point.memory_bytes.map(|b| b as f64))).collect();
-        let rows: [(&str, Vec<(f64, Option<f64>)>, fn(f64) -> String); 3] = [
-            ("CPUs", series.cpus(), |cpus| format!("{cpus:.2}")),
-            ("memory", memory, |bytes| mebibytes(bytes as u64)),
-            ("disks", series.disk_rates(), |bytes| format!("{}/s", mebibytes(bytes as u64))),
-        ];
         let mut head = "over time";
-        for (name, values, in_words) in rows {
+        let mut add = |name: &str, values: &Amounts, in_words: fn(f64) -> String| {
             let known = values.iter().filter_map(|(_, value)| *value);
-            let Some(most) = known.reduce(f64::max) else { continue };
-            let line_of = series::sparkline(&values, SPARKS, is_utf8);
-            line(head, format!("{name:<6} {line_of} at most {}", in_words(most)));
-            head = "";
-        }
+            if let Some(most) = known.reduce(f64::max) {
+                let drawn = series::sparkline(values, SPARKS, is_utf8);
+                line(head, format!("{name:<6} {drawn} at most {}", in_words(most)));
+                head = "";
+            }
+        };
+        add("CPUs", &series.cpus(), |cpus| format!("{cpus:.2}"));
+        add("memory", &memory, |bytes| mebibytes(bytes as u64));
+        add("disks", &series.disk_rates(), |bytes| format!("{}/s", mebibytes(bytes as u64)));
     }
 
     fn amounts(&self, line: &mut dyn FnMut(&str, String)) {

@@ -11,15 +11,12 @@ use maud::{Markup, html};
 use super::super::log::LoggedStep;
 use super::super::runs::JobRun;
 use super::super::total::cpus_of;
-use crate::series::Series;
+use crate::series::{Amounts, Series};
 use crate::table::printable;
 
 /// The size of a drawing in its own units.
 const WIDE: f64 = 600.0;
 const HIGH: f64 = 100.0;
-
-/// An amount at moments.
-type Amounts = Vec<(f64, Option<f64>)>;
 
 /// The series of a run's steps; `None`: there are none.
 pub fn of(run: &JobRun, all: &[Series]) -> Option<Markup> {
