@@ -10,7 +10,7 @@ import time
 from .. import kernel, sites
 from ..harness import (
     EAT, MIB, PYTHON, Skip, case, ended_line, expect, expect_equal, expect_in, expect_limits,
-    expect_match, fenced, fenced_in_all, logged, uid,
+    expect_match, fenced, fenced_in_all, logged, uid, until_gone,
 )
 from ..kernel import Group
 from ..sites import until
@@ -367,7 +367,7 @@ def two_users(site):
     first, second = site.users
     site.scancel(jobids[first])
     site.wait(jobids[first])
-    until(lambda: not groups[first].parent.remains(), 5, "the end of the first user's")
+    until_gone(site, groups[first].parent, 5, "the end of the first user's")
     expect_limits(groups[second].parent, 1.0, 120)
     site.scancel(jobids[second])
 

@@ -8,7 +8,7 @@ import time
 from .. import kernel
 from ..harness import (
     EAT, MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_started, fenced,
-    fences_well, logged, started, tasks_are_refused,
+    fences_well, logged, started, tasks_are_refused, until_gone,
 )
 from ..kernel import Group
 from ..sites import UNFINISHED, InstalledSite, until
@@ -275,8 +275,8 @@ def memory_of_user(site):
     for jobid in kept, other:
         site.scancel(jobid)
         site.wait(jobid)
-    # One of Slurm's own (22.05 on v1) Slurm may leave behind, if the kernel is not done with what was in it.
-    until(lambda: not group.parent.remains() and not site.leftovers(), 10, "the removal of the user's directory")
+    until_gone(site, group.parent, 10, "the removal of the user's directory")
+    until(lambda: not site.leftovers(), 10, "the removal of what is ours")
 
 
 @case
