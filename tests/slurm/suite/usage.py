@@ -11,7 +11,7 @@ from ..harness import (
     EAT, MIB, PYTHON, case, expect, expect_equal, expect_match, fenced, logged, tasks_are_refused,
 )
 from ..sites import until
-from .left_behind import reap, stepd_dies
+from .left_behind import held, reap, stepd_dies
 from .life import replaced
 
 # What it has used by its own count, on a line of its own, as JSON. What CPU time its shell has had is on the last two lines, with that of
@@ -241,6 +241,30 @@ def usage_over_an_upgrade(site):
         expect(job is not None and whole * 0.98 <= job, f"job_cpu_seconds is {job}, and its steps have used {whole}")
         expect_equal({line["end"] for line in [batch, *steps]}, {"closed"}, "how the steps have ended")
     return f"job {job:.2f} s, its steps {whole:.2f} s"
+
+
+@case(on=("private",))
+def usage_over_time(site):
+    """What jobfence hold samples of a step is joined with the step's line, on the page of the report."""
+    program = f"{PYTHON} -S -c 'import time\ntime.sleep(3)\nb = b\"x\" * (50 << 20)\nwhile time.process_time() < 3: pass'"
+    with with_log(site, SampleInterval=1) as lines, held(site):
+        jobid = site.submit(site.users[0], f"srun -n1 --overlap --mem=100 {program}", "-c1", "--mem=200")
+        expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}, which said {site.output(jobid)!r}")
+        line_of(lines, jobid)
+        log = log_of(site).with_name("usage.jsonl.series")
+
+        def sampled():
+            found = [json.loads(line) for line in kernel.read(log).splitlines()]
+            return {one["step"]: one for one in found if one["job"] == str(jobid)}
+        found = until(lambda: {"0", "batch"} <= sampled().keys() and sampled(), 15, "the series of both steps")["0"]
+        expect(len(found["at_seconds"]) >= 5, f"points: {found}")
+        expect(found["cpu_seconds"][0] < 0.5 < 2 < found["cpu_seconds"][-1], f"CPU time: {found}")
+        expect(found["memory_bytes"][0] < 30 * MIB < 50 * MIB < max(found["memory_bytes"]), f"memory: {found}")
+        done = site.command(str(site.jobfence), "report", str(jobid), "--html=-", "--config", str(site.config))
+        expect_equal((done.returncode, done.stderr), (0, ""), "the report")
+        for text in "<h2>Over time</h2>", "<h3>Step 0</h3>", "<h3>Step batch</h3>":
+            expect(text in done.stdout, f"no {text} in the page")
+    return f"{len(found['at_seconds'])} points"
 
 
 @case
