@@ -569,13 +569,13 @@ BREAKS = (
     ),
     Break(
         "series_where_everybody_writes", "src/bin/jobfence/series.rs",
-        " || found.mode() & 0o022 != 0",
+        " || stat.st_mode & 0o022 != 0",
         "",
         "host samples a_file_that_a_user_has_planted_is_not_followed",
     ),
     Break(
         "series_is_roots", "src/bin/jobfence/series.rs",
-        "fchown(&file, series.uid, None)?;",
+        "fchown(&file, series.uid.map(Uid::from_raw), None).map_err(failed(\"give a file away in\"))?;",
         "",
         "host samples a_series_shows_what_a_job_did_when",
     ),

@@ -92,12 +92,8 @@ impl Sampler {
             };
             series.add(point(step));
             if series.skipped == 0 {
-                problem = series::write(&config.run_dir, &series)
-                    .err()
-                    .map(|error| {
-                        format!("cannot write to {}: {error}", series::directory_of(&config.run_dir).display())
-                    })
-                    .or(problem);
+                let failed = series::write(&config.run_dir, &series).err();
+                problem = failed.map(|error| error.to_string()).or(problem);
             }
             self.series.insert(series.name.clone(), series);
         }

@@ -4,14 +4,19 @@
 //! A living step has a file beside `RunDir`, which its user can read. When the step has ended, its series is a line of a second log
 //! beside the usage log, with the same bounds.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use jobfence::cgroup::usage::Usage;
+use jobfence::error::{Error, Result};
 use jobfence::report::usage_log::UsageLog;
+use jobfence::sys::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{Uid, UnlinkatFlags, fchown, mkdir, unlinkat};
 use serde_json::{Value, json};
 
 use crate::moment::seconds_of;
@@ -234,27 +239,28 @@ pub fn finished(usage_log: &UsageLog<'_>, job: &str) -> io::Result<Vec<Series>> 
 }
 
 /// Where the files of living steps are. `RunDir` itself no user can enter.
-pub fn directory_of(run_dir: &Path) -> PathBuf {
+fn directory_of(run_dir: &Path) -> PathBuf {
     let mut name = run_dir.file_name().unwrap_or_default().to_owned();
     name.push("-series");
     run_dir.with_file_name(name)
 }
 
-/// A step's own file: its name says nothing, and each user can find the own ones.
-fn file_of(run_dir: &Path, uid: Option<u32>, name: &str) -> PathBuf {
+/// The name of a step's own file says nothing, and each user can find the own ones.
+fn file_of(uid: Option<u32>, name: &str) -> String {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     let user = uid.map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
-    directory_of(run_dir).join(format!("{user}-{:016x}.json", hasher.finish()))
+    format!("{user}-{:016x}.json", hasher.finish())
 }
 
 /// The series of a living step, as far as it was sampled and may be read.
 pub fn living(run_dir: &Path, uid: Option<u32>, name: &str) -> Option<Series> {
-    read(&file_of(run_dir, uid, name)).filter(|series| series.name == name)
+    let dir = Dir::open(directory_of(run_dir)).ok()?;
+    read(&dir, &file_of(uid, name)).filter(|series| series.name == name)
 }
 
-fn read(path: &Path) -> Option<Series> {
-    let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
+fn read(dir: &Dir, name: &str) -> Option<Series> {
+    let file = File::from(dir.open_file(name, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).ok()?);
     if !file.metadata().ok()?.is_file() {
         return None;
     }
@@ -265,34 +271,47 @@ fn read(path: &Path) -> Option<Series> {
 
 /// The series of all steps that had a file, whether they live or not.
 pub fn all_living(run_dir: &Path) -> Vec<Series> {
-    let Ok(entries) = fs::read_dir(directory_of(run_dir)) else { return Vec::new() };
-    entries.flatten().filter_map(|entry| read(&entry.path())).collect()
+    let Ok(dir) = Dir::open(directory_of(run_dir)) else { return Vec::new() };
+    dir.list(false).unwrap_or_default().iter().filter_map(|name| read(&dir, name)).collect()
 }
 
-/// Writes the file of a living step anew. Only root can write to the directory, and only the step's user and root can read the file.
-pub fn write(run_dir: &Path, series: &Series) -> io::Result<()> {
-    let directory = directory_of(run_dir);
-    match fs::DirBuilder::new().mode(0o711).create(&directory) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
+/// Where files of living steps can be written: only root can, and no user can see whose files there are.
+fn writable(run_dir: &Path) -> Result<Dir> {
+    let path = directory_of(run_dir);
+    match mkdir(&path, Mode::from_bits_truncate(0o711)) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(errno) => return Err(Error::os("make the directory", &path, errno)),
     }
-    let found = fs::symlink_metadata(&directory)?;
-    if !found.is_dir() || found.uid() != nix::unistd::geteuid().as_raw() || found.mode() & 0o022 != 0 {
-        return Err(io::Error::new(ErrorKind::PermissionDenied, "only root may be able to write to the directory"));
+    let dir = Dir::open(&path)?;
+    let stat = dir.stat()?;
+    if stat.st_uid != nix::unistd::geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
+        return Err(Error::new("only root may be able to write to the directory:").at(&path).hint("remove it"));
     }
-    let path = file_of(run_dir, series.uid, &series.name);
-    let new = path.with_extension("new");
+    Ok(dir)
+}
+
+/// Writes the file of a living step anew. Only the step's user and root can read it.
+pub fn write(run_dir: &Path, series: &Series) -> Result<()> {
+    let dir = writable(run_dir)?;
+    let name = file_of(series.uid, &series.name);
+    let new = format!("{name}.new");
+    let failed = |op: &'static str| move |errno| Error::os(op, directory_of(run_dir), errno);
     // Of a process that was killed meanwhile.
-    let _ = fs::remove_file(&new);
-    let mut file = File::options().write(true).create_new(true).mode(0o400).open(&new)?;
-    file.write_all(series.json().to_string().as_bytes())?;
-    fchown(&file, series.uid, None)?;
-    fs::rename(&new, &path)
+    let _ = unlinkat(&dir, new.as_str(), UnlinkatFlags::NoRemoveDir);
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = openat(&dir, new.as_str(), flags, Mode::from_bits_truncate(0o400)).map_err(failed("make a file in"))?;
+    let mut file = File::from(file);
+    file.write_all(series.json().to_string().as_bytes())
+        .map_err(|error| Error::new(format!("cannot write what was sampled: {error}")).at(directory_of(run_dir)))?;
+    fchown(&file, series.uid.map(Uid::from_raw), None).map_err(failed("give a file away in"))?;
+    renameat(&dir, new.as_str(), &dir, name.as_str()).map_err(failed("replace a file in"))
 }
 
 /// The step has ended.
 pub fn remove(run_dir: &Path, series: &Series) {
-    let _ = fs::remove_file(file_of(run_dir, series.uid, &series.name));
+    if let Ok(dir) = writable(run_dir) {
+        let _ = unlinkat(&dir, file_of(series.uid, &series.name).as_str(), UnlinkatFlags::NoRemoveDir);
+    }
 }
 
 /// Amounts over time as so many signs. What is not known is a blank. The highest amount has the full height.
