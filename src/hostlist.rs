@@ -91,6 +91,36 @@ impl HostList {
         }
         None
     }
+
+    /// Its names in their order; `None` if there are more than `most`.
+    pub fn names(&self, most: usize) -> Option<Vec<String>> {
+        if self.count() > u64::try_from(most).ok()? {
+            return None;
+        }
+        let mut all = Vec::new();
+        for parts in &self.0 {
+            let mut names = vec![String::new()];
+            for part in parts {
+                names = match part {
+                    Part::Text(text) => names.into_iter().map(|name| name + text).collect(),
+                    Part::Numbers(ranges) => {
+                        let mut longer = Vec::new();
+                        for name in names {
+                            for range in ranges {
+                                let width = range.width;
+                                for number in range.first..=range.last {
+                                    longer.push(format!("{name}{number:0width$}"));
+                                }
+                            }
+                        }
+                        longer
+                    }
+                };
+            }
+            all.append(&mut names);
+        }
+        Some(all)
+    }
 }
 
 /// The name that a list begins with, and what follows it.
@@ -321,5 +351,13 @@ mod tests {
             let expected = (first..=last).position(|number| format!("n{number:0width$}y") == node);
             prop_assert_eq!(list.position(&node), expected.map(|place| place as u64 + 1));
         }
+    }
+
+    #[test]
+    fn names_stand_in_their_order() {
+        let names = |text: &str, most| HostList::parse(text).unwrap().names(most).map(|names| names.join(" "));
+        assert_eq!(names("n[1-2,08-10]b,z", 9).as_deref(), Some("n1b n2b n08b n09b n10b z"));
+        assert_eq!(names("a[1-2]-[3-4]", 4).as_deref(), Some("a1-3 a1-4 a2-3 a2-4"));
+        assert_eq!(names("a[1-2]-[3-4]", 3), None);
     }
 }

@@ -4,6 +4,7 @@
 pub mod account;
 pub mod card;
 pub mod json;
+pub mod nodes;
 pub mod usage_log;
 
 use std::fmt::Write;

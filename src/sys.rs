@@ -13,3 +13,4 @@ pub mod nvidia;
 pub mod process;
 pub mod shared;
 pub mod systemd;
+pub mod users_dir;

@@ -79,6 +79,7 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
         usage: &usage,
         tasks: end.tasks,
         nodes: end.nodes,
+        others: None,
         has_gpus: granted.gpus.is_some_and(|gpus| gpus > 0),
         // The caller has said them.
         sentences: &[],

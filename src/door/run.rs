@@ -145,6 +145,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         usage: &usage,
         tasks: Some(1),
         nodes: Some(1),
+        others: None,
         has_gpus: false,
         // They are said before it.
         sentences: &[],

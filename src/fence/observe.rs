@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the step has used, and its limits as the kernel has them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::fenced::{Fence, Tree};
 use super::names::{in_mount, own_task};
+use super::own::is_inhabited;
 use super::rules::has_swap_by;
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::Devices;
@@ -16,7 +17,7 @@ use crate::cgroup::now;
 use crate::cgroup::usage::{Usage, forks_refused, forks_refused_here, oom_kills};
 use crate::config::{Limit, Percent};
 use crate::cpu_list::CpuList;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::Cpus;
 use crate::policy::Level;
 use crate::sys::dir::Dir;
@@ -69,6 +70,18 @@ impl Fence {
             found.is_without_swap = !has_swap_by(proc);
         }
         found
+    }
+
+    /// Which directory the job has: another one has counted from zero.
+    pub fn job_number(&self) -> Result<u64> {
+        let tree = self.trees.first().ok_or_else(|| Error::new("the job has no directory"))?;
+        Ok(tree.job()?.stat()?.st_ino)
+    }
+
+    /// Whether a process of the step still lives; also where that cannot be seen by the deadline.
+    pub fn is_inhabited(&self, deadline: Instant) -> bool {
+        let tree = self.trees.first().and_then(|tree| tree.step().ok());
+        tree.is_none_or(|step| is_inhabited(&step, deadline))
     }
 
     /// What one of its tasks has used, by its number in the step; `None` where it has no directory of its own.

@@ -12,6 +12,7 @@ use crate::cgroup::usage::Usage;
 use crate::config::UsageCard;
 use crate::job::Cpus;
 use crate::report::account::Exit;
+use crate::report::nodes::{NodeFigures, Nodes};
 
 /// No line is longer, in characters.
 pub const WIDTH: usize = 80;
@@ -106,6 +107,8 @@ pub struct Figures<'a> {
     pub tasks: Option<u32>,
     /// On how many nodes; `None`: not known.
     pub nodes: Option<u32>,
+    /// Those whose figures are in all of these; `None`: this one alone.
+    pub others: Option<&'a Nodes>,
     /// Whether it has GPUs: nothing is known of their use.
     pub has_gpus: bool,
     /// At which limits it was stopped, where its user has not read that just before.
@@ -216,15 +219,19 @@ impl Figures<'_> {
         Advice { memory: self.advice_on_memory(), cpus, time }
     }
 
-    /// Whether less than was granted would have been enough, as far as the figures go: they are of this node alone.
+    /// Whether less than was granted would have been enough, as far as the figures go: they must be of all nodes.
     fn could_have_less(&self) -> bool {
         self.exit.is_some_and(Exit::is_success)
             && !self.was_stopped()
-            && self.nodes == Some(1)
+            && self.others.map_or(self.nodes == Some(1), Nodes::are_whole)
             && self.wall.is_some_and(|wall| wall >= SHORT)
     }
 
     fn advice_on_memory(&self) -> Option<(u64, String)> {
+        // Each node has what is asked for.
+        if !self.others.is_none_or(Nodes::are_even) {
+            return None;
+        }
         let (peak, most) = (self.usage.memory_peak?, self.most_memory()?);
         let granted = self.memory.unwrap_or(most);
         // What must be asked for, so that the limit that follows from it is so high.
@@ -316,6 +323,12 @@ impl Figures<'_> {
 
     fn title(&self) -> String {
         let node = self.node.map(|node| format!(" on {}", cut(&printable(node), 24))).unwrap_or_default();
+        let more = self.others.map_or(0, |nodes| nodes.known.len() + nodes.silent.len()).saturating_sub(1);
+        let more = match u64::try_from(more).unwrap_or(u64::MAX) {
+            0 => String::new(),
+            more => format!(" and {}", several(more, "other node", "other nodes")),
+        };
+        let node = node + &more;
         let how = match self.exit {
             Some(Exit::Status(0)) => "completed".to_owned(),
             Some(Exit::Status(status)) => format!("failed with exit status {status}"),
@@ -341,7 +354,7 @@ impl Figures<'_> {
         if let Some(peak) = usage.memory_peak {
             let of =
                 self.most_memory().map_or_else(|| ", not limited".to_owned(), |most| format!(" of {}", binary(most)));
-            add("memory", self.memory_share(), format!("peak {}{of}", binary(peak)));
+            add("memory", self.memory_share(), format!("peak {}{of}{}", binary(peak), self.on_fullest()));
         }
         if let Some(peak) = usage.processes_peak {
             let share = self.processes.and_then(|most| percent(peak.into(), most.into()));
@@ -358,6 +371,34 @@ impl Figures<'_> {
             add("time", share, format!("{} of {}", duration(wall), duration(limit)));
         }
         rows
+    }
+
+    /// Where memory was nearest to its limit, if the job has several nodes.
+    fn on_fullest(&self) -> String {
+        let fullest = self.others.and_then(Nodes::fullest);
+        fullest.map_or_else(String::new, |(name, _)| format!(" on {}", cut(&printable(name), 24)))
+    }
+
+    /// Each node by itself, where they are few.
+    fn node_by_node(&self) -> Vec<String> {
+        const MOST: usize = 16;
+        let known = self.others.map_or(&[][..], |nodes| &nodes.known);
+        if !(2..=MOST).contains(&known.len()) {
+            return Vec::new();
+        }
+        let wall = self.wall.map_or(0, |wall| wall.as_micros());
+        let of_node = |(name, node): &(String, NodeFigures)| {
+            let (cpu, cpus, peak, most) = node.in_short();
+            let busy = cpu.and_then(|cpu| (u128::from(cpu) * 1000).checked_div(wall));
+            let busy = busy.and_then(|busy| u64::try_from(busy).ok()).map(decimal);
+            let cpus = cpus.map_or_else(String::new, |cpus| format!(" of {}", count(Cpus::from_thousandths(cpus))));
+            let most = most.map_or_else(String::new, |most| format!(" of {}", binary(most)));
+            let parts =
+                [busy.map(|busy| format!("{busy}{cpus}")), peak.map(|peak| format!("memory {}{most}", binary(peak)))];
+            let parts: Vec<String> = parts.into_iter().flatten().collect();
+            format!("{}: {}", cut(&printable(name), 24), parts.join(", "))
+        };
+        known.iter().map(of_node).collect()
     }
 
     /// The rate that was nearest to its limit on average, in percent of that, and in words.
@@ -440,6 +481,7 @@ impl Figures<'_> {
         all.extend(
             self.busiest().map(|(share, words)| format!("{words}; {} of that was used on average.", shown(share))),
         );
+        all.extend(self.node_by_node());
         let unknown = self.unknown();
         if !unknown.is_empty() {
             all.push(format!("Not known here: {}.", unknown.join("; ")));
@@ -458,12 +500,18 @@ impl Figures<'_> {
         ];
         let mut all: Vec<String> =
             figures.into_iter().filter(|(unknown, _)| *unknown).map(|(_, what)| what.to_owned()).collect();
-        match self.nodes {
-            Some(0 | 1) => {}
-            Some(nodes) => {
+        match (self.others, self.nodes) {
+            (Some(nodes), _) => {
+                all.extend(silent(&nodes.silent));
+                if nodes.is_unfinished {
+                    all.push("what its steps on other nodes did that still ran".to_owned());
+                }
+            }
+            (None, Some(0 | 1)) => {}
+            (None, Some(nodes)) => {
                 all.push(format!("the use of the {}", several((nodes - 1).into(), "other node", "other nodes")))
             }
-            None => all.push("whether it had other nodes".to_owned()),
+            (None, None) => all.push("whether it had other nodes".to_owned()),
         }
         if self.has_gpus {
             all.push("the use of its GPUs".to_owned());
@@ -487,6 +535,15 @@ impl Figures<'_> {
         })
         .collect()
     }
+}
+
+/// Names a few of the nodes that have handed on nothing.
+fn silent(nodes: &[String]) -> Option<String> {
+    const MOST: usize = 8;
+    let names: Vec<String> = nodes.iter().take(MOST).map(|node| cut(&printable(node), 24)).collect();
+    let more = nodes.len().saturating_sub(MOST);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!names.is_empty()).then(|| format!("the use of {}{more}", names.join(", ")))
 }
 
 /// What was used of one thing.
@@ -597,6 +654,7 @@ mod tests {
     use crate::cgroup::disk::Device;
     use crate::cgroup::io::IoRates;
     use crate::cgroup::usage::{DiskIo, MemoryParts, Pressure};
+    use crate::fence::JobForACard;
 
     const GIB: u64 = 1 << 30;
 
@@ -649,6 +707,7 @@ mod tests {
             usage,
             tasks: Some(1),
             nodes: Some(1),
+            others: None,
             has_gpus: false,
             sentences: &[],
             is_utf8: false,
@@ -667,6 +726,28 @@ mod tests {
 
     fn card(figures: &Figures<'_>) -> String {
         lines(UsageCard::Always, figures).join("\n") + "\n"
+    }
+
+    /// Less is advised only if every node has said what it used.
+    #[test]
+    fn without_a_nodes_figures_nothing_less_is_advised() {
+        let usage = Usage { cpu: Some(seconds(600)), memory_peak: Some(500 << 20), ..usage() };
+        let found = JobForACard { usage: usage.clone(), memory_limit: Some(4 * GIB), is_without_swap: true };
+        let node = |memory| NodeFigures::new(&found, Some(Cpus::whole(4)), Some(memory));
+        let of = |memory, silent: &[&str], is_unfinished| {
+            let known = vec![("n1".to_owned(), node(4 * GIB)), ("n2".to_owned(), node(memory))];
+            let silent = silent.iter().map(|&name| name.to_owned()).collect();
+            let nodes = Nodes { known, silent, is_unfinished };
+            let figures = Figures { nodes: Some(2), others: Some(&nodes), ..figures(&usage) };
+            (figures.advice(), card(&figures))
+        };
+        let (advice, text) = of(4 * GIB, &[], false);
+        assert!(advice.memory.is_some() && advice.cpus.is_some() && !text.contains("the use of"), "{text}");
+        let (advice, text) = of(4 * GIB, &["n3", "n\x1b[31m"], false);
+        assert!(advice.memory.is_none() && advice.cpus.is_none() && text.contains("the use of n3, n?[31m"), "{text}");
+        assert!(of(4 * GIB, &[], true).0.memory.is_none());
+        let (advice, _) = of(2 * GIB, &[], false);
+        assert!(advice.memory.is_none() && advice.cpus.is_some());
     }
 
     #[test]
@@ -1058,6 +1139,7 @@ jobfence: job 1234 on n1 completed after 213503982334601 d 7 h
                 usage: &usage,
                 tasks: shape.0,
                 nodes: shape.1,
+                others: None,
                 has_gpus: yes[2],
                 sentences: &texts.2,
                 is_utf8: yes[3],

@@ -644,8 +644,8 @@ BREAKS = (
     ),
     Break("no_kill_on_a_card", CARD_DOOR, "usage.oom_kills.or(Some(end.reported.kills))", "None", "slurm card_after_a_kill"),
     Break(
-        "the_sites_word_on_the_card_counts", CARD_DOOR,
-        "requests.usage_card().unwrap_or(config.usage_card)", "config.usage_card",
+        "the_sites_word_on_the_card_counts", "src/scheduler/slurm/spank/step.rs",
+        "requests.usage_card().unwrap_or(resolved.config.usage_card)", "resolved.config.usage_card",
         "slurm whose_word_on_the_card_counts",
     ),
     Break(
@@ -669,8 +669,16 @@ BREAKS = (
         "bytes.checked_mul(granted.into())?.div_ceil(u128::from(most.max(1)))", "bytes",
         "unit report::card",
     ),
-    Break("advice_after_a_failure", CARD, "&& !self.was_stopped()\n            && self.nodes", "&& self.nodes", "unit report::card"),
-    Break("advice_about_other_nodes", CARD, "&& self.nodes == Some(1)", "", "unit report::card"),
+    Break("advice_after_a_failure", CARD, "&& !self.was_stopped()\n            && self.others", "&& self.others", "unit report::card"),
+    Break(
+        "advice_without_a_node", "src/report/nodes.rs", "self.silent.is_empty() && !self.is_unfinished", "true",
+        "unit report::card",
+    ),
+    Break(
+        "a_link_to_a_descriptor", "src/sys/users_dir.rs", "how.resolve = libc::RESOLVE_NO_MAGICLINKS;", "how.resolve = 0;",
+        "unit users_dir",
+    ),
+    Break("advice_about_other_nodes", CARD, "self.nodes == Some(1), Nodes", "true, Nodes", "unit report::card"),
     Break(
         "a_text_that_a_terminal_obeys", CARD,
         "if c.is_ascii_graphic() || c == ' ' { c } else { '?' }", "if c.is_control() { '?' } else { c }",

@@ -14,6 +14,7 @@ mod card;
 mod environment;
 pub mod facts;
 pub mod grant;
+pub mod hand_over;
 mod job;
 mod log;
 mod options;

@@ -4,5 +4,5 @@
 from . import (  # noqa: F401
     limits, memory, usage, sharing, cores, huge_pages, disks, devices, asked, ends, steps, life, reference, configuration,
     sections, explained, failure, user, hostile, placement, agreement, newer, card, configless, with_systemd, left_behind,
-    two_nodes, granted, stored, metrics, adopted, commands, installed, used,
+    two_nodes, card_nodes, granted, stored, metrics, adopted, commands, installed, used,
 )

@@ -28,7 +28,7 @@ for pid in children:
     os.kill(pid, signal.SIGKILL)
     os.wait()'"""
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-ENDED = r"jobfence: job \S+ on \S+ (completed|failed|was ended)"
+ENDED = r"jobfence: job \S+ on \S+( and \d+ other nodes?)? (completed|failed|was ended)"
 
 
 def card_of(site, jobid):

@@ -22,11 +22,11 @@ use crate::launch::Reported;
 use crate::policy::Plan;
 use crate::report::account::Exit;
 use crate::report::card::{self, Figures};
-use crate::requests::UserRequests;
 use crate::scheduler::slurm::card::{WORDS, WORDS_PER_CPU};
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
 use crate::scheduler::slurm::spank::grant::StepKind;
+use crate::scheduler::slurm::spank::hand_over::HandOver;
 use crate::sys::shared::SharedNumber;
 
 /// Which card a step writes, and what of it is known at its beginning.
@@ -34,6 +34,8 @@ pub struct CardOrder {
     when: UsageCard,
     grant: Grant,
     has_gpus: bool,
+    /// The job's other nodes, if it has some.
+    others: Option<HandOver>,
     /// The time limit in seconds, which the task tells.
     time_limit: Option<SharedNumber>,
 }
@@ -43,12 +45,15 @@ const NO_LIMIT: u64 = 365 * 86_400;
 
 impl CardOrder {
     /// Of a batch script, if its user wants one, or else the site; no other step sees all of its job.
-    pub fn of(kind: StepKind, config: &Config, requests: &UserRequests, grant: &Grant, has_gpus: bool) -> Option<Self> {
-        let when = requests.usage_card().unwrap_or(config.usage_card);
+    pub fn of(spank: &Spank, kind: StepKind, when: UsageCard, grant: &Grant, has_gpus: bool) -> Option<Self> {
         let is_wanted = kind == StepKind::Batch && when != UsageCard::Never;
         is_wanted.then(|| {
             let time_limit = SharedNumber::new().inspect_err(|error| log::debug!("no time limit on the card: {error}"));
-            Self { when, grant: grant.clone(), has_gpus, time_limit: time_limit.ok() }
+            let others = HandOver::of(spank);
+            if let Some(others) = &others {
+                others.prepare();
+            }
+            Self { when, grant: grant.clone(), has_gpus, others, time_limit: time_limit.ok() }
         })
     }
 
@@ -72,9 +77,15 @@ impl CardOrder {
         (plan, config): (&Plan, &Config),
         end: &BatchEnd,
     ) -> Vec<String> {
-        let JobForACard { mut usage, memory_limit, is_without_swap } = fence.job_for_a_card(&host.proc);
-        usage.oom_kills = usage.oom_kills.or(Some(end.reported.kills));
-        usage.forks_refused = Some(end.reported.refusals);
+        let mut found = fence.job_for_a_card(&host.proc);
+        found.usage.oom_kills = found.usage.oom_kills.or(Some(end.reported.kills));
+        found.usage.forks_refused = Some(end.reported.refusals);
+        let nodes = self.others.as_ref().map(|others| others.take(fence, &found, &self.grant));
+        let (found, cpus, memory) = match &nodes {
+            Some(nodes) => nodes.merged(&found),
+            None => (found, self.grant.job_cpus, self.grant.job_memory),
+        };
+        let JobForACard { usage, memory_limit, is_without_swap } = found;
         let is_limited = config.mode == Mode::Enforce;
         let limits = is_limited.then_some(&plan.job);
         let (job, is_array_task) = job_in_words(spank).unwrap_or_else(|| (fence.key().job.to_string(), false));
@@ -93,8 +104,8 @@ impl CardOrder {
                 .map(SharedNumber::get)
                 .filter(|seconds| *seconds > 0)
                 .map(Duration::from_secs),
-            cpus: self.grant.job_cpus,
-            memory: self.grant.job_memory,
+            cpus,
+            memory,
             memory_limit,
             is_without_swap,
             processes: limits.and_then(|job| job.numbers.get(Limit::Processes)),
@@ -102,6 +113,7 @@ impl CardOrder {
             usage: &usage,
             tasks: variable(spank, c"SLURM_TASKS_PER_NODE").and_then(|text| leading_number(&text)),
             nodes: variable(spank, c"SLURM_JOB_NUM_NODES").and_then(|text| text.parse().ok()),
+            others: nodes.as_ref(),
             has_gpus: self.has_gpus || is_set(c"SLURM_JOB_GPUS") || is_set(c"SLURM_GPUS_ON_NODE"),
             // They stand just above.
             sentences: &[],

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::membership::Membership;
-use crate::config::{Config, Mode, OnError, OnErrors, Resolved};
+use crate::config::{Config, Mode, OnError, OnErrors, Resolved, UsageCard};
 use crate::error::Result;
 use crate::facts::{Facts, Gpus};
 use crate::fence::Fence;
@@ -33,6 +33,7 @@ use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
 use crate::scheduler::slurm::spank::card::{BatchEnd, CardOrder};
 use crate::scheduler::slurm::spank::grant::{self, StepKind};
+use crate::scheduler::slurm::spank::hand_over::HandOver;
 use crate::scheduler::slurm::spank::job::{Job, key_of};
 use crate::scheduler::slurm::spank::log::{tell_user, tell_user_lines};
 use crate::scheduler::slurm::spank::rights::Rights;
@@ -95,6 +96,8 @@ struct Fenced {
     exited: u32,
     /// The card at the end of a batch script's output.
     card: Option<CardOrder>,
+    /// To whom another step's figures of this node go, and what the job was granted here.
+    hand_over: Option<(HandOver, Grant)>,
     /// One of its tasks could not be put in, and so none may run.
     ended: bool,
 }
@@ -216,7 +219,12 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
     let kernel_log = KernelLog::open().inspect_err(|error| log::debug!("OOM kills will not name the process: {error}"));
     let note = job.note(config);
     let Job { kind, host, id, facts, .. } = job;
-    let card = CardOrder::of(kind, &resolved.config, &requests, &grant, facts.gpus != Gpus::None);
+    let when = requests.usage_card().unwrap_or(resolved.config.usage_card);
+    let card = CardOrder::of(spank, kind, when, &grant, facts.gpus != Gpus::None);
+    let hand_over = (matches!(kind, StepKind::Regular(_)) && when != UsageCard::Never)
+        .then(|| HandOver::of(spank).filter(HandOver::is_elsewhere))
+        .flatten()
+        .map(|hand_over| (hand_over, grant.clone()));
     Ok(Fenced {
         daemon: Pid::this(),
         unfenced_processes: UnfencedProcesses::new(daemon),
@@ -239,6 +247,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         attached: Vec::new(),
         exited: 0,
         card,
+        hand_over,
         ended: false,
     })
 }
@@ -435,6 +444,11 @@ pub fn task_ended(spank: &Spank) {
     }
     fenced.exited = fenced.exited.saturating_add(1);
     let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
+    if let Some((hand_over, grant)) = &fenced.hand_over
+        && tasks.as_ref().is_ok_and(|tasks| fenced.exited == *tasks)
+    {
+        hand_over.give(&fenced.fence, &fenced.host.proc, grant);
+    }
     // While others run, what another plugin has started for the step is of use to them.
     if !tasks.as_ref().is_ok_and(|tasks| fenced.exited < *tasks) {
         let Fenced { unfenced_processes, host, config, fence, .. } = &mut **fenced;

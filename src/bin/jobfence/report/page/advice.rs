@@ -64,6 +64,7 @@ pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) 
         usage: &usage,
         tasks: None,
         nodes: Some(1),
+        others: None,
         has_gpus: false,
         sentences: &[],
         is_utf8: false,

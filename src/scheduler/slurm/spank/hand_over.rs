@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! In the step daemons of a job with several nodes: each node hands its figures on to the node whose card shows them.
+//!
+//! They lie in `.jobfence-JOB` in the directory from which the job was submitted. Slurm runs `slurm_spank_task_exit` before srun
+//! learns of a task's end (`_wait_for_any_task` before `stepd_send_pending_exit_msgs` in src/slurmd/slurmstepd/mgr.c of 22.05,
+//! 24.11, 25.05 and 26.05). So when srun returns, the figures are there, and no end waits for them.
+
+use std::ffi::CStr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::fence::{Fence, JobForACard};
+use crate::hostlist::HostList;
+use crate::job::Grant;
+use crate::report::nodes::{Handed, NodeFigures, Nodes};
+use crate::scheduler::slurm::spank::api::Spank;
+use crate::scheduler::slurm::spank::bindings::spank_item;
+use crate::sys::as_user::AsUser;
+use crate::sys::dir::Dir;
+use crate::sys::users_dir::UsersDir;
+
+/// A card shows no more nodes.
+const MOST_NODES: usize = 1024;
+
+/// Between two nodes the end of a job asks whether it has read for so long.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Longer than any text of ours.
+const MOST_BYTES: usize = 2048;
+
+/// A job with several nodes, on one of them.
+#[derive(Debug)]
+pub struct HandOver {
+    user: AsUser,
+    uid: u32,
+    above: PathBuf,
+    name: String,
+    /// This node's.
+    node: String,
+    /// The job's, in its order: the batch script runs on the first.
+    nodes: Vec<String>,
+}
+
+impl HandOver {
+    /// `None`: the job has one node, or it is not known which it has.
+    pub fn of(spank: &Spank) -> Option<Self> {
+        let variable = |name: &CStr| spank.getenv(name).ok().flatten();
+        let nodes = HostList::parse(&variable(c"SLURM_JOB_NODELIST")?)?.names(MOST_NODES)?;
+        let node = std::env::var("SLURMD_NODENAME").ok().filter(|node| nodes.contains(node))?;
+        if nodes.len() < 2 || node.starts_with('.') {
+            return None;
+        }
+        let above = PathBuf::from(variable(c"SLURM_SUBMIT_DIR")?);
+        let job = spank.u32(spank_item::S_JOB_ID).ok()?;
+        let (uid, gid) = (spank.u32(spank_item::S_JOB_UID).ok()?, spank.u32(spank_item::S_JOB_GID).ok()?);
+        let user = AsUser::new(uid, gid, &spank.gids().ok()?.unwrap_or_default());
+        Some(Self { user, uid, above, name: format!(".jobfence-{job}"), node, nodes })
+    }
+
+    /// Whether another node makes the card. With `sbatch --batch=FEATURE` that is not sure: then the card names the first.
+    pub fn is_elsewhere(&self) -> bool {
+        self.nodes.first() != Some(&self.node)
+    }
+
+    fn dir(&self, is_to_be_made: bool) -> Result<Option<UsersDir>> {
+        UsersDir::open(&self.above, &self.name, self.uid, is_to_be_made)
+    }
+
+    /// When the batch script begins, before any other step: makes the directory, without what an earlier run of a requeued job has
+    /// left. Other steps never make it. So a step that ends after the card leaves nothing.
+    pub fn prepare(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        let prepared = self.user.look(|| {
+            if let Some(dir) = self.dir(false)? {
+                dir.remove(|| Instant::now() < deadline);
+            }
+            self.dir(true).map(|_| ())
+        });
+        if let Err(error) = prepared {
+            log::debug!("no figures of other nodes can be handed on: {error}");
+        }
+    }
+
+    /// When a step has ended on another node.
+    pub fn give(&self, fence: &Fence, proc: &Dir, grant: &Grant) {
+        let given = fence.job_number().and_then(|directory| {
+            let now = NodeFigures::new(&fence.job_for_a_card(proc), grant.job_cpus, grant.job_memory);
+            self.user.look(|| {
+                let dir = self.dir(false)?.ok_or_else(|| Error::new("no card waits for them").at(&self.above))?;
+                let earlier = dir.read(&self.node, MOST_BYTES)?.and_then(|text| Handed::parse(&text));
+                dir.write(&self.node, &Handed::next(earlier, directory, &now).text())
+            })
+        });
+        if let Err(error) = given {
+            log::debug!("no figures of this node are handed on: {error}");
+        }
+    }
+
+    /// For the card: `own` is what this node knows. What was handed on goes.
+    pub fn take(&self, fence: &Fence, own: &JobForACard, grant: &Grant) -> Nodes {
+        let deadline = Instant::now() + PATIENCE;
+        let mut nodes = Nodes {
+            known: vec![(self.node.clone(), NodeFigures::new(own, grant.job_cpus, grant.job_memory))],
+            silent: Vec::new(),
+            is_unfinished: fence.is_inhabited(deadline),
+        };
+        let taken = self.user.look(|| {
+            let Some(dir) = self.dir(false)? else { return Ok(()) };
+            for node in self.nodes.iter().filter(|node| **node != self.node) {
+                if Instant::now() >= deadline {
+                    break;
+                }
+                let text = dir.read(node, MOST_BYTES).ok().flatten();
+                if let Some(handed) = text.and_then(|text| Handed::parse(&text)) {
+                    nodes.known.push((node.clone(), handed.all));
+                }
+            }
+            dir.remove(|| Instant::now() < deadline);
+            Ok(())
+        });
+        if let Err(error) = taken {
+            log::debug!("no figures of other nodes: {error}");
+        }
+        let is_silent = |node: &&String| !nodes.known.iter().any(|(known, _)| known == *node);
+        nodes.silent = self.nodes.iter().filter(is_silent).cloned().collect();
+        nodes
+    }
+}
