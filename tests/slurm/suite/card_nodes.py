@@ -21,8 +21,9 @@ def failed(site, script, *options):
     return jobid, text
 
 
-def expect_no_litter(site):
-    left = [path for path in site.directory(site.users[0]).glob(".jobfence-*")]
+def expect_no_litter(site, jobid):
+    """What other jobs have planted stays."""
+    left = list(site.directory(site.users[0]).glob(f".jobfence-{jobid}*"))
     expect_equal(left, [], "what is left in the directory of the job")
 
 
@@ -57,7 +58,7 @@ def card_of_all_nodes(site):
         expect_in(" on n2", row(card, "memory")[1], "the worst node")
         expect(amount(row(card, "memory")[1]) >= 64 * MIB, f"memory: {row(card, 'memory')}")
     expect("Not known here: the use of n" not in text and "; the use of n" not in text, text)
-    expect_no_litter(site)
+    expect_no_litter(site, jobid)
     return text.replace("\n", " | ")
 
 
@@ -156,4 +157,4 @@ def card_of_a_job_whose_step_goes_on(site):
         {EAT}""")
     expect_match(r"(?s)steps\s+on\s+other\s+nodes|the\s+use\s+of\s+n2", "\n".join(card_of(site, jobid)), "the card")
     until(lambda: not site.step_daemons(jobid), 30, "the end of the step")
-    expect_no_litter(site)
+    expect_no_litter(site, jobid)
