@@ -150,7 +150,6 @@ def card_of_a_requeued_job(site):
 def card_of_a_job_whose_step_goes_on(site):
     """A step that the script leaves behind is not in the card: there is no advice, and nothing is left."""
     site.configure(UsageCard="failed")
-    user = site.users[0]
     jobid, _ = failed(site, f"""
         {ELSEWHERE} sleep 300 &
         sleep 2
