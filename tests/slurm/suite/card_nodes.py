@@ -12,11 +12,15 @@ LOCALE = {"LANG": "C", "LC_ALL": "", "LC_CTYPE": ""}
 SILENT = r"Not known here:[^.]*the use of n2"
 
 
+# What Slurm calls a job whose script has failed, and in which the kernel has killed a process.
+NOT_WELL = "FAILED", "OUT_OF_MEMORY"
+
+
 # With a kill in it, so that it has a card however short it is.
 def failed(site, script, *options):
     user = site.users[0]
     jobid = site.submit(user, script + "\nexit 3\n", "-N2", "-n2", "-c1", "--mem=200", *options, env=LOCALE)
-    expect_equal(site.wait(jobid), "FAILED", "state")
+    expect_in(site.wait(jobid), NOT_WELL, "state")
     text = "\n".join(site.output(jobid).splitlines())
     return jobid, text
 
@@ -141,7 +145,7 @@ def card_of_a_requeued_job(site):
         os.chown(path, owner.st_uid, owner.st_gid)
     site.command("scontrol", "update", f"JobId={jobid}", "StartTime=now")
     site.command("scontrol", "release", str(jobid))
-    expect_equal(site.wait(jobid, timeout=300), "FAILED", "state")
+    expect_in(site.wait(jobid, timeout=300), NOT_WELL, "state")
     expect_in("handed: .\n", site.output(jobid), "what the second run finds")
     expect_match(SILENT.replace(" ", r"\s+"), "\n".join(card_of(site, jobid)), "the card")
 
