@@ -6,8 +6,8 @@ The breaks are in tests/mutants/table.py. Each is applied to a copy of the sourc
 target/mutants, built there, and tried with the one test that its row names. A test that fails
 without a break notices nothing: all of them run once before, with the copy as it is.
 
-With --noticer 'unit', 'host FILE', 'hook' or 'slurm', all tests of that kind try each break instead, and all that notice it are
-named: so it shows which breaks only one test notices.
+With --noticer 'unit', 'host FILE', 'hook', 'slurm' or 'nodes', all tests of that kind try each break instead, and all that
+notice it are named: so it shows which breaks only one test notices.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def copy():
 
 
 def commands(noticer, users):
-    """What builds a noticer ('unit FILTER…', 'host FILE FILTER…', 'hook CASE…' or 'slurm CASE…'), and what runs it."""
+    """What builds a noticer, as tests/mutants/table.py has them, and what runs it."""
     kind, *words = noticer.split()
     cargo = ["cargo", "test", "--locked", "--offline", "--no-fail-fast"]
     if kind == "unit":
@@ -81,6 +81,8 @@ def commands(noticer, users):
         return build, [sys.executable, "-B", "tests/pbs/replay.py", *built, "--patience", "10", *only]
     cases = [sys.executable, "-B", "tests/slurm/cases.py", *built]
     chosen = ["--only", *words] if words else ["--no-patient", "--no-release"]
+    if kind == "nodes":
+        chosen += ["--site", "two-nodes"]
     return build, [*cases, "--users", *users, *chosen]
 
 
@@ -129,7 +131,7 @@ def main():
     parser.add_argument("--list", action="store_true", help="the breaks, and who should notice each")
     parser.add_argument("--stale", action="store_true", help="only whether each row still applies")
     parser.add_argument("--users", nargs=2, metavar="USER", default=("nobody", "games"), help="of the private Slurm")
-    parser.add_argument("--noticer", metavar="WORDS", help="instead of the test of each row: 'unit', 'host FILE', 'hook' or 'slurm'")
+    parser.add_argument("--noticer", metavar="WORDS", help="instead of the test of each row, as above")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
     wrong = list(stale())

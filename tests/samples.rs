@@ -117,7 +117,16 @@ impl Site {
     /// The files of living steps.
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("run-series")).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect()
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        files.sort();
+        files
+    }
+
+    /// So many files `jobfence hold` may have open.
+    fn starve(&self, files: &str) {
+        let pid = self.hold.as_ref().unwrap().id().to_string();
+        let done = Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={files}:")]).status().unwrap();
+        assert!(done.success());
     }
 }
 
@@ -163,11 +172,13 @@ fn a_series_shows_what_a_job_did_when() {
     assert!(line.contains('█') && line.contains("CPUs") && text.contains(" at most 6"), "{text}");
     let of_series = text.lines().skip_while(|line| !line.contains("over time")).take(3);
     assert!(of_series.into_iter().all(|line| line.chars().count() <= 80), "{text}");
-    let [file] = &site.files()[..] else { panic!("{:?}", site.files()) };
-    let metadata = fs::metadata(file).unwrap();
-    assert_eq!((metadata.uid(), metadata.mode() & 0o777), (USER, 0o400));
-    let stranger = Command::new("cat").arg(file).uid(STRANGER).gid(STRANGER).output().unwrap();
-    assert!(!stranger.status.success() && stranger.stdout.is_empty());
+    let [of_root, of_user] = &site.files()[..] else { panic!("{:?}", site.files()) };
+    let owner = |file: &PathBuf| fs::metadata(file).map(|found| (found.uid(), found.mode() & 0o777)).unwrap();
+    assert_eq!((owner(of_root), owner(of_user)), ((0, 0o400), (USER, 0o400)));
+    for (file, uid) in [(of_user, STRANGER), (of_root, STRANGER), (of_root, USER)] {
+        let read = Command::new("cat").arg(file).uid(uid).gid(uid).output().unwrap();
+        assert!(!read.status.success() && read.stdout.is_empty(), "{uid} can read {}", file.display());
+    }
     let list = Command::new("ls").arg(site.path("run-series")).uid(USER).gid(USER).output().unwrap();
     assert!(!list.status.success(), "users can list all files");
 
@@ -210,6 +221,69 @@ fn a_series_outlives_jobfence_hold() {
     let page = site.out(&["report", HOSTILE, "--html=-"]);
     assert!(!page.contains("<script>") && !page.contains('\u{202e}'), "{page}");
     assert!(page.contains("<h2>Over time</h2>"), "{page}");
+    site.out(&["close", "--job", "7"]);
+}
+
+#[test]
+fn a_sample_that_fails_loses_nothing() {
+    let Some(mut site) = Site::new("fails") else { return };
+    site.hold("1");
+    site.run("7");
+    let before = site.points("7", 3);
+    // Nothing can be opened, and then not all that must be: some steps are not seen.
+    for files in ["3", "8", "9", "10", "11"] {
+        site.starve(files);
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    site.starve("1024");
+    let more = column(&before, "at_seconds").len() + 2;
+    let after = site.points("7", more);
+    assert!(column(&after, "at_seconds").starts_with(&column(&before, "at_seconds")), "{before} and then {after}");
+    assert_eq!(site.logged(), Vec::<Value>::new(), "a step that lives has ended");
+    site.out(&["close", "--job", "7"]);
+}
+
+#[test]
+fn a_user_changes_only_the_own_copy() {
+    let Some(mut site) = Site::new("changes") else { return };
+    site.hold("1");
+    site.run("7");
+    let before = site.points("7", 3);
+    site.end_hold();
+    let [_, of_user] = &site.files()[..] else { panic!("{:?}", site.files()) };
+    let forged = before.to_string().replace("\"job\":\"7\"", "\"job\":\"8\"");
+    assert_ne!(forged, before.to_string());
+    let script = "chmod 600 \"$1\" && cat > \"$1\"";
+    let mut child =
+        Command::new("sh").args(["-c", script, "sh"]).arg(of_user).uid(USER).gid(USER).stdin(Stdio::piped()).spawn();
+    child.as_mut().unwrap().stdin.take().unwrap().write_all(forged.as_bytes()).unwrap();
+    assert!(child.unwrap().wait().unwrap().success());
+    site.hold("1");
+    let after = site.points("7", 5);
+    assert!(column(&after, "at_seconds").starts_with(&column(&before, "at_seconds")), "{before} and then {after}");
+    site.out(&["close", "--job", "7"]);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while site.logged().is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let jobs: Vec<Value> = site.logged().iter().map(|line| line["job"].clone()).collect();
+    assert_eq!(jobs, ["7"]);
+}
+
+#[test]
+fn a_series_ends_where_it_is_switched_off() {
+    let Some(mut site) = Site::new("switched") else { return };
+    site.hold("1");
+    site.run("7");
+    site.points("7", 3);
+    site.end_hold();
+    site.hold("never");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !site.files().is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(site.files(), Vec::<PathBuf>::new());
+    assert_eq!(site.logged().len(), 1);
     site.out(&["close", "--job", "7"]);
 }
 

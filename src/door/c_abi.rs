@@ -8,8 +8,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -196,10 +195,8 @@ pub unsafe extern "C" fn jobfence_free(text: *mut c_char) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_set_log(function: Option<LogFunction>, data: *mut c_void) -> c_int {
     call("jobfence_set_log", || {
-        if log::set_logger(&CallersLog).is_ok() {
-            IS_OURS.store(true, Ordering::Release);
-        }
-        if !IS_OURS.load(Ordering::Acquire) {
+        // Threads that come at once learn the same.
+        if !*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok()) {
             return Err(refused("the log of this library is that of the program that has loaded it before"));
         }
         log::set_max_level(if function.is_some() { LevelFilter::Debug } else { LevelFilter::Off });
@@ -528,7 +525,7 @@ unsafe impl Send for LogTarget {}
 static CALLERS: Mutex<Option<LogTarget>> = Mutex::new(None);
 
 /// Whether no other door's log was there first.
-static IS_OURS: AtomicBool = AtomicBool::new(false);
+static IS_OURS: OnceLock<bool> = OnceLock::new();
 
 /// The log of a program that has none of its own that we know.
 struct CallersLog;

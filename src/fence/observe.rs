@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::job::Cpus;
 use crate::policy::Level;
 use crate::sys::dir::Dir;
+use crate::sys::lock::Lock;
 
 impl Fence {
     /// What the step has used so far.
@@ -76,6 +77,12 @@ impl Fence {
     pub fn job_number(&self) -> Result<u64> {
         let tree = self.trees.first().ok_or_else(|| Error::new("the job has no directory"))?;
         Ok(tree.job()?.stat()?.st_ino)
+    }
+
+    /// What only one step of the job does at a time. `None`: it is not to be had by the deadline.
+    pub fn alone_in_job(&self, deadline: Instant) -> Option<Lock> {
+        let job = self.trees.first()?.job().ok()?;
+        Lock::on(&job, ".", deadline).ok()
     }
 
     /// Whether a process of the step still lives; also where that cannot be seen by the deadline.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat, mknodat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::error::{Error, Result};
@@ -91,6 +91,17 @@ impl UsersDir {
         })
     }
 
+    /// Takes back what [`mark`] has made.
+    pub fn unmark(&self, name: &str) {
+        let _ = unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir);
+    }
+
+    /// Whether one of its entries has such a name; also where it cannot be read.
+    pub fn has(&self, mut is_wanted: impl FnMut(&str) -> bool) -> bool {
+        let Ok(mut entries) = nix::dir::Dir::openat(&self.dir, ".", DIRECTORY, Mode::empty()) else { return true };
+        entries.iter().any(|entry| entry.map_or(true, |entry| entry.file_name().to_str().is_ok_and(&mut is_wanted)))
+    }
+
     /// Removes it with its files, as far as `goes_on`. What is no file stays, and so does the directory then.
     pub fn remove(self, mut goes_on: impl FnMut() -> bool) {
         let Ok(mut entries) = nix::dir::Dir::openat(&self.dir, ".", DIRECTORY, Mode::empty()) else { return };
@@ -103,6 +114,16 @@ impl UsersDir {
             }
         }
         let _ = unlinkat(&self.above, self.name.as_str(), UnlinkatFlags::RemoveDir);
+    }
+}
+
+/// Makes an empty file in a directory of ours, if that is there.
+pub fn mark(above: &Path, dir: &str, name: &str) -> Result<()> {
+    let path = above.join(dir);
+    let dir = open_without_magic(&path)?;
+    match mknodat(&dir, name, SFlag::S_IFREG, Mode::S_IRUSR | Mode::S_IWUSR, 0) {
+        Ok(()) | Err(Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(Error::os("make", path.join(name), errno)),
     }
 }
 
@@ -155,6 +176,20 @@ mod tests {
         assert!(dir.read("n1", 2).is_err());
         dir.remove(|| true);
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_mark_is_there_until_it_is_taken_back() {
+        let temp = tempfile::tempdir().unwrap();
+        assert!(mark(temp.path(), ".x", "n2+0").is_err());
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+        let dir = UsersDir::open(temp.path(), ".x", me(), true).unwrap().unwrap();
+        let is_marked = || dir.has(|name| name.starts_with("n2+"));
+        mark(temp.path(), ".x", "n2+0").unwrap();
+        mark(temp.path(), ".x", "n2+0").unwrap();
+        assert!(is_marked() && !dir.has(|name| name.starts_with("n3+")));
+        dir.unmark("n2+0");
+        assert!(!is_marked());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 """Deliberate breaks of the code, and for each the cheapest test that should notice it.
 
 `old` is in the file exactly once. `noticer` is 'unit FILTER…', 'host FILE TEST…' (a file of tests/), 'hook CASE…' (of
-tests/pbs/replay.py) or 'slurm CASE…' (in a private Slurm).
+tests/pbs/replay.py), 'slurm CASE…' (in a private Slurm) or 'nodes CASE…' (in one of two nodes).
 """
 
 from typing import NamedTuple
@@ -563,9 +563,21 @@ BREAKS = (
     ),
     Break(
         "series_of_a_restart_is_lost", "src/bin/jobfence/sample.rs",
-        "if is_first {",
+        "if !self.has_taken_over {",
         "if false {",
         "host samples a_series_outlives_jobfence_hold",
+    ),
+    Break(
+        "series_goes_on_with_the_users_file", "src/bin/jobfence/series.rs",
+        "iter().filter(|name| name.ends_with(OF_ROOT))",
+        "iter().filter(|name| name.ends_with(OF_USER))",
+        "host samples a_user_changes_only_the_own_copy",
+    ),
+    Break(
+        "series_of_a_step_that_was_not_seen_ends", "src/bin/jobfence/sample.rs",
+        "let is_over = series.has_ended();",
+        "let is_over = !steps.iter().any(|step| described(step).name == series.name);",
+        "host samples a_sample_that_fails_loses_nothing",
     ),
     Break(
         "series_where_everybody_writes", "src/bin/jobfence/series.rs",
@@ -575,7 +587,7 @@ BREAKS = (
     ),
     Break(
         "series_is_roots", "src/bin/jobfence/series.rs",
-        "fchown(&file, series.uid.map(Uid::from_raw), None).map_err(failed(\"give a file away in\"))?;",
+        "fchown(&file, owner, None).map_err(failed(\"give a file away in\"))?;",
         "",
         "host samples a_series_shows_what_a_job_did_when",
     ),
@@ -673,6 +685,17 @@ BREAKS = (
     Break(
         "advice_without_a_node", "src/report/nodes.rs", "self.silent.is_empty() && !self.is_unfinished", "true",
         "unit report::card",
+    ),
+    Break(
+        "a_step_whose_srun_was_killed", "src/scheduler/slurm/spank/hand_over.rs", "nodes.is_unfinished |= dir.has(is_others);",
+        "nodes.is_unfinished |= dir.has(is_others) && false;", "nodes card_without_a_step_whose_srun_was_killed",
+    ),
+    Break(
+        "a_log_that_two_threads_set", C_ABI, "!*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok())",
+        "IS_OURS.get().is_none() && !(log::set_logger(&CallersLog).is_ok() && {\n"
+        "            std::thread::sleep(Duration::from_millis(100));\n"
+        "            IS_OURS.set(true).is_ok()\n        })",
+        C_LIFE,
     ),
     Break(
         "a_link_to_a_descriptor", "src/sys/users_dir.rs", "how.resolve = libc::RESOLVE_NO_MAGICLINKS;", "how.resolve = 0;",

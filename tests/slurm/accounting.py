@@ -131,8 +131,10 @@ class Accounting:
         return "".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
                        for path in sorted(self.top.glob("*.log")))
 
-    def rows(self, jobs, fields):
+    def rows(self, jobs, fields, steps=()):
         """What sacct says of each run of these jobs and of each of its steps, once it says how all have ended.
+
+        It waits for `steps`, such as 12.interactive: slurmdbd can learn of a step after its job's end.
 
         The first job is number 0, whatever its own. A run's steps are in the order of their beginnings, those of the
         same second in sacct's.
@@ -152,7 +154,7 @@ class Accounting:
             # slurmdbd can learn of a job's end before its beginning: then it knows no partition yet.
             unknown = [name for name, _, end, partition, *_ in rows
                        if end == "Unknown" or not (partition or "." in name)]
-            return rows if rows and not unknown else None
+            return rows if rows and not unknown and {name for name, *_ in rows}.issuperset(steps) else None
 
         try:
             rows = until(ended, 30, f"the end of jobs {jobs} in sacct")

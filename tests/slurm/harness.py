@@ -272,7 +272,7 @@ def expect_not_started(site, user, jobid):
 
 
 def until_gone(site, group, timeout, what):
-    """Slurm's own directories on v1 Slurm may leave behind, if the kernel is not done with what was in them. The janitor removes them."""
+    """Ours must be gone. Slurm may leave its own v1 directories, as the kernel is not done with them; the janitor removes those."""
     try:
         until(lambda: not group.remains(), timeout, what)
     except AssertionError:

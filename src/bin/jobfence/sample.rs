@@ -27,6 +27,8 @@ pub struct Sampler {
     next: Option<Instant>,
     /// By the directories of the step.
     series: HashMap<String, Series>,
+    /// Whether those that an earlier process has begun are among them.
+    has_taken_over: bool,
     /// What was said of what went wrong.
     said: Option<String>,
 }
@@ -40,22 +42,21 @@ impl Sampler {
 
     /// Samples, if that is due.
     pub fn look(&mut self, config: &Config) {
-        let Some(interval) = interval_of(config) else {
-            // It was switched off: what was sampled so far is kept.
-            if self.next.take().is_some() {
-                let all: Vec<Series> = self.series.drain().map(|(_, series)| series).collect();
-                all.iter().for_each(|series| finish(config, series));
-            }
-            return;
-        };
+        let interval = interval_of(config);
         let now = Instant::now();
-        if self.next.is_some_and(|next| now < next) {
+        if interval.is_some() && self.next.is_some_and(|next| now < next) {
             return;
         }
-        let is_first = self.next.is_none();
         // After a long pause nothing is made up for.
-        self.next = Some(self.next.map_or(now, |next| next + interval).max(now + interval / 2));
-        let done = self.sample(config, is_first);
+        self.next = interval.map(|interval| self.next.map_or(now, |next| next + interval).max(now + interval / 2));
+        let done = self.take_over(config).and_then(|()| match interval {
+            Some(_) => self.sample(config),
+            None => {
+                // It was switched off: what was sampled so far is kept.
+                self.series.drain().for_each(|(_, series)| finish(config, &series));
+                Ok(())
+            }
+        });
         if let Err(error) = &done
             && self.said.as_ref() != Some(error)
         {
@@ -64,41 +65,54 @@ impl Sampler {
         self.said = done.err();
     }
 
-    fn sample(&mut self, config: &Config, is_first: bool) -> Result<(), String> {
-        let mut left = std::mem::take(&mut self.series);
-        if is_first {
-            // Those that another process has begun.
-            left.extend(series::all_living(&config.run_dir).into_iter().map(|series| (series.name.clone(), series)));
+    /// What an earlier process has begun goes on, or ends.
+    fn take_over(&mut self, config: &Config) -> Result<(), String> {
+        if !self.has_taken_over {
+            let begun = series::all_living(&config.run_dir).map_err(|error| error.to_string())?;
+            self.series = begun.into_iter().map(|series| (series.name.clone(), series)).collect();
+            self.has_taken_over = true;
         }
+        Ok(())
+    }
+
+    /// An error changes no series but those that were sampled before it.
+    fn sample(&mut self, config: &Config) -> Result<(), String> {
         let (wanted, mut unseen) = (WantedSteps::default(), Vec::new());
         let recorded = Recorded::read(&config.run_dir, &wanted, &mut unseen);
         // An idle node costs next to nothing.
-        if recorded.is_empty() && left.is_empty() {
+        if recorded.is_empty() && self.series.is_empty() {
             return Ok(());
         }
         let (host, _) = Host::read_what_there_is(config).map_err(|error| error.to_string())?;
-        let (steps, _) = find(&host, ALL, &recorded, &wanted);
+        let (steps, more) = find(&host, ALL, &recorded, &wanted);
         let mut problem = (steps.len() > MOST_STEPS).then(|| format!("more than {MOST_STEPS} steps live"));
-        for step in steps.iter().take(MOST_STEPS) {
-            let Some(new) = begun(step) else { continue };
-            let before = left.remove(&new.name);
-            let mut series = match before {
-                Some(before) if before.is_of(&new.job, &new.step, new.run, &new.started) => before,
-                Some(another) => {
-                    finish(config, &another);
-                    new
+        for new in steps.iter().take(MOST_STEPS).filter_map(begun) {
+            let (mut new, point) = new;
+            if let Some(before) = self.series.remove(&new.name) {
+                if before.is_of(&new.job, &new.step, new.run, &new.started) {
+                    new = before;
+                } else {
+                    finish(config, &before);
                 }
-                None => new,
-            };
-            series.add(point(step));
-            if series.skipped == 0 {
-                let failed = series::write(&config.run_dir, &series).err();
+            }
+            new.add(point);
+            if new.skipped == 0 {
+                let failed = series::write(&config.run_dir, &new).err();
                 problem = failed.map(|error| error.to_string()).or(problem);
             }
-            self.series.insert(series.name.clone(), series);
+            self.series.insert(new.name.clone(), new);
         }
-        left.values().for_each(|ended| finish(config, ended));
-        problem.map_or(Ok(()), Err)
+        // A step that was not found may live all the same: its directories say whether it has ended.
+        self.series.retain(|_, series| {
+            let is_over = series.has_ended();
+            if is_over {
+                finish(config, series);
+            }
+            !is_over
+        });
+        unseen.extend(more);
+        let unseen = unseen.first().map(|error| format!("not all steps can be seen: {error}"));
+        problem.or(unseen).map_or(Ok(()), Err)
     }
 }
 
@@ -106,10 +120,13 @@ fn interval_of(config: &Config) -> Option<Duration> {
     config.sample_interval.filter(|_| config.mode != Mode::Off)
 }
 
-/// The series of a step that has none yet.
-fn begun(step: &LivingStep<'_>) -> Option<Series> {
+/// The series of a step that has none yet, and its first point. `None`: nobody knows when the step began.
+fn begun(step: &LivingStep<'_>) -> Option<(Series, Point)> {
     let row = described(step);
-    Some(Series {
+    let current = step.current();
+    let age = row.uptime.unwrap_or_default();
+    let point = Point::of(age.as_secs_f64(), current.memory, current.processes, &step.usage());
+    let series = Series {
         name: row.name,
         job: row.job,
         step: row.step,
@@ -117,13 +134,8 @@ fn begun(step: &LivingStep<'_>) -> Option<Series> {
         uid: row.uid,
         started: utc(row.started?),
         ..Series::default()
-    })
-}
-
-fn point(step: &LivingStep<'_>) -> Point {
-    let age = described(step).uptime.unwrap_or_default();
-    let current = step.current();
-    Point::of(age.as_secs_f64(), current.memory, current.processes, &step.usage())
+    };
+    Some((series, point))
 }
 
 /// A step has ended: its series goes into the log, if there is one.

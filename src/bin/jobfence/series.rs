@@ -119,6 +119,13 @@ impl Series {
         self.job == job && self.step == step && self.run == run && is_same_start(&self.started, started)
     }
 
+    /// Whether none of its directories is there any more. What cannot be looked at may be there.
+    pub fn has_ended(&self) -> bool {
+        let is_gone =
+            |path: &str| std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        self.name.split(':').all(is_gone)
+    }
+
     /// As one object.
     pub fn json(&self) -> Value {
         let column = |of: fn(&Point) -> Value| self.points.iter().map(of).collect::<Vec<_>>();
@@ -245,34 +252,50 @@ fn directory_of(run_dir: &Path) -> PathBuf {
     run_dir.with_file_name(name)
 }
 
+/// How the name of a file ends: root goes on with its own alone, since the owner of a file can change what is in it.
+const OF_ROOT: &str = ".json";
+const OF_USER: &str = ".user";
+
 /// The name of a step's own file says nothing, and each user can find the own ones.
-fn file_of(uid: Option<u32>, name: &str) -> String {
+fn file_of(uid: Option<u32>, name: &str, whose: &str) -> String {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     let user = uid.map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
-    format!("{user}-{:016x}.json", hasher.finish())
+    format!("{user}-{:016x}{whose}", hasher.finish())
 }
 
 /// The series of a living step, as far as it was sampled and may be read.
 pub fn living(run_dir: &Path, uid: Option<u32>, name: &str) -> Option<Series> {
     let dir = Dir::open(directory_of(run_dir)).ok()?;
-    read(&dir, &file_of(uid, name)).filter(|series| series.name == name)
+    let whose = if nix::unistd::geteuid().is_root() { OF_ROOT } else { OF_USER };
+    read(&dir, &file_of(uid, name, whose)).ok()?.filter(|series| series.name == name)
 }
 
-fn read(dir: &Dir, name: &str) -> Option<Series> {
-    let file = File::from(dir.open_file(name, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).ok()?);
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
+/// `None`: there is no such file, or it has no series.
+fn read(dir: &Dir, name: &str) -> Result<Option<Series>> {
+    let file = match dir.open_file(name, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK) {
+        Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ELOOP)) => return Ok(None),
+        other => File::from(other?),
+    };
     let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text).ok()?;
-    Series::of_json(&serde_json::from_str(&text).ok()?)
+    let is_text =
+        file.metadata().is_ok_and(|found| found.is_file()) && file.take(LONGEST).read_to_string(&mut text).is_ok();
+    let value = serde_json::from_str(&text).ok().filter(|_| is_text);
+    Ok(value.as_ref().and_then(Series::of_json))
 }
 
 /// The series of all steps that had a file, whether they live or not.
-pub fn all_living(run_dir: &Path) -> Vec<Series> {
-    let Ok(dir) = Dir::open(directory_of(run_dir)) else { return Vec::new() };
-    dir.list(false).unwrap_or_default().iter().filter_map(|name| read(&dir, name)).collect()
+pub fn all_living(run_dir: &Path) -> Result<Vec<Series>> {
+    let dir = match Dir::open(directory_of(run_dir)) {
+        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut all = Vec::new();
+    for name in dir.list(false)?.iter().filter(|name| name.ends_with(OF_ROOT)) {
+        // What is no series is none of ours.
+        all.extend(read(&dir, name)?);
+    }
+    Ok(all)
 }
 
 /// Where files of living steps can be written: only root can, and no user can see whose files there are.
@@ -290,27 +313,36 @@ fn writable(run_dir: &Path) -> Result<Dir> {
     Ok(dir)
 }
 
-/// Writes the file of a living step anew. Only the step's user and root can read it.
+/// Writes the files of a living step anew: root's, with which a restart goes on, and one for the step's user.
 pub fn write(run_dir: &Path, series: &Series) -> Result<()> {
-    let dir = writable(run_dir)?;
-    let name = file_of(series.uid, &series.name);
+    let (dir, text) = (writable(run_dir)?, series.json().to_string());
+    let name = |whose| file_of(series.uid, &series.name, whose);
+    put(&dir, &name(OF_ROOT), &text, None)?;
+    series.uid.map_or(Ok(()), |uid| put(&dir, &name(OF_USER), &text, Some(Uid::from_raw(uid))))
+}
+
+/// Only the owner can read it, and root.
+fn put(dir: &Dir, name: &str, text: &str, owner: Option<Uid>) -> Result<()> {
     let new = format!("{name}.new");
-    let failed = |op: &'static str| move |errno| Error::os(op, directory_of(run_dir), errno);
+    let failed = |op: &'static str| move |errno| Error::os(op, dir.path(), errno);
     // Of a process that was killed meanwhile.
-    let _ = unlinkat(&dir, new.as_str(), UnlinkatFlags::NoRemoveDir);
+    let _ = unlinkat(dir, new.as_str(), UnlinkatFlags::NoRemoveDir);
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let file = openat(&dir, new.as_str(), flags, Mode::from_bits_truncate(0o400)).map_err(failed("make a file in"))?;
+    let file = openat(dir, new.as_str(), flags, Mode::from_bits_truncate(0o400)).map_err(failed("make a file in"))?;
     let mut file = File::from(file);
-    file.write_all(series.json().to_string().as_bytes())
-        .map_err(|error| Error::new(format!("cannot write what was sampled: {error}")).at(directory_of(run_dir)))?;
-    fchown(&file, series.uid.map(Uid::from_raw), None).map_err(failed("give a file away in"))?;
-    renameat(&dir, new.as_str(), &dir, name.as_str()).map_err(failed("replace a file in"))
+    file.write_all(text.as_bytes())
+        .map_err(|error| Error::new(format!("cannot write what was sampled: {error}")).at(dir.path()))?;
+    fchown(&file, owner, None).map_err(failed("give a file away in"))?;
+    renameat(dir, new.as_str(), dir, name).map_err(failed("replace a file in"))
 }
 
 /// The step has ended.
 pub fn remove(run_dir: &Path, series: &Series) {
     if let Ok(dir) = writable(run_dir) {
-        let _ = unlinkat(&dir, file_of(series.uid, &series.name).as_str(), UnlinkatFlags::NoRemoveDir);
+        for whose in [OF_ROOT, OF_USER] {
+            let name = file_of(series.uid, &series.name, whose);
+            let _ = unlinkat(&dir, name.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
     }
 }
 

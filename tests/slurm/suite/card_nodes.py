@@ -158,6 +158,30 @@ def card_of_a_job_whose_step_goes_on(site):
         {ELSEWHERE} sleep 300 &
         sleep 2
         {EAT}""")
-    expect_match(r"(?s)steps\s+on\s+other\s+nodes|the\s+use\s+of\s+n2", "\n".join(card_of(site, jobid)), "the card")
+    expect_match(r"(?s)steps\s+that\s+still\s+ran\s+on\s+other\s+nodes|the\s+use\s+of\s+n2", "\n".join(card_of(site, jobid)), "the card")
     until(lambda: not site.step_daemons(jobid), 30, "the end of the step")
     expect_no_litter(site, jobid)
+
+
+@case(on=["two-nodes"])
+def card_without_a_step_whose_srun_was_killed(site):
+    """That the node has handed on the figures of an earlier step does not make them all: no card then says to ask for less."""
+    site.configure(UsageCard="failed")
+    # Its child would end the step in its place.
+    left = f"""
+        {ELSEWHERE} --overlap sh -c 'touch begun.$SLURM_JOB_ID; exec sleep 300' &
+        until [ -e begun.$SLURM_JOB_ID ]; do sleep 0.1; done
+        kill -KILL $(pgrep -P $!) $!
+        wait $!"""
+    texts = []
+    for script in "", left:
+        jobid, _ = failed(site, f"{ELSEWHERE} --overlap true\n{script}\n{EAT}")
+        texts.append(" ".join("\n".join(card_of(site, jobid)).split()))
+        until(lambda jobid=jobid: not site.step_daemons(jobid), 30, "the end of the steps")
+        expect_no_litter(site, jobid)
+    still = "the use of steps that still ran on other nodes"
+    for text in texts:
+        expect("the use of n2" not in text, f"the earlier step on n2 counts: {text}")
+    expect(texts[0] and still not in texts[0], f"the card of a job whose steps have ended: {texts[0]}")
+    expect_in(still, texts[1], "the card of a job with a step")
+    return texts[1]

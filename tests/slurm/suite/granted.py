@@ -170,7 +170,9 @@ def granted_as_sacct_says(site):
                         jobid, (limit, _) = interactive_limits(site, *request.options.split())
                         found[jobid] = request, {"interactive": limit}
                 first = min(found)
-                said = {row["JobID"]: int(row["AllocCPUS"]) for row in records.rows(list(found), ["AllocCPUS"])}
+                steps = [f"{jobid}.{step}" for jobid, (_, limits) in found.items() for step in limits]
+                rows_of_it = records.rows(list(found), ["AllocCPUS"], steps)
+                said = {row["JobID"]: int(row["AllocCPUS"]) for row in rows_of_it}
                 for jobid, (request, limits) in found.items():
                     for step, limit in limits.items():
                         of_step = Step("", more=request.more if step == "interactive" else 0)

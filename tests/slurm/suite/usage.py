@@ -246,7 +246,7 @@ def usage_over_an_upgrade(site):
 @case(on=("private",))
 def usage_over_time(site):
     """What jobfence hold samples of a step is joined with the step's line, on the page of the report."""
-    program = f"{PYTHON} -S -c 'import time\ntime.sleep(3)\nb = b\"x\" * (50 << 20)\nwhile time.process_time() < 3: pass'"
+    program = f"{PYTHON} -S -c 'import time\ntime.sleep(3)\nb = b\"x\" * (50 << 20)\nwhile time.process_time() < 3: pass\ntime.sleep(2)'"
     with with_log(site, SampleInterval=1) as lines, held(site):
         jobid = site.submit(site.users[0], f"srun -n1 --overlap --mem=100 {program}", "-c1", "--mem=200")
         expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}, which said {site.output(jobid)!r}")

@@ -2,8 +2,10 @@
 //! In the step daemons of a job with several nodes: each node hands its figures on to the node whose card shows them.
 //!
 //! They lie in `.jobfence-JOB` in the directory from which the job was submitted. Slurm runs `slurm_spank_task_exit` before srun
-//! learns of a task's end (`_wait_for_any_task` before `stepd_send_pending_exit_msgs` in src/slurmd/slurmstepd/mgr.c of 22.05,
-//! 24.11, 25.05 and 26.05). So when srun returns, the figures are there, and no end waits for them.
+//! learns of a task's end (`_wait_for_any_task` before `stepd_send_pending_exit_msgs` in src/slurmd/slurmstepd/mgr.c of each
+//! release from 22.05 to 26.05). So when srun returns, the figures are there, and no end waits for them.
+//!
+//! A step that has begun there has a mark, an empty file, until it has handed on. srun may die and its step go on.
 
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -18,13 +20,19 @@ use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
 use crate::sys::as_user::AsUser;
 use crate::sys::dir::Dir;
-use crate::sys::users_dir::UsersDir;
+use crate::sys::users_dir::{UsersDir, mark};
 
 /// A card shows no more nodes.
 const MOST_NODES: usize = 1024;
 
-/// Between two nodes the end of a job asks whether it has read for so long.
+/// Between two nodes the end of a job asks whether it has read for so long, and between two files whether it has removed for so long.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long another step of the job on this node may keep this one from handing on.
+const ALONE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Between a node and a step of it that has begun; no node has it in its name.
+const MARK: char = '+';
 
 /// Longer than any text of ours.
 const MOST_BYTES: usize = 2048;
@@ -82,14 +90,29 @@ impl HandOver {
         }
     }
 
+    /// When a step begins on another node.
+    pub fn begin(&self, fence: &Fence) {
+        if let Err(error) = self.user.look(|| mark(&self.above, &self.name, &self.mark_of(fence))) {
+            log::debug!("no card is told that the step has begun: {error}");
+        }
+    }
+
+    fn mark_of(&self, fence: &Fence) -> String {
+        format!("{}{MARK}{}", self.node, fence.key().step)
+    }
+
     /// When a step has ended on another node.
     pub fn give(&self, fence: &Fence, proc: &Dir, grant: &Grant) {
+        // Of two steps the later one has the later figures.
+        let _alone = fence.alone_in_job(Instant::now() + ALONE_PATIENCE);
         let given = fence.job_number().and_then(|directory| {
             let now = NodeFigures::new(&fence.job_for_a_card(proc), grant.job_cpus, grant.job_memory);
             self.user.look(|| {
                 let dir = self.dir(false)?.ok_or_else(|| Error::new("no card waits for them").at(&self.above))?;
                 let earlier = dir.read(&self.node, MOST_BYTES)?.and_then(|text| Handed::parse(&text));
-                dir.write(&self.node, &Handed::next(earlier, directory, &now).text())
+                dir.write(&self.node, &Handed::next(earlier, directory, &now).text())?;
+                dir.unmark(&self.mark_of(fence));
+                Ok(())
             })
         });
         if let Err(error) = given {
@@ -116,6 +139,9 @@ impl HandOver {
                     nodes.known.push((node.clone(), handed.all));
                 }
             }
+            let is_others = |name: &str| name.split_once(MARK).is_some_and(|(node, _)| node != self.node);
+            nodes.is_unfinished |= dir.has(is_others);
+            let deadline = Instant::now() + PATIENCE;
             dir.remove(|| Instant::now() < deadline);
             Ok(())
         });

@@ -225,6 +225,9 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         .then(|| HandOver::of(spank).filter(HandOver::is_elsewhere))
         .flatten()
         .map(|hand_over| (hand_over, grant.clone()));
+    if let Some((hand_over, _)) = &hand_over {
+        hand_over.begin(&fence);
+    }
     Ok(Fenced {
         daemon: Pid::this(),
         unfenced_processes: UnfencedProcesses::new(daemon),
