@@ -86,6 +86,11 @@ pub trait Scheduler: Sync + fmt::Debug {
         deadline: Instant,
     ) -> Result<usize>;
 
+    /// Whether its step daemons give a job such a name.
+    fn names_jobs_so(&self, _job: &Id) -> bool {
+        false
+    }
+
     /// Whether this run of a job is still its, where it holds fences. `age`: so long ago the fence was last changed, nothing where it is to
     /// be made now. This is asked in a process of the scheduler's, too: no program is started for it, and nobody is waited for.
     fn runs(&self, _job: &Id, _run: u32, _age: Duration) -> Runs {

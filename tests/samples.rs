@@ -64,8 +64,21 @@ impl Site {
     }
 
     fn hold(&mut self, interval: &str) {
-        let mut hold = self.command(&["hold", "-o", "ReapInterval=1", "-o", &format!("SampleInterval={interval}")]);
-        self.hold = Some(hold.stderr(Stdio::null()).spawn().unwrap());
+        self.hold_with(&["-o", &format!("SampleInterval={interval}")]);
+    }
+
+    fn hold_with(&mut self, args: &[&str]) {
+        let mut hold = self.command(&[&["hold", "-o", "ReapInterval=1"], args].concat());
+        self.hold = Some(hold.stderr(fs::File::create(self.path("said")).unwrap()).spawn().unwrap());
+    }
+
+    /// Waits until no step has a file.
+    fn no_files(&self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.files().is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(self.files(), Vec::<PathBuf>::new());
     }
 
     fn end_hold(&mut self) {
@@ -278,13 +291,71 @@ fn a_series_ends_where_it_is_switched_off() {
     site.points("7", 3);
     site.end_hold();
     site.hold("never");
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !site.files().is_empty() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert_eq!(site.files(), Vec::<PathBuf>::new());
+    site.no_files();
     assert_eq!(site.logged().len(), 1);
     site.out(&["close", "--job", "7"]);
+}
+
+#[test]
+fn the_key_can_change_while_jobfence_hold_runs() {
+    let Some(mut site) = Site::new("changed") else { return };
+    let config = site.path("jobfence.conf");
+    let write = |interval: &str| fs::write(&config, format!("SampleInterval={interval}\n")).unwrap();
+    write("never");
+    site.hold_with(&["--config", config.to_str().unwrap()]);
+    site.run("7");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(site.series("7"), Value::Null);
+    write("1");
+    site.points("7", 2);
+    write("never");
+    site.no_files();
+    assert_eq!(site.logged().len(), 1);
+    write("1");
+    let after = site.points("7", 2);
+    assert!(column(&after, "at_seconds")[0] > column(&site.logged()[0], "at_seconds")[1], "{after}");
+    site.out(&["close", "--job", "7"]);
+}
+
+/// A file system without room, until it has some.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(at: PathBuf) -> Self {
+        fs::create_dir(&at).unwrap();
+        let small = Self(at);
+        small.mounted("size=4k,mode=711");
+        small
+    }
+
+    fn mounted(&self, options: &str) {
+        let done = Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(&self.0).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_costs_no_point() {
+    let Some(mut site) = Site::new("full") else { return };
+    let small = Small::mount(site.path("run-series"));
+    site.hold("1");
+    site.run("7");
+    std::thread::sleep(Duration::from_millis(4500));
+    let said = fs::read_to_string(site.path("said")).unwrap();
+    assert_eq!(said.matches("No space left on device").count(), 1, "{said}");
+    small.mounted("remount,size=1m");
+    let series = site.points("7", 6);
+    let at = column(&series, "at_seconds");
+    assert!(at.windows(2).all(|pair| pair[1] - pair[0] < 1.9), "points that are missing: {at:?}");
+    site.out(&["close", "--job", "7"]);
+    site.no_files();
+    assert_eq!(column(&site.logged()[0], "at_seconds")[..6], at[..6]);
 }
 
 #[test]

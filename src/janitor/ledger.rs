@@ -16,6 +16,7 @@ use crate::record::job::{JobId, JobRecords};
 use crate::record::{Owner, Record};
 use crate::report::account::{Account, End, GrantedTo, LimitedTo, since_boot};
 use crate::report::usage_log::UsageLog;
+use crate::scheduler::Schedulers;
 
 /// See the beginning of this file.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,13 +36,20 @@ pub struct DeadStep {
 
 impl DeadStep {
     /// What a record says, and its directories. `None`: the record names no step.
-    pub fn recorded(record: &Record, used: Used) -> Option<Self> {
-        let (shared, noted) = (record.shared.as_deref(), record.noted());
+    pub fn recorded(record: &Record, schedulers: Schedulers, used: Used) -> Option<Self> {
+        let (key, shared, noted) = (record.key()?, record.shared.as_deref(), record.noted());
+        // A process that holds a fence alone is a step daemon, or runs one command.
+        let of_daemon = || schedulers.iter().find(|scheduler| scheduler.names_jobs_so(&key.job));
+        let holder = match (shared, of_daemon()) {
+            (Some(shared), _) => shared.holder.to_string(),
+            (None, Some(scheduler)) => holder_of(scheduler.name()),
+            (None, None) => Holder::Process(record.owner).to_string(),
+        };
         Some(Self {
-            key: record.key()?,
+            key,
             opener: record.opener(),
             run: shared.map_or(0, |shared| shared.run),
-            holder: shared.map_or(Holder::Process(record.owner), |shared| shared.holder.clone()).to_string(),
+            holder,
             facts: noted.facts(),
             granted: GrantedTo { cpus: noted.cpus, memory: noted.memory },
             used,
@@ -51,7 +59,7 @@ impl DeadStep {
     /// In directories of a scheduler's.
     pub fn of_scheduler(name: &str, (key, opener, used): (JobKey, Owner, Used)) -> Self {
         let (facts, granted) = (Facts::default(), GrantedTo::default());
-        Self { key, opener, run: 0, holder: format!("scheduler {name}"), facts, granted, used }
+        Self { key, opener, run: 0, holder: holder_of(name), facts, granted, used }
     }
 
     fn line(&self) -> String {
@@ -75,6 +83,10 @@ impl DeadStep {
         }
         .line()
     }
+}
+
+fn holder_of(scheduler: &str) -> String {
+    format!("scheduler {scheduler}")
 }
 
 impl Ledger {

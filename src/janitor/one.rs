@@ -64,7 +64,7 @@ pub fn reap_one(
             return Ok(ReapOutcome::Removed);
         }
         let left = fence::open_existing(host, &record.base, levels)?;
-        let dead = config.usage_log.as_ref().and_then(|_| DeadStep::recorded(&record, left.used()));
+        let dead = config.usage_log.as_ref().and_then(|_| DeadStep::recorded(&record, holders.schedulers, left.used()));
         left.remove(host, deadline)?;
         if let Some(dead) = dead {
             ledger.add(dead);

@@ -9,7 +9,7 @@ use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::job::JobKey;
+use crate::job::{Id, JobKey};
 use crate::policy::Level;
 use crate::scheduler::{IsWanted, LeftBehind, Placement, PresentJob, Scheduler, Titled};
 use crate::sys::dir::Dir;
@@ -39,6 +39,10 @@ pub const HOLDER: &str = "scheduler Slurm";
 impl Scheduler for SlurmScheduler {
     fn name(&self) -> &'static str {
         "Slurm"
+    }
+
+    fn names_jobs_so(&self, job: &Id) -> bool {
+        job.as_str().parse::<u32>().is_ok()
     }
 
     fn placement(&self, member: &Membership, hierarchy: &Hierarchy) -> Option<Placement> {

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use nix::unistd::{Gid, geteuid, getgroups};
+use nix::errno::Errno;
+use nix::unistd::{Gid, geteuid};
 
 use crate::error::{Error, Result};
 
@@ -36,9 +37,9 @@ impl AsUser {
             return what();
         }
         let failed = || Error::new("cannot look with the rights of").value(format!("uid {}", self.uid));
-        let before = getgroups().map_err(|errno| failed().errno(errno))?;
+        let before = groups().map_err(|errno| failed().errno(errno))?;
         // Dropped whatever comes, also where the next lines fail halfway.
-        let _back = Back { groups: before.into_iter().map(Gid::as_raw).collect(), gid: set_gid(self.gid) };
+        let _back = Back { groups: before, gid: set_gid(self.gid) };
         if !set_groups(&self.groups) || set_gid(self.gid) != self.gid {
             return Err(failed());
         }
@@ -77,6 +78,23 @@ fn set_gid(gid: u32) -> u32 {
     u32::from_ne_bytes(before.to_ne_bytes())
 }
 
+/// One system call, where nix asks four times before it.
+fn groups() -> nix::Result<Vec<u32>> {
+    let mut groups = vec![0; 32];
+    // SAFETY: there is room for 32 numbers.
+    let count = unsafe { libc::getgroups(32, groups.as_mut_ptr()) };
+    match Errno::result(count).map(usize::try_from) {
+        Ok(Ok(count)) => {
+            groups.truncate(count);
+            Ok(groups)
+        }
+        // There are more.
+        Err(Errno::EINVAL) => Ok(nix::unistd::getgroups()?.into_iter().map(Gid::as_raw).collect()),
+        Err(errno) => Err(errno),
+        Ok(Err(_)) => Err(Errno::EOVERFLOW),
+    }
+}
+
 /// The system call itself, since the C library's function changes every thread.
 fn set_groups(groups: &[u32]) -> bool {
     // SAFETY: the kernel reads as many numbers as are there.
@@ -91,6 +109,21 @@ mod tests {
     use super::*;
     use crate::cgroup::disk::Disks;
     use crate::sys::dir::Dir;
+
+    #[test]
+    fn all_groups_come_back() {
+        if !geteuid().is_root() {
+            return crate::skip::skip("only root has rights to give up");
+        }
+        let before = groups().unwrap();
+        for count in [0, 1, 32, 33, 100] {
+            let many: Vec<u32> = (1..=count).collect();
+            assert!(set_groups(&many));
+            AsUser::new(1001, 1001, &[7]).look(|| Ok(assert_eq!(groups().unwrap(), [7]))).unwrap();
+            assert_eq!(groups().unwrap(), many);
+        }
+        assert!(set_groups(&before));
+    }
 
     #[test]
     fn what_a_user_cannot_enter_tells_him_nothing() {

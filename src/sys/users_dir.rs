@@ -4,6 +4,7 @@
 //! A path of the user's may lead through `/proc/self/fd` to a directory that this process has open, and so past others that the
 //! user may not enter. So the kernel is told to follow no such link, which it can since Linux 5.6: openat2(2).
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -28,16 +29,19 @@ pub struct UsersDir {
 }
 
 impl UsersDir {
-    /// Opens it, or makes it. `None`: there is none, and none is to be made.
-    pub fn open(above: &Path, name: &str, uid: u32, is_to_be_made: bool) -> Result<Option<Self>> {
+    /// Makes it, and returns whether it was not there before.
+    pub fn make(above: &Path, name: &str) -> Result<bool> {
+        match mkdirat(&open_without_magic(above)?, name, Mode::S_IRWXU) {
+            Ok(()) => Ok(true),
+            Err(Errno::EEXIST) => Ok(false),
+            Err(errno) => Err(Error::os("make the directory", above.join(name), errno)),
+        }
+    }
+
+    /// Opens it. `None`: there is none.
+    pub fn open(above: &Path, name: &str, uid: u32) -> Result<Option<Self>> {
         let path = above.join(name);
         let above = open_without_magic(above)?;
-        if is_to_be_made {
-            match mkdirat(&above, name, Mode::S_IRWXU) {
-                Ok(()) | Err(Errno::EEXIST) => {}
-                Err(errno) => return Err(Error::os("make the directory", &path, errno)),
-            }
-        }
         let dir = match openat(&above, name, DIRECTORY, Mode::empty()) {
             Ok(dir) => dir,
             Err(Errno::ENOENT) => return Ok(None),
@@ -96,24 +100,22 @@ impl UsersDir {
         let _ = unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir);
     }
 
-    /// Whether one of its entries has such a name; also where it cannot be read.
-    pub fn has(&self, mut is_wanted: impl FnMut(&str) -> bool) -> bool {
-        let Ok(mut entries) = nix::dir::Dir::openat(&self.dir, ".", DIRECTORY, Mode::empty()) else { return true };
-        entries.iter().any(|entry| entry.map_or(true, |entry| entry.file_name().to_str().is_ok_and(&mut is_wanted)))
-    }
-
-    /// Removes it with its files, as far as `goes_on`. What is no file stays, and so does the directory then.
-    pub fn remove(self, mut goes_on: impl FnMut() -> bool) {
-        let Ok(mut entries) = nix::dir::Dir::openat(&self.dir, ".", DIRECTORY, Mode::empty()) else { return };
-        for entry in entries.iter().flatten() {
-            if !goes_on() {
-                return;
+    /// Removes it with its files, as long as `goes_on`, which is asked before each file. What is no file stays, and so does the
+    /// directory then. Returns whether it has come to the end.
+    pub fn remove(self, mut goes_on: impl FnMut(&CStr) -> bool) -> bool {
+        let Ok(mut entries) = nix::dir::Dir::openat(&self.dir, ".", DIRECTORY, Mode::empty()) else { return false };
+        for entry in entries.iter() {
+            let Ok(entry) = entry else { return false };
+            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                continue;
             }
-            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-                let _ = unlinkat(&self.dir, entry.file_name(), UnlinkatFlags::NoRemoveDir);
+            if !goes_on(entry.file_name()) {
+                return false;
             }
+            let _ = unlinkat(&self.dir, entry.file_name(), UnlinkatFlags::NoRemoveDir);
         }
         let _ = unlinkat(&self.above, self.name.as_str(), UnlinkatFlags::RemoveDir);
+        true
     }
 }
 
@@ -164,17 +166,23 @@ mod tests {
         nix::unistd::geteuid().as_raw()
     }
 
+    fn made(above: &Path) -> UsersDir {
+        assert!(UsersDir::make(above, ".x").unwrap());
+        UsersDir::open(above, ".x", me()).unwrap().unwrap()
+    }
+
     #[test]
     fn what_is_written_is_read_and_goes() {
         let temp = tempfile::tempdir().unwrap();
-        assert!(UsersDir::open(temp.path(), ".x", me(), false).unwrap().is_none());
-        let dir = UsersDir::open(temp.path(), ".x", me(), true).unwrap().unwrap();
+        assert!(UsersDir::open(temp.path(), ".x", me()).unwrap().is_none());
+        let dir = made(temp.path());
+        assert!(!UsersDir::make(temp.path(), ".x").unwrap());
         assert_eq!(dir.read("n1", 9).unwrap(), None);
         dir.write("n1", "one").unwrap();
         dir.write("n1", "two").unwrap();
         assert_eq!(dir.read("n1", 3).unwrap().as_deref(), Some("two"));
         assert!(dir.read("n1", 2).is_err());
-        dir.remove(|| true);
+        assert!(dir.remove(|_| true));
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
     }
 
@@ -183,13 +191,18 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         assert!(mark(temp.path(), ".x", "n2+0").is_err());
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
-        let dir = UsersDir::open(temp.path(), ".x", me(), true).unwrap().unwrap();
-        let is_marked = || dir.has(|name| name.starts_with("n2+"));
+        let dir = made(temp.path());
         mark(temp.path(), ".x", "n2+0").unwrap();
         mark(temp.path(), ".x", "n2+0").unwrap();
-        assert!(is_marked() && !dir.has(|name| name.starts_with("n3+")));
+        mark(temp.path(), ".x", "n2+1").unwrap();
         dir.unmark("n2+0");
-        assert!(!is_marked());
+        let mut seen = Vec::new();
+        assert!(!dir.remove(|name| {
+            seen.push(name.to_owned());
+            false
+        }));
+        assert_eq!(seen, [c"n2+1".to_owned()]);
+        assert!(temp.path().join(".x/n2+1").exists());
     }
 
     #[test]
@@ -197,12 +210,12 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join("secret"), "secret").unwrap();
         symlink(temp.path(), temp.path().join(".link")).unwrap();
-        assert!(UsersDir::open(temp.path(), ".link", me(), true).is_err());
+        assert!(UsersDir::open(temp.path(), ".link", me()).is_err());
         fs::create_dir(temp.path().join(".open")).unwrap();
         fs::set_permissions(temp.path().join(".open"), fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(UsersDir::open(temp.path(), ".open", me(), true).is_err());
-        assert!(UsersDir::open(temp.path(), ".other", me() + 1, true).is_err());
-        let dir = UsersDir::open(temp.path(), ".x", me(), true).unwrap().unwrap();
+        assert!(UsersDir::open(temp.path(), ".open", me()).is_err());
+        let dir = made(temp.path());
+        assert!(UsersDir::open(temp.path(), ".x", me() + 1).is_err());
         let inside = temp.path().join(".x");
         symlink("../secret", inside.join("link")).unwrap();
         nix::unistd::mkfifo(&inside.join("fifo"), Mode::S_IRWXU).unwrap();
@@ -215,7 +228,7 @@ mod tests {
         assert_eq!(fs::read_to_string(temp.path().join("secret")).unwrap(), "secret");
         // Nothing is left of the failed one, and what is no file stays.
         assert_eq!(fs::read_dir(&inside).unwrap().count(), 3);
-        dir.remove(|| true);
+        assert!(dir.remove(|_| true));
         assert_eq!(fs::read_dir(&inside).unwrap().count(), 1);
     }
 
@@ -226,7 +239,7 @@ mod tests {
         let magic = format!("/proc/self/fd/{}", open.as_raw_fd());
         symlink(&magic, temp.path().join("link")).unwrap();
         for path in [Path::new(&magic), &temp.path().join("link"), Path::new("."), Path::new("")] {
-            assert!(UsersDir::open(path, ".x", me(), true).is_err(), "{path:?}");
+            assert!(UsersDir::make(path, ".x").is_err() && UsersDir::open(path, ".x", me()).is_err(), "{path:?}");
         }
         assert!(!temp.path().join(".x").exists());
     }

@@ -687,8 +687,8 @@ BREAKS = (
         "unit report::card",
     ),
     Break(
-        "a_step_whose_srun_was_killed", "src/scheduler/slurm/spank/hand_over.rs", "nodes.is_unfinished |= dir.has(is_others);",
-        "nodes.is_unfinished |= dir.has(is_others) && false;", "nodes card_without_a_step_whose_srun_was_killed",
+        "a_step_whose_srun_was_killed", "src/scheduler/slurm/spank/hand_over.rs", "nodes.is_unfinished |= self.is_others_mark(name);",
+        "nodes.is_unfinished |= self.is_others_mark(name) && false;", "nodes card_without_a_step_whose_srun_was_killed",
     ),
     Break(
         "a_log_that_two_threads_set", C_ABI, "!*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok())",

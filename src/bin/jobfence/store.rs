@@ -131,7 +131,10 @@ impl Store {
         if !is_ours {
             return;
         }
-        let node = text("node").unwrap_or_default().to_owned();
+        let node = text("node").unwrap_or_default();
+        // The janitor knows the host's name alone. By default Slurm calls the node so, up to the first dot.
+        let node =
+            if text("end") == Some("reaped") { node.split('.').next().unwrap_or_default() } else { node }.to_owned();
         let wall = decimal("wall_seconds").unwrap_or_default();
         // Whole seconds are as exact as the controller's own.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a job's seconds fit")]
@@ -278,13 +281,15 @@ mod tests {
             line("7", HOLDER, 2.0, 30),
             line("8", "manual", 2.0, 30),
             line("x", HOLDER, 2.0, 30),
+            // As the janitor writes it.
+            line("7", HOLDER, 0.5, 20).replace("\"n1\"", "\"n1.cluster\",\"end\":\"reaped\""),
             "{\"schema\":".to_owned(),
         ] {
             store.add(&text);
         }
         assert_eq!(store.jobs.keys().cloned().collect::<Vec<_>>(), [(7, "n1".to_owned())]);
         let job = store.jobs.values().next().unwrap();
-        let part = NodePart { cpus: Some(2), memory: Some(100), memory_peak: Some(40), cpu_seconds: 3.5 };
+        let part = NodePart { cpus: Some(2), memory: Some(100), memory_peak: Some(40), cpu_seconds: 4.0 };
         assert_eq!((&job.part, job.ended - job.began.unwrap()), (&part, 10));
     }
 }

@@ -13,7 +13,7 @@ from .. import kernel, sites
 from ..harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, expect_not_drained
 from ..sites import InstalledSite, die_with_parent, until
 from .granted import accounted
-from .left_behind import jobfence
+from .left_behind import jobfence, stepd_dies
 from .newer import release, since
 from .with_systemd import systemctl
 
@@ -110,6 +110,23 @@ def summary_of_a_job(site):
     expect(3 <= summary["total_time"] <= 60, f"total_time is {summary['total_time']} s")
     expect_equal(summary["gpus"], 0, "gpus")
     expect_not_drained(site)
+
+
+@case(newer=True, dear=True)
+def summary_of_a_dead_step(site):
+    """What the janitor finds of a step whose daemon died belongs to the job's summary."""
+    user = site.users[0]
+    with storing(site):
+        jobid = site.submit(user, f"{BURN % 2}\ntouch burnt\nsleep 300", "--mem=200", "-n1")
+        burnt = site.directory(user) / "burnt"
+        until(burnt.exists, 60, "two seconds of CPU time")
+        burnt.unlink()
+        stepd_dies(site, jobid)
+        summary = settled(site, jobid)
+    (node, part), = summary["nodes"].items()
+    expect_equal((node, part["total_memory"]), (site.nodes[0], 200 * MIB), "the node, and total_memory")
+    expect(2 <= part["total_time"] <= 2 + 2 * sites.PATIENCE, f"total_time is {part['total_time']} s, and should be 2")
+    return f"{part['total_time']} s"
 
 
 @case(newer=True, dear=True, release=True)

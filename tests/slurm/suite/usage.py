@@ -279,7 +279,7 @@ def usage_of_the_dead(site):
         stepd_dies(site, jobid)
         reap(site)
         line = line_of(lines, jobid)
-        expect_equal(line["end"], "reaped", "how it ended")
+        expect_equal((line["end"], line["holder"]), ("reaped", "scheduler Slurm"), "how it ended, and whose it was")
         expect(1.96 <= line["cpu_seconds"] <= 2.5, f"cpu_seconds of the dead step: {line}")
         expect(line["memory_peak_bytes"] is None or line["memory_peak_bytes"] > MIB, f"memory of the dead step: {line}")
         expect_equal((line["exit_status"], line["exit_signal"]), (None, None), "exit status, which nobody knows")

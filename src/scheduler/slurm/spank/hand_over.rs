@@ -71,8 +71,8 @@ impl HandOver {
         self.nodes.first() != Some(&self.node)
     }
 
-    fn dir(&self, is_to_be_made: bool) -> Result<Option<UsersDir>> {
-        UsersDir::open(&self.above, &self.name, self.uid, is_to_be_made)
+    fn dir(&self) -> Result<Option<UsersDir>> {
+        UsersDir::open(&self.above, &self.name, self.uid)
     }
 
     /// When the batch script begins, before any other step: makes the directory, without what an earlier run of a requeued job has
@@ -80,10 +80,14 @@ impl HandOver {
     pub fn prepare(&self) {
         let deadline = Instant::now() + PATIENCE;
         let prepared = self.user.look(|| {
-            if let Some(dir) = self.dir(false)? {
-                dir.remove(|| Instant::now() < deadline);
+            let make = || UsersDir::make(&self.above, &self.name);
+            if !make()? {
+                if let Some(dir) = self.dir()? {
+                    dir.remove(|_| Instant::now() < deadline);
+                }
+                make()?;
             }
-            self.dir(true).map(|_| ())
+            Ok(())
         });
         if let Err(error) = prepared {
             log::debug!("no figures of other nodes can be handed on: {error}");
@@ -101,6 +105,10 @@ impl HandOver {
         format!("{}{MARK}{}", self.node, fence.key().step)
     }
 
+    fn is_others_mark(&self, name: &CStr) -> bool {
+        name.to_str().ok().and_then(|name| name.split_once(MARK)).is_some_and(|(node, _)| node != self.node)
+    }
+
     /// When a step has ended on another node.
     pub fn give(&self, fence: &Fence, proc: &Dir, grant: &Grant) {
         // Of two steps the later one has the later figures.
@@ -108,7 +116,7 @@ impl HandOver {
         let given = fence.job_number().and_then(|directory| {
             let now = NodeFigures::new(&fence.job_for_a_card(proc), grant.job_cpus, grant.job_memory);
             self.user.look(|| {
-                let dir = self.dir(false)?.ok_or_else(|| Error::new("no card waits for them").at(&self.above))?;
+                let dir = self.dir()?.ok_or_else(|| Error::new("no card waits for them").at(&self.above))?;
                 let earlier = dir.read(&self.node, MOST_BYTES)?.and_then(|text| Handed::parse(&text));
                 dir.write(&self.node, &Handed::next(earlier, directory, &now).text())?;
                 dir.unmark(&self.mark_of(fence));
@@ -129,7 +137,7 @@ impl HandOver {
             is_unfinished: fence.is_inhabited(deadline),
         };
         let taken = self.user.look(|| {
-            let Some(dir) = self.dir(false)? else { return Ok(()) };
+            let Some(dir) = self.dir()? else { return Ok(()) };
             for node in self.nodes.iter().filter(|node| **node != self.node) {
                 if Instant::now() >= deadline {
                     break;
@@ -139,10 +147,12 @@ impl HandOver {
                     nodes.known.push((node.clone(), handed.all));
                 }
             }
-            let is_others = |name: &str| name.split_once(MARK).is_some_and(|(node, _)| node != self.node);
-            nodes.is_unfinished |= dir.has(is_others);
             let deadline = Instant::now() + PATIENCE;
-            dir.remove(|| Instant::now() < deadline);
+            let is_whole = dir.remove(|name| {
+                nodes.is_unfinished |= self.is_others_mark(name);
+                Instant::now() < deadline
+            });
+            nodes.is_unfinished |= !is_whole;
             Ok(())
         });
         if let Err(error) = taken {
