@@ -119,7 +119,8 @@ mod tests {
         for count in [0, 1, 32, 33, 100] {
             let many: Vec<u32> = (1..=count).collect();
             assert!(set_groups(&many));
-            AsUser::new(1001, 1001, &[7]).look(|| Ok(assert_eq!(groups().unwrap(), [7]))).unwrap();
+            let inside = AsUser::new(1001, 1001, &[7]).look(|| Ok(groups().unwrap())).unwrap();
+            assert_eq!(inside, [7]);
             assert_eq!(groups().unwrap(), many);
         }
         assert!(set_groups(&before));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat, mknodat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::error::{Error, Result};
@@ -123,8 +123,9 @@ impl UsersDir {
 pub fn mark(above: &Path, dir: &str, name: &str) -> Result<()> {
     let path = above.join(dir);
     let dir = open_without_magic(&path)?;
-    match mknodat(&dir, name, SFlag::S_IFREG, Mode::S_IRUSR | Mode::S_IWUSR, 0) {
-        Ok(()) | Err(Errno::EEXIST) => Ok(()),
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    match openat(&dir, name, flags, Mode::S_IRUSR | Mode::S_IWUSR) {
+        Ok(_) | Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(Error::os("make", path.join(name), errno)),
     }
 }
