@@ -11,8 +11,6 @@ use std::{env, fs, panic};
 const COMMITTED: &str = "src/scheduler/slurm/spank/bindings.rs";
 
 fn main() {
-    // The file's own symbols are its own: plugin_version is in every plugin, and ours is written to when it is loaded.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=include/wrapper.h");
     println!("cargo::rerun-if-changed={COMMITTED}");

@@ -34,11 +34,6 @@ const PAM_SESSION_ERR: u32 = 14;
 const PAM_SYSTEM_ERR: u32 = 4;
 const PAM_SILENT: u32 = 0x8000;
 
-/// Beside the test programs: cargo builds the cdylib for them too.
-fn shared_object() -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name("libjobfence.so")
-}
-
 struct Door {
     line: String,
     /// What PAM answers when a session is denied.
@@ -113,7 +108,7 @@ impl Site {
         let options: String = settings.iter().map(|setting| format!(" -o {setting}")).collect();
         [
             Door {
-                line: format!("session required {} {}\n", shared_object().display(), settings.join(" ")),
+                line: format!("session required {} {}\n", common::shared_object().display(), settings.join(" ")),
                 refusal: PAM_SESSION_ERR,
             },
             Door {

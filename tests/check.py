@@ -71,10 +71,10 @@ SHORT = tuple(word for name in HOSTS for word in ("--test", name))
 
 GROUPS = (
     # With the table of 'make mutants': each of its rows still applies.
-    Group("format", (("cargo", "fmt", "--check"), ("python3", "-B", "tests/mutants.py", "--stale")), 60, "build", tiers=QUICK),
+    Group("format", (("cargo", "fmt", "--all", "--check"), ("python3", "-B", "tests/mutants.py", "--stale")), 60, "build", tiers=QUICK),
     Group("install", (RELEASE, ("tests/install.sh",)), 900, "build"),
     Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), 900, "build", tiers=QUICK),
-    Group("unit", (("cargo", "test", "--locked", "--lib", "--bins"),), 900, "build", tiers=QUICK),
+    Group("unit", (("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins"),), 900, "build", tiers=QUICK),
     Group("images", IMAGES, 1800, "build", root=True, programs=GUESTS),
     # All that the host's tests need is built with it.
     Group("fuzz", (("cargo", "test", "--locked", "--no-run"), ("cargo", "test", "--locked", "--test", "fuzz")), 900, "build"),

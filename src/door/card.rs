@@ -47,7 +47,7 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
     let host = Host::read(config)?;
     let fence = life::resumed(&host, config, first)?;
     // The job's directory has had all of them.
-    let JobForACard { mut usage, memory_limit, is_without_swap } = fence.job_for_a_card(&host.proc);
+    let JobForACard { mut usage, memory_limit, is_without_swap, has_daemons } = fence.job_for_a_card(&host.proc);
     let (mut kills, mut refusals) = (fence.oom_kills(), fence.forks_refused());
     for record in records.iter().skip(1) {
         let other = life::resumed(&host, config, record)?;
@@ -74,6 +74,7 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
         memory_limit,
         is_without_swap,
         processes: fence.processes(),
+        has_daemons,
         // Only the process that has limited the disks knows how.
         disks: &[],
         usage: &usage,

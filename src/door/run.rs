@@ -141,6 +141,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         memory_limit: request.memory,
         is_without_swap: plan.job.swap.is_some_and(|swap| swap.swap == 0),
         processes: request.processes,
+        has_daemons: false,
         disks: &plan.job.disks,
         usage: &usage,
         tasks: Some(1),

@@ -56,6 +56,7 @@ impl Fence {
         for tree in &self.trees {
             let (Ok(job), hierarchy) = (tree.job(), tree.hierarchy()) else { continue };
             found.usage.add_for_a_card(hierarchy, &job);
+            found.has_daemons |= matches!(tree, Tree::Overlay(_)) && hierarchy.version == Version::V2;
             if hierarchy.has("memory") {
                 let (memory, swap) = limits::memory_files(hierarchy.version);
                 let limit = |file| limits::memory_limit(&job, file).ok().flatten();
@@ -282,6 +283,8 @@ pub struct JobForACard {
     pub memory_limit: Option<u64>,
     /// Whether it certainly could not use swap, where the kernel keeps no peak of that.
     pub is_without_swap: bool,
+    /// Whether the scheduler's step daemons are among its processes, which the limit of processes leaves out.
+    pub has_daemons: bool,
 }
 
 /// Where memory is limited.

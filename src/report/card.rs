@@ -99,6 +99,8 @@ pub struct Figures<'a> {
     pub is_without_swap: bool,
     /// How many processes and threads it might have at once.
     pub processes: Option<u64>,
+    /// Whether the scheduler's step daemons are counted among them, for which the limit has room of its own.
+    pub has_daemons: bool,
     /// How fast it might read and write.
     pub disks: &'a [DiskLimit],
     /// What it has used.
@@ -356,7 +358,9 @@ impl Figures<'_> {
                 self.most_memory().map_or_else(|| ", not limited".to_owned(), |most| format!(" of {}", binary(most)));
             add("memory", self.memory_share(), format!("peak {}{of}{}", binary(peak), self.on_fullest()));
         }
-        if let Some(peak) = usage.processes_peak {
+        if let Some(peak) = usage.processes_peak.filter(|_| self.has_daemons) {
+            add("processes", None, format!("peak {peak} with threads and step daemons"));
+        } else if let Some(peak) = usage.processes_peak {
             let share = self.processes.and_then(|most| percent(peak.into(), most.into()));
             let of = self.processes.map_or_else(String::new, |most| format!(" of {most}"));
             add("processes", share, format!("peak {peak}{of}, threads counted"));
@@ -703,6 +707,7 @@ mod tests {
             memory_limit: Some(4 * GIB),
             is_without_swap: true,
             processes: None,
+            has_daemons: false,
             disks: &[],
             usage,
             tasks: Some(1),
@@ -732,7 +737,12 @@ mod tests {
     #[test]
     fn without_a_nodes_figures_nothing_less_is_advised() {
         let usage = Usage { cpu: Some(seconds(600)), memory_peak: Some(500 << 20), ..usage() };
-        let found = JobForACard { usage: usage.clone(), memory_limit: Some(4 * GIB), is_without_swap: true };
+        let found = JobForACard {
+            usage: usage.clone(),
+            memory_limit: Some(4 * GIB),
+            is_without_swap: true,
+            has_daemons: false,
+        };
         let node = |memory| NodeFigures::new(&found, Some(Cpus::whole(4)), Some(memory));
         let of = |memory, silent: &[&str], is_unfinished| {
             let known = vec![("n1".to_owned(), node(4 * GIB)), ("n2".to_owned(), node(memory))];
@@ -917,6 +927,12 @@ jobfence: job 1234 on n1 failed with exit status 137 after 5 s
             forks_refused: Some(2),
             ..usage()
         };
+        // Those have a part of the peak, and none of the limit.
+        let text = card(&Figures { processes: Some(9), has_daemons: true, ..figures(&usage) });
+        assert!(
+            text.contains("  processes                              peak 9 with threads and step daemons\n"),
+            "{text}"
+        );
         let held = Figures { exit: Some(Exit::Signal(15)), processes: Some(9), ..figures(&usage) };
         assert_eq!(
             card(&held),
@@ -1135,6 +1151,7 @@ jobfence: job 1234 on n1 completed after 213503982334601 d 7 h
                 memory_limit: granted.2,
                 is_without_swap: yes[1],
                 processes: granted.3,
+                has_daemons: yes[2],
                 disks: &disks,
                 usage: &usage,
                 tasks: shape.0,

@@ -296,7 +296,7 @@ mod tests {
             io: Some(vec![DiskIo { read: 10, written: 1, ..DiskIo::default() }]),
             ..Usage::default()
         };
-        let found = JobForACard { usage, memory_limit: Some(4 * GIB), is_without_swap: true };
+        let found = JobForACard { usage, memory_limit: Some(4 * GIB), is_without_swap: true, has_daemons: false };
         NodeFigures::new(&found, Some(Cpus::whole(2)), Some(4 * GIB))
     }
 

@@ -1,12 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The file that Slurm loads, as cargo has built it for the tests.
+//! The file that Slurm loads, as cargo builds it for the tests.
 
 use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
 
-/// Beside the test programs: cargo builds the cdylib for them too.
+static BUILT: OnceLock<PathBuf> = OnceLock::new();
+
+/// A package of its own, which no test program links: so cargo is asked for it here. It is there already but for the first time.
 pub fn shared_object() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let file = test.parent().unwrap().join("libjobfence.so");
-    assert!(file.exists(), "{} is missing", file.display());
-    file
+    BUILT
+        .get_or_init(|| {
+            let built = Command::new(env!("CARGO"))
+                .args(["build", "--quiet", "--locked", "--offline", "--package", "libjobfence"])
+                .args((!cfg!(debug_assertions)).then_some("--release"))
+                .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])
+                .output()
+                .unwrap();
+            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+            let test = std::env::current_exe().unwrap();
+            let file = test.ancestors().nth(2).unwrap().join("libjobfence.so");
+            assert!(file.exists(), "{} is missing", file.display());
+            file
+        })
+        .clone()
 }

@@ -4,13 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Beside the test programs: cargo builds the cdylib for them too.
-pub fn shared_object() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let file = test.parent().unwrap().join("libjobfence.so");
-    assert!(file.exists(), "{} is missing", file.display());
-    file
-}
+#[path = "../common/plugin.rs"]
+mod plugin;
+pub use plugin::shared_object;
 
 /// The compiled program.
 pub struct StandIn {

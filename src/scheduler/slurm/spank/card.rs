@@ -85,7 +85,7 @@ impl CardOrder {
             Some(nodes) => nodes.merged(&found),
             None => (found, self.grant.job_cpus, self.grant.job_memory),
         };
-        let JobForACard { usage, memory_limit, is_without_swap } = found;
+        let JobForACard { usage, memory_limit, is_without_swap, has_daemons } = found;
         let is_limited = config.mode == Mode::Enforce;
         let limits = is_limited.then_some(&plan.job);
         let (job, is_array_task) = job_in_words(spank).unwrap_or_else(|| (fence.key().job.to_string(), false));
@@ -109,6 +109,7 @@ impl CardOrder {
             memory_limit,
             is_without_swap,
             processes: limits.and_then(|job| job.numbers.get(Limit::Processes)),
+            has_daemons,
             disks,
             usage: &usage,
             tasks: variable(spank, c"SLURM_TASKS_PER_NODE").and_then(|text| leading_number(&text)),

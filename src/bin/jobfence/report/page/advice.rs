@@ -60,6 +60,7 @@ pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) 
         memory_limit: total.memory_limit,
         is_without_swap: false,
         processes: None,
+        has_daemons: false,
         disks: &[],
         usage: &usage,
         tasks: None,
