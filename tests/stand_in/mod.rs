@@ -4,9 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-#[path = "../common/plugin.rs"]
-mod plugin;
-pub use plugin::shared_object;
+use crate::common::shared_object;
 
 /// The compiled program.
 pub struct StandIn {
