@@ -35,6 +35,8 @@ from cells import CELLS, CHECKED  # noqa: E402
 
 SO, BIN = "target/release/libjobfence.so", "target/release/jobfence"
 RELEASE = ("cargo", "build", "--release", "--locked")
+# The test programs, and the shared object that they ask for.
+BUILT = ("cargo", "test", "--locked", "--no-run"), ("cargo", "build", "--locked", "--package", "libjobfence")
 PRIVATE_SLURM = {"root": True, "programs": ("slurmctld", "slurmd", "munged"), "controllers": ("cpu", "memory")}
 GUESTS = ("mmdebstrap", "mkfs.ext4")
 
@@ -77,7 +79,7 @@ GROUPS = (
     Group("unit", (("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins"),), 900, "build", tiers=QUICK),
     Group("images", IMAGES, 1800, "build", root=True, programs=GUESTS),
     # All that the host's tests need is built with it.
-    Group("fuzz", (("cargo", "test", "--locked", "--no-run"), ("cargo", "test", "--locked", "--test", "fuzz")), 900, "build"),
+    Group("fuzz", (*BUILT, ("cargo", "test", "--locked", "--test", "fuzz")), 900, "build"),
     Group(
         "host",
         # What is fuzzed has a group of its own, which needs no root.
