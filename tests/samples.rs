@@ -127,10 +127,11 @@ impl Site {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The files of living steps.
+    /// The files of living steps, without those of tests beside this one.
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("run-series")).into_iter().flatten().flatten();
-        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        let is_ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{USER}-"));
+        let mut files: Vec<PathBuf> = entries.filter(is_ours).map(|entry| entry.path()).collect();
         files.sort();
         files
     }
@@ -235,6 +236,34 @@ fn a_series_outlives_jobfence_hold() {
     assert!(!page.contains("<script>") && !page.contains('\u{202e}'), "{page}");
     assert!(page.contains("<h2>Over time</h2>"), "{page}");
     site.out(&["close", "--job", "7"]);
+}
+
+#[test]
+fn a_full_log_of_series_is_set_aside_and_read() {
+    let Some(mut site) = Site::new("rotates") else { return };
+    site.hold_with(&["-o", "SampleInterval=1", "-o", "UsageLogSize=1M"]);
+    let log = site.path("log/usage.jsonl.series");
+    let mut lines = Vec::new();
+    for job in ["7", "8"] {
+        site.run(job);
+        site.points(job, 2);
+        site.out(&["close", "--job", job]);
+        site.no_files();
+        lines = site.logged();
+        // As after a busy day: the next line does not fit. The last line is the job's own.
+        let others = format!("{}\n", lines[0]).replace("\"job\":\"7\"", "\"job\":\"9\"");
+        if job == "7" {
+            let text = format!("{}{}\n", others.repeat((128 << 10) / others.len()), lines[0]);
+            fs::write(&log, text).unwrap();
+        }
+    }
+    assert_eq!(lines.iter().map(|line| line["job"].clone()).collect::<Vec<_>>(), ["8"]);
+    let all = fs::read_dir(site.path("log")).unwrap().flatten();
+    assert_eq!(all.filter(|entry| entry.file_name().to_string_lossy().starts_with("usage.jsonl.series")).count(), 2);
+    for job in ["7", "8"] {
+        let page = site.out(&["report", job, "--html=-"]);
+        assert!(page.contains("<h2>Over time</h2>"), "{job}: {page}");
+    }
 }
 
 #[test]

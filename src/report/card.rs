@@ -508,7 +508,7 @@ impl Figures<'_> {
             (Some(nodes), _) => {
                 all.extend(silent(&nodes.silent));
                 if nodes.is_unfinished {
-                    all.push("the use of steps that still ran on other nodes".to_owned());
+                    all.push("the use of steps that may still run on other nodes".to_owned());
                 }
             }
             (None, Some(0 | 1)) => {}

@@ -158,7 +158,7 @@ def card_of_a_job_whose_step_goes_on(site):
         {ELSEWHERE} sleep 300 &
         sleep 2
         {EAT}""")
-    expect_match(r"(?s)steps\s+that\s+still\s+ran\s+on\s+other\s+nodes|the\s+use\s+of\s+n2", "\n".join(card_of(site, jobid)), "the card")
+    expect_match(r"(?s)steps\s+that\s+may\s+still\s+run\s+on\s+other\s+nodes|the\s+use\s+of\s+n2", "\n".join(card_of(site, jobid)), "the card")
     until(lambda: not site.step_daemons(jobid), 30, "the end of the step")
     expect_no_litter(site, jobid)
 
@@ -179,7 +179,7 @@ def card_without_a_step_whose_srun_was_killed(site):
         texts.append(" ".join("\n".join(card_of(site, jobid)).split()))
         until(lambda jobid=jobid: not site.step_daemons(jobid), 30, "the end of the steps")
         expect_no_litter(site, jobid)
-    still = "the use of steps that still ran on other nodes"
+    still = "the use of steps that may still run on other nodes"
     for text in texts:
         expect("the use of n2" not in text, f"the earlier step on n2 counts: {text}")
     expect(texts[0] and still not in texts[0], f"the card of a job whose steps have ended: {texts[0]}")
