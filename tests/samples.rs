@@ -198,17 +198,13 @@ fn a_series_shows_what_a_job_did_when() {
 
     // It ends: the series goes from the living ones into the log, and onto the page.
     site.out(&["close", "--job", "7"]);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while site.logged().is_empty() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    site.no_files();
     let [logged] = &site.logged()[..] else { panic!("{:?}", site.logged()) };
     assert_eq!(
         (&logged["job"], &logged["uid"], &logged["schema"]),
         (&"7".into(), &USER.into(), &"jobfence-series-1".into())
     );
     assert!(column(logged, "at_seconds").starts_with(&at), "{logged}");
-    assert_eq!(site.files(), Vec::<PathBuf>::new());
     let metadata = fs::metadata(site.path("log/usage.jsonl.series")).unwrap();
     assert_eq!((metadata.uid(), metadata.mode() & 0o777), (0, 0o600));
     let page = site.out(&["report", "7", "--html=-"]);
@@ -304,10 +300,7 @@ fn a_user_changes_only_the_own_copy() {
     let after = site.points("7", 5);
     assert!(column(&after, "at_seconds").starts_with(&column(&before, "at_seconds")), "{before} and then {after}");
     site.out(&["close", "--job", "7"]);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while site.logged().is_empty() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    site.no_files();
     let jobs: Vec<Value> = site.logged().iter().map(|line| line["job"].clone()).collect();
     assert_eq!(jobs, ["7"]);
 }

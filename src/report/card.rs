@@ -1,69 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The card: what a job has used of what it was granted, and what its user can ask for next time.
 //!
-//! A figure that nobody knows is said to be unknown. Advice must never make this very job fail: it is above all that was
-//! used, and there is none where more may have been used than was seen.
+//! A figure that nobody knows is said to be unknown.
+
+mod advice;
+mod figures;
+mod words;
 
 use std::time::Duration;
 
+pub use advice::Advice;
+pub use figures::{Figures, NEUTRAL, Words};
+use figures::{MATTERS, REACHED, SHORT, percent};
+pub use words::{WIDTH, duration, several};
+use words::{count, cut, decimal, printable, shown, wrapped};
+
 use crate::bytes::binary;
 use crate::cgroup::io::DiskLimit;
-use crate::cgroup::usage::Usage;
 use crate::config::UsageCard;
 use crate::job::Cpus;
 use crate::report::account::Exit;
 use crate::report::nodes::{NodeFigures, Nodes};
-
-/// No line is longer, in characters.
-pub const WIDTH: usize = 80;
-
-/// A shorter job has one line, if nothing happened to it; and its figures are no ground for advice.
-const SHORT: Duration = Duration::from_secs(60);
-
-/// From here on a job can be wasteful, and its time is worth a word.
-const LONG: Duration = Duration::from_secs(600);
-
-/// Less than this of what was granted is little, in percent.
-const LITTLE: u64 = 50;
-
-/// Only a job with more memory than this can be wasteful with it, in bytes.
-const MUCH_MEMORY: u64 = 1 << 30;
-
-/// What is advised is so much of what was used, in percent.
-const WITH_RESERVE: u128 = 125;
-
-/// After a kill for want of memory, so much of the limit is advised, in percent.
-const AFTER_A_KILL: u128 = 150;
-
-/// Memory that is used up to this share of its limit may have reached it, in percent: the kernel charges in batches.
-const REACHED: u64 = 95;
-
-/// Waiting for less than this share of the time is no matter, in percent.
-const MATTERS: u64 = 10;
-
-/// How the job's user asks for things.
-#[derive(Debug)]
-pub struct Words {
-    /// So much memory, in bytes, of the job on each node.
-    pub memory: fn(u64) -> String,
-    /// So many CPUs, for a job of one task.
-    pub cpus: fn(u64) -> String,
-    /// How the number of all CPUs is asked for, where the job has several tasks.
-    pub all_cpus: &'static str,
-    /// So much time; `None`: there is no such thing.
-    pub time: Option<fn(Duration) -> String>,
-    /// Where signal 15 comes from; `None`: from anywhere.
-    pub signal_15: Option<&'static str>,
-}
-
-/// Where nobody knows how the job's user asks for things.
-pub static NEUTRAL: Words = Words {
-    memory: |bytes| format!("{} of memory", binary(bytes)),
-    cpus: |count| several(count, "CPU", "CPUs"),
-    all_cpus: "in all",
-    time: None,
-    signal_15: None,
-};
 
 /// Whether text of more than ASCII can be read, by the variables of locale(7): the first that is set and not empty counts.
 pub fn is_utf8(get: impl Fn(&str) -> Option<String>) -> bool {
@@ -72,64 +29,6 @@ pub fn is_utf8(get: impl Fn(&str) -> Option<String>) -> bool {
         let locale = locale.to_ascii_lowercase();
         locale.contains("utf-8") || locale.contains("utf8")
     })
-}
-
-/// What is known of a job on this node, at its end.
-#[derive(Debug, Clone)]
-pub struct Figures<'a> {
-    /// Its id, as its user knows it.
-    pub job: &'a str,
-    /// The node's name.
-    pub node: Option<&'a str>,
-    /// Whether it is one of many that are alike.
-    pub is_array_task: bool,
-    /// How it ended.
-    pub exit: Option<Exit>,
-    /// How long it ran.
-    pub wall: Option<Duration>,
-    /// How long it might have; `None`: not known.
-    pub time_limit: Option<Duration>,
-    /// CPUs that were granted; `None`: not known, or not managed.
-    pub cpus: Option<Cpus>,
-    /// Memory that was granted, in bytes.
-    pub memory: Option<u64>,
-    /// What its memory was limited to, in bytes; `None`: not limited.
-    pub memory_limit: Option<u64>,
-    /// Whether it certainly could not use swap, where the kernel keeps no peak of that.
-    pub is_without_swap: bool,
-    /// How many processes and threads it might have at once.
-    pub processes: Option<u64>,
-    /// Whether the scheduler's step daemons are counted among them, for which the limit has room of its own.
-    pub has_daemons: bool,
-    /// How fast it might read and write.
-    pub disks: &'a [DiskLimit],
-    /// What it has used.
-    pub usage: &'a Usage,
-    /// How many tasks it has; `None`: not known.
-    pub tasks: Option<u32>,
-    /// On how many nodes; `None`: not known.
-    pub nodes: Option<u32>,
-    /// Those whose figures are in all of these; `None`: this one alone.
-    pub others: Option<&'a Nodes>,
-    /// Whether it has GPUs: nothing is known of their use.
-    pub has_gpus: bool,
-    /// At which limits it was stopped, where its user has not read that just before.
-    pub sentences: &'a [String],
-    /// Whether the user's locale has more than ASCII.
-    pub is_utf8: bool,
-    /// The scheduler's words.
-    pub words: &'a Words,
-}
-
-/// What to ask for next time, and why.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Advice {
-    /// Memory, in bytes.
-    pub memory: Option<(u64, String)>,
-    /// CPUs of the whole job.
-    pub cpus: Option<(u64, String)>,
-    /// Time.
-    pub time: Option<(Duration, String)>,
 }
 
 /// The lines for the user: none, one, or a card.
@@ -153,55 +52,6 @@ pub fn lines(when: UsageCard, figures: &Figures<'_>) -> Vec<String> {
 }
 
 impl Figures<'_> {
-    fn has_failed(&self) -> bool {
-        self.exit.is_some_and(|exit| !exit.is_success())
-    }
-
-    /// Whether a limit stopped one of its processes.
-    fn was_stopped(&self) -> bool {
-        let stopped = |count: Option<u64>| count.is_some_and(|count| count > 0);
-        !self.sentences.is_empty() || stopped(self.usage.oom_kills) || stopped(self.usage.forks_refused)
-    }
-
-    /// Whether it used little of what was granted: of the CPU time of several CPUs, or of more than a GiB of memory.
-    pub fn is_wasteful(&self) -> bool {
-        let is_long = self.wall.is_some_and(|wall| wall >= LONG);
-        let is_little = |share: Option<u64>| share.is_some_and(|share| share < LITTLE);
-        // With a quota below the grant it had no chance.
-        let has_several = self.cpus.is_some_and(|cpus| cpus > Cpus::whole(1)) && self.throttled().is_none();
-        let has_much = self.most_memory().is_some_and(|most| most > MUCH_MEMORY);
-        self.exit.is_some_and(Exit::is_success)
-            && is_long
-            && (has_several && is_little(self.cpu_share()) || has_much && is_little(self.memory_share()))
-    }
-
-    /// What its memory could grow to.
-    fn most_memory(&self) -> Option<u64> {
-        self.memory_limit.or(self.memory)
-    }
-
-    /// CPUs that were busy on average, in thousandths.
-    fn busy(&self) -> Option<u64> {
-        let (cpu, wall) = (self.usage.cpu?, self.wall?);
-        let busy = cpu.as_micros().saturating_mul(1000).checked_div(wall.as_micros())?;
-        Some(u64::try_from(busy).unwrap_or(u64::MAX))
-    }
-
-    fn cpu_share(&self) -> Option<u64> {
-        percent(self.busy()?.into(), self.cpus?.thousandths().into())
-    }
-
-    fn memory_share(&self) -> Option<u64> {
-        percent(self.usage.memory_peak?.into(), self.most_memory()?.into())
-    }
-
-    /// Whether the quota held it back often, and in how many of its periods, in percent.
-    fn throttled(&self) -> Option<u64> {
-        let (periods, throttled) = (self.usage.periods?, self.usage.throttled_periods?);
-        let is_long = self.usage.throttled.is_none_or(|time| time >= Duration::from_secs(1));
-        percent(throttled.into(), periods.into()).filter(|share| *share >= MATTERS && is_long)
-    }
-
     /// What it has waited for, and for which share of its time, where that matters.
     fn waits(&self) -> Vec<(&'static str, u64)> {
         let share = |waited: Option<Duration>| percent(waited?.as_micros(), self.wall?.as_micros());
@@ -211,79 +61,6 @@ impl Figures<'_> {
             .filter_map(|(what, waited)| Some((what, share(waited)?.min(100))))
             .filter(|(_, share)| *share >= MATTERS && self.wall.is_some_and(|wall| wall >= Duration::from_secs(10)))
             .collect()
-    }
-
-    /// What to ask for next time.
-    pub fn advice(&self) -> Advice {
-        let cpus = self.advice_on_cpus();
-        // With fewer CPUs it takes longer.
-        let time = if cpus.is_some() { None } else { self.advice_on_time() };
-        Advice { memory: self.advice_on_memory(), cpus, time }
-    }
-
-    /// Whether less than was granted would have been enough, as far as the figures go: they must be of all nodes.
-    fn could_have_less(&self) -> bool {
-        self.exit.is_some_and(Exit::is_success)
-            && !self.was_stopped()
-            && self.others.map_or(self.nodes == Some(1), Nodes::are_whole)
-            && self.wall.is_some_and(|wall| wall >= SHORT)
-    }
-
-    fn advice_on_memory(&self) -> Option<(u64, String)> {
-        // Each node has what is asked for.
-        if !self.others.is_none_or(Nodes::are_even) {
-            return None;
-        }
-        let (peak, most) = (self.usage.memory_peak?, self.most_memory()?);
-        let granted = self.memory.unwrap_or(most);
-        // What must be asked for, so that the limit that follows from it is so high.
-        let asked = |bytes: u128| {
-            let scaled = if most < granted {
-                bytes.checked_mul(granted.into())?.div_ceil(u128::from(most.max(1)))
-            } else {
-                bytes
-            };
-            rounded(scaled)
-        };
-        let is_reached = percent(peak.into(), most.into()).is_some_and(|share| share >= REACHED);
-        if self.usage.oom_kills.is_some_and(|kills| kills > 0) {
-            let more = asked(u128::from(most.max(peak)) * AFTER_A_KILL / 100).filter(|_| is_reached)?;
-            return Some((more, format!("{} was not enough; the need is not known", binary(most))));
-        }
-        // Memory that was reclaimed or in swap is in no peak.
-        let was_kept_down = |count: Option<u64>| count.is_some_and(|count| count > 0);
-        let is_all_seen = self.usage.swap_peak.map_or(self.is_without_swap, |peak| peak == 0)
-            && !was_kept_down(self.usage.memory_high_events)
-            && !was_kept_down(self.usage.memory_max_events)
-            && !is_reached;
-        let less = asked(u128::from(peak) * WITH_RESERVE / 100)?;
-        let saved = granted.saturating_sub(less);
-        let is_worth_it = saved >= granted / 5 && saved >= 256 << 20;
-        (self.could_have_less() && is_all_seen && is_worth_it)
-            .then(|| (less, format!("peak was {} of {}; 25 % reserve", binary(peak), binary(most))))
-    }
-
-    fn advice_on_cpus(&self) -> Option<(u64, String)> {
-        let (busy, granted) = (self.busy()?, self.cpus?);
-        let less = u64::try_from((u128::from(busy) * WITH_RESERVE / 100).div_ceil(1000)).ok()?.max(1);
-        let is_less = less.checked_mul(1000).is_some_and(|less| less < granted.thousandths());
-        let is_little = self.cpu_share().is_some_and(|share| share < LITTLE);
-        (self.could_have_less() && is_less && is_little && self.throttled().is_none()).then(|| {
-            let reason =
-                format!("{} of {granted} CPUs were busy on average; slower if a part used more", decimal(busy));
-            (less, reason)
-        })
-    }
-
-    fn advice_on_time(&self) -> Option<(Duration, String)> {
-        let wall = self.wall.filter(|wall| *wall >= LONG)?;
-        self.words.time?;
-        let seconds = u128::from(wall.as_secs()) * WITH_RESERVE / 100 + 1;
-        let step: u128 = if seconds < 3600 { 60 } else { 300 };
-        let enough = Duration::from_secs(u64::try_from(seconds.div_ceil(step).checked_mul(step)?).ok()?);
-        let is_less = self.time_limit.is_none_or(|limit| enough < limit && limit - enough >= limit / 5);
-        (self.exit.is_some_and(Exit::is_success) && !self.was_stopped() && is_less)
-            .then(|| (enough, format!("ran {}; 25 % reserve", duration(wall))))
     }
 
     /// Everything in one line, as much as there is room for.
@@ -558,98 +335,6 @@ struct Row {
     text: String,
 }
 
-/// `None`: of nothing.
-fn percent(used: u128, of: u128) -> Option<u64> {
-    let share = used.checked_mul(100)?.checked_div(of)?;
-    Some(u64::try_from(share).unwrap_or(u64::MAX))
-}
-
-fn shown(share: u64) -> String {
-    if share > 999 { ">999 %".to_owned() } else { format!("{share} %") }
-}
-
-/// To whole numbers that people write: 64 MiB, then 256 MiB, then 1 GiB.
-fn rounded(bytes: u128) -> Option<u64> {
-    let step: u128 = match bytes {
-        0..0x4000_0000 => 64 << 20,
-        0x4000_0000..0x1_0000_0000 => 256 << 20,
-        _ => 1 << 30,
-    };
-    u64::try_from(bytes.max(1).div_ceil(step) * step).ok()
-}
-
-fn count(cpus: Cpus) -> String {
-    format!("{cpus} {}", if cpus == Cpus::whole(1) { "CPU" } else { "CPUs" })
-}
-
-/// As `1 node` or `2 nodes`.
-pub fn several(count: u64, one: &str, more: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { more })
-}
-
-/// Thousandths, with as many places as they deserve.
-fn decimal(thousandths: u64) -> String {
-    let (whole, part) = (thousandths / 1000, thousandths % 1000);
-    if whole == 0 { format!("0.{:02}", part / 10) } else { format!("{whole}.{}", part / 100) }
-}
-
-/// As `12 min 5 s`.
-pub fn duration(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds {
-        0 => format!("0.{} s", time.subsec_millis() / 100),
-        1..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
-/// A user can have written it: only what has one meaning and one column on each terminal stays.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
-}
-
-/// Of ASCII.
-fn cut(text: &str, most: usize) -> String {
-    match text.get(..most) {
-        Some(head) if text.len() > most => format!("{head}..."),
-        _ => text.to_owned(),
-    }
-}
-
-/// Lines of at most [`WIDTH`], broken between words where that is possible; the first begins with `first`, all others with `rest`.
-fn wrapped(text: &str, first: &str, rest: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut line = first.to_owned();
-    let mut is_new = true;
-    for word in text.split_whitespace() {
-        let mut word = word;
-        loop {
-            let used = line.chars().count() + usize::from(!is_new);
-            if used + word.len() <= WIDTH {
-                if !is_new {
-                    line.push(' ');
-                }
-                line.push_str(word);
-                is_new = false;
-                break;
-            }
-            if is_new {
-                // It has no place on any line as a whole. The text is ASCII.
-                let room = WIDTH.saturating_sub(used).max(1);
-                let (head, tail) = word.split_at_checked(room).unwrap_or((word, ""));
-                line.push_str(head);
-                word = tail;
-            }
-            lines.push(std::mem::replace(&mut line, rest.to_owned()));
-            is_new = true;
-        }
-    }
-    lines.push(line);
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -657,7 +342,7 @@ mod tests {
     use super::*;
     use crate::cgroup::disk::Device;
     use crate::cgroup::io::IoRates;
-    use crate::cgroup::usage::{DiskIo, MemoryParts, Pressure};
+    use crate::cgroup::usage::{DiskIo, MemoryParts, Pressure, Usage};
     use crate::fence::JobForACard;
 
     const GIB: u64 = 1 << 30;

@@ -28,6 +28,8 @@ JOB = "src/record/job.rs"
 FILES = "src/record/files.rs"
 REFUSE = "src/launch/refuse.rs"
 CARD = "src/report/card.rs"
+ADVICE = "src/report/card/advice.rs"
+CARDS_WORDS = "src/report/card/words.rs"
 CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
 C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
@@ -670,18 +672,18 @@ BREAKS = (
         "if says_something { figures.card() }", "if true { figures.card() }",
         "slurm cards_of_an_array",
     ),
-    Break("a_line_that_is_too_long", CARD, "if used + word.len() <= WIDTH {", "if used + word.len() <= WIDTH + 1 {", "unit report::card"),
+    Break("a_line_that_is_too_long", CARDS_WORDS, "if used + word.len() <= WIDTH {", "if used + word.len() <= WIDTH + 1 {", "unit report::card"),
     Break(
-        "advice_that_fails", CARD,
+        "advice_that_fails", ADVICE,
         "let less = asked(u128::from(peak) * WITH_RESERVE / 100)?;", "let less = asked(u128::from(peak) * 4 / 5)?;",
         "unit report::card",
     ),
     Break(
-        "advice_below_a_lower_limit", CARD,
+        "advice_below_a_lower_limit", ADVICE,
         "bytes.checked_mul(granted.into())?.div_ceil(u128::from(most.max(1)))", "bytes",
         "unit report::card",
     ),
-    Break("advice_after_a_failure", CARD, "&& !self.was_stopped()\n            && self.others", "&& self.others", "unit report::card"),
+    Break("advice_after_a_failure", ADVICE, "&& !self.was_stopped()\n            && self.others", "&& self.others", "unit report::card"),
     Break(
         "advice_without_a_node", "src/report/nodes.rs", "self.silent.is_empty() && !self.is_unfinished", "true",
         "unit report::card",
@@ -701,9 +703,9 @@ BREAKS = (
         "a_link_to_a_descriptor", "src/sys/users_dir.rs", "how.resolve = libc::RESOLVE_NO_MAGICLINKS;", "how.resolve = 0;",
         "unit users_dir",
     ),
-    Break("advice_about_other_nodes", CARD, "self.nodes == Some(1), Nodes", "true, Nodes", "unit report::card"),
+    Break("advice_about_other_nodes", ADVICE, "self.nodes == Some(1), Nodes", "true, Nodes", "unit report::card"),
     Break(
-        "a_text_that_a_terminal_obeys", CARD,
+        "a_text_that_a_terminal_obeys", CARDS_WORDS,
         "if c.is_ascii_graphic() || c == ' ' { c } else { '?' }", "if c.is_control() { '?' } else { c }",
         "unit report::card",
     ),

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a job's user can ask for next time.
+//!
+//! Advice must never make this very job fail: it is above all that was used, and there is none where more may have been used than
+//! was seen.
+
+use std::time::Duration;
+
+use super::figures::{Figures, LITTLE, LONG, REACHED, SHORT, percent};
+use super::words::{decimal, duration};
+use crate::bytes::binary;
+use crate::report::account::Exit;
+use crate::report::nodes::Nodes;
+
+/// What is advised is so much of what was used, in percent.
+const WITH_RESERVE: u128 = 125;
+
+/// After a kill for want of memory, so much of the limit is advised, in percent.
+const AFTER_A_KILL: u128 = 150;
+
+/// What to ask for next time, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Advice {
+    /// Memory, in bytes.
+    pub memory: Option<(u64, String)>,
+    /// CPUs of the whole job.
+    pub cpus: Option<(u64, String)>,
+    /// Time.
+    pub time: Option<(Duration, String)>,
+}
+
+impl Figures<'_> {
+    /// What to ask for next time.
+    pub fn advice(&self) -> Advice {
+        let cpus = self.advice_on_cpus();
+        // With fewer CPUs it takes longer.
+        let time = if cpus.is_some() { None } else { self.advice_on_time() };
+        Advice { memory: self.advice_on_memory(), cpus, time }
+    }
+
+    /// Whether less than was granted would have been enough, as far as the figures go: they must be of all nodes.
+    fn could_have_less(&self) -> bool {
+        self.exit.is_some_and(Exit::is_success)
+            && !self.was_stopped()
+            && self.others.map_or(self.nodes == Some(1), Nodes::are_whole)
+            && self.wall.is_some_and(|wall| wall >= SHORT)
+    }
+
+    fn advice_on_memory(&self) -> Option<(u64, String)> {
+        // Each node has what is asked for.
+        if !self.others.is_none_or(Nodes::are_even) {
+            return None;
+        }
+        let (peak, most) = (self.usage.memory_peak?, self.most_memory()?);
+        let granted = self.memory.unwrap_or(most);
+        // What must be asked for, so that the limit that follows from it is so high.
+        let asked = |bytes: u128| {
+            let scaled = if most < granted {
+                bytes.checked_mul(granted.into())?.div_ceil(u128::from(most.max(1)))
+            } else {
+                bytes
+            };
+            rounded(scaled)
+        };
+        let is_reached = percent(peak.into(), most.into()).is_some_and(|share| share >= REACHED);
+        if self.usage.oom_kills.is_some_and(|kills| kills > 0) {
+            let more = asked(u128::from(most.max(peak)) * AFTER_A_KILL / 100).filter(|_| is_reached)?;
+            return Some((more, format!("{} was not enough; the need is not known", binary(most))));
+        }
+        // Memory that was reclaimed or in swap is in no peak.
+        let was_kept_down = |count: Option<u64>| count.is_some_and(|count| count > 0);
+        let is_all_seen = self.usage.swap_peak.map_or(self.is_without_swap, |peak| peak == 0)
+            && !was_kept_down(self.usage.memory_high_events)
+            && !was_kept_down(self.usage.memory_max_events)
+            && !is_reached;
+        let less = asked(u128::from(peak) * WITH_RESERVE / 100)?;
+        let saved = granted.saturating_sub(less);
+        let is_worth_it = saved >= granted / 5 && saved >= 256 << 20;
+        (self.could_have_less() && is_all_seen && is_worth_it)
+            .then(|| (less, format!("peak was {} of {}; 25 % reserve", binary(peak), binary(most))))
+    }
+
+    fn advice_on_cpus(&self) -> Option<(u64, String)> {
+        let (busy, granted) = (self.busy()?, self.cpus?);
+        let less = u64::try_from((u128::from(busy) * WITH_RESERVE / 100).div_ceil(1000)).ok()?.max(1);
+        let is_less = less.checked_mul(1000).is_some_and(|less| less < granted.thousandths());
+        let is_little = self.cpu_share().is_some_and(|share| share < LITTLE);
+        (self.could_have_less() && is_less && is_little && self.throttled().is_none()).then(|| {
+            let reason =
+                format!("{} of {granted} CPUs were busy on average; slower if a part used more", decimal(busy));
+            (less, reason)
+        })
+    }
+
+    fn advice_on_time(&self) -> Option<(Duration, String)> {
+        let wall = self.wall.filter(|wall| *wall >= LONG)?;
+        self.words.time?;
+        let seconds = u128::from(wall.as_secs()) * WITH_RESERVE / 100 + 1;
+        let step: u128 = if seconds < 3600 { 60 } else { 300 };
+        let enough = Duration::from_secs(u64::try_from(seconds.div_ceil(step).checked_mul(step)?).ok()?);
+        let is_less = self.time_limit.is_none_or(|limit| enough < limit && limit - enough >= limit / 5);
+        (self.exit.is_some_and(Exit::is_success) && !self.was_stopped() && is_less)
+            .then(|| (enough, format!("ran {}; 25 % reserve", duration(wall))))
+    }
+}
+
+/// To whole numbers that people write: 64 MiB, then 256 MiB, then 1 GiB.
+fn rounded(bytes: u128) -> Option<u64> {
+    let step: u128 = match bytes {
+        0..0x4000_0000 => 64 << 20,
+        0x4000_0000..0x1_0000_0000 => 256 << 20,
+        _ => 1 << 30,
+    };
+    u64::try_from(bytes.max(1).div_ceil(step) * step).ok()
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What is known of a job for its card: what it was granted, what it used, and what that means.
+
+use std::time::Duration;
+
+use super::words::several;
+use crate::bytes::binary;
+use crate::cgroup::io::DiskLimit;
+use crate::cgroup::usage::Usage;
+use crate::job::Cpus;
+use crate::report::account::Exit;
+use crate::report::nodes::Nodes;
+
+/// A shorter job has one line, if nothing happened to it; and its figures are no ground for advice.
+pub(super) const SHORT: Duration = Duration::from_secs(60);
+
+/// From here on a job can be wasteful, and its time is worth a word.
+pub(super) const LONG: Duration = Duration::from_secs(600);
+
+/// Less than this of what was granted is little, in percent.
+pub(super) const LITTLE: u64 = 50;
+
+/// Only a job with more memory than this can be wasteful with it, in bytes.
+pub(super) const MUCH_MEMORY: u64 = 1 << 30;
+
+/// Memory that is used up to this share of its limit may have reached it, in percent: the kernel charges in batches.
+pub(super) const REACHED: u64 = 95;
+
+/// Waiting for less than this share of the time is no matter, in percent.
+pub(super) const MATTERS: u64 = 10;
+
+/// How the job's user asks for things.
+#[derive(Debug)]
+pub struct Words {
+    /// So much memory, in bytes, of the job on each node.
+    pub memory: fn(u64) -> String,
+    /// So many CPUs, for a job of one task.
+    pub cpus: fn(u64) -> String,
+    /// How the number of all CPUs is asked for, where the job has several tasks.
+    pub all_cpus: &'static str,
+    /// So much time; `None`: there is no such thing.
+    pub time: Option<fn(Duration) -> String>,
+    /// Where signal 15 comes from; `None`: from anywhere.
+    pub signal_15: Option<&'static str>,
+}
+
+/// Where nobody knows how the job's user asks for things.
+pub static NEUTRAL: Words = Words {
+    memory: |bytes| format!("{} of memory", binary(bytes)),
+    cpus: |count| several(count, "CPU", "CPUs"),
+    all_cpus: "in all",
+    time: None,
+    signal_15: None,
+};
+
+/// What is known of a job on this node, at its end.
+#[derive(Debug, Clone)]
+pub struct Figures<'a> {
+    /// Its id, as its user knows it.
+    pub job: &'a str,
+    /// The node's name.
+    pub node: Option<&'a str>,
+    /// Whether it is one of many that are alike.
+    pub is_array_task: bool,
+    /// How it ended.
+    pub exit: Option<Exit>,
+    /// How long it ran.
+    pub wall: Option<Duration>,
+    /// How long it might have; `None`: not known.
+    pub time_limit: Option<Duration>,
+    /// CPUs that were granted; `None`: not known, or not managed.
+    pub cpus: Option<Cpus>,
+    /// Memory that was granted, in bytes.
+    pub memory: Option<u64>,
+    /// What its memory was limited to, in bytes; `None`: not limited.
+    pub memory_limit: Option<u64>,
+    /// Whether it certainly could not use swap, where the kernel keeps no peak of that.
+    pub is_without_swap: bool,
+    /// How many processes and threads it might have at once.
+    pub processes: Option<u64>,
+    /// Whether the scheduler's step daemons are counted among them, for which the limit has room of its own.
+    pub has_daemons: bool,
+    /// How fast it might read and write.
+    pub disks: &'a [DiskLimit],
+    /// What it has used.
+    pub usage: &'a Usage,
+    /// How many tasks it has; `None`: not known.
+    pub tasks: Option<u32>,
+    /// On how many nodes; `None`: not known.
+    pub nodes: Option<u32>,
+    /// Those whose figures are in all of these; `None`: this one alone.
+    pub others: Option<&'a Nodes>,
+    /// Whether it has GPUs: nothing is known of their use.
+    pub has_gpus: bool,
+    /// At which limits it was stopped, where its user has not read that just before.
+    pub sentences: &'a [String],
+    /// Whether the user's locale has more than ASCII.
+    pub is_utf8: bool,
+    /// The scheduler's words.
+    pub words: &'a Words,
+}
+
+impl Figures<'_> {
+    pub(super) fn has_failed(&self) -> bool {
+        self.exit.is_some_and(|exit| !exit.is_success())
+    }
+
+    /// Whether a limit stopped one of its processes.
+    pub(super) fn was_stopped(&self) -> bool {
+        let stopped = |count: Option<u64>| count.is_some_and(|count| count > 0);
+        !self.sentences.is_empty() || stopped(self.usage.oom_kills) || stopped(self.usage.forks_refused)
+    }
+
+    /// Whether it used little of what was granted: of the CPU time of several CPUs, or of more than a GiB of memory.
+    pub fn is_wasteful(&self) -> bool {
+        let is_long = self.wall.is_some_and(|wall| wall >= LONG);
+        let is_little = |share: Option<u64>| share.is_some_and(|share| share < LITTLE);
+        // With a quota below the grant it had no chance.
+        let has_several = self.cpus.is_some_and(|cpus| cpus > Cpus::whole(1)) && self.throttled().is_none();
+        let has_much = self.most_memory().is_some_and(|most| most > MUCH_MEMORY);
+        self.exit.is_some_and(Exit::is_success)
+            && is_long
+            && (has_several && is_little(self.cpu_share()) || has_much && is_little(self.memory_share()))
+    }
+
+    /// What its memory could grow to.
+    pub(super) fn most_memory(&self) -> Option<u64> {
+        self.memory_limit.or(self.memory)
+    }
+
+    /// CPUs that were busy on average, in thousandths.
+    pub(super) fn busy(&self) -> Option<u64> {
+        let (cpu, wall) = (self.usage.cpu?, self.wall?);
+        let busy = cpu.as_micros().saturating_mul(1000).checked_div(wall.as_micros())?;
+        Some(u64::try_from(busy).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn cpu_share(&self) -> Option<u64> {
+        percent(self.busy()?.into(), self.cpus?.thousandths().into())
+    }
+
+    pub(super) fn memory_share(&self) -> Option<u64> {
+        percent(self.usage.memory_peak?.into(), self.most_memory()?.into())
+    }
+
+    /// Whether the quota held it back often, and in how many of its periods, in percent.
+    pub(super) fn throttled(&self) -> Option<u64> {
+        let (periods, throttled) = (self.usage.periods?, self.usage.throttled_periods?);
+        let is_long = self.usage.throttled.is_none_or(|time| time >= Duration::from_secs(1));
+        percent(throttled.into(), periods.into()).filter(|share| *share >= MATTERS && is_long)
+    }
+}
+
+/// `None`: of nothing.
+pub(super) fn percent(used: u128, of: u128) -> Option<u64> {
+    let share = used.checked_mul(100)?.checked_div(of)?;
+    Some(u64::try_from(share).unwrap_or(u64::MAX))
+}
