@@ -693,6 +693,10 @@ BREAKS = (
         "nodes.is_unfinished |= self.is_others_mark(name) && false;", "nodes card_without_a_step_whose_srun_was_killed",
     ),
     Break(
+        "a_dead_step_that_is_nobodys", "src/scheduler/slurm.rs", "job.as_str().parse::<u32>().is_ok()",
+        "job.as_str().parse::<u32>().is_err()", "slurm usage_of_the_dead",
+    ),
+    Break(
         "a_log_that_two_threads_set", C_ABI, "!*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok())",
         "IS_OURS.get().is_none() && !(log::set_logger(&CallersLog).is_ok() && {\n"
         "            std::thread::sleep(Duration::from_millis(100));\n"
