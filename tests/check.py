@@ -155,6 +155,10 @@ def has_controller(controller):
     return any(row[0] == controller and row[1] != "0" for row in rows)
 
 
+def log_of(group):
+    return LOGS / f"{group.name.replace(' ', '-')}.log"
+
+
 LACKS = 77  # as automake has it: this machine lacks something, and the output's last line says what
 
 
@@ -207,6 +211,11 @@ def counts(text):
     return total
 
 
+def said_of_failed(text):
+    """Each test that failed, with the first lines of what our own runners say of it."""
+    return re.findall(r"^FAIL .*(?:\n     .*){0,3}|^test \S+ \.\.\. FAILED", text, re.M)
+
+
 def telling(text):
     """What to read of a group that failed: which tests did, what our own runners say of each, and how the output ends."""
     lines = text.splitlines()
@@ -251,6 +260,9 @@ def main():
     for group in chosen:
         verdict, seconds, words, _ = results[group.name]
         print(f"{group.name:28} {verdict:5} {seconds:>6}  {words}")
+    # Once more at the end, since what shows a long output may leave out its middle.
+    for group in (group for group in chosen if results[group.name][0] == "FAIL" and log_of(group).exists()):
+        print(f"\n{group.name}:", *said_of_failed(log_of(group).read_text(errors="replace")), sep="\n")
     total = [sum(column) for column in zip(*(counted for *_, counted in results.values()))]
     print(f"\n{total[0]} passed, {total[1]} failed, {total[2]} skipped")
     sys.exit(1 if total[1] else 0)
@@ -270,8 +282,8 @@ def result(group, strict):
     if reason:
         return ("FAIL", "-", reason, (0, 1, 0)) if strict else ("skip", "-", reason, (0, 0, 1))
     print(f"{clock()} {group.name} ...", flush=True)
-    path, start = LOGS / f"{group.name.replace(' ', '-')}.log", time.monotonic()
-    with open(path, "w+", encoding="utf-8", errors="replace") as log:
+    start = time.monotonic()
+    with open(log_of(group), "w+", encoding="utf-8", errors="replace") as log:
         status = run(group, log)
         log.seek(0)
         text = log.read()
