@@ -19,6 +19,7 @@ use crate::sys::dir::Dir;
 use crate::sys::process::Owner;
 
 pub mod all;
+pub mod gridengine;
 pub mod pbs;
 pub mod slurm;
 

@@ -203,6 +203,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         get: |_, config| Some(config.zero_cpus.to_string()),
     },
     Key {
+        name: "CPUsPerSlot",
+        expects: "a number of CPUs from 0.001 to 1024 with at most three decimals",
+        set: |_, config, text| some_cpus(text).map(|cpus| config.cpus_per_slot = cpus),
+        get: |_, config| Some(config.cpus_per_slot.to_string()),
+    },
+    Key {
         name: "CPUQuotaPeriod",
         expects: "a whole number of microseconds, or with the unit us, ms or s, from 1ms to 1s",
         set: |_, config, text| period(text).map(|period| config.cpu_quota_period = period),
@@ -634,7 +640,7 @@ mod tests {
                     UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful StoreUsage=AdminComment\n\
                     SampleInterval=7 MetricsFile=/m/x.prom\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
-                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 # more\n\
+                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 CPUsPerSlot=2 # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
@@ -661,6 +667,7 @@ mod tests {
             constrain_cpu_quota: false,
             cpu_quota_percent: Percent::from_hundredths(15050),
             zero_cpus: Cpus::from_thousandths(100),
+            cpus_per_slot: Cpus::whole(2),
             cpu_quota_period: Period::from_micros(50_000).unwrap(),
             cpu_burst: Percent::from_hundredths(1250),
             cpu_policy: CpuPolicy::Both,

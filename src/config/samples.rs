@@ -154,6 +154,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             scavenger: yes[3],
             max_cpus_per_user: most.0.0,
             zero_cpus: most.0.1,
+            cpus_per_slot: headroom.max(Cpus::from_thousandths(1)),
             default_ram_space: most.0.2,
             max_cpus_per_task: most.1,
             headroom_cpus: headroom,

@@ -50,6 +50,8 @@ pub struct Config {
     pub cpu_quota_percent: Percent,
     /// `ZeroCPUs`: what counts as granted where the scheduler has granted a job no CPUs.
     pub zero_cpus: Cpus,
+    /// `CPUsPerSlot`: hardware threads of a slot, where a scheduler grants slots.
+    pub cpus_per_slot: Cpus,
     /// `CPUQuotaPeriod`: the period in which the quota is counted.
     pub cpu_quota_period: Period,
     /// `CPUPolicy`: whether CPU time is limited, shared by weight, or both.
@@ -141,6 +143,7 @@ impl Default for Config {
             constrain_cpu_quota: true,
             cpu_quota_percent: Percent::HUNDRED,
             zero_cpus: Cpus::from_thousandths(200),
+            cpus_per_slot: Cpus::whole(1),
             cpu_quota_period: Period::DEFAULT,
             cpu_policy: CpuPolicy::Quota,
             cpu_burst: Percent::ZERO,

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
 use nix::sys::uio::pread;
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -178,6 +178,22 @@ impl Dir {
     pub fn write(&self, name: &str, value: &str) -> Result<()> {
         let fd = self.open_file(name, OFlag::O_WRONLY).map_err(|error| error.value(value))?;
         self.put(&fd, name, value)
+    }
+
+    /// Makes a file, or replaces it as a whole: whoever reads it finds the old text or the new one. All may read it.
+    pub fn replace_file(&self, name: &str, text: &str) -> Result<()> {
+        let new = format!(".{name}.jobfence");
+        let at = |errno| Error::os("write", self.path.join(name), errno);
+        // One of this name is what a dead process has left.
+        let _ = unlinkat(&self.fd, new.as_str(), UnlinkatFlags::NoRemoveDir);
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let file = openat(&self.fd, new.as_str(), flags, Mode::from_bits_truncate(0o644)).map_err(at)?;
+        let done = self.put(&file, name, text);
+        let done = done.and_then(|()| renameat(&self.fd, new.as_str(), &self.fd, name).map_err(at));
+        if done.is_err() {
+            let _ = unlinkat(&self.fd, new.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
+        done
     }
 
     /// Whether a file or directory of this name exists.

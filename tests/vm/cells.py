@@ -19,12 +19,16 @@ OPENPBS = (
     "postgresql", "libical3", "libhwloc15", "libpython3.11", "libedit2", "libexpat1", "libcjson1", "libpq5", "libssl3",
     "libtcl8.6", "hostname",
 )
+GRIDENGINE = ("gridengine-master", "gridengine-exec", "gridengine-client")
+# A cluster is made in the guest, since it notes the name of its host.
+NO_CLUSTER = "gridengine-common shared/gridengineconfig boolean false"
 
 @dataclass(frozen=True)
 class Image:
     suite: str
     packages: tuple = PACKAGES
     apt_options: tuple = ()  # mmdebstrap --aptopt=
+    answers: tuple = ()  # to what packages ask when they are installed, as debconf-set-selections(1) reads them
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ V1 = HYBRID + " systemd.legacy_systemd_cgroup_controller=1"
 IMAGES = {
     "debian12": Image("bookworm"),
     "debian12-openpbs": Image("bookworm", PACKAGES + OPENPBS),
+    "debian12-gridengine": Image("bookworm", PACKAGES + GRIDENGINE, answers=(NO_CLUSTER,)),
     "debian13": Image("trixie"),
     # Its signatures last a week, and a mirror may be a snapshot.
     "forky": Image("forky", apt_options=('Acquire::Check-Valid-Until "false"',)),
@@ -78,6 +83,11 @@ def openpbs(cmdline=""):
         "debian12-openpbs", f"{cmdline} systemd.mask=postgresql.service".strip(), scheduler="pbs",
         needs=("OPENPBS", "the tree of an OpenPBS 23.06 for Debian 12, which 'make install DESTDIR=...' of OpenPBS makes"),
     )
+
+
+def gridengine(cmdline=""):
+    """A cell of Grid Engine, whose packages bring a mail server that nobody needs here."""
+    return Cell("debian12-gridengine", f"{cmdline} systemd.mask=exim4.service".strip(), scheduler="gridengine")
 
 
 # By name: image, layout, and who owns the job's cgroup.
@@ -99,6 +109,9 @@ CELLS = {
     "debian12-v2-openpbs": openpbs(),
     "debian12-hybrid-openpbs": openpbs(HYBRID),
     "debian12-v1-openpbs": openpbs(V1),
+    "debian12-v2-gridengine": gridengine(),
+    "debian12-hybrid-gridengine": gridengine(HYBRID),
+    "debian12-v1-gridengine": gridengine(V1),
 }
 
 

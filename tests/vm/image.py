@@ -157,12 +157,14 @@ def debootstrap(image, tree, *options):
 
 def build_guest(image, name, new):
     tree = new / "tree"
+    answers = "".join(line + "\n" for line in image.answers)
     with tarfile.open(new / "guest.tar", "w") as archive:
         pack(GUEST, archive, plain_modes=True)
     debootstrap(
         image, tree, "--variant=minbase",
         # Before the kernel is installed, so that its initrd is made once and small.
         f"--essential-hook=tar-in {shlex.quote(str(new / 'guest.tar'))} /",
+        *([f"--essential-hook=printf %s {shlex.quote(answers)} | chroot \"$1\" debconf-set-selections"] if answers else []),
         '--customize-hook=chroot "$1" /opt/guest/setup',
     )  # fmt: skip
     # mmdebstrap leaves the host's name and an empty machine-id. With the latter the first boot, and every boot of a

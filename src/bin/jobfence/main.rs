@@ -27,10 +27,12 @@ mod run;
 mod sample;
 mod series;
 mod show;
+mod shepherd;
 mod slurm_job;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
 mod store;
+mod syslog;
 mod systemd;
 mod table;
 mod top;
@@ -107,6 +109,9 @@ fn main() -> ExitCode {
     // A reader that went away (`jobfence check | head`) is no reason for a panic.
     // SAFETY: the default action is no code of ours, and nothing else runs yet.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+    if let Some(name) = shepherd::name() {
+        return shepherd::shepherd(&name);
+    }
     if log::set_logger(&Stderr).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }

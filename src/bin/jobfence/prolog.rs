@@ -4,7 +4,6 @@
 //! A prolog that fails drains its node. So whatever goes wrong is logged, and the exit status is 0: without a record the job's
 //! steps find out less, and are limited all the more.
 
-use std::ffi::CString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,9 +11,11 @@ use std::time::{Duration, Instant};
 use jobfence::config::Mode;
 use jobfence::host::Host;
 use jobfence::scheduler::slurm::prolog;
+use log::Level;
 
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
+use crate::syslog;
 
 /// How long what a dead step daemon left may hold up the end of a job: less than any PrologEpilogTimeout.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,11 +61,7 @@ fn tell(done: Result<(), Failure>, so: &str) -> ExitCode {
         // Not by a macro, which panics where nothing can be written (a log on a full disk).
         let _ = writeln!(io::stderr(), "jobfence: {sentence}");
         // slurmd throws away what a prolog says that does not fail.
-        let text: String = sentence.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        if let Ok(text) = CString::new(format!("jobfence: {text}")) {
-            // SAFETY: a format of one %s and one NUL-terminated string.
-            unsafe { libc::syslog(libc::LOG_DAEMON | libc::LOG_ERR, c"%s".as_ptr(), text.as_ptr()) };
-        }
+        syslog::say(Level::Error, &sentence);
     }
     ExitCode::SUCCESS
 }

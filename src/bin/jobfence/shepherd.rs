@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The door of Grid Engine: what execd starts in the place of its shepherd, where `shepherd_cmd` of sge_conf(5) names this program.
+//!
+//! It makes two fences for the job: one for the shepherd and what that runs beside the job (prolog, epilog, methods), and one for the
+//! job itself, so that an OOM kill of all of the job spares the shepherd, which has to say how the job ended. The shepherd is born in the
+//! first. What it starts as the job is moved into the second as soon as it has said its number. Both are in the job's directory, which
+//! has the limits of the job.
+//!
+//! To execd this process is the shepherd: it bears the shepherd's name, its number stands in the file `pid`, it passes the signals on,
+//! and ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
+//! janitor ends what is left. (The kernel could kill the shepherd at once, but forgets that wish when the shepherd changes its rights.)
+
+mod child;
+mod spool_user;
+mod told;
+mod usage;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use jobfence::config::{Config, LoadError, Loaded};
+use jobfence::door::life::{self, Granted, HeldBy, HowClosed, OpenRequest, Seen, Which};
+use jobfence::door::run::{How, end_as};
+use jobfence::door::user;
+use jobfence::error::Error;
+use jobfence::job::Id;
+use jobfence::launch::{self, Answer};
+use jobfence::requests::UserRequests;
+use jobfence::scheduler::gridengine::SHEPHERD;
+use jobfence::scheduler::gridengine::spool::SpooledJob;
+use jobfence::sys::dir::Dir;
+use log::LevelFilter;
+use nix::unistd::Pid;
+
+use crate::configured::Configured;
+use crate::syslog::Syslog;
+use child::{Child, Event};
+use spool_user::SpoolUser;
+
+/// `SSTATE_APPERROR` of execution_states.h: the job is in error, and neither its queue nor its host is.
+const JOB_IS_IN_ERROR: u8 = 30;
+
+/// Each start of a job has fences of its own, since the last one's are gone.
+const RUN: u32 = 1;
+
+/// The name under which execd has started this program, if it has.
+pub fn name() -> Option<OsString> {
+    let word = std::env::args_os().next()?;
+    let name = Path::new(&word).file_name().and_then(OsStr::to_str)?;
+    name.strip_prefix(SHEPHERD)?.starts_with('-').then_some(word)
+}
+
+/// Fences the job, and is its shepherd.
+pub fn shepherd(name: &OsStr) -> ExitCode {
+    if log::set_logger(&Syslog).is_ok() {
+        log::set_max_level(LevelFilter::Info);
+    }
+    let spool = match Spool::open() {
+        Ok(spool) => spool,
+        Err(error) => {
+            log::error!("this job was not started: {error}");
+            return ExitCode::from(JOB_IS_IN_ERROR);
+        }
+    };
+    let how = match FencedJob::open(&spool) {
+        Ok(None) => child::become_shepherd(name, spool.user).map(|never| match never {}).map_err(|error| error.to_string()),
+        Ok(Some(fenced)) => fenced.run(&spool, name).map_err(|error| error.to_string()),
+        Err(why) => Err(why),
+    };
+    match how {
+        Ok(how) => ExitCode::from(u8::try_from(end_as(how)).unwrap_or(u8::MAX)),
+        Err(why) => {
+            spool.refuse(&why);
+            ExitCode::from(JOB_IS_IN_ERROR)
+        }
+    }
+}
+
+/// The directory in which execd has started us.
+struct Spool {
+    dir: Dir,
+    user: SpoolUser,
+}
+
+impl Spool {
+    fn open() -> Result<Self, Error> {
+        let user = SpoolUser::step_aside()?;
+        let path = std::env::current_dir().map_err(|error| Error::new(format!("there is no spool of the job: {error}")))?;
+        Ok(Self { dir: Dir::open(path)?, user })
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), Error> {
+        self.user.write(&self.dir, name, text)
+    }
+
+    /// What a shepherd does that cannot start a job. qstat -j shows the first line as the reason of the error.
+    fn refuse(&self, why: &str) {
+        log::error!("{}: this job was not started: {why}", self.dir.path().display());
+        let why = why.replace('\n', "; ");
+        let sentence = format!("jobfence: this job was not started, since it cannot be fenced: {why}\n");
+        for (name, text) in [("error", sentence), ("exit_status", format!("{JOB_IS_IN_ERROR}\n"))] {
+            if let Err(error) = self.write(name, &text) {
+                log::error!("cannot tell execd why: {error}");
+            }
+        }
+    }
+}
+
+/// A job, or a slave task of one, with its fences.
+struct FencedJob {
+    loaded: Loaded,
+    spooled: SpooledJob,
+    /// The fences of the job and of its shepherd.
+    job: Which,
+    shepherd: Which,
+}
+
+impl FencedJob {
+    /// Makes the fences. `None`: it goes on without.
+    fn open(spool: &Spool) -> Result<Option<Self>, String> {
+        let loaded = Configured { config: None, overrides: Vec::new() }.load();
+        let spooled = match SpooledJob::read(&spool.dir) {
+            Ok(spooled) => spooled,
+            Err(error) => {
+                return fenced(launch::answer::<(), ()>(loaded, |_| Err(error.into()), |_, ()| Ok(()))).map(|_| None);
+            }
+        };
+        let step = spooled.slave_task.as_ref().map(Id::as_str);
+        let id = |text: String| Id::new(text).map_err(|error| error.to_string());
+        let steps = [
+            id(step.unwrap_or("job").to_owned())?,
+            id(step.map_or_else(|| "shepherd".to_owned(), |task| format!("shepherd-{task}")))?,
+        ];
+        let [job, shepherd] = steps.map(|step| Which { job: spooled.job.clone(), step: Some(step), run: Some(RUN) });
+        if fenced(open(loaded.clone(), &spooled, &shepherd))?.is_none() {
+            return Ok(None);
+        }
+        let opened = fenced(open(loaded.clone(), &spooled, &job));
+        // It was read, if there is a fence.
+        let loaded = loaded.map_err(|error| error.to_string())?;
+        let all = Self { loaded, spooled, job, shepherd };
+        match opened {
+            Ok(Some(_)) => Ok(Some(all)),
+            other => {
+                all.close();
+                other.map(|_| None)
+            }
+        }
+    }
+
+    fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// Runs the shepherd until it ends; how it has ended.
+    fn run(self, spool: &Spool, name: &OsStr) -> Result<How, Error> {
+        let attach = |pid: Pid| match life::attach(Ok(self.loaded.clone()), &self.shepherd, &[pid.as_raw()], None, true) {
+            Answer::Refused(why) => Err(Error::new(why.for_user())),
+            _ => Ok(()),
+        };
+        let started = Child::start(name, spool.user, attach);
+        let how = started.and_then(|mut child| self.watch(spool, &mut child));
+        if let Some(seen) = self.close() {
+            if let Err(error) = usage::raise(spool, &seen.usage) {
+                log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
+            }
+            told::tell(&self.spooled, &seen.sentences);
+        }
+        how
+    }
+
+    fn watch(&self, spool: &Spool, child: &mut Child) -> Result<How, Error> {
+        let mut is_frozen = false;
+        loop {
+            match child.next()? {
+                Event::Ended(how) => return Ok(how),
+                Event::Signal(signal) => {
+                    let is_to_stop = self.spooled.is_stopped_at_once && child::is_stop(&spool.dir, signal);
+                    // A process that stands still on v1 is not killed either.
+                    if is_frozen {
+                        self.freeze(false);
+                        is_frozen = false;
+                    }
+                    child.pass_on(signal);
+                    if is_to_stop {
+                        self.freeze(true);
+                        is_frozen = true;
+                    }
+                }
+                Event::HasPid => {
+                    // Where execd starts again, it finds us by this, and not the shepherd.
+                    if let Err(error) = spool.write(child::PID, &format!("{}\n", Pid::this())) {
+                        log::warn!("job {}: cannot be its shepherd: {error}", self.spooled.job);
+                    }
+                }
+                Event::JobBegins => {
+                    let moved = life::gather(self.config(), &self.shepherd, &self.job, &[child.pid().as_raw()]);
+                    if let Err(error) = moved {
+                        // It is in the job's directory, and within its limits.
+                        log::warn!("job {}: it stays in the step of its shepherd: {error}", self.spooled.job);
+                    }
+                }
+            }
+        }
+    }
+
+    fn freeze(&self, is_frozen: bool) {
+        if let Err(error) = life::freeze(self.config(), &self.job, is_frozen) {
+            log::warn!("job {}: {error}", self.spooled.job);
+        }
+    }
+
+    /// Ends both fences; what the job has used.
+    fn close(&self) -> Option<Box<Seen>> {
+        let mut seen = None;
+        for which in [&self.job, &self.shepherd] {
+            let closed = life::close(self.config(), which).unwrap_or_else(|error| vec![Err(error)]);
+            for one in closed {
+                match one {
+                    Ok(HowClosed::Removed(one)) => {
+                        log::info!("{}", life::in_words(&one));
+                        seen.get_or_insert(one);
+                    }
+                    Ok(_) => {}
+                    Err(error) => log::error!("job {}: {error}; the janitor looks again", self.spooled.job),
+                }
+            }
+        }
+        seen
+    }
+}
+
+/// Whether there is a fence; an error is for the job's user.
+fn fenced<T>(answer: Answer<T>) -> Result<Option<T>, String> {
+    match answer {
+        Answer::Fenced(value) => Ok(Some(value)),
+        Answer::Off => Ok(None),
+        Answer::Unfenced { by, why, .. } => {
+            log::warn!("a job goes on WITHOUT a fence ({by}): {why}");
+            Ok(None)
+        }
+        Answer::Refused(why) => Err(why.for_user()),
+    }
+}
+
+fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) -> Answer<life::Opened> {
+    let mut facts = spooled.facts.clone();
+    let mut cpus = None;
+    if let Ok(loaded) = &loaded {
+        user::know_groups(&mut facts, &loaded.asked());
+        cpus = Some(spooled.cpus(loaded.config.cpus_per_slot));
+    }
+    let request = OpenRequest {
+        uid: spooled.uid,
+        job: which.job.clone(),
+        step: which.step.clone().unwrap_or_else(|| which.job.clone()),
+        run: RUN,
+        granted: Granted {
+            cpus,
+            memory: spooled.memory,
+            memory_and_swap: None,
+            gpus: None,
+            requests: UserRequests::default(),
+            facts,
+        },
+        holder: HeldBy::Process(Pid::this().as_raw()),
+        ask_unit: None,
+    };
+    life::open(loaded, &request)
+}

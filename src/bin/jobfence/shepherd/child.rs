@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The shepherd as a child: it starts in its fence, gets the signals that execd sends to us, and is waited for.
+
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use jobfence::door::run::How;
+use jobfence::error::{Error, Result};
+use jobfence::scheduler::gridengine::SHEPHERD;
+use jobfence::sys::dir::Dir;
+use super::spool_user::SpoolUser;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, readlink};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, execv, fork, getppid, pipe2, setpgid};
+
+/// What execd sends to a shepherd (`sge_kill`), and what an administrator may.
+const PASSED_ON: [Signal; 12] = [
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGCONT,
+    Signal::SIGWINCH,
+    Signal::SIGTSTP,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGALRM,
+];
+
+/// The file with the number of the signal that SIGTTIN stands for.
+const SIGNAL: &str = "signal";
+/// The file by which execd finds its shepherd again.
+pub const PID: &str = "pid";
+/// The file that the shepherd writes when it has started the job.
+const JOB_PID: &str = "job_pid";
+
+/// A shepherd that runs.
+pub struct Child {
+    pid: Pid,
+    signals: SignalFd,
+    spool: Inotify,
+    has_pid: bool,
+    is_begun: bool,
+    /// What is not yet handed on.
+    waiting: Vec<Event>,
+}
+
+/// What comes next of a shepherd.
+pub enum Event {
+    /// It has written its number.
+    HasPid,
+    /// It has started the job.
+    JobBegins,
+    /// Somebody wants it to have this signal.
+    Signal(Signal),
+    /// It is dead.
+    Ended(How),
+}
+
+/// The shepherd that execd itself would start: it lies beside execd.
+fn shepherd() -> Result<CString> {
+    let execd = PathBuf::from(format!("/proc/{}/exe", getppid()));
+    let found = readlink(&execd).map_err(|errno| Error::os("find execd", &execd, errno))?;
+    let path = PathBuf::from(found).with_file_name(SHEPHERD);
+    if !path.is_file() {
+        return Err(Error::new("there is no shepherd beside the program that has started us:").at(&path));
+    }
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::new("a NUL in a path").at(&path))
+}
+
+/// The shepherd in the place of this process.
+pub fn become_shepherd(name: &OsStr, user: SpoolUser) -> Result<Infallible> {
+    exec(&shepherd()?, name, user)
+}
+
+/// As execd starts it: in the background.
+fn exec(path: &CString, name: &OsStr, user: SpoolUser) -> Result<Infallible> {
+    user.act()?;
+    let name = CString::new(name.as_bytes()).map_err(|_| Error::new("a NUL in a name"))?;
+    execv(path, &[name, c"-bg".to_owned()]).map_err(|errno| Error::os("run", path.to_string_lossy().into_owned(), errno))
+}
+
+/// Whether this signal asks for the job to be stopped.
+pub fn is_stop(dir: &Dir, signal: Signal) -> bool {
+    let number = || dir.read(SIGNAL).ok()?.trim().parse::<i32>().ok();
+    signal == Signal::SIGTTIN && number() == Some(Signal::SIGSTOP as i32)
+}
+
+impl Child {
+    /// Starts it; `attach` puts it into its fence before it runs anything.
+    pub fn start(name: &OsStr, user: SpoolUser, attach: impl FnOnce(Pid) -> Result<()>) -> Result<Self> {
+        let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
+        let path = shepherd()?;
+        // As execd looks for it, with ps(1).
+        let comm = CString::new(SHEPHERD).map_err(|_| Error::new("a NUL in a name"))?;
+        prctl::set_name(&comm).map_err(os("set the name of this process"))?;
+        let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
+        let mut wanted = SigSet::empty();
+        PASSED_ON.iter().chain([&Signal::SIGCHLD]).for_each(|signal| wanted.add(*signal));
+        let mut before = SigSet::empty();
+        pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&wanted), Some(&mut before)).map_err(os("block signals"))?;
+        let signals = SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+            .map_err(os("watch for signals"))?;
+        let spool = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(os("watch the spool"))?;
+        spool.add_watch(".", AddWatchFlags::IN_CLOSE_WRITE).map_err(os("watch the spool"))?;
+        let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
+        let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
+        let parent = Pid::this();
+        // SAFETY: this process has one thread, so the child may do what it likes until its exec.
+        match unsafe { fork() }.map_err(os("fork"))? {
+            ForkResult::Child => {
+                drop((go, failure));
+                let error = match begin(&wait, parent, &before, || exec(&path, name, user)) {
+                    Ok(never) => match never {},
+                    Err(error) => error,
+                };
+                let _ = nix::unistd::write(&fail, error.to_string().as_bytes());
+                // SAFETY: ends the child without running what belongs to the parent.
+                unsafe { libc::_exit(1) }
+            }
+            ForkResult::Parent { child } => {
+                drop((wait, fail));
+                if let Err(error) = attach(child) {
+                    // It waits for a word that does not come, and ends when the pipe is closed.
+                    drop(go);
+                    let _ = waitpid(child, None);
+                    return Err(error);
+                }
+                let _ = nix::unistd::write(&go, b"!");
+                drop(go);
+                let mut why = [0u8; 512];
+                // Closed by its exec.
+                match nix::unistd::read(&failure, &mut why) {
+                    Ok(length) if length > 0 => {
+                        let _ = waitpid(child, None);
+                        Err(Error::new(String::from_utf8_lossy(why.get(..length).unwrap_or_default()).into_owned()))
+                    }
+                    _ => Ok(Self { pid: child, signals, spool, has_pid: false, is_begun: false, waiting: Vec::new() }),
+                }
+            }
+        }
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Waits for what comes next.
+    pub fn next(&mut self) -> Result<Event> {
+        loop {
+            if let Some(event) = self.waiting.pop() {
+                return Ok(event);
+            }
+            let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN), PollFd::new(self.spool.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Error::new("wait for the shepherd").errno(errno)),
+            }
+            self.read_spool();
+            self.read_signals();
+        }
+    }
+
+    fn read_spool(&mut self) {
+        // One that was lost for want of room is the next one's, too: what counts are the files.
+        let Ok(events) = self.spool.read_events() else { return };
+        for name in events.iter().filter_map(|event| event.name.as_deref()) {
+            if name == PID && !std::mem::replace(&mut self.has_pid, true) {
+                self.waiting.insert(0, Event::HasPid);
+            }
+            if name == JOB_PID && !std::mem::replace(&mut self.is_begun, true) {
+                self.waiting.insert(0, Event::JobBegins);
+            }
+        }
+    }
+
+    fn read_signals(&mut self) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            let Some(signal) = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok()) else {
+                continue;
+            };
+            if signal != Signal::SIGCHLD {
+                self.waiting.insert(0, Event::Signal(signal));
+            }
+        }
+        let ended = match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(_, status)) => How::Exited(status),
+            Ok(WaitStatus::Signaled(_, signal, _)) => How::Signalled(signal),
+            _ => return,
+        };
+        self.waiting.insert(0, Event::Ended(ended));
+    }
+
+    /// Sends it a signal.
+    pub fn pass_on(&self, signal: Signal) {
+        // It is our child and not waited for yet, so the number is still its own.
+        let _ = kill(self.pid, signal);
+    }
+}
+
+/// In the child: waits until it is in its fence, and becomes the shepherd.
+fn begin(
+    wait: &OwnedFd,
+    parent: Pid,
+    mask: &SigSet,
+    exec: impl FnOnce() -> Result<Infallible>,
+) -> Result<Infallible> {
+    let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
+    let mut word = [0u8; 1];
+    let read = nix::unistd::read(wait, &mut word).map_err(os("wait for the fence"))?;
+    if read != 1 || getppid() != parent {
+        return Err(Error::new("the process that fences the job is gone"));
+    }
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(mask), None).map_err(os("unblock signals"))?;
+    exec()
+}

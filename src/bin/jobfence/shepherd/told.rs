@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the job's user is told: sentences at the end of the file in which the job's errors are.
+
+use std::path::Path;
+
+use jobfence::door::user;
+use jobfence::error::{Error, Result};
+use jobfence::scheduler::gridengine::spool::SpooledJob;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::{Mode, SFlag, fstat};
+
+/// Says it, if there is such a file. An interactive job and a slave task have none.
+pub fn tell(job: &SpooledJob, sentences: &[String]) {
+    if sentences.is_empty() || job.errors_path.is_empty() || job.slave_task.is_some() {
+        return;
+    }
+    let text: String = sentences.iter().map(|sentence| format!("jobfence: {sentence}\n")).collect();
+    let path = Path::new(&job.errors_path);
+    // The user has named it, and so it is looked up with the user's rights.
+    let told = user::rights(job.uid).look(|| {
+        if path.is_dir() { append(&path.join(&job.errors_name), &text) } else { append(path, &text) }
+    });
+    if let Err(error) = told {
+        log::warn!("job {}: cannot tell its user: {error}", job.job);
+    }
+}
+
+fn append(path: &Path, text: &str) -> Result<()> {
+    let failed = |errno| Error::os("write to", path, errno);
+    // No file is made, and nobody is waited for.
+    let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = open(path, flags, Mode::empty()).map_err(failed)?;
+    let stat = fstat(&file).map_err(failed)?;
+    if stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
+        return Err(Error::new("no file").at(path));
+    }
+    nix::unistd::write(&file, text.as_bytes()).map_err(failed).map(drop)
+}

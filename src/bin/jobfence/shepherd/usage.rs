@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The shepherd's file `usage`, which execd hands on to the accounting file: `qacct` then shows what all processes of the job have used,
+//! those that the shepherd has not waited for, too.
+
+use jobfence::cgroup::usage::Usage;
+use jobfence::error::Result;
+
+use super::Spool;
+
+const USAGE: &str = "usage";
+
+/// Raises the figures of the file to those of the fence. A job that never ran has no such file.
+pub fn raise(spool: &Spool, used: &Usage) -> Result<()> {
+    if !spool.dir.has(USAGE) {
+        return Ok(());
+    }
+    let before = spool.dir.read(USAGE)?;
+    let after = raised(&before, used);
+    if after == before { Ok(()) } else { spool.write(USAGE, &after) }
+}
+
+/// The units are those of getrusage(2): seconds, and KiB of memory.
+fn raised(text: &str, used: &Usage) -> String {
+    let line = |line: &str| {
+        let (key, value) = line.split_once('=')?;
+        let higher = match key {
+            "ru_utime" => used.cpu_user?.as_secs_f64(),
+            "ru_stime" => used.cpu_system?.as_secs_f64(),
+            // A peak of memory is a whole number, and no sum comes near 2^52.
+            #[allow(clippy::cast_precision_loss, reason = "see above")]
+            "ru_maxrss" => (used.memory_peak? / 1024) as f64,
+            _ => return None,
+        };
+        (higher > value.trim().parse().ok()?).then(|| match key {
+            "ru_maxrss" => format!("{key}={higher:.0}"),
+            _ => format!("{key}={higher:.6}"),
+        })
+    };
+    text.lines().map(|found| line(found).unwrap_or_else(|| found.to_owned()) + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_higher_and_known_is_raised() {
+        let text = "wait_status=0\nexit_status=3\nru_utime=0.500000\nru_stime=2.000000\nru_maxrss=100\nru_ixrss=0\n";
+        let used = Usage {
+            cpu_user: Some(Duration::from_millis(1500)),
+            cpu_system: Some(Duration::from_secs(1)),
+            memory_peak: Some(1 << 20),
+            ..Usage::default()
+        };
+        let expected = "wait_status=0\nexit_status=3\nru_utime=1.500000\nru_stime=2.000000\nru_maxrss=1024\nru_ixrss=0\n";
+        assert_eq!(raised(text, &used), expected);
+        assert_eq!(raised(text, &Usage::default()), text);
+        assert_eq!(raised("ru_utime=x\n", &used), "ru_utime=x\n");
+    }
+}

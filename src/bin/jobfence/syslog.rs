@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The log of a program whose stderr nobody reads.
+
+use std::ffi::CString;
+
+use log::{Level, Log, Metadata, Record};
+
+/// syslog(3), as a daemon.
+pub struct Syslog;
+
+impl Log for Syslog {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= Level::Info
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            say(record.level(), &record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// One message, in one line.
+pub fn say(level: Level, text: &str) {
+    let priority = match level {
+        Level::Error => libc::LOG_ERR,
+        Level::Warn => libc::LOG_WARNING,
+        _ => libc::LOG_INFO,
+    };
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if let Ok(text) = CString::new(format!("jobfence: {text}")) {
+        // SAFETY: a format of one %s and one NUL-terminated string.
+        unsafe { libc::syslog(libc::LOG_DAEMON | priority, c"%s".as_ptr(), text.as_ptr()) };
+    }
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What execd has written of a job into its spool, `active_jobs/JOB.TASK`, or `active_jobs/JOB.TASK/PETASK` for a slave task.
+//!
+//! The directory is execd's, and no user can write to it. But some values are a user's: the name of the job, its arguments, its directory.
+//! One with a newline in it looks like a line of execd's own. So what counts here must stand there with one value: a second one is
+//! refused. The keys and their order are those of `exec_job.c`, the same from 6.2u5 to 8.1.9 and in Open Cluster Scheduler 9.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+
+use nix::fcntl::OFlag;
+use nix::unistd::User;
+
+use crate::error::{Error, Result};
+use crate::facts::{Fact, Facts};
+use crate::job::{Cpus, Id};
+use crate::sys::dir::Dir;
+
+/// The file that tells the shepherd what to start.
+const CONFIG: &str = "config";
+/// More than execd writes: a job's arguments are in it.
+const LARGEST: u64 = 16 << 20;
+/// As execd says that there is none.
+const NONE: &str = "none";
+
+/// One job on this host, or one slave task of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpooledJob {
+    /// Its number, and with a dot behind it that of its task, if it is one of an array.
+    pub job: Id,
+    /// The slave task's name; `None` for the job's own script.
+    pub slave_task: Option<Id>,
+    /// Whose.
+    pub uid: u32,
+    /// The slots on this host.
+    pub slots: u32,
+    /// Memory in bytes on this host; `None`: `h_vmem` is not limited.
+    pub memory: Option<u64>,
+    /// By which sections of the configuration are chosen.
+    pub facts: Facts,
+    /// Whether it is stopped and killed by the shepherd at once: neither a warning before (`qsub -notify`) nor a method of the queue's.
+    pub is_stopped_at_once: bool,
+    /// Where its errors go, as qsub(1) has `-e`, or `-o` where both go into one file: a file, or the directory of it.
+    pub errors_path: String,
+    /// How the file is called if that is a directory.
+    pub errors_name: String,
+}
+
+impl SpooledJob {
+    /// Reads it from the directory in which a shepherd starts.
+    pub fn read(dir: &Dir) -> Result<Self> {
+        let file = dir.open_file(CONFIG, OFlag::O_RDONLY | OFlag::O_NOFOLLOW)?;
+        let path = dir.path().join(CONFIG);
+        let stat = nix::sys::stat::fstat(&file).map_err(|errno| Error::os("look at", &path, errno))?;
+        let is_large = u64::try_from(stat.st_size).is_ok_and(|size| size > LARGEST);
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_mode & 0o022 != 0 || is_large {
+            return Err(Error::new("this is no file that execd has written").at(&path));
+        }
+        let text = dir.read(CONFIG)?;
+        // A slave task has a directory of its name in that of the job; of a job's own, the number of a slave task is a user's.
+        let name = dir.path().file_name().and_then(OsStr::to_str).unwrap_or_default();
+        Self::parse(&text, name).map_err(|error| error.at(&path))
+    }
+
+    fn parse(text: &str, directory: &str) -> Result<Self> {
+        let config = Values::of(text);
+        let owner = config.get("job_owner")?;
+        let user = User::from_name(owner)
+            .map_err(|errno| Error::new("cannot look for the job's user").value(owner).errno(errno))?
+            .ok_or_else(|| Error::new("this node does not know the job's user:").value(owner))?;
+        let uid = user.uid.as_raw();
+        let (number, task) = (config.get("job_id")?, config.get("ja_task_id")?);
+        let is_array = task != "0";
+        let job = if is_array { format!("{number}.{task}") } else { number.to_owned() };
+        let slave_task = config.find("pe_task_id")?.filter(|task| *task == directory).map(Id::new).transpose()?;
+        let slots = config.get("host_slots")?;
+        let wrong = || Error::new("host_slots is no number of slots:").value(slots);
+        let slots = slots.parse().ok().filter(|slots| *slots > 0).ok_or_else(wrong)?;
+        let named = |key| Ok::<_, Error>(config.find(key)?.filter(|name| *name != NONE).unwrap_or_default().to_owned());
+        let facts = Facts {
+            partition: Fact::Known(named("queue")?),
+            account: Fact::Known(named("account")?),
+            project: Fact::Known(named("acct_project")?),
+            vnode_types: Fact::Known(Vec::new()),
+            qos: Fact::Known(String::new()),
+            uid: Fact::Known(uid),
+            user: Fact::Known(user.name),
+            ..Facts::default()
+        };
+        let is_none = |key| Ok::<_, Error>(config.find(key)?.is_none_or(|method| method.eq_ignore_ascii_case(NONE)));
+        let is_merged = config.find("merge_stderr")? == Some("1");
+        let (stream, letter) = if is_merged { ("stdout_path", 'o') } else { ("stderr_path", 'e') };
+        let part = if is_array { format!(".{task}") } else { String::new() };
+        Ok(Self {
+            job: Id::new(job)?,
+            slave_task,
+            uid,
+            slots,
+            memory: memory(&config, slots)?,
+            facts,
+            is_stopped_at_once: is_none("suspend_method")? && config.find("notify")?.is_none_or(|seconds| seconds == "0"),
+            errors_path: config.find(stream)?.unwrap_or_default().to_owned(),
+            errors_name: format!("{}.{letter}{number}{part}", config.find("job_name")?.unwrap_or_default()),
+        })
+    }
+
+    /// Hardware threads, where a slot has so many.
+    pub fn cpus(&self, of_a_slot: Cpus) -> Cpus {
+        Cpus::from_thousandths(of_a_slot.thousandths().saturating_mul(u64::from(self.slots)))
+    }
+}
+
+/// The lines of a file, by their keys.
+struct Values<'a>(BTreeMap<&'a str, Vec<&'a str>>);
+
+impl<'a> Values<'a> {
+    fn of(text: &'a str) -> Self {
+        let mut all: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
+            all.entry(key).or_default().push(value);
+        }
+        Self(all)
+    }
+
+    fn find(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.0.get(key).map(Vec::as_slice) {
+            None => Ok(None),
+            // execd writes the number of a slave task twice.
+            Some([value, others @ ..]) if others.iter().all(|other| other == value) => Ok(Some(value)),
+            Some(_) => Err(Error::new(format!("{key} stands there with more than one value"))
+                .hint("a newline in the name, the directory or an argument of the job can do that; submit it without")),
+        }
+    }
+
+    fn get(&self, key: &str) -> Result<&'a str> {
+        self.find(key)?.ok_or_else(|| Error::new(format!("{key} is missing")))
+    }
+}
+
+/// What the shepherd has as the limit of each process: for each slot, unless the complex is a consumable of the whole job
+/// (`setrlimits.c`).
+fn memory(config: &Values<'_>, slots: u32) -> Result<Option<u64>> {
+    let Some(text) = config.find("h_vmem")? else { return Ok(None) };
+    let wrong = || Error::new("h_vmem is no amount of memory:").value(text);
+    let Some(one) = bytes(text).ok_or_else(wrong)? else { return Ok(None) };
+    let is_of_job = config.find("h_vmem_is_consumable_job")? == Some("1");
+    Ok(Some(if is_of_job { one } else { one.saturating_mul(u64::from(slots)) }))
+}
+
+/// A memory specifier of sge_types(1). The outer `None`: it is none; the inner: without limit.
+fn bytes(text: &str) -> Option<Option<u64>> {
+    if text.eq_ignore_ascii_case("infinity") {
+        return Some(None);
+    }
+    let (number, unit): (&str, u128) = match text.char_indices().next_back()? {
+        (at, 'k') => (text.get(..at)?, 1000),
+        (at, 'K') => (text.get(..at)?, 1 << 10),
+        (at, 'm') => (text.get(..at)?, 1_000_000),
+        (at, 'M') => (text.get(..at)?, 1 << 20),
+        (at, 'g') => (text.get(..at)?, 1_000_000_000),
+        (at, 'G') => (text.get(..at)?, 1 << 30),
+        (at, 't') => (text.get(..at)?, 1_000_000_000_000),
+        (at, 'T') => (text.get(..at)?, 1 << 40),
+        _ => (text, 1),
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let is_number = |digits: &str| digits.len() <= 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.len() + part.len() == 0 || !is_number(whole) || !is_number(part) {
+        return None;
+    }
+    let digits: u128 = format!("{whole}{part}").parse().ok()?;
+    let scale = 10u128.checked_pow(u32::try_from(part.len()).ok()?)?;
+    Some(Some(u64::try_from(digits.checked_mul(unit)? / scale).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = "job_id=7\nja_task_id=0\njob_owner=root\nhost_slots=2\npe_slots=5\nqueue=all.q\naccount=sge\n\
+                       acct_project=none\nh_vmem=100M\nh_vmem_is_consumable_job=0\nsuspend_method=NONE\nnotify=0\n\
+                       merge_stderr=0\nstdout_path=/home/a\nstderr_path=/home/b\njob_name=x\n";
+
+    fn parse(changes: &[(&str, &str)]) -> Result<SpooledJob> {
+        SpooledJob::parse(&changes.iter().fold(JOB.to_owned(), |text, (from, to)| text.replace(from, to)), "1.node2")
+    }
+
+    #[test]
+    fn a_job_is_read_as_execd_has_written_it() {
+        let job = parse(&[]).unwrap();
+        assert_eq!((job.job.as_str(), job.slave_task.as_ref(), job.uid, job.slots), ("7", None, 0, 2));
+        assert_eq!(job.memory, Some(200 << 20));
+        assert_eq!(job.facts.partition, Fact::Known("all.q".to_owned()));
+        assert_eq!(job.facts.project, Fact::Known(String::new()));
+        assert!(job.is_stopped_at_once);
+        assert_eq!((job.errors_path.as_str(), job.errors_name.as_str()), ("/home/b", "x.e7"));
+        assert_eq!(job.cpus(Cpus::from_thousandths(500)), Cpus::whole(1));
+    }
+
+    #[test]
+    fn a_task_of_an_array_and_a_slave_task_have_names_of_their_own() {
+        let job = parse(&[("ja_task_id=0", "ja_task_id=3"), ("merge_stderr=0", "merge_stderr=1")]).unwrap();
+        assert_eq!((job.job.as_str(), job.errors_name.as_str()), ("7.3", "x.o7.3"));
+        let job = parse(&[("pe_slots", "pe_task_id=1.node2\npe_task_id=1.node2\npe_slots")]).unwrap();
+        assert_eq!(job.slave_task.unwrap().as_str(), "1.node2");
+        assert_eq!(parse(&[("pe_slots", "pe_task_id=2.node2\npe_slots")]).unwrap().slave_task, None);
+    }
+
+    #[test]
+    fn what_a_user_can_have_written_there_is_refused() {
+        for (key, forged) in [("host_slots", "64"), ("job_owner", "daemon"), ("h_vmem", "1T"), ("queue", "x")] {
+            let error = parse(&[("job_name=x", &format!("job_name=x\n{key}={forged}"))]).unwrap_err().to_string();
+            assert!(error.contains(&format!("{key} stands there with more than one value")), "{error}");
+        }
+        for (from, to, why) in [
+            ("host_slots=2", "host_slots=0", "host_slots is no number of slots"),
+            ("host_slots=2\n", "", "host_slots is missing"),
+            ("job_owner=root", "job_owner=nobody-has-this-name", "does not know the job's user"),
+            ("h_vmem=100M", "h_vmem=much", "h_vmem is no amount of memory"),
+        ] {
+            let error = parse(&[(from, to)]).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn memory_is_of_each_slot_or_of_the_job() {
+        let memory = |changes: &[(&str, &str)]| parse(changes).unwrap().memory;
+        assert_eq!(memory(&[("h_vmem_is_consumable_job=0", "h_vmem_is_consumable_job=1")]), Some(100 << 20));
+        assert_eq!(memory(&[("h_vmem=100M", "h_vmem=INFINITY")]), None);
+        assert_eq!(memory(&[("h_vmem=100M\n", "")]), None);
+    }
+
+    #[test]
+    fn amounts_are_those_of_sge_types() {
+        for (text, amount) in [
+            ("1024", 1024),
+            ("1k", 1000),
+            ("1K", 1024),
+            ("1.5G", 3 << 29),
+            ("2m", 2_000_000),
+            ("0.5T", 1 << 39),
+            (".5K", 512),
+            ("99999999999999999999T", u64::MAX),
+        ] {
+            assert_eq!(bytes(text), Some(Some(amount)), "{text}");
+        }
+        assert_eq!(bytes("INFINITY"), Some(None));
+        for wrong in ["", "M", ".", "-1", "1e3", "0x10", "1.2.3", "\u{e4}", "1 M", "999999999999999999999"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""jobfence seen from outside, by real jobs in a real Grid Engine.
+
+    python3 cases.py [NAME…]      in a virtual machine, where `start` has run
+    python3 cases.py --list
+
+Each case submits jobs as ordinary users and compares what it finds in the kernel's files with what qmaster says it has
+granted. After each, nothing of it may be left, and the host must take jobs.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from slurm import sites as shared  # noqa: E402
+from slurm.harness import CASES  # noqa: E402
+from slurm.runner import Runner  # noqa: E402
+from slurm.sites import die_properly, until  # noqa: E402
+
+from gridengine import sites, suite  # noqa: E402, F401
+
+
+class GridEngineRunner(Runner):
+    def before(self, site, function):
+        site.configure()
+
+    def after(self, site, known):
+        """What must hold after every case; `known` is what an earlier one has left."""
+        site.configure()
+        if not site.execd_pid():
+            site.start_execd()
+        if site.submitted and not site.idle_again():
+            site.qdel(*(jobid for _, jobid in site.submitted))
+        until(site.idle_again, 60, "the end of every job")
+        try:
+            until(lambda: self.left(site) <= known, 10, "a clean tree")
+        except AssertionError:
+            left = sorted(self.left(site) - known)
+            known.update(left)
+            if left:
+                raise AssertionError("left behind: " + ", ".join(left)) from None
+        try:
+            until(lambda: not site.host_state(), 20, "a host that takes jobs")
+        except AssertionError:
+            state = site.host_state()
+            site.clear()
+            raise AssertionError(f"the queue is in state {state}") from None
+
+    def details(self, site, mark):
+        for user, jobid in site.submitted:
+            yield f"job {jobid} of {user}: {site.queued(jobid)} {site.reason(jobid)} {site.ends_of(jobid)[-1:]}"
+            yield from ("  | " + line for line in (site.output(jobid) + site.told(jobid)).splitlines()[:30])
+        yield "execd's log:"
+        yield from ("  | " + line for line in site.slurmd_log_since(mark).splitlines()[-20:])
+        yield "jobfence's log:"
+        log = site.command("journalctl", "--no-pager", "-n", "200").stdout
+        yield from ("  | " + line for line in log.splitlines() if "jobfence:" in line)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--patience", type=float, metavar="FACTOR", default=3, help="multiplies every time limit (default: 3)")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("cases", nargs="*", metavar="NAME")
+    options = parser.parse_intermixed_args()
+    unknown = set(options.cases) - {function.__name__ for function in CASES}
+    if unknown:
+        sys.exit(f"no such case: {', '.join(sorted(unknown))}")
+    chosen = [function for function in CASES if not options.cases or function.__name__ in options.cases]
+    if options.list:
+        print("\n".join(function.__name__ for function in chosen))
+        return 0
+    die_properly()
+    shared.PATIENCE = options.patience
+    with sites.InstalledGridEngine() as site:
+        counts = GridEngineRunner().run(site, chosen)
+    print(f"{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
+    return 1 if counts["FAIL"] else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

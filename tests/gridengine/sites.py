@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The Grid Engine of a virtual machine, which `start` has set up: qmaster and execd are on this host."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from slurm import kernel, sites
+from slurm.sites import until
+
+ROOT, CELL = "/var/lib/gridengine", "default"
+SPOOL = Path("/var/spool/gridengine/execd") / os.uname().nodename
+PID_FILE = Path("/run/gridengine/execd.pid")
+
+
+def fields(text):
+    """What qacct and qconf print: a name and a value in each line. A name that comes again stands for the last."""
+    found = (re.match(r"(\S+)\s+(.*\S)", line) for line in text.splitlines())
+    return {match[1]: match[2] for match in found if match}
+
+
+class InstalledGridEngine(sites.Site):
+    users = ("alice", "bob")
+
+    def __init__(self):
+        super().__init__()
+        self.environment.update(SGE_ROOT=ROOT, SGE_CELL=CELL)
+        self.config = Path("/etc/slurm/jobfence.conf")
+        self.jobfence = Path(shutil.which("jobfence", path=sites.PATH))
+
+    def __enter__(self):
+        self.home = Path(tempfile.mkdtemp(prefix="jobfence-gridengine-"))
+        self.home.chmod(0o755)
+        self.config.parent.mkdir(exist_ok=True)
+        for user in self.users:
+            self.directory(user)
+        return self
+
+    def __exit__(self, *_):
+        self.command("qdel", "-f", "-u", "*")
+        self.config.unlink(missing_ok=True)
+        shutil.rmtree(self.home, ignore_errors=True)
+        return False
+
+    # -- jobs ---------------------------------------------------------------------------
+
+    def submit(self, user, script, *args, env=None):
+        """Submit a script and return the job's number. Its output is STDIN.oN in the user's directory."""
+        done = self.as_user(user, ["qsub", "-terse", "-cwd", *args], stdin=script.strip("\n") + "\n", env=env)
+        if done.returncode != 0:
+            raise AssertionError(f"qsub failed: {done.stderr.strip()} {done.stdout.strip()}")
+        jobid = done.stdout.strip().split(".")[0].split("\n")[-1]
+        self.submitted.append((user, jobid))
+        return jobid
+
+    def queued(self, jobid):
+        """The states of the job, or of its tasks, that qmaster has not forgotten yet."""
+        rows = (line.split() for line in self.command("qstat", "-u", "*", "-g", "d").stdout.splitlines())
+        return [row[4] for row in rows if row and row[0] == str(jobid)]
+
+    def job(self, jobid):
+        """What qmaster knows of a job that has not ended, as qstat -j prints it."""
+        lines = self.command("qstat", "-j", str(jobid)).stdout.splitlines()
+        return {key.strip(): value.strip() for key, colon, value in (line.partition(":") for line in lines) if colon}
+
+    def slots(self, jobid):
+        """So many slots qmaster has granted to the job."""
+        rows = (line.split() for line in self.command("qstat", "-u", "*").stdout.splitlines())
+        return int(next(row for row in rows if row and row[0] == str(jobid))[8])
+
+    def ends_of(self, jobid, task=None):
+        """What the accounting says of each end of the job, the last one behind."""
+        which = [] if task is None else ["-t", str(task)]
+        done = self.command("qacct", "-j", str(jobid), *which)
+        return [fields(part) for part in re.split(r"(?m)^=+$", done.stdout) if part.strip()]
+
+    def wait(self, jobid, timeout=60, ends=1):
+        """Wait until the job is over, and `ends` times in the accounting; its last row there."""
+        def ended():
+            states = self.queued(jobid)
+            if "Eqw" in states:
+                raise AssertionError(f"job {jobid} is in error: {self.reason(jobid)}")
+            rows = not states and self.ends_of(jobid)
+            return rows[-1] if rows and len(rows) >= ends else None
+        return until(ended, timeout, f"the end of job {jobid}")
+
+    def wait_state(self, jobid, wanted, timeout=30):
+        """Wait for a state of qstat(1), such as r, s, or Eqw."""
+        return until(lambda: wanted in self.queued(jobid), timeout, f"state {wanted} of job {jobid}, not {self.queued(jobid)}")
+
+    def reason(self, jobid):
+        """Why it is in error."""
+        return " ".join(value for key, value in self.job(jobid).items() if key.startswith("error reason"))
+
+    def output(self, jobid, stream="o", user=None):
+        for path in self.home.glob(f"{user or '*'}/*.{stream}{jobid}"):
+            return path.read_text(errors="replace")
+        return ""
+
+    def told(self, jobid):
+        return self.output(jobid, "e")
+
+    def job_pids(self, jobid, program=None):
+        """The user's processes of a job, or of all tasks of an array, by the environment that the shepherd gave them."""
+        found, mark = [], f"JOB_ID={jobid}\0".encode()
+        for pid in kernel.all_pids():
+            if mark not in kernel.environment_bytes(pid) + b"\0" or not kernel.is_alive(pid):
+                continue
+            if kernel.environment(pid).get("SGE_O_WORKDIR", "").startswith(str(self.home)) and (
+                    program is None or program in kernel.command_line(pid)):
+                found.append(pid)
+        return found
+
+    def shepherds(self, jobid):
+        """The process that execd has started for the job, and the shepherd below it."""
+        found = {pid: kernel.command_line(pid).strip() for pid in kernel.all_pids()
+                 if re.match(rf"sge_shepherd-{jobid}( |$)", kernel.command_line(pid))}
+        door = [pid for pid, line in found.items() if not line.endswith("-bg")]
+        own = [pid for pid, line in found.items() if line.endswith("-bg")]
+        return (door or [None])[0], (own or [None])[0]
+
+    def qdel(self, *jobids):
+        return self.command("qdel", *map(str, jobids))
+
+    def qmod(self, option, jobid):
+        done = self.command("qmod", option, str(jobid))
+        if done.returncode != 0:
+            raise AssertionError(f"qmod {option}: {done.stdout}{done.stderr}")
+
+    def idle_again(self):
+        return not self.command("qstat", "-u", "*").stdout.strip()
+
+    # -- the host and its daemon ----------------------------------------------------------
+
+    def host_state(self):
+        """The states of the queue's instance: nothing where it takes jobs."""
+        rows = (line.split() for line in self.command("qstat", "-f").stdout.splitlines())
+        return " ".join(next((row[5:] for row in rows if row and row[0].startswith("all.q@")), ["no queue"]))
+
+    def clear(self):
+        self.command("qmod", "-c", "*")
+
+    def execd_pid(self):
+        text = kernel.read(PID_FILE).strip()
+        return int(text) if text and kernel.is_alive(int(text)) else None
+
+    def stop_execd(self, number=signal.SIGKILL):
+        """SIGTERM is what 'softstop' sends: the jobs go on."""
+        pid = self.execd_pid()
+        os.kill(pid, number)
+        until(lambda: not kernel.is_alive(pid), 20, "the end of execd")
+
+    def start_execd(self):
+        """In the cgroup of its service, where it belongs."""
+        place = Path("/sys/fs/cgroup/system.slice/gridengine-exec.service/cgroup.procs")
+
+        def enter():
+            with contextlib.suppress(OSError):
+                place.write_text("0")
+        subprocess.run(["/etc/init.d/gridengine-exec", "start"], env=self.environment, check=True, preexec_fn=enter,
+                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        until(self.execd_pid, 20, "execd")
+
+    def log_mark(self):
+        return len(kernel.read_bytes(SPOOL / "messages"))
+
+    def slurmd_log_since(self, mark):
+        """execd's, under the name by which the shared helpers ask for it."""
+        return kernel.read_bytes(SPOOL / "messages")[mark:].decode(errors="replace")
+
+    @contextlib.contextmanager
+    def changed(self, show, modify, **keys):
+        """For the time being, these keys of what `qconf show` prints say something else; `modify` reads a file."""
+        before = self.command("qconf", *show).stdout
+        text = before
+        for key, value in keys.items():
+            text = re.sub(rf"(?m)^{key}\s.*(?:\\\n.*)*", f"{key} {value}", text)
+
+        def write(text):
+            place = Path(tempfile.mkdtemp(prefix="jobfence-qconf-"))
+            # Of a configuration, the file's name is that of the host.
+            file = place / "global"
+            file.write_text(text)
+            done = self.command("qconf", *modify, str(file))
+            shutil.rmtree(place)
+            if done.returncode != 0:
+                raise AssertionError(f"qconf {modify[0]}: {done.stdout}{done.stderr}")
+        write(text)
+        try:
+            yield
+        finally:
+            write(before)
+
+    def queue(self, **keys):
+        return self.changed(["-sq", "all.q"], ["-Mq"], **keys)
+
+    # -- jobfence -----------------------------------------------------------------------
+
+    def configure(self, text=""):
+        if text:
+            sites.write_atomically(self.config, text)
+        else:
+            self.config.unlink(missing_ok=True)
+
+    def bases(self):
+        return ["jobfence.slice/jobfence.scope", "jobfence"]
+
+    def run_directory(self):
+        return Path("/run/jobfence")

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What goes wrong: a job is refused rather than unfenced, and whoever dies leaves nothing behind."""
+
+import os
+import signal
+
+from slurm import kernel
+from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced
+from slurm.sites import until
+
+from ..harness import ESCAPEE, escapee_of, expect_gone, fenced
+
+
+def refused(site, script="touch ran.$JOB_ID", *args):
+    """A job in error, and why. The queue goes on."""
+    jobid = site.submit("alice", script, *args)
+    site.wait_state(jobid, "Eqw")
+    reason = site.reason(jobid)
+    expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
+    expect_equal(site.host_state(), "", "the state of the queue")
+    site.qdel(jobid)
+    return reason
+
+
+def reaped(site, group):
+    """The janitor removes it, when the kernel is done with the death of its holder."""
+    def is_gone():
+        done = site.command(str(site.jobfence), "reap")
+        expect_equal(done.returncode, 0, f"jobfence reap ({done.stderr})")
+        return not group.parent.exists()
+    until(is_gone, 10, f"the end of {group.parent.path}")
+
+
+@case
+def bad_configuration(site):
+    """The job is in error, and its reason names line, column and key."""
+    site.configure("CPUQuotaPercnt=90\n")
+    expect_match(r"cannot be fenced: /etc/slurm/jobfence.conf:1:1: .*CPUQuotaPercnt.*Only your administrator", refused(site), "the reason")
+
+
+@case
+def goes_on_without(site):
+    """With OnError=warn a job whose fence cannot be made runs without, as Mode=off has all jobs run."""
+    for text in "OnError=warn\nRunDir=/tmp\n", "Mode=off\n":
+        site.configure(text)
+        jobid = site.submit("alice", "sleep 1000")
+        pid = until(lambda jobid=jobid: site.job_pids(jobid, "sleep"), 30, "its process")[0]
+        expect_unfenced(pid)
+        site.qdel(jobid)
+        site.wait(jobid)
+
+
+@case
+def observed(site):
+    """With Mode=observe the job is fenced, and not limited."""
+    site.configure("Mode=observe\n")
+    jobid = site.submit("alice", "sleep 1000")
+    group = fenced(site, jobid)
+    expect_equal((group.cpu_limit(), group.parent.cpu_limit()), (None, None), "its limits")
+    site.qdel(jobid)
+    site.wait(jobid)
+
+
+@case
+def forged(site):
+    """A user who has a newline in an argument gets no more slots, and reads why."""
+    script = site.directory("alice") / "script"
+    script.write_text("#!/bin/sh\ntouch ran.$JOB_ID\n")
+    for argument in "x\nhost_slots=64", "x\njob_owner=root", "x\nh_vmem=INFINITY":
+        done = site.as_user("alice", ["qsub", "-terse", "-cwd", "script", argument])
+        jobid = done.stdout.strip()
+        site.submitted.append(("alice", jobid))
+        site.wait_state(jobid, "Eqw")
+        key = argument.split("\n")[1].split("=")[0]
+        expect_in(f"{key} stands there with more than one value", site.reason(jobid), "the reason")
+        site.qdel(jobid)
+
+
+@case
+def door_is_killed(site):
+    """execd takes the job for dead; the janitor ends what is left of it, the shepherd, too."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-r", "n")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    door, shepherd = site.shepherds(jobid)
+    own = kernel.identity(shepherd)
+    os.kill(door, signal.SIGKILL)
+    site.wait(jobid)
+    reaped(site, group)
+    for one in who, own:
+        expect_dead(one)
+    expect_gone(group.parent)
+
+
+@case
+def shepherd_is_killed(site):
+    """All of the job ends, and execd hears that the shepherd was killed."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-r", "n")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    mark = site.log_mark()
+    os.kill(site.shepherds(jobid)[1], signal.SIGKILL)
+    site.wait(jobid)
+    expect_match(r"died through signal = 9", site.slurmd_log_since(mark), "execd's log")
+    expect_dead(who)
+    expect_gone(group.parent)
+
+
+@case
+def execd_is_killed(site):
+    """The job goes on, and what ends meanwhile is accounted for when execd is back."""
+    jobid = site.submit("alice", f"{ESCAPEE}; until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 6")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    site.stop_execd()
+    expect(group.members(), "the job is gone")
+    (site.directory("alice") / f"end.{jobid}").touch()
+    expect_dead(who, 20)
+    expect_gone(group.parent)
+    site.start_execd()
+    expect_equal(site.wait(jobid, timeout=120)["exit_status"].split()[0], "6", "exit_status")
+
+
+@case
+def killed_outright(site):
+    """Door, shepherd and execd die at once: the janitor ends the rest."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-r", "n")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    for pid in (*site.shepherds(jobid), site.execd_pid()):
+        os.kill(pid, signal.SIGKILL)
+    reaped(site, group)
+    expect_dead(who)
+    expect_gone(group.parent)
+    site.start_execd()
+    site.wait(jobid, timeout=120)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The life of a job: how it is stopped, runs again and ends."""
+
+import os
+import signal
+
+from slurm import kernel
+from slurm.harness import case, expect, expect_dead, expect_equal, expect_in
+from slurm.kernel import Group
+from slurm.sites import until
+
+from ..harness import ESCAPEE, ask, escapee_of, expect_gone, expect_limits, fenced, is_frozen
+
+
+@case
+def escapee(site):
+    """A process with a session of its own is in the fence, and dies with the job."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 3; exit 4")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    expect_equal(Group.of(who[0]), group, "the escapee's group")
+    expect_equal(site.wait(jobid)["exit_status"].split()[0], "4", "exit_status")
+    expect_dead(who)
+    expect_gone(group.parent)
+
+
+@case
+def deleted(site):
+    """qdel ends all that is in the fence, and the fence."""
+    jobid = site.submit("alice", f"{ESCAPEE}; trap '' TERM; sleep 1000")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    site.qdel(jobid)
+    expect_in("100", site.wait(jobid)["failed"], "failed")
+    expect_dead(who)
+    expect_gone(group.parent)
+
+
+@case
+def out_of_time(site):
+    """h_rt ends it as qdel does."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-l", "h_rt=0:0:5")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    row = site.wait(jobid, timeout=120)
+    expect_equal(row["exit_status"].split()[0], "137", "exit_status")
+    expect_dead(who)
+    expect_gone(group.parent)
+
+
+@case
+def suspended(site):
+    """Suspended, the fence stands still, a process with a session of its own, too; then all go on."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    site.qmod("-sj", jobid)
+    site.wait_state(jobid, "s")
+    until(lambda: is_frozen(group), 10, "a frozen fence")
+    site.qmod("-usj", jobid)
+    site.wait_state(jobid, "r")
+    until(lambda: not is_frozen(group), 10, "a fence that goes on")
+    expect_equal(kernel.identity(who[0]), who, "the escapee")
+    site.qmod("-sj", jobid)
+    until(lambda: is_frozen(group), 20, "a frozen fence")
+    site.qdel(jobid)
+    site.wait(jobid)
+    expect_dead(who)
+    expect_gone(group.parent)
+
+
+@case
+def suspended_with_notice(site):
+    """A job that is warned before (-notify) has the time to hear it: nothing stands still meanwhile."""
+    jobid = site.submit("alice", "trap 'echo warned >warned.$JOB_ID' USR1\nwhile :; do sleep 0.2; done", "-notify")
+    group = fenced(site, jobid)
+    site.qmod("-sj", jobid)
+    until((site.directory("alice") / f"warned.{jobid}").exists, 20, "the warning")
+    expect(not is_frozen(group), "the fence stands still")
+    site.qdel(jobid)
+    site.wait(jobid, timeout=120)
+
+
+@case
+def runs_again(site):
+    """A job that is put back into the queue has a fence again, under its old number."""
+    jobid = site.submit("alice", "echo restarted $RESTARTED; [ $RESTARTED = 1 ] || sleep 1000; cat /proc/self/cgroup", "-r", "y")
+    group = fenced(site, jobid)
+    members = [kernel.identity(pid) for pid in group.members()]
+    site.qmod("-rj", jobid)
+    for who in members:
+        expect_dead(who, 20)
+    site.wait(jobid, timeout=120)
+    expect_in("restarted 1", site.output(jobid), "the second run")
+    expect_in(f"/job_{jobid}/step_job", site.output(jobid), "its cgroup")
+
+
+@case
+def asks_to_run_again(site):
+    """Exit status 99 puts the job back into the queue."""
+    script = "[ -e ran.$JOB_ID ] || { touch ran.$JOB_ID; exit 99; }\ncat /proc/self/cgroup"
+    jobid = site.submit("alice", script, "-r", "y")
+    site.wait(jobid, timeout=120)
+    expect_in(f"/job_{jobid}/step_job", site.output(jobid), "its cgroup")
+
+
+@case
+def array(site):
+    """Each task of an array has a job's directory of its own."""
+    jobid = site.submit("alice", "sleep 1000", "-t", "1-3", *ask(1, 100))
+
+    def groups():
+        found = {Group.of(pid).path.rsplit("/", 2)[1]: Group.of(pid) for pid in site.job_pids(jobid, "sleep") if Group.of(pid)}
+        return found if len(found) == 3 else None
+    found = until(groups, 30, "three fences")
+    expect_equal(sorted(found), [f"job_{jobid}.{task}" for task in (1, 2, 3)], "the jobs' directories")
+    for group in found.values():
+        expect_limits(group.parent, 1, 100)
+    site.qdel(jobid)
+    until(lambda: not site.queued(jobid), 30, "the end of the array")
+
+
+@case
+def interactive(site):
+    """qrsh has a fence, too."""
+    done = site.as_user("alice", ["qrsh", "-now", "no", "cat", "/proc/self/cgroup"])
+    expect_equal(done.returncode, 0, f"qrsh ({done.stderr})")
+    expect_in("/step_job", done.stdout, "its cgroup")
+
+
+@case
+def prolog_and_epilog(site):
+    """What the shepherd runs beside the job is in the shepherd's step."""
+    say = "sh -c 'grep -o \"/job_.*\" /proc/self/cgroup | head -n 1 >/tmp/jobfence-%s'"
+    for name in "prolog", "epilog":
+        script = site.home / name
+        script.write_text(f"#!/bin/sh\n{say % name}\n")
+        script.chmod(0o755)
+    with site.queue(prolog=f"root@{site.home}/prolog", epilog=f"root@{site.home}/epilog"):
+        jobid = site.submit("alice", "true")
+        site.wait(jobid)
+    for name in "prolog", "epilog":
+        expect_equal(kernel.read(f"/tmp/jobfence-{name}").strip(), f"/job_{jobid}/step_shepherd", f"the {name}'s cgroup")
+        os.unlink(f"/tmp/jobfence-{name}")
+
+
+@case(dear=True)
+def execd_restarts(site):
+    """The job goes on, and execd finds it again: it is suspended, resumed, and accounted for as any other."""
+    jobid = site.submit("alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 5")
+    group = fenced(site, jobid)
+    site.stop_execd(signal.SIGTERM)
+    expect(group.members(), "the job is gone")
+    site.start_execd()
+    site.qmod("-sj", jobid)
+    until(lambda: is_frozen(group), 30, "a frozen fence")
+    site.qmod("-usj", jobid)
+    until(lambda: not is_frozen(group), 30, "a fence that goes on")
+    (site.directory("alice") / f"end.{jobid}").touch()
+    expect_equal(site.wait(jobid, timeout=120)["exit_status"].split()[0], "5", "exit_status")
+    expect_gone(group.parent)

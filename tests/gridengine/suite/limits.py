@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A job is limited to what it was granted, and its user is told."""
+
+from slurm import kernel
+from slurm.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, uid
+from slurm.sites import until
+
+from ..harness import ask, expect_limits, fenced
+
+# Two processes, since Grid Engine itself limits the address space of each: together they are too large.
+EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)'"
+
+
+@case
+def as_granted(site):
+    """The job, in a directory of its user's, has the CPUs and the memory of its slots; so have both steps."""
+    jobid = site.submit("alice", "cat /proc/self/cgroup; sleep 1000", *ask(2, 200))
+    group = fenced(site, jobid)
+    expect_equal(site.slots(jobid), 2, "the slots that qmaster has granted")
+    expect_in("h_vmem=100M", site.job(jobid)["hard resource_list"], "what qmaster has granted for each slot")
+    for found in group, group.parent, group.parent.step("step_shepherd"):
+        expect_limits(found, 2, 200)
+    expect_in(f"/uid_{uid('alice')}/job_{jobid}/step_job", group.path, "its directory")
+    door, shepherd = site.shepherds(jobid)
+    expect_equal(group.parent.step("step_shepherd").members(), {shepherd}, "the step of the shepherd")
+    expect(door not in group.parent.members(below=True), "the process that execd has started is in the fence")
+    site.qdel(jobid)
+    site.wait(jobid)
+
+
+@case
+def more_than_a_thread(site):
+    """CPUsPerSlot says what a slot is; a section by queue says more of it."""
+    site.configure("CPUsPerSlot=0.5\n[Queue=all.q]\nMaxProcesses=77\n[Project=x]\nMaxProcesses=5\n")
+    jobid = site.submit("alice", "sleep 1000", *ask(2, 200))
+    group = fenced(site, jobid)
+    expect_limits(group.parent, 1, 200)
+    expect_equal(group.processes_limit(), 77, "processes")
+    site.qdel(jobid)
+    site.wait(jobid)
+
+
+@case
+def quota(site):
+    """Four spinners have the time of one CPU."""
+    spin = "for i in 1 2 3 4; do timeout 6 sh -c 'while :; do :; done' & done; wait"
+    jobid = site.submit("alice", spin)
+    row = site.wait(jobid)
+    cpu, wall = float(row["cpu"].rstrip("s")), float(row["ru_wallclock"].rstrip("s"))
+    expect(0.6 * wall < cpu < 1.25 * wall + 0.5, f"{cpu} s of CPU time in {wall} s")
+    return f"{cpu} s in {wall} s"
+
+
+@case
+def out_of_memory(site):
+    """One process is killed, the user reads why, and the shepherd says how the job has ended."""
+    jobid = site.submit("alice", f"{EAT % 9} & {EAT % 9}; echo one $?; wait %1; echo two $?; exit 7", *ask(1, 100))
+    row = site.wait(jobid)
+    expect_in("137", site.output(jobid), "the job's output")
+    expect_equal(row["exit_status"].split()[0], "7", "exit_status")
+    told = until(lambda: site.told(jobid), 10, "a sentence")
+    expect_match(r"jobfence: job \d+ step job: process \d+ \(python3\) was killed: the job reached its memory\s+limit", told.replace("\n    ", " "), "what the user reads")
+
+
+@case
+def out_of_memory_as_a_whole(site):
+    """OOMKillStep kills all of the job, and not its shepherd, which says so."""
+    if "memory" not in kernel.controllers_of_v2():
+        raise Skip("cgroup v1 kills single processes")
+    site.configure("OOMKillStep=yes\n")
+    jobid = site.submit("alice", f"{EAT % 9} & {EAT % 9}; wait; echo survived", *ask(1, 100))
+    row = site.wait(jobid)
+    expect("survived" not in site.output(jobid), "the job's shell has survived")
+    expect_equal(row["exit_status"].split()[0], "137", "exit_status")
+    expect_in("100", row["failed"], "failed")
+
+
+@case
+def used(site):
+    """qacct shows the CPU time and the peak of memory of a process that the shepherd never waits for."""
+    spin = "end=$(($(date +%s) + 4)); while [ $(date +%s) -lt $end ]; do i=0; while [ $i -lt 2000 ]; do i=$((i + 1)); done; done"
+    script = f"setsid sh -c '{spin}; touch spun.$JOB_ID' >/dev/null 2>&1 & {EAT % 1}; until [ -e spun.$JOB_ID ]; do sleep 0.2; done"
+    jobid = site.submit("alice", script, *ask(1, 200))
+    row = site.wait(jobid)
+    cpu = float(row["ru_utime"].rstrip("s")) + float(row["ru_stime"].rstrip("s"))
+    expect(cpu > 1.5, f"CPU time {cpu} s: {row}")
+    # qacct takes KiB for bytes, and so says kB for MiB.
+    amount = expect_match(r"^([\d.]+)([KM]?)B", row["ru_maxrss"], "ru_maxrss")
+    size = float(amount[1]) * {"": 1, "K": 1000, "M": 1000000}[amount[2]] * 1024
+    expect(size >= 64 * MIB, f"ru_maxrss {row['ru_maxrss']}")
+    return f"{cpu:.1f} s, {row['ru_maxrss']}"
+
+
+@case
+def processes(site):
+    """A fork bomb stops at the limit, and the user reads at which."""
+    site.configure("MaxProcesses=40\n")
+    bomb = f"{PYTHON} -S -c 'import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(3); os._exit(0)'"
+    jobid = site.submit("alice", f"{bomb}; sleep 1; exit 0")
+    fenced(site, jobid)
+    site.wait(jobid)
+    expect_match("BlockingIOError|Resource temporarily unavailable", site.told(jobid), "what the program says")
+    expect_match("jobfence: job .* was refused: this node allows the job 40 at once", site.told(jobid), "what the user reads")
+
+
+@case
+def two_users(site):
+    """Jobs of two users have directories of their users."""
+    jobs = {user: site.submit(user, "sleep 1000") for user in site.users}
+    for user, jobid in jobs.items():
+        expect_in(f"/uid_{uid(user)}/job_{jobid}/", fenced(site, jobid).path, "its directory")
+    site.qdel(*jobs.values())
+    for jobid in jobs.values():
+        site.wait(jobid)
