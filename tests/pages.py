@@ -34,7 +34,8 @@ sys.path.insert(0, str(TOP / "tests"))
 
 from slurm.sites import PrivateSite, SiteError, die_properly, until  # noqa: E402
 
-PAGES = ("README.md", "docs/install/slurm.md", "docs/install/shell.md", "docs/install/pbs.md")
+PAGES = ("README.md", "docs/install/slurm.md", "docs/install/shell.md", "docs/install/pbs.md",
+         "docs/install/gridengine.md")
 RUN = ("console", "sh", "ini")
 GROUPS = ("students",)  # of users, in the pages' examples
 HIDDEN = ("/etc", "/usr/local", "/var/log", "/srv")

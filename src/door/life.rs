@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::Pid;
 
 use crate::cgroup::usage::Usage;
-use crate::config::{Config, LoadError, Loaded, Mode};
+use crate::config::{Config, LoadError, Loaded, Mode, Resolved};
 use crate::cpu_list::CpuList;
 use crate::door::gpus::{self, ChosenGpus};
 use crate::error::{Error, Result};
@@ -222,6 +222,12 @@ impl CoreMap for NoCores {
     }
 }
 
+/// What becomes of a job of which is not known whose it is, and why: the strictest of all that could hold for it decides.
+pub fn of_unknown(loaded: Result<Loaded, LoadError>, why: Error) -> Answer<()> {
+    let nobody: Result<(Resolved, ()), NotFenced> = Err(why.into());
+    launch::answer(loaded, |_| nobody, |_, ()| Ok(()))
+}
+
 /// Makes a fence, limits it, and leaves it to its holder. Returns where it is.
 pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Opened> {
     make(loaded, request, |_| Ok(()))
@@ -312,11 +318,7 @@ fn noted(facts: &Facts, granted: &Granted) -> Noted {
     Noted::of(facts, granted.cpus, granted.memory)
 }
 
-fn plan(
-    resolved: &crate::config::Resolved,
-    granted: &Granted,
-    gpus: &[String],
-) -> (policy::Plan, Vec<crate::fence::LimitError>) {
+fn plan(resolved: &Resolved, granted: &Granted, gpus: &[String]) -> (policy::Plan, Vec<crate::fence::LimitError>) {
     let grant = Grant::whole(granted.cpus, granted.memory).with_memory_and_swap(granted.memory_and_swap);
     let gpus = if gpus.is_empty() { Gpus::None } else { Gpus::Chosen(gpus.to_vec()) };
     let facts = Facts { gpus, ..granted.facts.clone() };

@@ -162,7 +162,9 @@ class InstalledGridEngine(sites.Site):
         def enter():
             with contextlib.suppress(OSError):
                 place.write_text("0")
-        subprocess.run(["/etc/init.d/gridengine-exec", "start"], env=self.environment, check=True, preexec_fn=enter,
+        # Otherwise the script asks systemd, which has not noticed that it is gone.
+        environment = {**self.environment, "SYSTEMCTL_SKIP_REDIRECT": "1"}
+        subprocess.run(["/etc/init.d/gridengine-exec", "start"], env=environment, check=True, preexec_fn=enter,
                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         until(self.execd_pid, 20, "execd")
 

@@ -26,8 +26,8 @@ mod report;
 mod run;
 mod sample;
 mod series;
-mod show;
 mod shepherd;
+mod show;
 mod slurm_job;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;

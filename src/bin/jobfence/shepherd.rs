@@ -10,9 +10,9 @@
 //! and ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
 //! janitor ends what is left. (The kernel could kill the shepherd at once, but forgets that wish when the shepherd changes its rights.)
 
-mod child;
-mod spool_user;
-mod told;
+mod process;
+mod sentences;
+mod spool;
 mod usage;
 
 use std::ffi::{OsStr, OsString};
@@ -25,21 +25,17 @@ use jobfence::door::run::{How, end_as};
 use jobfence::door::user;
 use jobfence::error::Error;
 use jobfence::job::Id;
-use jobfence::launch::{self, Answer};
+use jobfence::launch::Answer;
 use jobfence::requests::UserRequests;
 use jobfence::scheduler::gridengine::SHEPHERD;
 use jobfence::scheduler::gridengine::spool::SpooledJob;
-use jobfence::sys::dir::Dir;
 use log::LevelFilter;
 use nix::unistd::Pid;
 
 use crate::configured::Configured;
-use crate::syslog::Syslog;
-use child::{Child, Event};
-use spool_user::SpoolUser;
-
-/// `SSTATE_APPERROR` of execution_states.h: the job is in error, and neither its queue nor its host is.
-const JOB_IS_IN_ERROR: u8 = 30;
+use crate::syslog::SyslogOfDaemon;
+use process::{ShepherdEvent, ShepherdProcess};
+use spool::{JOB_IS_IN_ERROR, Spool};
 
 /// Each start of a job has fences of its own, since the last one's are gone.
 const RUN: u32 = 1;
@@ -53,7 +49,7 @@ pub fn name() -> Option<OsString> {
 
 /// Fences the job, and is its shepherd.
 pub fn shepherd(name: &OsStr) -> ExitCode {
-    if log::set_logger(&Syslog).is_ok() {
+    if log::set_logger(&SyslogOfDaemon).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }
     let spool = match Spool::open() {
@@ -64,7 +60,9 @@ pub fn shepherd(name: &OsStr) -> ExitCode {
         }
     };
     let how = match FencedJob::open(&spool) {
-        Ok(None) => child::become_shepherd(name, spool.user).map(|never| match never {}).map_err(|error| error.to_string()),
+        Ok(None) => {
+            process::become_shepherd(name, spool.user).map(|never| match never {}).map_err(|error| error.to_string())
+        }
         Ok(Some(fenced)) => fenced.run(&spool, name).map_err(|error| error.to_string()),
         Err(why) => Err(why),
     };
@@ -73,36 +71,6 @@ pub fn shepherd(name: &OsStr) -> ExitCode {
         Err(why) => {
             spool.refuse(&why);
             ExitCode::from(JOB_IS_IN_ERROR)
-        }
-    }
-}
-
-/// The directory in which execd has started us.
-struct Spool {
-    dir: Dir,
-    user: SpoolUser,
-}
-
-impl Spool {
-    fn open() -> Result<Self, Error> {
-        let user = SpoolUser::step_aside()?;
-        let path = std::env::current_dir().map_err(|error| Error::new(format!("there is no spool of the job: {error}")))?;
-        Ok(Self { dir: Dir::open(path)?, user })
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<(), Error> {
-        self.user.write(&self.dir, name, text)
-    }
-
-    /// What a shepherd does that cannot start a job. qstat -j shows the first line as the reason of the error.
-    fn refuse(&self, why: &str) {
-        log::error!("{}: this job was not started: {why}", self.dir.path().display());
-        let why = why.replace('\n', "; ");
-        let sentence = format!("jobfence: this job was not started, since it cannot be fenced: {why}\n");
-        for (name, text) in [("error", sentence), ("exit_status", format!("{JOB_IS_IN_ERROR}\n"))] {
-            if let Err(error) = self.write(name, &text) {
-                log::error!("cannot tell execd why: {error}");
-            }
         }
     }
 }
@@ -123,7 +91,7 @@ impl FencedJob {
         let spooled = match SpooledJob::read(&spool.dir) {
             Ok(spooled) => spooled,
             Err(error) => {
-                return fenced(launch::answer::<(), ()>(loaded, |_| Err(error.into()), |_, ()| Ok(()))).map(|_| None);
+                return fenced(life::of_unknown(loaded, error)).map(|_| None);
             }
         };
         let step = spooled.slave_task.as_ref().map(Id::as_str);
@@ -155,28 +123,29 @@ impl FencedJob {
 
     /// Runs the shepherd until it ends; how it has ended.
     fn run(self, spool: &Spool, name: &OsStr) -> Result<How, Error> {
-        let attach = |pid: Pid| match life::attach(Ok(self.loaded.clone()), &self.shepherd, &[pid.as_raw()], None, true) {
+        let attach = |pid: Pid| match life::attach(Ok(self.loaded.clone()), &self.shepherd, &[pid.as_raw()], None, true)
+        {
             Answer::Refused(why) => Err(Error::new(why.for_user())),
             _ => Ok(()),
         };
-        let started = Child::start(name, spool.user, attach);
+        let started = ShepherdProcess::start(name, spool.user, attach);
         let how = started.and_then(|mut child| self.watch(spool, &mut child));
         if let Some(seen) = self.close() {
             if let Err(error) = usage::raise(spool, &seen.usage) {
                 log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
             }
-            told::tell(&self.spooled, &seen.sentences);
+            sentences::say(&self.spooled, &seen.sentences);
         }
         how
     }
 
-    fn watch(&self, spool: &Spool, child: &mut Child) -> Result<How, Error> {
+    fn watch(&self, spool: &Spool, child: &mut ShepherdProcess) -> Result<How, Error> {
         let mut is_frozen = false;
         loop {
             match child.next()? {
-                Event::Ended(how) => return Ok(how),
-                Event::Signal(signal) => {
-                    let is_to_stop = self.spooled.is_stopped_at_once && child::is_stop(&spool.dir, signal);
+                ShepherdEvent::Ended(how) => return Ok(how),
+                ShepherdEvent::Signal(signal) => {
+                    let is_to_stop = self.spooled.is_stopped_at_once && process::is_stop(&spool.dir, signal);
                     // A process that stands still on v1 is not killed either.
                     if is_frozen {
                         self.freeze(false);
@@ -188,13 +157,13 @@ impl FencedJob {
                         is_frozen = true;
                     }
                 }
-                Event::HasPid => {
+                ShepherdEvent::HasPid => {
                     // Where execd starts again, it finds us by this, and not the shepherd.
-                    if let Err(error) = spool.write(child::PID, &format!("{}\n", Pid::this())) {
+                    if let Err(error) = spool.write(process::PID, &format!("{}\n", Pid::this())) {
                         log::warn!("job {}: cannot be its shepherd: {error}", self.spooled.job);
                     }
                 }
-                Event::JobBegins => {
+                ShepherdEvent::JobBegins => {
                     let moved = life::gather(self.config(), &self.shepherd, &self.job, &[child.pid().as_raw()]);
                     if let Err(error) = moved {
                         // It is in the job's directory, and within its limits.

@@ -6,9 +6,9 @@ use std::ffi::CString;
 use log::{Level, Log, Metadata, Record};
 
 /// syslog(3), as a daemon.
-pub struct Syslog;
+pub struct SyslogOfDaemon;
 
-impl Log for Syslog {
+impl Log for SyslogOfDaemon {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= Level::Info
     }

@@ -98,7 +98,8 @@ impl SpooledJob {
             slots,
             memory: memory(&config, slots)?,
             facts,
-            is_stopped_at_once: is_none("suspend_method")? && config.find("notify")?.is_none_or(|seconds| seconds == "0"),
+            is_stopped_at_once: is_none("suspend_method")?
+                && config.find("notify")?.is_none_or(|seconds| seconds == "0"),
             errors_path: config.find(stream)?.unwrap_or_default().to_owned(),
             errors_name: format!("{}.{letter}{number}{part}", config.find("job_name")?.unwrap_or_default()),
         })

@@ -5,7 +5,7 @@
 use jobfence::cgroup::usage::Usage;
 use jobfence::error::Result;
 
-use super::Spool;
+use super::spool::Spool;
 
 const USAGE: &str = "usage";
 
@@ -54,7 +54,8 @@ mod tests {
             memory_peak: Some(1 << 20),
             ..Usage::default()
         };
-        let expected = "wait_status=0\nexit_status=3\nru_utime=1.500000\nru_stime=2.000000\nru_maxrss=1024\nru_ixrss=0\n";
+        let expected =
+            "wait_status=0\nexit_status=3\nru_utime=1.500000\nru_stime=2.000000\nru_maxrss=1024\nru_ixrss=0\n";
         assert_eq!(raised(text, &used), expected);
         assert_eq!(raised(text, &Usage::default()), text);
         assert_eq!(raised("ru_utime=x\n", &used), "ru_utime=x\n");

@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use super::spool::SpoolUser;
 use jobfence::door::run::How;
 use jobfence::error::{Error, Result};
 use jobfence::scheduler::gridengine::SHEPHERD;
 use jobfence::sys::dir::Dir;
-use super::spool_user::SpoolUser;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, readlink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -46,18 +46,18 @@ pub const PID: &str = "pid";
 const JOB_PID: &str = "job_pid";
 
 /// A shepherd that runs.
-pub struct Child {
+pub struct ShepherdProcess {
     pid: Pid,
     signals: SignalFd,
     spool: Inotify,
     has_pid: bool,
     is_begun: bool,
     /// What is not yet handed on.
-    waiting: Vec<Event>,
+    waiting: Vec<ShepherdEvent>,
 }
 
 /// What comes next of a shepherd.
-pub enum Event {
+pub enum ShepherdEvent {
     /// It has written its number.
     HasPid,
     /// It has started the job.
@@ -88,7 +88,8 @@ pub fn become_shepherd(name: &OsStr, user: SpoolUser) -> Result<Infallible> {
 fn exec(path: &CString, name: &OsStr, user: SpoolUser) -> Result<Infallible> {
     user.act()?;
     let name = CString::new(name.as_bytes()).map_err(|_| Error::new("a NUL in a name"))?;
-    execv(path, &[name, c"-bg".to_owned()]).map_err(|errno| Error::os("run", path.to_string_lossy().into_owned(), errno))
+    execv(path, &[name, c"-bg".to_owned()])
+        .map_err(|errno| Error::os("run", path.to_string_lossy().into_owned(), errno))
 }
 
 /// Whether this signal asks for the job to be stopped.
@@ -97,7 +98,7 @@ pub fn is_stop(dir: &Dir, signal: Signal) -> bool {
     signal == Signal::SIGTTIN && number() == Some(Signal::SIGSTOP as i32)
 }
 
-impl Child {
+impl ShepherdProcess {
     /// Starts it; `attach` puts it into its fence before it runs anything.
     pub fn start(name: &OsStr, user: SpoolUser, attach: impl FnOnce(Pid) -> Result<()>) -> Result<Self> {
         let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
@@ -158,12 +159,15 @@ impl Child {
     }
 
     /// Waits for what comes next.
-    pub fn next(&mut self) -> Result<Event> {
+    pub fn next(&mut self) -> Result<ShepherdEvent> {
         loop {
             if let Some(event) = self.waiting.pop() {
                 return Ok(event);
             }
-            let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN), PollFd::new(self.spool.as_fd(), PollFlags::POLLIN)];
+            let mut fds = [
+                PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.spool.as_fd(), PollFlags::POLLIN),
+            ];
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Error::new("wait for the shepherd").errno(errno)),
@@ -178,21 +182,22 @@ impl Child {
         let Ok(events) = self.spool.read_events() else { return };
         for name in events.iter().filter_map(|event| event.name.as_deref()) {
             if name == PID && !std::mem::replace(&mut self.has_pid, true) {
-                self.waiting.insert(0, Event::HasPid);
+                self.waiting.insert(0, ShepherdEvent::HasPid);
             }
             if name == JOB_PID && !std::mem::replace(&mut self.is_begun, true) {
-                self.waiting.insert(0, Event::JobBegins);
+                self.waiting.insert(0, ShepherdEvent::JobBegins);
             }
         }
     }
 
     fn read_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
-            let Some(signal) = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok()) else {
+            let Some(signal) = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())
+            else {
                 continue;
             };
             if signal != Signal::SIGCHLD {
-                self.waiting.insert(0, Event::Signal(signal));
+                self.waiting.insert(0, ShepherdEvent::Signal(signal));
             }
         }
         let ended = match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
@@ -200,7 +205,7 @@ impl Child {
             Ok(WaitStatus::Signaled(_, signal, _)) => How::Signalled(signal),
             _ => return,
         };
-        self.waiting.insert(0, Event::Ended(ended));
+        self.waiting.insert(0, ShepherdEvent::Ended(ended));
     }
 
     /// Sends it a signal.
@@ -211,12 +216,7 @@ impl Child {
 }
 
 /// In the child: waits until it is in its fence, and becomes the shepherd.
-fn begin(
-    wait: &OwnedFd,
-    parent: Pid,
-    mask: &SigSet,
-    exec: impl FnOnce() -> Result<Infallible>,
-) -> Result<Infallible> {
+fn begin(wait: &OwnedFd, parent: Pid, mask: &SigSet, exec: impl FnOnce() -> Result<Infallible>) -> Result<Infallible> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let mut word = [0u8; 1];
     let read = nix::unistd::read(wait, &mut word).map_err(os("wait for the fence"))?;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
+//! The spool of the job, in which execd has started us, and whose it is.
+//!
 //! execd has the rights of its administrator, whom `admin_user` of bootstrap(5) names, and is root behind that: so is what it starts.
 //!
 //! A fence needs root. What goes into the spool is the administrator's, also where a server of files gives root no right there. And the
@@ -7,6 +9,9 @@
 use jobfence::error::{Error, Result};
 use jobfence::sys::dir::Dir;
 use nix::unistd::{Gid, Uid, getegid, geteuid, getgid, getuid, setegid, seteuid};
+
+/// `SSTATE_APPERROR` of execution_states.h: the job is in error, and neither its queue nor its host is.
+pub const JOB_IS_IN_ERROR: u8 = 30;
 
 /// Whose the spool is.
 #[derive(Clone, Copy)]
@@ -35,10 +40,45 @@ impl SpoolUser {
     }
 
     /// Replaces a file of the spool.
-    pub fn write(self, dir: &Dir, name: &str, text: &str) -> Result<()> {
+    fn write(self, dir: &Dir, name: &str, text: &str) -> Result<()> {
         self.act()?;
         let done = dir.replace_file(name, text);
         Self { uid: getuid(), gid: getgid() }.act()?;
         done
+    }
+}
+
+/// The directory in which execd has started us.
+pub struct Spool {
+    /// The directory.
+    pub dir: Dir,
+    /// Whose it is.
+    pub user: SpoolUser,
+}
+
+impl Spool {
+    /// Opens it, and takes root's rights.
+    pub fn open() -> Result<Self> {
+        let user = SpoolUser::step_aside()?;
+        let path =
+            std::env::current_dir().map_err(|error| Error::new(format!("there is no spool of the job: {error}")))?;
+        Ok(Self { dir: Dir::open(path)?, user })
+    }
+
+    /// Replaces a file of it, with the rights of whose it is.
+    pub fn write(&self, name: &str, text: &str) -> Result<()> {
+        self.user.write(&self.dir, name, text)
+    }
+
+    /// What a shepherd does that cannot start a job. qstat -j shows the first line as the reason of the error.
+    pub fn refuse(&self, why: &str) {
+        log::error!("{}: this job was not started: {why}", self.dir.path().display());
+        let why = why.replace('\n', "; ");
+        let sentence = format!("jobfence: this job was not started, since it cannot be fenced: {why}\n");
+        for (name, text) in [("error", sentence), ("exit_status", format!("{JOB_IS_IN_ERROR}\n"))] {
+            if let Err(error) = self.write(name, &text) {
+                log::error!("cannot tell execd why: {error}");
+            }
+        }
     }
 }

@@ -10,17 +10,16 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, SFlag, fstat};
 
 /// Says it, if there is such a file. An interactive job and a slave task have none.
-pub fn tell(job: &SpooledJob, sentences: &[String]) {
+pub fn say(job: &SpooledJob, sentences: &[String]) {
     if sentences.is_empty() || job.errors_path.is_empty() || job.slave_task.is_some() {
         return;
     }
     let text: String = sentences.iter().map(|sentence| format!("jobfence: {sentence}\n")).collect();
     let path = Path::new(&job.errors_path);
     // The user has named it, and so it is looked up with the user's rights.
-    let told = user::rights(job.uid).look(|| {
-        if path.is_dir() { append(&path.join(&job.errors_name), &text) } else { append(path, &text) }
-    });
-    if let Err(error) = told {
+    let said = user::rights(job.uid)
+        .look(|| if path.is_dir() { append(&path.join(&job.errors_name), &text) } else { append(path, &text) });
+    if let Err(error) = said {
         log::warn!("job {}: cannot tell its user: {error}", job.job);
     }
 }
@@ -28,7 +27,8 @@ pub fn tell(job: &SpooledJob, sentences: &[String]) {
 fn append(path: &Path, text: &str) -> Result<()> {
     let failed = |errno| Error::os("write to", path, errno);
     // No file is made, and nobody is waited for.
-    let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags =
+        OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = open(path, flags, Mode::empty()).map_err(failed)?;
     let stat = fstat(&file).map_err(failed)?;
     if stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
