@@ -29,6 +29,7 @@ diff - "$stage.list" <<END || fail "other files than expected"
 ./usr/share/bash-completion/completions/jobfence
 ./usr/share/doc/jobfence/README.md
 ./usr/share/fish/vendor_completions.d/jobfence.fish
+./usr/share/jobfence/gridengine/load-sensor
 ./usr/share/jobfence/pbs/jobfence.CF
 ./usr/share/jobfence/pbs/jobfence.HK
 ./usr/share/jobfence/pbs/jobfence.py
@@ -60,12 +61,18 @@ keys() { grep -v '^#' "$hook" | grep . | tr '\n' ' '; }
 [ "$(keys)" = "Library=/usr/lib/slurm/libjobfence.so Config=/etc/slurm/jobfence.conf " ] || fail "the hook's configuration: $(keys)"
 grep -rq '@[A-Z]*@' "$stage/etc" "$stage/usr/lib/systemd" "$stage/usr/share/jobfence" && fail "a place was not filled in"
 
+sensor=$stage/usr/share/jobfence/gridengine/load-sensor
+grep -qx 'exec /usr/sbin/jobfence host --gridengine' "$sensor" || fail "the load sensor"
+[ -x "$sensor" ] || fail "the load sensor cannot be run"
+
 quiet install SYSCONFDIR=/opt/slurm/etc
 there=/opt/slurm/etc/slurm
 [ -e "$stage$there/jobfence.conf" ] || fail "no configuration in SYSCONFDIR"
 grep -qx "required /usr/lib/slurm/libjobfence.so config=$there/jobfence.conf" "$line" || fail "the plugin is not told of SYSCONFDIR"
 grep -qx "ExecStart=/usr/sbin/jobfence hold --config=$there/jobfence.conf" "$stage/usr/lib/systemd/system/jobfence.service" ||
     fail "jobfence.service is not told of SYSCONFDIR"
+grep -qx "exec /usr/sbin/jobfence host --gridengine --config=$there/jobfence.conf" "$sensor" ||
+    fail "the load sensor is not told of SYSCONFDIR"
 grep -qx "Config=$there/jobfence.conf" "$hook" || fail "the hook is not told of SYSCONFDIR"
 quiet uninstall SYSCONFDIR=/opt/slurm/etc
 rm -r "$stage/opt"

@@ -4,6 +4,7 @@
 //! A scheduler that grants all of a node's memory lets its jobs take what the system needs, and the kernel then kills at random.
 
 mod cpus;
+mod gridengine;
 mod memory;
 mod pbs;
 mod way;
@@ -34,6 +35,9 @@ pub struct HostOptions {
     /// The node's name in PBS [default: PBS_MOM_NODE_NAME of pbs.conf, or the host's short name]
     #[arg(long, value_name = "NAME", value_parser = pbs::name, requires = "pbs")]
     node: Option<String>,
+    /// Be a load sensor of Grid Engine: report for each line on stdin, until "quit"
+    #[arg(long, conflicts_with_all = ["pbs", "json"])]
+    gridengine: bool,
     /// Print JSON: see jobfence(8)
     #[arg(long)]
     json: bool,
@@ -70,6 +74,15 @@ fn reserve(text: &str) -> Result<Reserve, String> {
 /// Says what jobs can be granted here.
 pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     let config = options.configured.load()?.config;
+    if options.gridengine {
+        let read = || Grantable::read(&Host::read_what_there_is(&config)?.0, &config, options.reserve);
+        // execd says under which name it knows the host.
+        let name = std::env::var("HOST").ok().filter(|name| !name.is_empty());
+        let name =
+            name.map_or_else(|| nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()), Ok)?;
+        gridengine::sense(&name, std::io::stdin().lock(), std::io::stdout().lock(), read)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let (host, no_cgroups) = Host::read_what_there_is(&config)?;
     let grantable = Grantable::read(&host, &config, options.reserve)?;
     let mut text = String::new();
@@ -194,7 +207,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn grantable(swap: u64) -> Grantable {
+    pub(super) fn grantable(swap: u64) -> Grantable {
         let memory = MemoryOfNode {
             whole: 16 * GIB,
             place: "on this node".to_owned(),

@@ -87,7 +87,8 @@ struct FencedJob {
 impl FencedJob {
     /// Makes the fences. `None`: it goes on without.
     fn open(spool: &Spool) -> Result<Option<Self>, String> {
-        let loaded = Configured { config: None, overrides: Vec::new() }.load();
+        let configured = |overrides| Configured { config: None, overrides }.load();
+        let loaded = configured(Vec::new());
         let spooled = match SpooledJob::read(&spool.dir) {
             Ok(spooled) => spooled,
             Err(error) => {
@@ -101,7 +102,9 @@ impl FencedJob {
             id(step.map_or_else(|| "shepherd".to_owned(), |task| format!("shepherd-{task}")))?,
         ];
         let [job, shepherd] = steps.map(|step| Which { job: spooled.job.clone(), step: Some(step), run: Some(RUN) });
-        if fenced(open(loaded.clone(), &spooled, &shepherd))?.is_none() {
+        // What kills it says nothing of the job any more.
+        let spared = configured(vec![OsString::from("OOMKillStep=no")]);
+        if fenced(open(spared, &spooled, &shepherd))?.is_none() {
             return Ok(None);
         }
         let opened = fenced(open(loaded.clone(), &spooled, &job));
