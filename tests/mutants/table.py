@@ -30,6 +30,7 @@ REFUSE = "src/launch/refuse.rs"
 CARD = "src/report/card.rs"
 ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
+SPOOL = "src/scheduler/gridengine/spool.rs"
 CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
 C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
@@ -718,4 +719,9 @@ BREAKS = (
         "run_has_no_card", "src/bin/jobfence/run.rs", "for line in &ended.card {", "for line in &ended.card[..0] {",
         "host cli run_ends_with_a_card_where_that_is_wanted",
     ),
+    # Grid Engine.
+    Break("a_second_value_in_the_spool", SPOOL, "others.iter().all(|other| other == value)", "others.len() < 9", "unit gridengine::spool"),
+    Break("a_slave_task_that_a_user_says", SPOOL, ".filter(|task| *task == directory)", "", "unit gridengine::spool"),
+    Break("memory_of_one_slot", SPOOL, "one.saturating_mul(u64::from(slots))", "one", "unit gridengine::spool"),
+    Break("a_notice_that_is_not_heard", SPOOL, 'is_none_or(|seconds| seconds == "0")', "is_none_or(|_| true)", "unit gridengine::spool"),
 )

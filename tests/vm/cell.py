@@ -89,7 +89,7 @@ echo "cell: Linux $(uname -r), $(systemctl --version | head -n 1 | cut -d ' ' -f
 {INSTALL}
 systemctl enable --now jobfence.service || {{ systemctl status jobfence.service; exit 1; }}
 /{TESTS}/$SCHEDULER/start || exit 1
-exec python3 -B /{TESTS}/$SCHEDULER/cases.py $CASES
+exec python3 -B /{TESTS}/$SCHEDULER/$PROGRAM $CASES
 """
 
 
@@ -155,8 +155,8 @@ def in_guest(sites, chosen_by, reboots, cases, traces, hook):
     return "\n".join([*lines, REBOOT if reboots else "exit $status"])
 
 
-def others_in_guest(scheduler, cases):
-    return "\n".join([f"SCHEDULER={scheduler}", f"CASES='{' '.join(cases)}'", OTHERS])
+def others_in_guest(scheduler, program, cases):
+    return "\n".join([f"SCHEDULER={scheduler}", f"PROGRAM={program}", f"CASES='{' '.join(cases)}'", OTHERS])
 
 
 def soak_in_guest(count, seed):
@@ -183,14 +183,17 @@ def arguments():
     parser.add_argument("--share", metavar="N/M", help="the N-th part of them, where M cells have one each")
     parser.add_argument("--soak", type=int, metavar="N", help="no cases: so many short jobs, and kills at random")
     parser.add_argument("--seed", type=int, help="of an earlier --soak, for the same decisions")
+    parser.add_argument("--demo", action="store_true", help="no cases, but the demo of a scheduler that is not Slurm")
     parser.add_argument("--counted", action="store_true", help="the guest's clock counts instructions: slow, and punctual on a busy host")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.set_defaults(sites=["installed", "two-nodes"])
     options = parser.parse_intermixed_args()
     if CELLS[options.cell].scheduler != "slurm":
         for name, value in vars(options).items():
-            if name not in ("cell", "cases", "counted") and value != parser.get_default(name):
-                parser.error("this is for Slurm's cells; those of other schedulers have --counted and CASE alone")
+            if name not in ("cell", "cases", "counted", "demo") and value != parser.get_default(name):
+                parser.error("this is for Slurm's cells; those of other schedulers have --counted, --demo and CASE alone")
+    elif options.demo:
+        parser.error("the cell of the demo is one of another scheduler than Slurm: 'make demo' needs no guest for Slurm")
     return options
 
 
@@ -208,7 +211,7 @@ def main():
     if scheduler == "slurm":
         commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces, options.hook)
     else:
-        commands = others_in_guest(scheduler, options.cases)
+        commands = others_in_guest(scheduler, "demo.py" if options.demo else "cases.py", options.cases)
     # An emulated guest needs some seconds for a job.
     seconds = 4200 if options.soak is None else 1200 + 8 * options.soak
     if options.soak is not None:

@@ -131,6 +131,8 @@ CHECKED = (
     # Alike but for their releases: each case in one of them.
     ("debian13-v2-own", ("--installed", *CHECK, "--dear", "2/3", "--share", "2/2", "--reboot")),
     ("debian12-v2-own", ("--installed", "--traces", "--hook", *CHECK, "--dear", "3/3", "--share", "1/2")),
+    # Another scheduler, with all of its cases.
+    ("debian12-v2-gridengine", ()),
     # Both placements in one job. What fails and dies in Slurm's directories of v1 is also in tests/faults.rs.
     ("debian12-hybrid-overlay", ("--installed", *CHECK, "--no-measured", "--dear", "0/1", "--share", "1/2")),
     # Slurm 26.05 names jobs otherwise; what is the same on two nodes of any Slurm, the private one has.

@@ -208,6 +208,13 @@ mod tests {
     }
 
     #[test]
+    fn who_is_warned_or_has_a_method_is_not_stopped_at_once() {
+        for change in [("notify=0", "notify=60"), ("suspend_method=NONE", "suspend_method=/bin/stop")] {
+            assert!(!parse(&[change]).unwrap().is_stopped_at_once, "{change:?}");
+        }
+    }
+
+    #[test]
     fn what_a_user_can_have_written_there_is_refused() {
         for (key, forged) in [("host_slots", "64"), ("job_owner", "daemon"), ("h_vmem", "1T"), ("queue", "x")] {
             let error = parse(&[("job_name=x", &format!("job_name=x\n{key}={forged}"))]).unwrap_err().to_string();
