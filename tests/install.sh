@@ -29,6 +29,7 @@ diff - "$stage.list" <<END || fail "other files than expected"
 ./usr/share/bash-completion/completions/jobfence
 ./usr/share/doc/jobfence/README.md
 ./usr/share/fish/vendor_completions.d/jobfence.fish
+./usr/share/jobfence/gridengine/jsv
 ./usr/share/jobfence/gridengine/load-sensor
 ./usr/share/jobfence/pbs/jobfence.CF
 ./usr/share/jobfence/pbs/jobfence.HK

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::limits::{LIMITS, Limit, LimitNumbers, NUMBERS, Number, ON_ERROR_EXPECTS, joined};
+use super::slot_memory;
 use super::units::{
     DAY, NONE, SIZE, SIZE_OR_UNLIMITED, UNLIMITED, Wrong, base, cpus, days, device_rules, device_rules_text,
     gpu_device, io_rules, keyword, keyword_of, or_unlimited, path, path_or_none, percent, period, seconds, size,
@@ -207,6 +208,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         expects: "a number of CPUs from 0.001 to 1024 with at most three decimals",
         set: |_, config, text| some_cpus(text).map(|cpus| config.cpus_per_slot = cpus),
         get: |_, config| Some(config.cpus_per_slot.to_string()),
+    },
+    Key {
+        name: "SlotMemory",
+        expects: "names of requests with commas between them, each at most once, and with :slot or :job behind it if need be, or none",
+        set: |_, config, text| slot_memory::read(text).map(|all| config.slot_memory = all),
+        get: |_, config| Some(slot_memory::text(&config.slot_memory)),
     },
     Key {
         name: "CPUQuotaPeriod",
@@ -640,7 +647,7 @@ mod tests {
                     UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful StoreUsage=AdminComment\n\
                     SampleInterval=7 MetricsFile=/m/x.prom\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
-                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 CPUsPerSlot=2 # more\n\
+                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 CPUsPerSlot=2 SlotMemory=mem_free:job,h_vmem # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
@@ -668,6 +675,7 @@ mod tests {
             cpu_quota_percent: Percent::from_hundredths(15050),
             zero_cpus: Cpus::from_thousandths(100),
             cpus_per_slot: Cpus::whole(2),
+            slot_memory: slot_memory::read("mem_free:job,h_vmem").unwrap(),
             cpu_quota_period: Period::from_micros(50_000).unwrap(),
             cpu_burst: Percent::from_hundredths(1250),
             cpu_policy: CpuPolicy::Both,

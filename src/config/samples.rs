@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use super::limits::{Limit, LimitNumbers, NUMBERS, Number};
 use super::load::{LoadError, load_or_default, parse};
 use super::resolve::Loaded;
+use super::slot_memory::{PerSlot, SlotMemory};
 use super::units::{Percent, Period};
 use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard};
 use crate::cgroup::devices;
@@ -154,6 +155,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             scavenger: yes[3],
             max_cpus_per_user: most.0.0,
             zero_cpus: most.0.1,
+            slot_memory: if ends.2 { Vec::new() } else { vec![SlotMemory::of("a", PerSlot::Job)] },
             cpus_per_slot: headroom.max(Cpus::from_thousandths(1)),
             default_ram_space: most.0.2,
             max_cpus_per_task: most.1,

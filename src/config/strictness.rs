@@ -136,7 +136,7 @@ mod tests {
     use crate::facts::Facts;
     use crate::job::Cpus;
 
-    const OF_THE_NODE: [&str; 12] = [
+    const OF_THE_NODE: [&str; 14] = [
         "CgroupMountpoint",
         "CgroupBase",
         "RunDir",
@@ -149,6 +149,8 @@ mod tests {
         "StoreUsage",
         "SampleInterval",
         "MetricsFile",
+        "CPUsPerSlot",
+        "SlotMemory",
     ];
 
     /// Which keys can differ from job to job is decided for every key, not forgotten.

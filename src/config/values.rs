@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::limits::{LIMITS, Limit, LimitNumbers};
+use super::slot_memory::{PerSlot, SlotMemory};
 use super::units::{DAY, Percent, Period};
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
@@ -50,6 +51,8 @@ pub struct Config {
     pub cpu_quota_percent: Percent,
     /// `ZeroCPUs`: what counts as granted where the scheduler has granted a job no CPUs.
     pub zero_cpus: Cpus,
+    /// `SlotMemory`: which requests of a job are its memory, where a scheduler grants slots; the least of them counts.
+    pub slot_memory: Vec<SlotMemory>,
     /// `CPUsPerSlot`: hardware threads of a slot, where a scheduler grants slots.
     pub cpus_per_slot: Cpus,
     /// `CPUQuotaPeriod`: the period in which the quota is counted.
@@ -144,6 +147,7 @@ impl Default for Config {
             cpu_quota_percent: Percent::HUNDRED,
             zero_cpus: Cpus::from_thousandths(200),
             cpus_per_slot: Cpus::whole(1),
+            slot_memory: vec![SlotMemory::of("h_vmem", PerSlot::AsCounted)],
             cpu_quota_period: Period::DEFAULT,
             cpu_policy: CpuPolicy::Quota,
             cpu_burst: Percent::ZERO,

@@ -30,8 +30,6 @@ use crate::sys::process::{self, Owner};
 
 /// How long a fence may take to stop, or to go on.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
-/// How long processes may start others faster than they can be moved.
-const GATHER_PATIENCE: Duration = Duration::from_secs(2);
 /// What each fence has to be closed in, where others have used up the time.
 const LEAST_TO_CLOSE: Duration = Duration::from_millis(500);
 
@@ -377,33 +375,6 @@ pub fn attach(
         }
         Ok(fence.key().clone())
     })
-}
-
-/// Puts the processes of one fence into another of the same job, until none but these is left there. Returns how many that were.
-///
-/// A process that starts others meanwhile is followed: each round moves those that the round before has not seen.
-pub fn gather(config: &Config, from: &Which, to: &Which, except: &[i32]) -> Result<usize> {
-    let host = Host::read(config)?;
-    let one = |which| the_one(config, which).map_err(NotFenced::into_error);
-    let from = go_on(&host, config, &one(from)?)?;
-    let mut to = go_on(&host, config, &one(to)?)?;
-    let mut moved = 0;
-    let deadline = Instant::now() + GATHER_PATIENCE;
-    loop {
-        let mut pids = from.pids(deadline)?;
-        pids.retain(|pid| !except.contains(pid));
-        if pids.is_empty() || Instant::now() >= deadline {
-            return Ok(moved);
-        }
-        for pid in pids {
-            match to.attach(&host, pid, None) {
-                Ok(_) => moved += 1,
-                // It has ended.
-                Err(_) if process::of(&host.proc, pid)?.is_none() => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
 }
 
 /// Whether it may come in. Its number can be given to another process before it is moved, which the caller sees afterwards.

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A process is put into the step, and looked for there.
 
-use std::time::Instant;
-
 use nix::errno::Errno;
 
 use super::fenced::{Fence, Tree};
 use super::limiting::{self, LimitError};
 use super::names::{in_mount, own_task};
-use super::own::{self, Own};
+use super::own::Own;
 use crate::cgroup::affinity::Affinity;
 use crate::cgroup::base;
 use crate::cgroup::devices;
@@ -69,12 +67,6 @@ impl Fence {
         self.check_cores();
         self.note_devices(&errors);
         Ok(errors)
-    }
-
-    /// The processes that are in the directories that are ours now.
-    pub fn pids(&self, deadline: Instant) -> Result<Vec<i32>> {
-        let step = self.trees.iter().filter_map(Tree::own).find_map(Own::step);
-        step.map_or_else(|| Ok(Vec::new()), |step| own::pids_below(step, deadline))
     }
 
     /// Whether the scheduler has meanwhile attached to directories of its own what does not go together with our devices.

@@ -46,13 +46,6 @@ impl NotFenced {
         matches!(self, Self::General(_)) && general == OnError::Warn
     }
 
-    /// Where it makes no difference what it is about.
-    pub fn into_error(self) -> Error {
-        match self {
-            Self::General(error) | Self::Limit { error, .. } | Self::Asked(error) => error,
-        }
-    }
-
     /// With what the job's user can do about it, or that only the administrator can do something.
     pub fn for_user(&self) -> String {
         match self {

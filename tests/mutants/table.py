@@ -722,6 +722,6 @@ BREAKS = (
     # Grid Engine.
     Break("a_second_value_in_the_spool", SPOOL, "others.iter().all(|other| other == value)", "others.len() < 9", "unit gridengine::spool"),
     Break("a_slave_task_that_a_user_says", SPOOL, ".filter(|task| *task == directory)", "", "unit gridengine::spool"),
-    Break("memory_of_one_slot", SPOOL, "one.saturating_mul(u64::from(slots))", "one", "unit gridengine::spool"),
+    Break("memory_of_one_slot", SPOOL, "bytes.saturating_mul(u64::from(self.slots))", "bytes", "unit gridengine::spool"),
     Break("a_notice_that_is_not_heard", SPOOL, 'is_none_or(|seconds| seconds == "0")', "is_none_or(|_| true)", "unit gridengine::spool"),
 )

@@ -77,9 +77,14 @@ class Mom:
         self.base, self.holder = f"jobfence-pbs-{os.getpid()}", None
         if Path("/run/systemd/system").is_dir():
             self.base = f"jobfence.slice/{self.base}.scope"
-            self.holder = subprocess.Popen([options.bin, "hold", "-o", f"CgroupBase={self.base}"])
             place = f"/{self.base}" + ("/hold" if "" in kernel.hierarchies() else "")
-            until(lambda: place in kernel.read(f"/proc/{self.holder.pid}/cgroup"), "the delegated scope", 60)
+
+            def holds():
+                # As jobfence.service is started again: systemd may be busy with something else.
+                if not self.holder or self.holder.poll() is not None:
+                    self.holder = subprocess.Popen([options.bin, "hold", "-o", f"CgroupBase={self.base}"])
+                return place in kernel.read(f"/proc/{self.holder.pid}/cgroup")
+            until(holds, "the delegated scope", 60)
         self.config = self.top / "jobfence.conf"
         self.write_config()
         self.settings = {"Library": str(Path(options.so).resolve()), "Config": str(self.config)}

@@ -75,7 +75,8 @@ fn reserve(text: &str) -> Result<Reserve, String> {
 pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     let config = options.configured.load()?.config;
     if options.gridengine {
-        let read = || Grantable::read(&Host::read_what_there_is(&config)?.0, &config, options.reserve);
+        let read =
+            || Ok(Grantable::read(&Host::read_what_there_is(&config)?.0, &config, options.reserve)?.of_gridengine());
         // execd says under which name it knows the host.
         let name = std::env::var("HOST").ok().filter(|name| !name.is_empty());
         let name =
@@ -152,6 +153,19 @@ impl Grantable {
         [("mem", kb(self.mem)), ("vmem", kb(self.vmem())), ("ncpus", self.cpus.count().to_string())]
     }
 
+    /// The complexes of jobfence(8), each with its value; memory in bytes.
+    fn of_gridengine(&self) -> Vec<(&'static str, String)> {
+        let held = self.memory.fences.unwrap_or(0);
+        let mut all = vec![
+            ("jobfence_threads", self.cpus.count().to_string()),
+            ("jobfence_mem", self.mem.to_string()),
+            ("jobfence_vmem", self.vmem().to_string()),
+            ("jobfence_free", self.mem.saturating_sub(held).to_string()),
+        ];
+        all.extend(gridengine::pressure().map(|percent| ("jobfence_pressure", percent)));
+        all
+    }
+
     /// One thing to a line.
     fn reasons(&self, no_cgroups: Option<String>) -> Vec<String> {
         let memory = &self.memory;
@@ -207,7 +221,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    pub(super) fn grantable(swap: u64) -> Grantable {
+    fn grantable(swap: u64) -> Grantable {
         let memory = MemoryOfNode {
             whole: 16 * GIB,
             place: "on this node".to_owned(),
@@ -236,6 +250,20 @@ mod tests {
         let values = |swap| grantable(swap).of_pbs().map(|(name, value)| format!("{name}={value}"));
         assert_eq!(values(0), ["mem=15728640kb", "vmem=15728640kb", "ncpus=4"]);
         assert_eq!(values(GIB), ["mem=15728640kb", "vmem=16777216kb", "ncpus=4"]);
+    }
+
+    #[test]
+    fn the_complexes_of_grid_engine_are_in_bytes() {
+        let mut values = grantable(GIB).of_gridengine();
+        values.retain(|(name, _)| *name != "jobfence_pressure");
+        let texts: Vec<String> = values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let expected = [
+            "jobfence_threads=4",
+            "jobfence_mem=16106127360",
+            "jobfence_vmem=17179869184",
+            "jobfence_free=13958643712",
+        ];
+        assert_eq!(texts, expected);
     }
 
     #[test]

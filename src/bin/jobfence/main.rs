@@ -12,6 +12,7 @@ mod enable;
 mod explain;
 mod hold;
 mod host;
+mod jsv;
 mod life;
 mod line;
 mod living;
@@ -97,6 +98,8 @@ enum Command {
     Report(report::ReportOptions),
     /// Say how much memory and how many CPUs of this node a scheduler can grant to jobs.
     Host(host::HostOptions),
+    /// For jsv_url of Grid Engine: note what a job asks for, and refuse what no job can run in.
+    Jsv(jsv::JsvOptions),
     /// Print the jobfence.conf that does what the configuration of OpenPBS's cgroup hook says.
     PbsConfig(pbs_config::PbsConfigOptions),
     /// Print what a shell needs to complete the words of this command.
@@ -139,6 +142,7 @@ fn main() -> ExitCode {
         Command::Report(options) => report::report(&options),
         Command::Completions(options) => completions::completions::<Cli>(&options),
         Command::Host(options) => host::host(&options),
+        Command::Jsv(options) => jsv::jsv(&options),
         Command::PbsConfig(options) => pbs_config::pbs_config(&options),
         Command::Hold(options) => hold::hold(&options),
     };

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The door of Grid Engine: what execd starts in the place of its shepherd, where `shepherd_cmd` of sge_conf(5) names this program.
 //!
-//! It makes two fences for the job: one for the shepherd and what that runs beside the job (prolog, epilog, methods), and one for the
-//! job itself, so that an OOM kill of all of the job spares the shepherd, which has to say how the job ended. The shepherd is born in the
-//! first. What it starts as the job is moved into the second as soon as it has said its number. Both are in the job's directory, which
-//! has the limits of the job.
+//! It makes two fences for the job: one for the job itself, and one for the shepherd, so that an OOM kill of all of the job spares the
+//! shepherd, which has to say how the job ended. The shepherd begins in the first, so that the job is born there. When it has said the
+//! job's number, it is moved into the second. Both are in the job's directory, which has the limits of the job.
 //!
 //! To execd this process is the shepherd: it bears the shepherd's name, its number stands in the file `pid`, it passes the signals on,
 //! and ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
@@ -126,12 +125,7 @@ impl FencedJob {
 
     /// Runs the shepherd until it ends; how it has ended.
     fn run(self, spool: &Spool, name: &OsStr) -> Result<How, Error> {
-        let attach = |pid: Pid| match life::attach(Ok(self.loaded.clone()), &self.shepherd, &[pid.as_raw()], None, true)
-        {
-            Answer::Refused(why) => Err(Error::new(why.for_user())),
-            _ => Ok(()),
-        };
-        let started = ShepherdProcess::start(name, spool.user, attach);
+        let started = ShepherdProcess::start(name, spool.user, |pid| self.attach(&self.job, pid));
         let how = started.and_then(|mut child| self.watch(spool, &mut child));
         if let Some(seen) = self.close() {
             if let Err(error) = usage::raise(spool, &seen.usage) {
@@ -167,13 +161,18 @@ impl FencedJob {
                     }
                 }
                 ShepherdEvent::JobBegins => {
-                    let moved = life::gather(self.config(), &self.shepherd, &self.job, &[child.pid().as_raw()]);
-                    if let Err(error) = moved {
-                        // It is in the job's directory, and within its limits.
-                        log::warn!("job {}: it stays in the step of its shepherd: {error}", self.spooled.job);
+                    if let Err(error) = self.attach(&self.shepherd, child.pid()) {
+                        log::warn!("job {}: its shepherd stays in the step of the job: {error}", self.spooled.job);
                     }
                 }
             }
+        }
+    }
+
+    fn attach(&self, which: &Which, pid: Pid) -> Result<(), Error> {
+        match life::attach(Ok(self.loaded.clone()), which, &[pid.as_raw()], None, true) {
+            Answer::Refused(why) => Err(Error::new(why.for_user())),
+            _ => Ok(()),
         }
     }
 
@@ -218,24 +217,18 @@ fn fenced<T>(answer: Answer<T>) -> Result<Option<T>, String> {
 
 fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) -> Answer<life::Opened> {
     let mut facts = spooled.facts.clone();
-    let mut cpus = None;
+    let (mut cpus, mut memory) = (None, None);
     if let Ok(loaded) = &loaded {
         user::know_groups(&mut facts, &loaded.asked());
         cpus = Some(spooled.cpus(loaded.config.cpus_per_slot));
+        memory = spooled.memory(&loaded.config.slot_memory);
     }
     let request = OpenRequest {
         uid: spooled.uid,
         job: which.job.clone(),
         step: which.step.clone().unwrap_or_else(|| which.job.clone()),
         run: RUN,
-        granted: Granted {
-            cpus,
-            memory: spooled.memory,
-            memory_and_swap: None,
-            gpus: None,
-            requests: UserRequests::default(),
-            facts,
-        },
+        granted: Granted { cpus, memory, memory_and_swap: None, gpus: None, requests: UserRequests::default(), facts },
         holder: HeldBy::Process(Pid::this().as_raw()),
         ask_unit: None,
     };

@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use nix::fcntl::OFlag;
 use nix::unistd::User;
 
+use crate::config::{PerSlot, SlotMemory};
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
@@ -18,6 +19,12 @@ use crate::sys::dir::Dir;
 
 /// The file that tells the shepherd what to start.
 const CONFIG: &str = "config";
+/// The job's environment, with what a JSV has added.
+const ENVIRONMENT: &str = "environment";
+/// The variable in which `jobfence jsv` notes the requests that are memory.
+pub const REQUESTED: &str = "JOBFENCE_REQUESTED";
+/// The one request of memory that execd knows.
+const H_VMEM: &str = "h_vmem";
 /// More than execd writes: a job's arguments are in it.
 const LARGEST: u64 = 16 << 20;
 /// As execd says that there is none.
@@ -34,8 +41,10 @@ pub struct SpooledJob {
     pub uid: u32,
     /// The slots on this host.
     pub slots: u32,
-    /// Memory in bytes on this host; `None`: `h_vmem` is not limited.
-    pub memory: Option<u64>,
+    /// The limit of `h_vmem`, as execd says it. `None`: it says none.
+    h_vmem: Option<Requested>,
+    /// What the job asks for as memory, by the names of the requests, where the site's JSV has noted it.
+    requested: BTreeMap<String, u64>,
     /// By which sections of the configuration are chosen.
     pub facts: Facts,
     /// Whether it is stopped and killed by the shepherd at once: neither a warning before (`qsub -notify`) nor a method of the queue's.
@@ -44,6 +53,14 @@ pub struct SpooledJob {
     pub errors_path: String,
     /// How the file is called if that is a directory.
     pub errors_name: String,
+}
+
+/// An amount of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Requested {
+    bytes: u64,
+    /// Of the whole job, and not of each slot.
+    is_of_job: bool,
 }
 
 impl SpooledJob {
@@ -56,10 +73,12 @@ impl SpooledJob {
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_mode & 0o022 != 0 || is_large {
             return Err(Error::new("this is no file that execd has written").at(&path));
         }
-        let text = dir.read(CONFIG)?;
+        let (text, environment) = (dir.read(CONFIG)?, dir.read(ENVIRONMENT)?);
         // A slave task has a directory of its name in that of the job; of a job's own, the number of a slave task is a user's.
         let name = dir.path().file_name().and_then(OsStr::to_str).unwrap_or_default();
-        Self::parse(&text, name).map_err(|error| error.at(&path))
+        let job = Self::parse(&text, name).map_err(|error| error.at(&path))?;
+        let requested = requested(&environment).map_err(|error| error.at(dir.path().join(ENVIRONMENT)))?;
+        Ok(Self { requested, ..job })
     }
 
     fn parse(text: &str, directory: &str) -> Result<Self> {
@@ -96,13 +115,29 @@ impl SpooledJob {
             slave_task,
             uid,
             slots,
-            memory: memory(&config, slots)?,
+            h_vmem: h_vmem(&config)?,
+            requested: BTreeMap::new(),
             facts,
             is_stopped_at_once: is_none("suspend_method")?
                 && config.find("notify")?.is_none_or(|seconds| seconds == "0"),
             errors_path: config.find(stream)?.unwrap_or_default().to_owned(),
             errors_name: format!("{}.{letter}{number}{part}", config.find("job_name")?.unwrap_or_default()),
         })
+    }
+
+    /// Memory in bytes on this host: the lowest of these requests. `None`: the job has none of them.
+    pub fn memory(&self, wanted: &[SlotMemory]) -> Option<u64> {
+        let one = |memory: &SlotMemory| {
+            let counted = self.h_vmem.filter(|_| memory.name == H_VMEM);
+            let bytes = counted.map(|h_vmem| h_vmem.bytes).or_else(|| self.requested.get(&memory.name).copied())?;
+            let is_of_job = match memory.per {
+                PerSlot::AsCounted => counted.is_some_and(|h_vmem| h_vmem.is_of_job),
+                PerSlot::Slot => false,
+                PerSlot::Job => true,
+            };
+            Some(if is_of_job { bytes } else { bytes.saturating_mul(u64::from(self.slots)) })
+        };
+        wanted.iter().filter_map(one).min()
     }
 
     /// Hardware threads, where a slot has so many.
@@ -140,16 +175,26 @@ impl<'a> Values<'a> {
 
 /// What the shepherd has as the limit of each process: for each slot, unless the complex is a consumable of the whole job
 /// (`setrlimits.c`).
-fn memory(config: &Values<'_>, slots: u32) -> Result<Option<u64>> {
-    let Some(text) = config.find("h_vmem")? else { return Ok(None) };
+fn h_vmem(config: &Values<'_>) -> Result<Option<Requested>> {
+    let Some(text) = config.find(H_VMEM)? else { return Ok(None) };
     let wrong = || Error::new("h_vmem is no amount of memory:").value(text);
-    let Some(one) = bytes(text).ok_or_else(wrong)? else { return Ok(None) };
     let is_of_job = config.find("h_vmem_is_consumable_job")? == Some("1");
-    Ok(Some(if is_of_job { one } else { one.saturating_mul(u64::from(slots)) }))
+    Ok(bytes(text).ok_or_else(wrong)?.map(|bytes| Requested { bytes, is_of_job }))
+}
+
+/// What the site's JSV has noted, as `NAME=AMOUNT` with commas between them. Without a JSV it is the user's word, and can only lower what
+/// the job has.
+fn requested(environment: &str) -> Result<BTreeMap<String, u64>> {
+    let Some(text) = Values::of(environment).find(REQUESTED)? else { return Ok(BTreeMap::new()) };
+    let one = |one: &str| {
+        let (name, amount) = one.split_once('=')?;
+        Some((name.to_owned(), bytes(amount)??))
+    };
+    Ok(text.split(',').filter_map(one).collect())
 }
 
 /// A memory specifier of sge_types(1). The outer `None`: it is none; the inner: without limit.
-fn bytes(text: &str) -> Option<Option<u64>> {
+pub fn bytes(text: &str) -> Option<Option<u64>> {
     if text.eq_ignore_ascii_case("infinity") {
         return Some(None);
     }
@@ -190,7 +235,7 @@ mod tests {
     fn a_job_is_read_as_execd_has_written_it() {
         let job = parse(&[]).unwrap();
         assert_eq!((job.job.as_str(), job.slave_task.as_ref(), job.uid, job.slots), ("7", None, 0, 2));
-        assert_eq!(job.memory, Some(200 << 20));
+        assert_eq!(job.memory(&[SlotMemory::of("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
         assert_eq!(job.facts.partition, Fact::Known("all.q".to_owned()));
         assert_eq!(job.facts.project, Fact::Known(String::new()));
         assert!(job.is_stopped_at_once);
@@ -233,10 +278,31 @@ mod tests {
 
     #[test]
     fn memory_is_of_each_slot_or_of_the_job() {
-        let memory = |changes: &[(&str, &str)]| parse(changes).unwrap().memory;
-        assert_eq!(memory(&[("h_vmem_is_consumable_job=0", "h_vmem_is_consumable_job=1")]), Some(100 << 20));
-        assert_eq!(memory(&[("h_vmem=100M", "h_vmem=INFINITY")]), None);
-        assert_eq!(memory(&[("h_vmem=100M\n", "")]), None);
+        let memory = |per, changes: &[(&str, &str)]| parse(changes).unwrap().memory(&[SlotMemory::of("h_vmem", per)]);
+        let of_job = ("h_vmem_is_consumable_job=0", "h_vmem_is_consumable_job=1");
+        assert_eq!(memory(PerSlot::AsCounted, &[of_job]), Some(100 << 20));
+        assert_eq!(memory(PerSlot::Slot, &[of_job]), Some(200 << 20));
+        assert_eq!(memory(PerSlot::Job, &[]), Some(100 << 20));
+        assert_eq!(memory(PerSlot::Slot, &[("h_vmem=100M", "h_vmem=INFINITY")]), None);
+        assert_eq!(memory(PerSlot::Slot, &[("h_vmem=100M\n", "")]), None);
+    }
+
+    #[test]
+    fn the_lowest_of_the_sites_requests_counts() {
+        let mut job = parse(&[]).unwrap();
+        job.requested = requested("A=b\nJOBFENCE_REQUESTED=mem_free=60M,other=1G,h_vmem=1M,x\n").unwrap();
+        let memory = |names: &[(&str, PerSlot)]| {
+            job.memory(&names.iter().map(|(name, per)| SlotMemory::of(name, *per)).collect::<Vec<_>>())
+        };
+        assert_eq!(memory(&[("mem_free", PerSlot::AsCounted), ("h_vmem", PerSlot::AsCounted)]), Some(120 << 20));
+        assert_eq!(memory(&[("mem_free", PerSlot::Job)]), Some(60 << 20));
+        // What execd says of it counts, and not what a user can have noted.
+        assert_eq!(memory(&[("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
+        assert_eq!(memory(&[("nothing", PerSlot::Slot)]), None);
+        assert_eq!(memory(&[]), None);
+        assert!(requested("JOBFENCE_REQUESTED=none\n").unwrap().is_empty());
+        let forged = requested("X=\nJOBFENCE_REQUESTED=mem_free=1T\nJOBFENCE_REQUESTED=mem_free=1G\n");
+        assert!(forged.unwrap_err().to_string().contains("more than one value"));
     }
 
     #[test]

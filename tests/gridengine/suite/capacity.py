@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the load sensor says of the host, qmaster knows."""
+"""What the load sensor says of the host, qmaster knows; what the JSV notes of a job, the host knows."""
 
 import json
 import re
 import signal
 
-from slurm.harness import MIB, case, expect, expect_equal
+from slurm.harness import MIB, case, expect, expect_equal, expect_in
 from slurm.sites import until
 
+from ..harness import fenced
+
+JSV = "/usr/share/jobfence/gridengine/jsv"
 SENSOR = "/usr/share/jobfence/gridengine/load-sensor"
 NAMES = ("jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free")
 
@@ -38,3 +41,18 @@ def load_sensor(site):
         site.start_execd()
         until(lambda: reported(site), 60, "a report to the new execd")
     return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+@case
+def verified(site):
+    """The JSV of the cluster notes other requests of memory, whatever the user has put there, and refuses a forgotten unit."""
+    site.configure("SlotMemory=mem_free:job,h_vmem\n")
+    with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
+        forged = "-v", "JOBFENCE_REQUESTED=mem_free=1T"
+        jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-l", "mem_free=90M,h_vmem=100M", *forged)
+        expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the job")
+        site.qdel(jobid)
+        site.wait(jobid)
+        done = site.as_user("alice", ["qsub", "-l", "h_vmem=200"], stdin="true\n")
+        expect(done.returncode != 0, "a job with 200 bytes was taken")
+        expect_in("jobfence: h_vmem=200 is 200 bytes", done.stdout + done.stderr, "what qsub says")

@@ -126,7 +126,7 @@ def interactive(site):
 
 @case
 def prolog_and_epilog(site):
-    """What the shepherd runs beside the job is in the shepherd's step."""
+    """What the shepherd runs before the job is in the job's step, and what it runs later in its own."""
     say = "sh -c 'grep -o \"/job_.*\" /proc/self/cgroup | head -n 1 >/tmp/jobfence-%s'"
     for name in "prolog", "epilog":
         script = site.home / name
@@ -135,8 +135,8 @@ def prolog_and_epilog(site):
     with site.queue(prolog=f"root@{site.home}/prolog", epilog=f"root@{site.home}/epilog"):
         jobid = site.submit("alice", "true")
         site.wait(jobid)
-    for name in "prolog", "epilog":
-        expect_equal(kernel.read(f"/tmp/jobfence-{name}").strip(), f"/job_{jobid}/step_shepherd", f"the {name}'s cgroup")
+    for name, step in ("prolog", "job"), ("epilog", "shepherd"):
+        expect_equal(kernel.read(f"/tmp/jobfence-{name}").strip(), f"/job_{jobid}/step_{step}", f"the {name}'s cgroup")
         os.unlink(f"/tmp/jobfence-{name}")
 
 
