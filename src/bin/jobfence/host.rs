@@ -73,10 +73,11 @@ fn reserve(text: &str) -> Result<Reserve, String> {
 
 /// Says what jobs can be granted here.
 pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
-    let config = options.configured.load()?.config;
     if options.gridengine {
-        let read =
-            || Ok(Grantable::read(&Host::read_what_there_is(&config)?.0, &config, options.reserve)?.of_gridengine());
+        let read = || {
+            let config = options.configured.load()?.config;
+            Ok(Grantable::read(&Host::read_what_there_is(&config)?.0, &config, options.reserve)?.of_gridengine())
+        };
         // execd says under which name it knows the host.
         let name = std::env::var("HOST").ok().filter(|name| !name.is_empty());
         let name =
@@ -84,6 +85,7 @@ pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
         gridengine::sense(&name, std::io::stdin().lock(), std::io::stdout().lock(), read)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let config = options.configured.load()?.config;
     let (host, no_cgroups) = Host::read_what_there_is(&config)?;
     let grantable = Grantable::read(&host, &config, options.reserve)?;
     let mut text = String::new();

@@ -28,18 +28,23 @@ pub struct JsvOptions {
 /// Answers until qmaster or qsub has no more questions.
 pub fn jsv(options: &JsvOptions) -> Result<ExitCode, Failure> {
     // A file with mistakes keeps nobody from submitting jobs: on the hosts they are refused, and it is said why.
-    let wanted = match options.configured.load() {
+    let wanted = || match options.configured.load() {
         Ok(loaded) => loaded.config.slot_memory,
         Err(error) => {
             let _ = writeln!(io::stderr(), "jobfence: {error}");
             Vec::new()
         }
     };
-    verify(&wanted, io::stdin().lock(), io::stdout().lock())?;
+    verify(wanted, io::stdin().lock(), io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn verify(wanted: &[SlotMemory], questions: impl BufRead, mut answers: impl Write) -> io::Result<()> {
+/// `wanted` says for each job anew what is memory.
+fn verify(
+    mut wanted: impl FnMut() -> Vec<SlotMemory>,
+    questions: impl BufRead,
+    mut answers: impl Write,
+) -> io::Result<()> {
     let mut requests = BTreeMap::new();
     for line in questions.lines() {
         let line = line?;
@@ -49,7 +54,7 @@ fn verify(wanted: &[SlotMemory], questions: impl BufRead, mut answers: impl Writ
                 requests.clear();
                 writeln!(answers, "STARTED")?;
             }
-            ("PARAM", Some("l_hard"), Some(list)) => requests = memory_in(list, wanted),
+            ("PARAM", Some("l_hard"), Some(list)) => requests = memory_in(list, &wanted()),
             ("BEGIN", ..) => {
                 for answer in verdict(&requests) {
                     writeln!(answers, "{answer}")?;
@@ -101,9 +106,9 @@ mod tests {
     use super::*;
 
     fn answers(questions: &str) -> String {
-        let wanted = ["h_vmem", "mem_free"].map(|name| SlotMemory::of(name, PerSlot::AsCounted));
+        let wanted = || ["h_vmem", "mem_free"].map(|name| SlotMemory::of(name, PerSlot::AsCounted)).to_vec();
         let mut said = Vec::new();
-        verify(&wanted, questions.as_bytes(), &mut said).unwrap();
+        verify(wanted, questions.as_bytes(), &mut said).unwrap();
         String::from_utf8(said).unwrap()
     }
 

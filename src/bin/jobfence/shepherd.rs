@@ -31,6 +31,7 @@ use jobfence::scheduler::gridengine::spool::SpooledJob;
 use log::LevelFilter;
 use nix::unistd::Pid;
 
+use crate::command::ignore_sigpipe;
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
 use process::{ShepherdEvent, ShepherdProcess};
@@ -48,6 +49,7 @@ pub fn name() -> Option<OsString> {
 
 /// Fences the job, and is its shepherd.
 pub fn shepherd(name: &OsStr) -> ExitCode {
+    ignore_sigpipe();
     if log::set_logger(&SyslogOfDaemon).is_ok() {
         log::set_max_level(LevelFilter::Info);
     }

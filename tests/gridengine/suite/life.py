@@ -2,9 +2,13 @@
 """The life of a job: how it is stopped, runs again and ends."""
 
 import os
+import pty
+import re
+import select
 import signal
+import time
 
-from slurm import kernel
+from slurm import kernel, sites
 from slurm.harness import case, expect, expect_dead, expect_equal, expect_in
 from slurm.kernel import Group
 from slurm.sites import until
@@ -122,6 +126,40 @@ def interactive(site):
     done = site.as_user("alice", ["qrsh", "-now", "no", "cat", "/proc/self/cgroup"])
     expect_equal(done.returncode, 0, f"qrsh ({done.stderr})")
     expect_in("/step_job", done.stdout, "its cgroup")
+
+
+@case
+def at_a_terminal(site):
+    """The shells of qrsh and qlogin are fenced, with a terminal, and so is what they leave behind."""
+    for command in "qrsh", "qlogin":
+        ours, theirs = pty.openpty()
+        process = site.as_user("alice", [command, "-now", "no"], terminal=theirs, env={"TERM": "dumb"})
+        os.close(theirs)
+        said = b""
+        deadline = time.monotonic() + 30 * sites.PATIENCE
+        try:
+            is_asked = False
+            while not re.search(rb"/step_job.*terminal=yes.*left=\d+", said, re.S):
+                expect(time.monotonic() < deadline, f"{command} says {said.decode(errors='replace')}")
+                # qrsh ends if something is typed before the shell is there.
+                if not is_asked and re.search(rb"\$ $", said):
+                    # Not as it is echoed.
+                    os.write(ours, b"cat /proc/self/cgroup; tty -s && echo terminal=y''es; sh -c 'setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo left=$!'\n")
+                    is_asked = True
+                if select.select([ours], [], [], 0.5)[0]:
+                    try:
+                        said += os.read(ours, 4096)
+                    except OSError:
+                        raise AssertionError(f"{command} has ended, and said {said.decode(errors='replace')}") from None
+            who = kernel.identity(int(re.findall(rb"left=(\d+)", said)[-1]))
+            os.write(ours, b"exit\n")
+            expect_dead(who, 20)
+            process.wait(20 * sites.PATIENCE)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+        until(site.idle_again, 30, f"the end of {command}")
 
 
 @case

@@ -41,6 +41,18 @@ def more_than_a_thread(site):
 
 
 @case
+def soft_memory(site):
+    """MemoryHighPercent has the kernel take memory back before the limit is reached."""
+    if "memory" not in kernel.controllers_of_v2():
+        raise Skip("cgroup v1 has no memory.high")
+    site.configure("MemoryHighPercent=50\n")
+    jobid = site.submit("alice", "sleep 1000", *ask(1, 200))
+    expect_equal(fenced(site, jobid).memory_high(), 100 * MIB, "memory.high")
+    site.qdel(jobid)
+    site.wait(jobid)
+
+
+@case
 def quota(site):
     """Four spinners have the time of one CPU."""
     spin = "for i in 1 2 3 4; do timeout 6 sh -c 'while :; do :; done' & done; wait"

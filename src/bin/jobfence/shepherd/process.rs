@@ -17,7 +17,7 @@ use nix::fcntl::{OFlag, readlink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, execv, fork, getppid, pipe2, setpgid};
@@ -87,6 +87,8 @@ pub fn become_shepherd(name: &OsStr, user: SpoolUser) -> Result<Infallible> {
 /// As execd starts it: in the background.
 fn exec(path: &CString, name: &OsStr, user: SpoolUser) -> Result<Infallible> {
     user.act()?;
+    // SAFETY: the default action is no code of ours. What is ignored would be so in the job, too.
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     let name = CString::new(name.as_bytes()).map_err(|_| Error::new("a NUL in a name"))?;
     execv(path, &[name, c"-bg".to_owned()])
         .map_err(|errno| Error::os("run", path.to_string_lossy().into_owned(), errno))
@@ -210,8 +212,10 @@ impl ShepherdProcess {
 
     /// Sends it a signal.
     pub fn pass_on(&self, signal: Signal) {
-        // It is our child and not waited for yet, so the number is still its own.
-        let _ = kill(self.pid, signal);
+        // When it has been waited for, its number can be another's.
+        if !self.waiting.iter().any(|event| matches!(event, ShepherdEvent::Ended(_))) {
+            let _ = kill(self.pid, signal);
+        }
     }
 }
 
