@@ -217,13 +217,23 @@ fn fenced<T>(answer: Answer<T>) -> Result<Option<T>, String> {
     }
 }
 
+/// A slave task's environment is its user's, by `qrsh -inherit -v`, past any JSV. So it gets no more than the job has here already.
+fn at_most_the_jobs(config: &Config, spooled: &SpooledJob, memory: Option<u64>) -> Option<u64> {
+    if spooled.slave_task.is_none() {
+        return memory;
+    }
+    let all = Which { job: spooled.job.clone(), step: None, run: Some(RUN) };
+    let of_job = life::usage(config, &all).unwrap_or_default().into_iter().filter_map(|seen| seen.memory).min();
+    memory.into_iter().chain(of_job).min()
+}
+
 fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) -> Answer<life::Opened> {
     let mut facts = spooled.facts.clone();
     let (mut cpus, mut memory) = (None, None);
     if let Ok(loaded) = &loaded {
         user::know_groups(&mut facts, &loaded.asked());
         cpus = Some(spooled.cpus(loaded.config.cpus_per_slot));
-        memory = spooled.memory(&loaded.config.slot_memory);
+        memory = at_most_the_jobs(&loaded.config, spooled, spooled.memory(&loaded.config.slot_memory));
     }
     let request = OpenRequest {
         uid: spooled.uid,

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parallel jobs: a slave task is a step of its own, within the limits of the job."""
 
-from slurm.harness import case, expect_equal, expect_in, steps_of
+from slurm.harness import MIB, case, expect_equal, expect_in, steps_of
 from slurm.sites import until
 
 from ..harness import expect_limits
+from .capacity import JSV
 
 
 @case
@@ -25,3 +26,18 @@ def slave_task(site):
     expect_limits(found["step_job"].parent, 3, 300)
     site.qdel(jobid)
     site.wait(jobid)
+
+
+@case
+def slave_task_that_says_more(site):
+    """What a user has qrsh -inherit say raises nothing on the host of the job."""
+    site.configure("SlotMemory=mem_free\n")
+    with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
+        script = "qrsh -inherit -v JOBFENCE_REQUESTED=mem_free=1T $(hostname) sleep 1000 & sleep 1000"
+        jobid = site.submit("alice", script, "-pe", "mpi", "2", "-l", "mem_free=90M", "-v", "PATH")
+        found = until(lambda: (steps := steps_of(site, jobid)) and len(steps) >= 2 and steps, 40, "two steps")
+        for name, group in found.items():
+            expect_equal(group.memory_limit(), 180 * MIB, f"memory of {name}")
+        expect_equal(found["step_job"].parent.memory_limit(), 180 * MIB, "memory of the job")
+        site.qdel(jobid)
+        site.wait(jobid)
