@@ -5,8 +5,8 @@
 //! shepherd, which has to say how the job ended. The shepherd begins in the first, so that the job is born there. When it has said the
 //! job's number, it is moved into the second. Both are in the job's directory, which has the limits of the job.
 //!
-//! To execd this process is the shepherd: it bears the shepherd's name, its number stands in the file `pid`, it passes the signals on,
-//! and ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
+//! To execd this process is the shepherd: it bears the shepherd's name, its number stands in the file `pid`, it passes the signals on, and
+//! ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
 //! janitor ends what is left. (The kernel could kill the shepherd at once, but forgets that wish when the shepherd changes its rights.)
 
 mod process;
@@ -157,7 +157,7 @@ impl FencedJob {
                     }
                 }
                 ShepherdEvent::HasPid => {
-                    // Where execd starts again, it finds us by this, and not the shepherd.
+                    // An execd that starts again sees by this when the job has ended: not before we have written what it used.
                     if let Err(error) = spool.write(process::PID, &format!("{}\n", Pid::this())) {
                         log::warn!("job {}: cannot be its shepherd: {error}", self.spooled.job);
                     }
