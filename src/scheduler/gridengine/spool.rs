@@ -81,19 +81,20 @@ impl SpooledJob {
         Ok(Self { requested, ..job })
     }
 
-    fn parse(text: &str, directory: &str) -> Result<Self> {
+    /// The same from the text of that file; `directory` is the name of the spool directory.
+    pub fn parse(text: &str, directory: &str) -> Result<Self> {
         let config = Values::of(text);
         let owner = config.get("job_owner")?;
         let user = User::from_name(owner)
-            .map_err(|errno| Error::new("cannot look for the job's user").value(owner).errno(errno))?
-            .ok_or_else(|| Error::new("this node does not know the job's user:").value(owner))?;
+            .map_err(|errno| Error::new("cannot look for the job's user").value(short(owner)).errno(errno))?
+            .ok_or_else(|| Error::new("this node does not know the job's user:").value(short(owner)))?;
         let uid = user.uid.as_raw();
         let (number, task) = (config.get("job_id")?, config.get("ja_task_id")?);
         let is_array = task != "0";
         let job = if is_array { format!("{number}.{task}") } else { number.to_owned() };
         let slave_task = config.find("pe_task_id")?.filter(|task| *task == directory).map(Id::new).transpose()?;
         let slots = config.get("host_slots")?;
-        let wrong = || Error::new("host_slots is no number of slots:").value(slots);
+        let wrong = || Error::new("host_slots is no number of slots:").value(short(slots));
         let slots = slots.parse().ok().filter(|slots| *slots > 0).ok_or_else(wrong)?;
         let named = |key| Ok::<_, Error>(config.find(key)?.filter(|name| *name != NONE).unwrap_or_default().to_owned());
         let facts = Facts {
@@ -177,7 +178,7 @@ impl<'a> Values<'a> {
 /// (`setrlimits.c`).
 fn h_vmem(config: &Values<'_>) -> Result<Option<Requested>> {
     let Some(text) = config.find(H_VMEM)? else { return Ok(None) };
-    let wrong = || Error::new("h_vmem is no amount of memory:").value(text);
+    let wrong = || Error::new("h_vmem is no amount of memory:").value(short(text));
     let is_of_job = config.find("h_vmem_is_consumable_job")? == Some("1");
     Ok(bytes(text).ok_or_else(wrong)?.map(|bytes| Requested { bytes, is_of_job }))
 }
@@ -191,6 +192,11 @@ fn requested(environment: &str) -> Result<BTreeMap<String, u64>> {
         Some((name.to_owned(), bytes(amount)??))
     };
     Ok(text.split(',').filter_map(one).collect())
+}
+
+/// So much of a value that a message can have.
+fn short(value: &str) -> String {
+    value.chars().take(64).collect()
 }
 
 /// A memory specifier of sge_types(1). The outer `None`: it is none; the inner: without limit.
