@@ -3,7 +3,7 @@
 //!
 //! The directory is execd's, and no user can write to it. But some values are a user's: the name of the job, its arguments, its directory.
 //! One with a newline in it looks like a line of execd's own. So what counts here must stand there with one value: a second one is
-//! refused. The keys and their order are those of `exec_job.c`, the same from 6.2u5 to 8.1.9 and in Open Cluster Scheduler 9.
+//! refused. The keys are those of `exec_job.c`, the same in 8.1.9 and in Open Cluster Scheduler 9.2.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
