@@ -71,6 +71,7 @@ IMAGES = {
     "debian12-openpbs": Image("bookworm", PACKAGES + OPENPBS),
     "debian12-gridengine": Image("bookworm", PACKAGES + GRIDENGINE, answers=(NO_CLUSTER,)),
     "debian13": Image("trixie"),
+    "debian13-gridengine": Image("trixie", PACKAGES + GRIDENGINE, answers=(NO_CLUSTER,)),
     # Its signatures last a week, and a mirror may be a snapshot.
     "forky": Image("forky", apt_options=('Acquire::Check-Valid-Until "false"',)),
 }
@@ -85,9 +86,9 @@ def openpbs(cmdline=""):
     )
 
 
-def gridengine(cmdline=""):
+def gridengine(cmdline="", image="debian12-gridengine"):
     """A cell of Grid Engine, whose packages bring a mail server that nobody needs here."""
-    return Cell("debian12-gridengine", f"{cmdline} systemd.mask=exim4.service".strip(), scheduler="gridengine")
+    return Cell(image, f"{cmdline} systemd.mask=exim4.service".strip(), scheduler="gridengine")
 
 
 # By name: image, layout, and who owns the job's cgroup.
@@ -112,6 +113,7 @@ CELLS = {
     "debian12-v2-gridengine": gridengine(),
     "debian12-hybrid-gridengine": gridengine(HYBRID),
     "debian12-v1-gridengine": gridengine(V1),
+    "debian13-v2-gridengine": gridengine(image="debian13-gridengine"),
 }
 
 
