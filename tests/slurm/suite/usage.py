@@ -246,18 +246,26 @@ def usage_over_an_upgrade(site):
 @case(on=("private",))
 def usage_over_time(site):
     """What jobfence hold samples of a step is joined with the step's line, on the page of the report."""
-    program = f"{PYTHON} -S -c 'import os, time\nwhile not os.path.exists(\"sampled.\" + os.environ[\"SLURM_JOB_ID\"]): time.sleep(0.1)\n" \
-              "b = b\"x\" * (50 << 20)\nwhile time.process_time() < 3: pass\ntime.sleep(2)'"
+    # Samples can be seconds late on a busy machine, so the program waits for them.
+    program = f"{PYTHON} -S -c 'import os, time\njob = os.environ[\"SLURM_JOB_ID\"]\n" \
+              "def wait(name):\n    while not os.path.exists(name + \".\" + job): time.sleep(0.1)\n" \
+              "wait(\"first\")\nb = b\"x\" * (50 << 20)\nwhile time.process_time() < 3: pass\nwait(\"last\")'"
     with with_log(site, SampleInterval=1) as lines, held(site):
         jobid = site.submit(site.users[0], f"srun -n1 --overlap --mem=100 {program}", "-c1", "--mem=200")
-        # On a busy machine it can take seconds. Before it nothing is used.
         living = site.run_directory().with_name(f"{site.run_directory().name}-series")
 
-        def is_sampled():
-            found = (json.loads(kernel.read(path) or "{}") for path in living.glob("*.json"))
-            return any((one.get("job"), one.get("step")) == (str(jobid), "0") for one in found)
-        until(is_sampled, 30, "the first sample")
-        (site.directory(site.users[0]) / f"sampled.{jobid}").touch()
+        def points():
+            found = [json.loads(kernel.read(path) or "{}") for path in living.glob("*.json")]
+            return next((one for one in found if (one.get("job"), one.get("step")) == (str(jobid), "0")), None)
+
+        def let_go(name):
+            (site.directory(site.users[0]) / f"{name}.{jobid}").touch()
+        until(points, 30, "the first sample")
+        let_go("first")
+        # The last one is of a step that waits.
+        until(lambda: (found := points()) and len(found["at_seconds"]) >= 5 and found["cpu_seconds"][-2] > 2.9, 30,
+              "samples until the end")
+        let_go("last")
         expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}, which said {site.output(jobid)!r}")
         line_of(lines, jobid)
         log = log_of(site).with_name("usage.jsonl.series")
