@@ -5,6 +5,9 @@
 Groups of one stage run side by side (AT_ONCE), those of no stage alone: they measure on this machine itself.
 A group whose needs this machine does not meet is skipped, with the reason; with CI=true in the environment that is a
 failure. The whole output of each group is in target/check/.
+
+What fails beside other groups may have failed for want of a processor. So a few failed tests of a group are run once more at the
+end, alone. If they pass then, the group is "unsteady", which is named at the end and no failure; in the tier "all" it is one.
 """
 
 import argparse
@@ -17,7 +20,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
@@ -39,6 +42,9 @@ RELEASE = ("cargo", "build", "--release", "--locked")
 BUILT = ("cargo", "test", "--locked", "--no-run"), ("cargo", "build", "--locked", "--package", "libjobfence")
 PRIVATE_SLURM = {"root": True, "programs": ("slurmctld", "slurmd", "munged"), "controllers": ("cpu", "memory")}
 GUESTS = ("mmdebstrap", "mkfs.ext4")
+SITES = "--installed", "--two-nodes"  # of cell.py
+# More than so many failed tests of a group are no accident.
+FEW = 3
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Group:
     programs: tuple = ()
     controllers: tuple = ()
     tiers: tuple = ("check", "all")
+    again: tuple = ()  # runs those of its tests alone whose names follow
     given: str = ""  # a variable of the environment without which the group is skipped, with CI=true, too
 
 
@@ -85,16 +92,22 @@ GROUPS = (
         # What is fuzzed has a group of its own, which needs no root.
         (("cargo", "test", "--locked", *SHORT, "--", "--skip", "targets::fuzz::"),),
         1800,
+        again=("cargo", "test", "--locked", *SHORT, "--"),
         root=True,
         controllers=("cpu", "memory"),
         tiers=QUICK,
     ),
     # Minutes each: faults.rs looks at all of this machine, so nothing is beside it.
-    Group("faults", (("cargo", "test", "--locked", *LONG),), 3600, root=True, controllers=("cpu", "memory")),
-    Group("slurm", (RELEASE, (*CHECKED_CASES, "--share", "1/2", "--dear", "1/2")), 1500, "slurm", **PRIVATE_SLURM),
-    Group("slurm other half", (RELEASE, (*CHECKED_CASES, "--share", "2/2", "--dear", "2/2", *OTHER_USERS[0])), 1500, "slurm", **PRIVATE_SLURM),
-    Group("slurm patient", (RELEASE, (*CASES, "--patient", *OTHER_USERS[1])), 900, "slurm", **PRIVATE_SLURM),
-    Group("slurm two nodes", (RELEASE, (*CASES, "--site", "two-nodes", *OTHER_USERS[2])), 900, "slurm", **PRIVATE_SLURM),
+    Group("faults", (("cargo", "test", "--locked", *LONG),), 3600, root=True, controllers=("cpu", "memory"),
+          again=("cargo", "test", "--locked", *LONG, "--")),
+    Group("slurm", (RELEASE, (*CHECKED_CASES, "--share", "1/2", "--dear", "1/2")), 1500, "slurm", again=(*CASES, "--only"),
+          **PRIVATE_SLURM),
+    Group("slurm other half", (RELEASE, (*CHECKED_CASES, "--share", "2/2", "--dear", "2/2", *OTHER_USERS[0])), 1500, "slurm",
+          again=(*CASES, *OTHER_USERS[0], "--only"), **PRIVATE_SLURM),
+    Group("slurm patient", (RELEASE, (*CASES, "--patient", *OTHER_USERS[1])), 900, "slurm", again=(*CASES, *OTHER_USERS[1], "--only"),
+          **PRIVATE_SLURM),
+    Group("slurm two nodes", (RELEASE, (*CASES, "--site", "two-nodes", *OTHER_USERS[2])), 900, "slurm",
+          again=(*CASES, "--site", "two-nodes", *OTHER_USERS[2], "--only"), **PRIVATE_SLURM),
     # What a shorter test notices, too.
     Group("slurm release", (RELEASE, (*CASES, "--release")), 900, tiers=("all",), **PRIVATE_SLURM),
     Group("soak", (RELEASE, ("python3", "-B", "tests/slurm/soak.py", "--so", SO, "--bin", BIN, "-n", "40")), 600, **PRIVATE_SLURM),
@@ -117,6 +130,7 @@ GROUPS = (
             "guests",  # a processor each
             root=True,
             programs=GUESTS,
+            again=("python3", "-B", "tests/vm/cell.py", cell, *(word for word in options if word in SITES)),
         )
         for cell, options in CHECKED
     ),
@@ -216,11 +230,33 @@ def said_of_failed(text):
     return re.findall(r"^FAIL .*(?:\n     .*){0,3}|^test \S+ \.\.\. FAILED", text, re.M)
 
 
+def names_of_failed(text):
+    """Their names, in the words of our own runners or of cargo."""
+    names = re.findall(r"^FAIL +(\w+)|^test (\S+) \.\.\. FAILED", text, re.M)
+    return list(dict.fromkeys(ours or cargos for ours, cargos in names))
+
+
+def passes_alone(group, failed):
+    """Whether the failed tests of a group pass now, when nothing else runs; None where that would say nothing."""
+    log = log_of(group)
+    names = names_of_failed(log.read_text(errors="replace")) if group.again and log.exists() else []
+    if not names or len(names) != failed or failed > FEW:
+        return None
+    print(f"{clock()} {group.name}, once more and alone: {', '.join(names)} ...", flush=True)
+    with open(log.with_suffix(".again.log"), "w+", encoding="utf-8", errors="replace") as again:
+        status = run(replace(group, commands=((*group.again, *names),)), again)
+        again.seek(0)
+        passed, failed, _ = counts(again.read())
+    has_passed = status == 0 and failed == 0 and passed >= len(names)
+    print(f"{clock()} {group.name}: {'unsteady' if has_passed else 'it fails alone, too'}", flush=True)
+    return has_passed
+
+
 def telling(text):
     """What to read of a group that failed: which tests did, what our own runners say of each, and how the output ends."""
     lines = text.splitlines()
-    names = re.findall(r"^FAIL +(\w+)|^test (\S+) \.\.\. FAILED", text, re.M)
-    shown = [f"failed: {', '.join(ours or cargos for ours, cargos in names)}"] if names else []
+    names = names_of_failed(text)
+    shown = [f"failed: {', '.join(names)}"] if names else []
     is_of_failed = False
     for line in lines[:-TAIL]:
         is_of_failed = line.startswith("FAIL ") or is_of_failed and line.startswith("     ")
@@ -256,12 +292,16 @@ def main():
                 end(child)
             raise
         pool.shutdown()
+    for group in (group for group in chosen if tier != "all" and results[group.name][0] == "FAIL"):
+        _, seconds, words, (passed, failed, skipped) = results[group.name]
+        if passes_alone(group, failed):
+            results[group.name] = "unsteady", seconds, words, (passed + failed, 0, skipped)
     print()
     for group in chosen:
         verdict, seconds, words, _ = results[group.name]
-        print(f"{group.name:28} {verdict:5} {seconds:>6}  {words}")
+        print(f"{group.name:28} {verdict:8} {seconds:>6}  {words}")
     # Once more at the end, since what shows a long output may leave out its middle.
-    for group in (group for group in chosen if results[group.name][0] == "FAIL" and log_of(group).exists()):
+    for group in (group for group in chosen if results[group.name][0] in ("FAIL", "unsteady") and log_of(group).exists()):
         print(f"\n{group.name}:", *said_of_failed(log_of(group).read_text(errors="replace")), sep="\n")
     total = [sum(column) for column in zip(*(counted for *_, counted in results.values()))]
     print(f"\n{total[0]} passed, {total[1]} failed, {total[2]} skipped")

@@ -409,7 +409,10 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
             }
         }
         Version::V1 => {
-            let bytes = dir.read_value("blkio.throttle.io_service_bytes_recursive").ok()?;
+            let bytes = dir.read_value(BYTES_OF_V1).ok()?;
+            if !bytes.contains(':') && !counts_disks(hierarchy) {
+                return None;
+            }
             let counts = read(dir, "blkio.throttle.io_serviced_recursive");
             for (text, is_bytes) in [(&bytes, true), (&counts, false)] {
                 for line in text.lines() {
@@ -431,6 +434,15 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
     }
     let is_used = |one: &DiskIo| (one.read, one.written, one.reads, one.writes) != (0, 0, 0, 0);
     Some(disks.into_values().filter(is_used).collect())
+}
+
+const BYTES_OF_V1: &str = "blkio.throttle.io_service_bytes_recursive";
+
+/// Whether v1 counts at all what goes to disks. Since Linux 6.10 it does so for a disk only once a limit was set for it somewhere
+/// (`blk_throtl_init`, called by `tg_set_conf`): the root has no figures before.
+fn counts_disks(hierarchy: &Hierarchy) -> bool {
+    let text = std::fs::read_to_string(hierarchy.mount.join(BYTES_OF_V1)).unwrap_or_default();
+    text.lines().any(|line| line.contains(':') && line.split_whitespace().nth(2).is_some_and(|value| value != "0"))
 }
 
 /// The directories below. A cgroup has two links, and one for each of them (`kernfs_refresh_inode`): mostly it needs no list, which would be eight
