@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # make            build                          make demo    see it work, in a private Slurm, or with SCHEDULER=openpbs
 #                                                             OPENPBS=DIR in the OpenPBS that is installed below DIR, or with
-#                                                             SCHEDULER=gridengine in a virtual machine with a Grid Engine
+#                                                             SCHEDULER=gridengine or htcondor in a virtual machine with that
 # make quick      short tests                    make bench   the numbers, with their floor
 # make check      before a change lands          make check-all  every test everywhere, for a release
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
@@ -41,6 +41,10 @@ else ifeq ($(SCHEDULER),gridengine)
 	tests/need build vm
 	$(MAKE) all
 	python3 -B tests/vm/cell.py debian12-v2-gridengine --demo
+else ifeq ($(SCHEDULER),htcondor)
+	tests/need build vm
+	$(MAKE) all
+	python3 -B tests/vm/cell.py debian13-v2-htcondor --demo
 else
 	tests/need build slurm
 	$(MAKE) all

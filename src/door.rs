@@ -4,6 +4,7 @@
 pub mod adopt;
 pub mod c_abi;
 pub mod card;
+pub mod enter;
 pub mod gpus;
 pub mod life;
 pub mod pam;

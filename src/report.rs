@@ -64,11 +64,16 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
             .iter()
             .any(|level| level.whose == Level::Step && level.holds(kill.limit_at.as_deref().unwrap_or_default()))
     };
-    if level.is_none() && kill.is_some_and(in_step) {
-        return format!(
-            "{key}: {victim} was killed: one task reached the memory limit of a task. Use less memory in \
-            each task."
-        );
+    if let Some(kill) = kill.filter(|kill| level.is_none() && in_step(kill)) {
+        // As the directories of tasks are called, ours and Slurm's.
+        let of_a_task =
+            kill.limit_at.as_deref().is_some_and(|path| path.split('/').any(|name| name.starts_with("task")));
+        let why = if of_a_task {
+            "one task reached the memory limit of a task. Use less memory in each task."
+        } else {
+            "it reached a memory limit that another program has set inside the step. Ask for more memory, or use less."
+        };
+        return format!("{key}: {victim} was killed: {why}");
     }
     let Some(level) = level else {
         return format!(
@@ -212,6 +217,10 @@ mod tests {
         let task = OomKill { limit_at: Some("/jobfence/uid_1/job_5/step_batch/task_0".into()), ..kill.clone() };
         let said = out_of_memory(&key(), Some(&task), &levels(), None);
         assert!(said.contains("one task reached the memory limit of a task"), "{said}");
+        let of_another =
+            OomKill { limit_at: Some("/jobfence/uid_1/job_5/step_batch/htcondor/x".into()), ..kill.clone() };
+        let said = out_of_memory(&key(), Some(&of_another), &levels(), None);
+        assert!(said.contains("that another program has set inside the step"), "{said}");
         let of_node = OomKill { limit_at: None, ..kill };
         assert!(out_of_memory(&key(), Some(&of_node), &levels(), None).contains("the node ran out of memory"));
     }

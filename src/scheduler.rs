@@ -20,6 +20,7 @@ use crate::sys::process::Owner;
 
 pub mod all;
 pub mod gridengine;
+pub mod htcondor;
 pub mod pbs;
 pub mod slurm;
 

@@ -212,6 +212,28 @@ fn has_controller(controller: &str) -> bool {
 }
 
 #[test]
+fn a_program_that_makes_groups_beside_its_own_is_fenced_with_them() {
+    let site = Site::new("leaf");
+    let mut fence = open(&site, "0", &grant(1, 200));
+    let mut starter = Command::new("sleep").arg("1000").spawn().unwrap();
+    assert_eq!(fence.attach_in(&site.host(), starter.id().cast_signed(), "starter").unwrap(), []);
+    let own = Membership::read(&site.host().proc, starter.id().cast_signed()).unwrap();
+    let host = site.host();
+    let memory = host.layout.with_controller("memory").unwrap();
+    assert!(own.path_in(memory).unwrap().ends_with("/job_1/step_0/starter"), "{own:?}");
+    // As HTCondor does it: in the parent of its own.
+    let (step, _) = dir_of(&site, &fence, "memory", false);
+    let theirs = step.ensure("htcondor").unwrap().ensure("slot1").unwrap();
+    let mut job = Command::new("sleep").arg("1000").spawn().unwrap();
+    theirs.write("cgroup.procs", &job.id().to_string()).unwrap();
+    fence.close(soon()).unwrap();
+    assert!(!step.path().exists(), "{}", step.path().display());
+    for child in [&mut starter, &mut job] {
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+}
+
+#[test]
 fn a_step_runs_on_the_cpus_of_its_cores_within_those_of_its_job() {
     if !has_controller("cpuset") {
         return;

@@ -113,6 +113,8 @@ pub struct Granted {
     pub requests: UserRequests,
     /// By which sections of the configuration are chosen.
     pub facts: Facts,
+    /// Whether this is the step's, and what the whole job has here is not known: it may have other steps.
+    pub is_of_step: bool,
 }
 
 /// The types of a job's vnodes, as one text with commas between them. An empty text: there are none.
@@ -317,7 +319,8 @@ fn noted(facts: &Facts, granted: &Granted) -> Noted {
 }
 
 fn plan(resolved: &Resolved, granted: &Granted, gpus: &[String]) -> (policy::Plan, Vec<crate::fence::LimitError>) {
-    let grant = Grant::whole(granted.cpus, granted.memory).with_memory_and_swap(granted.memory_and_swap);
+    let whole = Grant::whole(granted.cpus, granted.memory).with_memory_and_swap(granted.memory_and_swap);
+    let grant = if granted.is_of_step { Grant { job_cpus: None, job_memory: None, ..whole } } else { whole };
     let gpus = if gpus.is_empty() { Gpus::None } else { Gpus::Chosen(gpus.to_vec()) };
     let facts = Facts { gpus, ..granted.facts.clone() };
     policy::of_step(resolved, &facts, &grant, &granted.requests, true, || Ok(NoCores))
@@ -510,7 +513,7 @@ pub(super) fn resumed(host: &Host, config: &Config, record: &Record) -> Result<F
 }
 
 /// A fence that processes can be put into.
-fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
+pub(super) fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
     let fence = resumed(host, config, record)?;
     fence.check_whole()?;
     Ok(fence)
@@ -537,7 +540,7 @@ fn none(which: &Which) -> Error {
 }
 
 /// The fence that is meant, and no other.
-fn the_one(config: &Config, which: &Which) -> Result<Record, NotFenced> {
+pub(super) fn the_one(config: &Config, which: &Which) -> Result<Record, NotFenced> {
     let mut found = records(config, which)?;
     match (found.pop(), found.len()) {
         (Some(record), 0) => Ok(record),

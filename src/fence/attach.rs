@@ -25,6 +25,15 @@ impl Fence {
     /// accounting: the step is limited there in its place. Returns the limits that could not be set then.
     /// `task` is its number within the step; `None` for one that the scheduler has not started as a task.
     pub fn attach(&mut self, host: &Host, pid: i32, task: Option<u32>) -> Result<Vec<LimitError>> {
+        self.put(host, pid, task, None)
+    }
+
+    /// The same into a directory of this name in the step's: then the process can make others beside it.
+    pub fn attach_in(&mut self, host: &Host, pid: i32, leaf: &str) -> Result<Vec<LimitError>> {
+        self.put(host, pid, None, Some(leaf))
+    }
+
+    fn put(&mut self, host: &Host, pid: i32, task: Option<u32>, leaf: Option<&str>) -> Result<Vec<LimitError>> {
         let before = Membership::read(&host.proc, pid)?;
         if !self.around.has_daemon {
             self.refuse_a_schedulers(&before)?;
@@ -63,7 +72,7 @@ impl Fence {
                 )),
             }
         }
-        self.attach_own(host, pid, plan.zip(task), &mut errors)?;
+        self.attach_own(host, pid, (plan.zip(task), leaf), &mut errors)?;
         self.check_cores();
         self.note_devices(&errors);
         Ok(errors)
@@ -81,10 +90,10 @@ impl Fence {
         &self,
         host: &Host,
         pid: i32,
-        task: Option<(&Plan, u32)>,
+        (task, leaf): (Option<(&Plan, u32)>, Option<&str>),
         errors: &mut Vec<LimitError>,
     ) -> Result<()> {
-        let name = task.map(|(_, number)| own_task(number));
+        let name = task.map(|(_, number)| own_task(number)).or_else(|| leaf.map(str::to_owned));
         let mut bound = None;
         for tree in &self.trees {
             let Some(step) = tree.own().and_then(Own::step) else { continue };

@@ -49,7 +49,11 @@ impl NotFenced {
     /// With what the job's user can do about it, or that only the administrator can do something.
     pub fn for_user(&self) -> String {
         match self {
-            Self::General(_) | Self::Limit { asked: None, .. } => format!("{self}. {NOT_YOURS}"),
+            Self::General(_) | Self::Limit { asked: None, .. } => {
+                let text = self.to_string();
+                let end = if text.ends_with('?') { "" } else { "." };
+                format!("{text}{end} {NOT_YOURS}")
+            }
             Self::Limit { asked: Some(options), .. } => format!("{self}. Try it without {options}. {OTHERWISE}"),
             // The error ends with an example.
             Self::Asked(_) => self.to_string(),

@@ -31,6 +31,7 @@ CARD = "src/report/card.rs"
 ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
 SPOOL = "src/scheduler/gridengine/spool.rs"
+SLOT_AD = "src/scheduler/htcondor/slot_ad.rs"
 CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
 C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
@@ -724,4 +725,12 @@ BREAKS = (
     Break("a_slave_task_that_a_user_says", SPOOL, ".filter(|task| *task == directory)", "", "unit gridengine::spool"),
     Break("memory_of_one_slot", SPOOL, "bytes.saturating_mul(u64::from(self.slots))", "bytes", "unit gridengine::spool"),
     Break("a_notice_that_is_not_heard", SPOOL, 'is_none_or(|seconds| seconds == "0")', "is_none_or(|_| true)", "unit gridengine::spool"),
+    # HTCondor.
+    Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
+    Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
+    Break("a_text_that_goes_on", SLOT_AD, "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
+    Break(
+        "whoever_was_faster", "src/bin/jobfence/starter/slot.rs", "fields.get(2) == Some(&remote.as_str())", "true",
+        "unit starter::slot",
+    ),
 )

@@ -20,6 +20,7 @@ OPENPBS = (
     "libtcl8.6", "hostname",
 )
 GRIDENGINE = ("gridengine-master", "gridengine-exec", "gridengine-client")
+HTCONDOR = ("minicondor",)
 # A cluster is made in the guest, since it notes the name of its host.
 NO_CLUSTER = "gridengine-common shared/gridengineconfig boolean false"
 
@@ -72,8 +73,10 @@ IMAGES = {
     "debian12-gridengine": Image("bookworm", PACKAGES + GRIDENGINE, answers=(NO_CLUSTER,)),
     "debian13": Image("trixie"),
     "debian13-gridengine": Image("trixie", PACKAGES + GRIDENGINE, answers=(NO_CLUSTER,)),
+    "debian13-htcondor": Image("trixie", PACKAGES + HTCONDOR),
     # Its signatures last a week, and a mirror may be a snapshot.
     "forky": Image("forky", apt_options=('Acquire::Check-Valid-Until "false"',)),
+    "forky-htcondor": Image("forky", PACKAGES + HTCONDOR, apt_options=('Acquire::Check-Valid-Until "false"',)),
 }
 
 
@@ -89,6 +92,11 @@ def openpbs(cmdline=""):
 def gridengine(cmdline="", image="debian12-gridengine"):
     """A cell of Grid Engine, whose packages bring a mail server that nobody needs here."""
     return Cell(image, f"{cmdline} systemd.mask=exim4.service".strip(), scheduler="gridengine")
+
+
+def htcondor(image):
+    """A cell of HTCondor. It uses cgroup v2 alone."""
+    return Cell(image, scheduler="htcondor")
 
 
 # By name: image, layout, and who owns the job's cgroup.
@@ -114,6 +122,8 @@ CELLS = {
     "debian12-hybrid-gridengine": gridengine(HYBRID),
     "debian12-v1-gridengine": gridengine(V1),
     "debian13-v2-gridengine": gridengine(image="debian13-gridengine"),
+    "debian13-v2-htcondor": htcondor("debian13-htcondor"),
+    "forky-v2-htcondor": htcondor("forky-htcondor"),
 }
 
 
@@ -133,8 +143,9 @@ CHECKED = (
     # Alike but for their releases: each case in one of them.
     ("debian13-v2-own", ("--installed", *CHECK, "--dear", "2/3", "--share", "2/2", "--reboot")),
     ("debian12-v2-own", ("--installed", "--traces", "--hook", *CHECK, "--dear", "3/3", "--share", "1/2")),
-    # Another scheduler, with all of its cases.
+    # Other schedulers, with all of their cases.
     ("debian12-v2-gridengine", ()),
+    ("debian13-v2-htcondor", ()),
     # Both placements in one job. What fails and dies in Slurm's directories of v1 is also in tests/faults.rs.
     ("debian12-hybrid-overlay", ("--installed", *CHECK, "--no-measured", "--dear", "0/1", "--share", "1/2")),
     # Slurm 26.05 names jobs otherwise; what is the same on two nodes of any Slurm, the private one has.

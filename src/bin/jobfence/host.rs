@@ -38,6 +38,9 @@ pub struct HostOptions {
     /// Be a load sensor of Grid Engine: report for each line on stdin, until "quit"
     #[arg(long, conflicts_with_all = ["pbs", "json"])]
     gridengine: bool,
+    /// Print attributes for the ads of HTCondor's slots, as STARTD_CRON reads them
+    #[arg(long, conflicts_with_all = ["pbs", "json", "gridengine"])]
+    htcondor: bool,
     /// Print JSON: see jobfence(8)
     #[arg(long)]
     json: bool,
@@ -89,7 +92,11 @@ pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     let (host, no_cgroups) = Host::read_what_there_is(&config)?;
     let grantable = Grantable::read(&host, &config, options.reserve)?;
     let mut text = String::new();
-    if options.json {
+    if options.htcondor {
+        for (name, value) in grantable.of_htcondor() {
+            writeln!(text, "{name} = {value}")?;
+        }
+    } else if options.json {
         writeln!(text, "{}", grantable.json())?;
     } else {
         let mark = if options.pbs { "# " } else { "" };
@@ -165,6 +172,19 @@ impl Grantable {
             ("jobfence_free", self.mem.saturating_sub(held).to_string()),
         ];
         all.extend(gridengine::pressure().map(|percent| ("jobfence_pressure", percent)));
+        all
+    }
+
+    /// The attributes of jobfence(8), each with its value; memory in MiB, as HTCondor has it.
+    fn of_htcondor(&self) -> Vec<(&'static str, String)> {
+        let free = self.mem.saturating_sub(self.memory.fences.unwrap_or(0));
+        let mut all = vec![
+            ("JobfenceCpus", self.cpus.count().to_string()),
+            ("JobfenceMemory", (self.mem >> 20).to_string()),
+            ("JobfenceReservedMemory", (self.memory.whole.saturating_sub(self.mem) >> 20).to_string()),
+            ("JobfenceFreeMemory", (free >> 20).to_string()),
+        ];
+        all.extend(gridengine::pressure().map(|percent| ("JobfenceMemoryPressure", percent)));
         all
     }
 
@@ -264,6 +284,20 @@ mod tests {
             "jobfence_mem=16106127360",
             "jobfence_vmem=17179869184",
             "jobfence_free=13958643712",
+        ];
+        assert_eq!(texts, expected);
+    }
+
+    #[test]
+    fn the_attributes_of_htcondor_are_in_mib() {
+        let mut values = grantable(GIB).of_htcondor();
+        values.retain(|(name, _)| *name != "JobfenceMemoryPressure");
+        let texts: Vec<String> = values.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+        let expected = [
+            "JobfenceCpus = 4",
+            "JobfenceMemory = 15360",
+            "JobfenceReservedMemory = 1024",
+            "JobfenceFreeMemory = 13312",
         ];
         assert_eq!(texts, expected);
     }

@@ -245,6 +245,7 @@ impl GrantOptions {
             gpus: self.gpus,
             requests,
             facts: self.facts.add_to(facts),
+            is_of_step: false,
         })
     }
 }

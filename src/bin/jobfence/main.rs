@@ -32,6 +32,7 @@ mod show;
 mod slurm_job;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
+mod starter;
 mod store;
 mod syslog;
 mod systemd;
@@ -114,6 +115,12 @@ fn main() -> ExitCode {
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     if let Some(name) = shepherd::name() {
         return shepherd::shepherd(&name);
+    }
+    if starter::is_asked_for() {
+        return starter::starter();
+    }
+    if let Some(status) = starter::watch().or_else(starter::refuse) {
+        return status;
     }
     if log::set_logger(&Stderr).is_ok() {
         log::set_max_level(LevelFilter::Info);

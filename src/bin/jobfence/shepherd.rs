@@ -240,7 +240,15 @@ fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) 
         job: which.job.clone(),
         step: which.step.clone().unwrap_or_else(|| which.job.clone()),
         run: RUN,
-        granted: Granted { cpus, memory, memory_and_swap: None, gpus: None, requests: UserRequests::default(), facts },
+        granted: Granted {
+            cpus,
+            memory,
+            memory_and_swap: None,
+            gpus: None,
+            requests: UserRequests::default(),
+            facts,
+            is_of_step: false,
+        },
         holder: HeldBy::Process(Pid::this().as_raw()),
         ask_unit: None,
     };

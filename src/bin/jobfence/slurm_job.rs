@@ -7,12 +7,14 @@
 //! for a job that has nodes, so whatever a user writes is a second one. JSON would be free of this, but scontrol of 22.05 has
 //! none, squeue has it where its plugins are installed, and each release calls the fields otherwise.
 
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
+use std::time::Instant;
 
 use jobfence::cpu_list::CpuList;
 use jobfence::facts::Fact;
 use jobfence::hostlist::HostList;
+
+use crate::command::output_until;
 
 /// A job, as far as it has to do with this node.
 pub struct SlurmJob {
@@ -106,17 +108,8 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, CommandFailure> {
 pub fn run_until(program: &str, arguments: &[&str], deadline: Instant) -> Result<String, CommandFailure> {
     let start = |error: std::io::Error| CommandFailure::Start(error.to_string());
     let mut command = command(program, arguments);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(start)?;
-    while child.try_wait().map_err(start)?.is_none() {
-        if Instant::now() >= deadline {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(CommandFailure::Answer("it does not answer".to_owned()));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    answer(&child.wait_with_output().map_err(start)?)
+    let output = output_until(&mut command, deadline).map_err(start)?;
+    answer(&output.ok_or_else(|| CommandFailure::Answer("it does not answer".to_owned()))?)
 }
 
 fn command(program: &str, arguments: &[&str]) -> Command {

@@ -22,6 +22,7 @@ pub mod process;
 pub mod record;
 pub mod requests;
 pub mod sections;
+pub mod slot_ad;
 pub mod slurm_conf;
 pub mod spool;
 pub mod topology;
@@ -58,7 +59,7 @@ macro_rules! targets {
 
 targets! {
     arguments config cpu_list cpus_per_node devices grant gres_conf host_list huge_pages io_rules job_record kernel_log membership mountinfo
-    options plugstack process record requests sections slurm_conf spool topology tracked usage
+    options plugstack process record requests sections slot_ad slurm_conf spool topology tracked usage
 }
 
 /// What somebody reads on a terminal or in a log: a line or a few, which no input can blow up or break out of.

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The door of HTCondor: what the startd starts in the place of its starter, where `STARTER` of its configuration names this program.
+//!
+//! To the startd this process is the starter, whose number it knows, and it becomes it: it makes a fence, goes into a directory of that, and
+//! runs the starter in its place. HTCondor makes the job's own directories beside that one, and its limits, accounting, and holds for want of
+//! memory go on working inside. The fence is held by this process. A second one outlives it, closes the fence, and says what was used; where
+//! that is killed, the janitor does so.
+
+mod job;
+mod refusal;
+mod slot;
+mod watch;
+
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use jobfence::config::Loaded;
+use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Which};
+use jobfence::door::{enter, user};
+use jobfence::error::{Error, Result};
+use jobfence::launch::Answer;
+use jobfence::requests::UserRequests;
+use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
+use jobfence::scheduler::htcondor::{STARTER, STARTERS_LEAF};
+use log::LevelFilter;
+use nix::fcntl::readlink;
+use nix::unistd::{Pid, User, execv, geteuid, getppid};
+
+use crate::command::ignore_sigpipe;
+use crate::configured::Configured;
+use crate::syslog::SyslogOfDaemon;
+
+pub use refusal::refuse;
+pub use watch::watch;
+
+/// Where it is if it does not lie beside the startd.
+const USUAL_PLACE: &str = "/usr/sbin";
+/// Asks the starter what it can do. No job runs then.
+const CAPABILITIES: &str = "-classad";
+/// Before the name of the slot's type, where it has one.
+const LOCAL_NAME: &str = "-local-name";
+/// Where the job's user is nobody here, HTCondor runs the job as this one.
+const NOBODY: &str = "nobody";
+const NOBODYS_NUMBER: u32 = 65_534;
+/// What the starter itself may need beside the memory of the slot, in bytes: it shares the fence with the job. One of 25.14 needed 31 MiB.
+const STARTERS_MEMORY: u64 = 64 << 20;
+/// HTCondor has the whole of cgroup v2 here, or none of it.
+const UNIFIED: &str = "/sys/fs/cgroup/cgroup.procs";
+
+/// Whether a startd has started this program: for a job under the starter's name, and to ask what the starter can do under its own.
+pub fn is_asked_for() -> bool {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let is_name = |word: &OsString| Path::new(word).file_name() == Some(OsStr::new(STARTER));
+    words.first().is_some_and(is_name) || matches!(words.as_slice(), [_, word] if word == CAPABILITIES)
+}
+
+/// Fences the job, and becomes the starter.
+pub fn starter() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let is_asked = arguments.iter().any(|word| word == CAPABILITIES);
+    if !is_asked {
+        if log::set_logger(&SyslogOfDaemon).is_ok() {
+            log::set_max_level(LevelFilter::Info);
+        }
+        ignore_sigpipe();
+        if let Err(why) = fence(&arguments) {
+            log::error!("this job is not run: {why}");
+            if let Err(error) = refusal::have_refused(&format!("this job cannot be fenced: {why}")) {
+                log::error!("its user cannot be told: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+        default_sigpipe();
+    }
+    let error = match become_starter(&arguments) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    log::error!("{error}");
+    eprintln!("jobfence: {error}");
+    ExitCode::FAILURE
+}
+
+/// Puts this process into a fence of its own, unless it is to go on without. The error is for the job's user.
+fn fence(arguments: &[OsString]) -> Result<(), String> {
+    let configured = |overrides| Configured { config: None, overrides }.load();
+    let found = check_host().and_then(|()| slot::slot());
+    let slot = match found {
+        Ok(slot) => slot,
+        Err(error) => return fenced(life::of_unknown(configured(Vec::new()), error)).map(drop),
+    };
+    // A starter that is killed with the job says nothing of its end.
+    let loaded = configured(vec![OsString::from("OOMKillStep=no")]);
+    let run = u32::try_from(Pid::this().as_raw()).unwrap_or_default();
+    // What it is granted does not hang on it, so an answer that does not come keeps no job.
+    let job = job::job_in(&slot).unwrap_or_else(|error| {
+        log::warn!("the fence has the slot's name: {error}");
+        SlotJob::default()
+    });
+    let name = job.job.clone().unwrap_or_else(|| slot.slot.clone());
+    let which = Which { job: name, step: Some(slot.slot.clone()), run: Some(run) };
+    let request = request(&slot, (&job, &which), arguments, loaded.as_ref().ok());
+    if fenced(life::open(loaded.clone(), &request))?.is_none() {
+        return Ok(());
+    }
+    // Before this process is in the fence, since the other one is not to be in it. Without it the janitor closes the fence.
+    if let Err(error) = watch::start(&which) {
+        log::warn!("job {}: nobody waits for its end: {error}", which.job);
+    }
+    let entered = fenced(enter::enter(loaded.clone(), &which, STARTERS_LEAF));
+    if !matches!(&entered, Ok(Some(()))) {
+        close(loaded.ok().as_ref(), &which);
+    }
+    entered.map(drop)
+}
+
+fn close(loaded: Option<&Loaded>, which: &Which) {
+    let closed = loaded.map(|loaded| life::close(&loaded.config, which));
+    if let Some(Err(error)) = closed {
+        log::warn!("job {}: {error}; the janitor looks again", which.job);
+    }
+}
+
+/// On cgroup v1 HTCondor takes the job out of each fence: there it makes its directories below the root of each hierarchy.
+fn check_host() -> Result<()> {
+    if Path::new(UNIFIED).exists() {
+        return Ok(());
+    }
+    Err(Error::new("HTCondor takes its jobs out of the fence where cgroup v1 is mounted").hint(
+        "boot with systemd.unified_cgroup_hierarchy=1, or have STARTER of HTCondor's configuration name its own starter",
+    ))
+}
+
+fn request(
+    slot: &SlotAd,
+    (job, which): (&SlotJob, &Which),
+    arguments: &[OsString],
+    loaded: Option<&Loaded>,
+) -> OpenRequest {
+    let slot_type = arguments.windows(2).find_map(|pair| match pair {
+        [name, value] if name == LOCAL_NAME => value.to_str(),
+        _ => None,
+    });
+    let known = |name: &str| User::from_name(name).ok().flatten();
+    let user = job.user.as_deref().and_then(known);
+    let uid = user.or_else(|| known(NOBODY)).map_or(NOBODYS_NUMBER, |user| user.uid.as_raw());
+    let mut facts = job.facts(slot_type);
+    facts.uid = Some(uid).into();
+    if let Some(loaded) = loaded {
+        user::know_groups(&mut facts, &loaded.asked());
+    }
+    let granted = Granted {
+        cpus: Some(slot.cpus),
+        memory: Some(slot.memory.saturating_add(STARTERS_MEMORY)),
+        memory_and_swap: None,
+        gpus: None,
+        requests: UserRequests::default(),
+        facts,
+        is_of_step: true,
+    };
+    let holder = HeldBy::Process(Pid::this().as_raw());
+    OpenRequest {
+        uid,
+        job: which.job.clone(),
+        step: slot.slot.clone(),
+        run: which.run.unwrap_or_default(),
+        granted,
+        holder,
+        ask_unit: None,
+    }
+}
+
+/// Whether there is a fence; an error is for the job's user.
+fn fenced<T>(answer: Answer<T>) -> Result<Option<T>, String> {
+    match answer {
+        Answer::Fenced(value) => Ok(Some(value)),
+        Answer::Off => Ok(None),
+        Answer::Unfenced { by, why, .. } => {
+            log::warn!("a job goes on WITHOUT a fence ({by}): {why}");
+            Ok(None)
+        }
+        Answer::Refused(why) => Err(why.for_user()),
+    }
+}
+
+/// The starter in the place of this process.
+fn become_starter(arguments: &[OsString]) -> Result<Infallible> {
+    let c_string = |bytes: &[u8]| CString::new(bytes).map_err(|_| Error::new("a NUL in a word"));
+    let path = real_starter()?;
+    let words: Vec<CString> = arguments.iter().map(|word| c_string(word.as_bytes())).collect::<Result<_>>()?;
+    execv(&c_string(path.as_os_str().as_bytes())?, &words).map_err(|errno| Error::os("run", &path, errno))
+}
+
+/// It lies beside the startd that has started us. Another one than this program.
+fn real_starter() -> Result<PathBuf> {
+    let this = std::fs::canonicalize("/proc/self/exe").ok();
+    let startd = readlink(&PathBuf::from(format!("/proc/{}/exe", getppid()))).ok().map(PathBuf::from);
+    let places = [startd.map(|startd| startd.with_file_name(STARTER)), Some(Path::new(USUAL_PLACE).join(STARTER))];
+    let is_one = |path: &PathBuf| path.is_file() && std::fs::canonicalize(path).ok() != this;
+    places.into_iter().flatten().find(is_one).ok_or_else(|| {
+        Error::new("there is no starter beside the program that has started us, nor at")
+            .value(Path::new(USUAL_PLACE).join(STARTER).display())
+            .hint(format!("its user is {}", geteuid()))
+    })
+}
+
+/// What is ignored would be so in the starter, too.
+fn default_sigpipe() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: the default action is no code of ours.
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The process that outlives the starter: it waits for the starter's end, and then closes the fence.
+//!
+//! It is no child of the starter's, which would wait for it; it has none of the environment by which HTCondor knows its own processes, and kills
+//! them; and none of the sockets, so that whoever is at their other ends sees that the starter is gone.
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::process::ExitCode;
+
+use jobfence::config::Config;
+use jobfence::door::enter;
+use jobfence::door::life::{self, HowClosed, Which};
+use jobfence::error::{Error, Result};
+use jobfence::job::Id;
+use jobfence::scheduler::htcondor::JOBS_BRANCH;
+use log::LevelFilter;
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
+
+use crate::command::ignore_sigpipe;
+use crate::configured::Configured;
+use crate::syslog::SyslogOfDaemon;
+
+/// The first word of its command line.
+pub const WATCH: &str = "jobfence-watch";
+const THIS: &std::ffi::CStr = c"/proc/self/exe";
+
+/// Starts it for a fence of this process.
+pub fn start(which: &Which) -> Result<()> {
+    let c_string = |text: &str| CString::new(text).map_err(|_| Error::new("a NUL in a word"));
+    let step = which.step.as_ref().map(Id::as_str).unwrap_or_default();
+    let run = which.run.unwrap_or_default().to_string();
+    let words = [c_string(WATCH)?, c_string(which.job.as_str())?, c_string(step)?, c_string(&run)?];
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null");
+    let null = null.map_err(|error| Error::new(format!("open /dev/null: {error}")))?;
+    // SAFETY: this process has one thread, so the child may do what it likes until its exec.
+    match unsafe { fork() }.map_err(|errno| Error::new("fork").errno(errno))? {
+        ForkResult::Parent { child } => waitpid(child, None).map(drop).map_err(|errno| Error::new("wait").errno(errno)),
+        ForkResult::Child => {
+            let _ = setsid();
+            // SAFETY: as above. Its child has no parent that knows it.
+            if let Ok(ForkResult::Child) = unsafe { fork() } {
+                let _ = (dup2_stdin(&null), dup2_stdout(&null), dup2_stderr(&null));
+                close_others(null.as_raw_fd());
+                let _ = execve(THIS, &words, &[] as &[CString]);
+            }
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(0) }
+        }
+    }
+}
+
+/// All but the three that each process has.
+fn close_others(known: i32) {
+    let listed = std::fs::read_dir("/proc/self/fd")
+        .map(|all| all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok()).collect::<Vec<i32>>());
+    for fd in listed.unwrap_or_else(|_| (3..=known).collect()).into_iter().filter(|fd| *fd > 2) {
+        // SAFETY: this process is about to become another program, and uses none of them any more.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// As that process. `None`: this is none.
+pub fn watch() -> Option<ExitCode> {
+    let words: Vec<String> = std::env::args().collect();
+    let [name, job, step, run] = words.as_slice() else { return None };
+    (name == WATCH).then_some(())?;
+    ignore_sigpipe();
+    if log::set_logger(&SyslogOfDaemon).is_ok() {
+        log::set_max_level(LevelFilter::Info);
+    }
+    let which =
+        Which { job: Id::new(job.as_str()).ok()?, step: Some(Id::new(step.as_str()).ok()?), run: run.parse().ok() };
+    let configured = || Configured { config: None, overrides: Vec::new() }.load();
+    let result = configured().map_err(|errors| errors.to_string()).and_then(|loaded| {
+        enter::wait_for_holders(&loaded.config, &which).map_err(|error| error.to_string())?;
+        // It may have changed meanwhile; with mistakes in it, what it said before.
+        let config = configured().map_or(loaded.config, |loaded| loaded.config);
+        close(&config, &which).map_err(|error| error.to_string())
+    });
+    Some(match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log::error!("job {}: {error}; the janitor looks again", which.job);
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn close(config: &Config, which: &Which) -> Result<()> {
+    if let Ok(false) = enter::has_directory(config, which, JOBS_BRANCH) {
+        log::info!("job {}: HTCondor has made no cgroup for it; jobfence alone has limited it", which.job);
+    }
+    for closed in life::close(config, which)? {
+        if let HowClosed::Removed(seen) = closed? {
+            log::info!("{}", life::in_words(&seen));
+            seen.sentences.iter().for_each(|sentence| log::info!("{sentence}"));
+        }
+    }
+    Ok(())
+}

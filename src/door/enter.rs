@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The door of a program that becomes the scheduler's own: this process itself goes into a fence that it has made, and what it becomes makes
+//! the job's directories there. And the end of such a fence, when its holder has ended.
+
+use std::time::{Duration, Instant};
+
+use nix::unistd::Pid;
+
+use crate::config::{Config, LoadError, Loaded};
+use crate::door::life::{Which, go_on, here, records, resumed, the_one};
+use crate::error::Result;
+use crate::facts::Facts;
+use crate::host::Host;
+use crate::launch::refuse::bear;
+use crate::launch::{self, Answer, begin};
+use crate::record::holder::Holder;
+use crate::requests::UserRequests;
+use crate::sys::process::ProcessHandle;
+
+/// How long is waited at once.
+const WHILE: Duration = Duration::from_secs(3600);
+
+/// Puts this process into a directory of this name, in that of the step.
+pub fn enter(loaded: Result<Loaded, LoadError>, which: &Which, leaf: &str) -> Answer<()> {
+    let resolve = |loaded: &Loaded| {
+        let host = Host::read(&loaded.config)?;
+        let record = the_one(&loaded.config, which)?;
+        let facts = here(Facts { uid: record.uid().into(), ..Facts::default() });
+        Ok((begin::resolve(loaded, &facts)?, (host, record)))
+    };
+    launch::answer(loaded, resolve, |resolved, (host, record)| {
+        let mut fence = go_on(&host, &resolved.config, &record)?;
+        let errors = fence.attach_in(&host, Pid::this().as_raw(), leaf)?;
+        bear(fence.key(), &resolved.config, &UserRequests::default(), errors)
+    })
+}
+
+/// Waits for the end of the processes that hold these fences, without limit. Of other holders nothing is waited for.
+pub fn wait_for_holders(config: &Config, which: &Which) -> Result<()> {
+    let host = Host::read(config)?;
+    for record in records(config, which)? {
+        let Some(Holder::Process(owner)) = record.shared.as_ref().map(|shared| &shared.holder) else { continue };
+        if let Some(handle) = ProcessHandle::open(&host.proc, *owner)? {
+            while !handle.has_ended_by(&host.proc, Instant::now() + WHILE) {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether there is a directory of this name in that of a step, on cgroup v2.
+pub fn has_directory(config: &Config, which: &Which, name: &str) -> Result<bool> {
+    let host = Host::read(config)?;
+    let Some(unified) = host.layout.unified() else { return Ok(false) };
+    let root = unified.open()?;
+    for record in records(config, which)? {
+        if let Some(path) = resumed(&host, config, &record)?.path()
+            && root.child(path.trim_start_matches('/'))?.has(name)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

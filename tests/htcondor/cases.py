@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""jobfence seen from outside, by real jobs in a real HTCondor.
+
+    python3 cases.py [NAME…]      in a virtual machine, where `start` has run
+    python3 cases.py --list
+
+Each case submits jobs as ordinary users and compares what it finds in the kernel's files with what the startd says it has
+granted. After each, nothing of it may be left, and the pool must answer.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from slurm import sites as shared  # noqa: E402
+from slurm.harness import CASES  # noqa: E402
+from slurm.runner import Runner  # noqa: E402
+from slurm.sites import die_properly, until  # noqa: E402
+
+from htcondor import sites, suite  # noqa: E402, F401
+
+
+class HTCondorRunner(Runner):
+    def before(self, site, function):
+        site.configure()
+
+    def after(self, site, known):
+        """What must hold after every case; `known` is what an earlier one has left."""
+        site.configure()
+        if site.submitted and not site.idle_again():
+            site.remove(*(jobid for _, jobid in site.submitted))
+        until(site.idle_again, 90, "the end of every job")
+        try:
+            until(lambda: self.left(site) <= known, 20, "a clean tree")
+        except AssertionError:
+            left = sorted(self.left(site) - known)
+            known.update(left)
+            if left:
+                raise AssertionError("left behind: " + ", ".join(left)) from None
+        until(site.is_answering, 120, "the pool")
+
+    def details(self, site, mark):
+        for user, jobid in site.submitted:
+            ad = site.job(jobid)
+            yield f"job {jobid} of {user}: {site.queued(jobid)} {ad.get('HoldReason')}"
+            yield from ("  | " + line for line in (site.output(jobid) + site.output(jobid, "err")).splitlines()[:30])
+        yield "the startd's and the starters' logs:"
+        yield from ("  | " + line for line in site.slurmd_log_since(mark).splitlines()[-60:])
+        yield "jobfence's log:"
+        log = site.command("journalctl", "--no-pager", "-n", "200").stdout
+        yield from ("  | " + line for line in log.splitlines() if "jobfence" in line)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--patience", type=float, metavar="FACTOR", default=3, help="multiplies every time limit (default: 3)")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("cases", nargs="*", metavar="NAME")
+    options = parser.parse_intermixed_args()
+    unknown = set(options.cases) - {function.__name__ for function in CASES}
+    if unknown:
+        sys.exit(f"no such case: {', '.join(sorted(unknown))}")
+    chosen = [function for function in CASES if not options.cases or function.__name__ in options.cases]
+    if options.list:
+        print("\n".join(function.__name__ for function in chosen))
+        return 0
+    die_properly()
+    shared.PATIENCE = options.patience
+    with sites.InstalledHTCondor() as site:
+        counts = HTCondorRunner().run(site, chosen)
+    print(f"{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
+    return 1 if counts["FAIL"] else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

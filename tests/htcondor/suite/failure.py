@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What goes wrong: a job is held rather than unfenced, and whoever dies leaves nothing behind."""
+
+import os
+import signal
+
+from slurm import kernel
+from slurm.harness import case, expect, expect_dead, expect_equal, expect_match, expect_unfenced
+from slurm.sites import until
+
+from ..harness import ESCAPEE, escapee_of, expect_gone, fenced
+
+
+def reaped(site, group):
+    """The janitor removes it, when the kernel is done with the death of its holder."""
+    def is_gone():
+        done = site.command(str(site.jobfence), "reap")
+        expect_equal(done.returncode, 0, f"jobfence reap ({done.stderr})")
+        return not group.parent.exists()
+    until(is_gone, 20, f"the end of {group.parent.path}")
+
+
+@case
+def bad_configuration(site):
+    """The job is held, with line, column and key in the reason; the next one runs when the file is mended."""
+    site.configure("CPUQuotaPercnt=90\n")
+    jobid = site.submit("alice", "touch ran.$JOB_ID")
+    reason, code, subcode = site.held(jobid)
+    expect_match(r"cannot be fenced: /etc/slurm/jobfence.conf:1:1: .*CPUQuotaPercnt.*Only your administrator", reason, "the reason")
+    expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
+    expect_equal(subcode, 190, f"the subcode, beside code {code}")
+    site.configure()
+    site.act("release", jobid)
+    expect_equal(site.wait(jobid)["ExitCode"], 0, "ExitCode")
+    return reason
+
+
+@case
+def hook_of_the_users(site):
+    """A keyword of the job's own does not keep it from being held."""
+    site.configure("CPUQuotaPercnt=90\n")
+    with site.changed(OTHER_HOOK_PREPARE_JOB="/bin/true"):
+        jobid = site.submit("alice", "touch ran.$JOB_ID", **{"+HookKeyword": '"OTHER"'})
+        reason, _, _ = site.held(jobid)
+    expect_match("cannot be fenced", reason, "the reason")
+    expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
+
+
+@case
+def goes_on_without(site):
+    """With OnError=warn a job whose fence cannot be made runs without, as Mode=off has all jobs run."""
+    for text in "OnError=warn\nRunDir=/tmp\n", "Mode=off\n":
+        site.configure(text)
+        jobid = site.submit("alice", "sleep 1000")
+        pid = until(lambda jobid=jobid: site.job_pids(jobid, "sleep"), 60, "its process")[0]
+        expect_unfenced(pid)
+        site.remove(jobid)
+        until(lambda jobid=jobid: not site.queued(jobid), 60, "its end")
+
+
+@case
+def observed(site):
+    """With Mode=observe the job is fenced, and not limited."""
+    site.configure("Mode=observe\n")
+    jobid = site.submit("alice", "sleep 1000")
+    group = fenced(site, jobid)
+    expect_equal((group.cpu_limit(), group.memory_limit()), (None, None), "its limits")
+
+
+@case
+def starter_is_killed(site):
+    """All of its job ends at once, and the job runs again in a fence of its own."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    os.kill(site.starter(group), signal.SIGKILL)
+    expect_dead(who, 20)
+    until(lambda: site.job_pids(jobid, "sleep") or "held" in site.queued(jobid), 180, "its next run")
+
+
+@case
+def watcher_is_killed(site):
+    """The janitor does its work."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    pid = site.watcher(jobid)
+    expect(pid, "nobody waits for the end of the starter")
+    expect(pid not in group.members(below=True), "it is in the fence that it closes")
+    os.kill(pid, signal.SIGKILL)
+    site.remove(jobid)
+    until(lambda: not site.starter(group), 60, "the end of the starter")
+    reaped(site, group)
+    expect_dead(who)
+
+
+@case
+def killed_outright(site):
+    """Starter, watcher and startd die at once: the janitor ends the rest."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", mib=100)
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    for pid in (site.watcher(jobid), site.starter(group), site.startd_pid()):
+        os.kill(pid, signal.SIGKILL)
+    reaped(site, group)
+    expect_dead(who)
+    expect_gone(group)
+    site.remove(jobid)
+
+
+@case
+def condor_is_restarted(site):
+    """Jobs that run are ended, and no fence of theirs stays."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    site.restart()
+    expect_dead(who, 30)
+    expect_gone(group, 30)
+    site.remove(jobid)
+    expect(kernel.is_alive(site.startd_pid()), "no startd")

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A job is limited to what its slot has, and HTCondor's own limits go on working."""
+
+import time
+
+from slurm import kernel
+from slurm.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, uid
+from slurm.sites import until
+
+from ..harness import expect_limits, fenced
+
+EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (%d << 20); time.sleep(%d)'"
+SPIN = "for i in 1 2 3 4; do timeout %d sh -c 'while :; do :; done' & done; wait"
+
+
+@case
+def as_granted(site):
+    """The step, in a directory of its user's, has the slot's CPUs and memory; HTCondor's own directory is in it."""
+    jobid = site.submit("alice", "cat /proc/self/cgroup; sleep 1000", cpus=2, mib=200)
+    group = fenced(site, jobid)
+    slot = site.slot(jobid)
+    expect_equal((slot["Cpus"], slot["Memory"]), (2, 200), "the slot's CPUs and memory")
+    expect_limits(group, slot)
+    name = slot["Name"].partition("@")[0]
+    expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/step_{name}", group.path, "its directory")
+    expect(site.starter(group), "the starter is not in the fence")
+    own = [path for path in group.directory("").rglob("memory.max") if f"{group.path}/htcondor/" in str(path)]
+    expect_in(str(200 * MIB), [kernel.read(path).strip() for path in own], "the limits that HTCondor has set")
+    expect_equal(group.parent.cpu_limit(), None, "the CPU limit of the job, which may have other slots")
+
+
+@case
+def quota(site):
+    """Four spinners have the time of one CPU, and HTCondor's history says so."""
+    jobid = site.submit("alice", SPIN % 8)
+    group = fenced(site, jobid)
+    until(lambda: len(site.job_pids(jobid)) > 5, 60, "the spinners")
+    began, before = time.monotonic(), group.cpu_seconds()
+    time.sleep(5)
+    used = (group.cpu_seconds() - before) / (time.monotonic() - began)
+    expect(0.6 < used < 1.1, f"{used} CPUs were used")
+    site.wait(jobid)
+    return f"{used:.2f} CPUs"
+
+
+@case
+def out_of_memory(site):
+    """HTCondor holds the job for want of memory, as without jobfence."""
+    jobid = site.submit("alice", f"{EAT % (70, 30)} & {EAT % (70, 30)} & wait; sleep 100", mib=100)
+    reason, code, _ = site.held(jobid)
+    expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
+    return reason
+
+
+@case
+def without_htcondors_limits(site):
+    """Where HTCondor limits no memory, or tracks no job by cgroup, jobfence does; and the job ends there, too."""
+    with site.changed(CGROUP_MEMORY_LIMIT_POLICY="none"):
+        jobid = site.submit("alice", f"{EAT % (300, 1)}; echo status $?", mib=100)
+        group = fenced(site, jobid)
+        expect_limits(group, site.slot(jobid))
+        # 25.14 holds it for that, too.
+        until(lambda: not site.queued(jobid) or "held" in site.queued(jobid), 60, "its end")
+        expect("status 0" not in site.output(jobid), "it had three times its memory")
+
+
+@case
+def beside_a_hook(site):
+    """Before 24.8 a hook of HTCondor's switches its cgroups off: the job is in the fence all the same."""
+    with site.changed(STARTER_DEFAULT_JOB_HOOK_KEYWORD="TEST", TEST_HOOK_PREPARE_JOB="/bin/true"):
+        began = time.time()
+        jobid = site.submit("alice", "cat /proc/self/cgroup; sleep 3", mib=100)
+        group = fenced(site, jobid)
+        expect_limits(group, site.slot(jobid))
+        site.wait(jobid)
+        is_tracked = "/htcondor/" in site.output(jobid)
+        said = until(lambda: f"job {jobid}.0 step" in site.said(began) and site.said(began), 10, "the end of the fence")
+        expect_equal("HTCondor has made no cgroup for it" in said, not is_tracked, f"what the log says of HTCondor's cgroups: {said}")
+    return "tracked by HTCondor" if is_tracked else "not tracked by HTCondor"
+
+
+@case
+def processes(site):
+    """A fork bomb stops at the limit."""
+    site.configure("MaxProcesses=60\n")
+    bomb = f"{PYTHON} -S -c 'import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(3); os._exit(0)'"
+    jobid = site.submit("alice", f"{bomb}; sleep 1; exit 0")
+    group = fenced(site, jobid)
+    expect_equal(group.parent.processes_limit(), 60, "the limit")
+    site.wait(jobid)
+    expect_match("BlockingIOError|Resource temporarily unavailable", site.output(jobid, "err"), "what the program says")
+
+
+@case
+def by_account_and_type(site):
+    """Sections by accounting group and by user say more of a job."""
+    site.configure("[Account=group_a]\nMaxProcesses=77\n[User=bob]\nMaxProcesses=66\n")
+    one = site.submit("alice", "sleep 1000", accounting_group="group_a")
+    other = site.submit("bob", "sleep 1000")
+    expect_equal([fenced(site, jobid).parent.processes_limit() for jobid in (one, other)], [77, 66], "processes")
+
+
+@case
+def two_at_once(site):
+    """Jobs of two users, and two of one cluster, have fences of their own."""
+    one, other = site.submit("alice", "sleep 1000", queue=2), site.submit("bob", "sleep 1000")
+    expect_in(f"/uid_{uid('bob')}/", fenced(site, other).path, "bob's directory")
+
+    def groups():
+        found = {kernel.Group.of(pid) for pid in site.job_pids(one, "sleep")} - {None}
+        return found if len(found) == 2 else None
+    found = sorted(group.path.rsplit("/", 2)[1] for group in until(groups, 60, "two fences"))
+    expect_equal(found, [f"job_{one}.0", f"job_{one}.1"], "the jobs' directories")
+
+
+@case
+def used(site):
+    """The usage log has the CPU time and the memory of a process that HTCondor has not waited for."""
+    log = site.home / "usage.jsonl"
+    site.configure(f"UsageLog={log}\n")
+    log.parent.chmod(0o755)
+    spin = f"{PYTHON} -S -c 'import os, time\nb = bytes([1]) * (60 << 20)\nwhile time.process_time() < 2: pass\nopen(\"spun.\" + os.environ[\"JOB_ID\"], \"w\")'"
+    script = f"cat >spin.$JOB_ID <<'END'\n{spin}\nEND\nsetsid sh spin.$JOB_ID >/dev/null 2>&1 &\nuntil [ -e spun.$JOB_ID ]; do sleep 0.2; done"
+    jobid = site.submit("alice", script, mib=200)
+    site.wait(jobid)
+    done = until(lambda: (got := site.command(str(site.jobfence), "report", f"{jobid}.0", "--json")).returncode == 0 and got, 20, "a line")
+    expect_match(r'"cpu_seconds":[23]\.', done.stdout, "the report")
+    return None
