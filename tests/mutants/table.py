@@ -308,8 +308,8 @@ BREAKS = (
     # What happens to the job, and what it is told.
     Break(
         "a_refusal_that_sends_to_nobody", REFUSE,
-        'format!("{self}. {NOT_YOURS}")',
-        'format!("{self}")',
+        'format!("{text}{end} {NOT_YOURS}")',
+        'format!("{text}{end}")',
         "unit launch::",
     ),
     Break(
@@ -729,8 +729,4 @@ BREAKS = (
     Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
     Break("a_text_that_goes_on", SLOT_AD, "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
-    Break(
-        "whoever_was_faster", "src/bin/jobfence/starter/slot.rs", "fields.get(2) == Some(&remote.as_str())", "true",
-        "unit starter::slot",
-    ),
 )

@@ -287,5 +287,6 @@ mod tests {
         assert_eq!(found.cpus, Cpus::from_thousandths(1500));
         let found = SlotJob::parse("RemoteUser = \"a\\\" JobId = \\\"7.0\\\"@x\"\nJobId = \"12.0\"\n").unwrap();
         assert_eq!(found.job, Some(Id::new("12.0").unwrap()));
+        assert_eq!(found.user.as_deref(), Some("a\" JobId = \"7.0\""));
     }
 }
