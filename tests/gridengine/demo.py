@@ -75,12 +75,12 @@ class Demo(Claims):
 
     def memory(self):
         self.head("A job whose processes together take more memory than it asked for")
-        jobid = self.submit(f"{EAT % 9} & {EAT % 9}; wait; exit 3", "-l", "h_vmem=100M")
+        jobid = self.submit(f"{EAT % 9} & {EAT % 9}; wait; exit 3", "-l", "h_vmem=125M")
         row = self.site.wait(jobid)
         said = until(lambda: self.site.told(jobid), 10, "a sentence")
         for line in said.splitlines():
             print(f"   | {line}")
-        self.check(re.search(r"process \d+ \(python3\) was killed: the job reached its memory\s+limit of 100\.0 MiB", said),
+        self.check(re.search(r"process \d+ \(python3\) was killed: the job reached its memory\s+limit of 125\.0 MiB", said),
                    "its user reads which process, why, and how much, in the job's own error file")
         self.check(row["exit_status"].split()[0] == "3", "the shepherd lives, and says how the job has ended")
 

@@ -5,6 +5,7 @@
 
 mod cpus;
 mod gridengine;
+mod htcondor;
 mod memory;
 mod pbs;
 mod way;
@@ -95,6 +96,10 @@ pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     if options.htcondor {
         for (name, value) in grantable.of_htcondor() {
             writeln!(text, "{name} = {value}")?;
+        }
+        writeln!(text, "- host")?;
+        for line in htcondor::slots(&host).iter().flat_map(htcondor::lines) {
+            writeln!(text, "{line}")?;
         }
     } else if options.json {
         writeln!(text, "{}", grantable.json())?;

@@ -66,7 +66,8 @@ def quota(site):
 @case
 def out_of_memory(site):
     """One process is killed, the user reads why, and the shepherd says how the job has ended."""
-    jobid = site.submit("alice", f"{EAT % 9} & {EAT % 9}; echo one $?; wait %1; echo two $?; exit 7", *ask(1, 100))
+    # Enough for the one that stays: execd kills a job whose processes have more address space than that.
+    jobid = site.submit("alice", f"{EAT % 9} & {EAT % 9}; echo one $?; wait %1; echo two $?; exit 7", *ask(1, 125))
     row = site.wait(jobid)
     expect_in("137", site.output(jobid), "the job's output")
     expect_equal(row["exit_status"].split()[0], "7", "exit_status")

@@ -2,7 +2,7 @@
 """The life of a job: how it is stopped, runs again and ends."""
 
 from slurm import kernel
-from slurm.harness import case, expect_dead, expect_equal, expect_in, expect_match
+from slurm.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match
 from slurm.kernel import Group
 from slurm.sites import until
 
@@ -74,21 +74,46 @@ echo tried
     expect_equal(site.output(jobid).split(), ["tried"], "what the user could do")
 
 
-@case
-def capacity(site):
-    """The startd's own cron has `jobfence host --htcondor` say what jobs can have of the host, in each slot's ad."""
-    keys = {
+def reported(site, **keys):
+    """The startd's own cron has `jobfence host --htcondor` report every two seconds."""
+    return site.changed(**{
         "STARTD_CRON_JOBLIST": "$(STARTD_CRON_JOBLIST) JOBFENCE",
         "STARTD_CRON_JOBFENCE_EXECUTABLE": str(site.jobfence), "STARTD_CRON_JOBFENCE_ARGS": "host --htcondor",
-        "STARTD_CRON_JOBFENCE_PERIOD": "5s",
-    }
-    with site.changed(**keys):
+        "STARTD_CRON_JOBFENCE_PERIOD": "2s", **keys,
+    })
+
+
+METRICS = "PEAK:JobfenceMemory, PEAK:JobfenceCpuTime"
+
+
+@case
+def capacity(site):
+    """What jobs can have of the host is in each slot's ad."""
+    with reported(site):
         def seen():
             ads = site.ads("condor_status")
             return next((ad for ad in ads if "JobfenceMemory" in ad), None)
         ad = until(seen, 60, "the attributes in a slot's ad")
-        expect_equal(ad["JobfenceCpus"], len(kernel.cpus()) if hasattr(kernel, "cpus") else ad["JobfenceCpus"], "JobfenceCpus")
+        said = fields(site.command(str(site.jobfence), "host", "--htcondor").stdout)
+        for name in "JobfenceCpus", "JobfenceMemory", "JobfenceReservedMemory":
+            expect_equal(str(ad[name]), said[name], name)
         expect_match(r"^\d+$", str(ad["JobfenceFreeMemory"]), "JobfenceFreeMemory")
-        if ad["JobfenceMemory"] <= 0:
-            raise AssertionError(f"JobfenceMemory is {ad['JobfenceMemory']}")
     return f"{ad['JobfenceMemory']} MiB"
+
+
+@case
+def used_in_the_ad(site):
+    """With METRICS the job's own ad has the peak of its memory and its CPU time, of processes with sessions of their own, too."""
+    spin = f"{PYTHON} -S -c 'import time\nb = bytes([1]) * (60 << 20)\nwhile time.process_time() < 3: pass\ntime.sleep(9)'"
+    with reported(site, STARTD_CRON_JOBFENCE_METRICS=METRICS):
+        until(lambda: any("JobfenceMemory" in ad for ad in site.ads("condor_status")), 60, "the first report")
+        jobid = site.submit("alice", f"setsid {spin} & sleep 20", mib=200)
+        fenced(site, jobid)
+        ad = site.wait(jobid)
+    expect(60 <= ad.get("JobfenceMemoryUsage", 0) <= 264, f"JobfenceMemoryUsage {ad.get('JobfenceMemoryUsage')}")
+    expect(3 <= ad.get("JobfenceCpuTimeUsage", 0) < 10, f"JobfenceCpuTimeUsage {ad.get('JobfenceCpuTimeUsage')}")
+    return f"{ad['JobfenceMemoryUsage']} MiB, {ad['JobfenceCpuTimeUsage']} s"
+
+
+def fields(text):
+    return dict(line.split(" = ", 1) for line in text.splitlines() if " = " in line)
