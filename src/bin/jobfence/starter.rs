@@ -38,9 +38,10 @@ pub use watch::watch;
 
 /// Where it is if it does not lie beside the startd.
 const USUAL_PLACE: &str = "/usr/sbin";
-/// Asks the starter what it can do. No job runs then.
+/// Alone, it asks the starter what it can do, and no job runs. Among others it can be a user's text: `JobStarterDebug` of a job stands there.
 const CAPABILITIES: &str = "-classad";
-/// Before the name of the slot's type, where it has one.
+/// Before the name of the slot's type, where it has one. It stands behind the first argument, or it is a user's text, too
+/// (`Starter::execDCStarter`, the same in 23.9 and 25.13).
 const LOCAL_NAME: &str = "-local-name";
 /// Where the job's user is nobody here, HTCondor runs the job as this one.
 const NOBODY: &str = "nobody";
@@ -55,14 +56,17 @@ const UNIFIED: &str = "/sys/fs/cgroup/cgroup.procs";
 pub fn is_asked_for() -> bool {
     let words: Vec<OsString> = std::env::args_os().collect();
     let is_name = |word: &OsString| Path::new(word).file_name() == Some(OsStr::new(STARTER));
-    words.first().is_some_and(is_name) || matches!(words.as_slice(), [_, word] if word == CAPABILITIES)
+    words.first().is_some_and(is_name) || asks_for_capabilities(&words)
+}
+
+fn asks_for_capabilities(words: &[OsString]) -> bool {
+    matches!(words, [_, word] if word == CAPABILITIES)
 }
 
 /// Fences the job, and becomes the starter.
 pub fn starter() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let is_asked = arguments.iter().any(|word| word == CAPABILITIES);
-    if !is_asked {
+    if !asks_for_capabilities(&arguments) {
         if log::set_logger(&SyslogOfDaemon).is_ok() {
             log::set_max_level(LevelFilter::Info);
         }
@@ -141,10 +145,7 @@ fn request(
     arguments: &[OsString],
     loaded: Option<&Loaded>,
 ) -> OpenRequest {
-    let slot_type = arguments.windows(2).find_map(|pair| match pair {
-        [name, value] if name == LOCAL_NAME => value.to_str(),
-        _ => None,
-    });
+    let slot_type = slot_type_in(arguments);
     let known = |name: &str| User::from_name(name).ok().flatten();
     let user = job.user.as_deref().and_then(known);
     let uid = user.or_else(|| known(NOBODY)).map_or(NOBODYS_NUMBER, |user| user.uid.as_raw());
@@ -171,6 +172,13 @@ fn request(
         granted,
         holder,
         ask_unit: None,
+    }
+}
+
+fn slot_type_in(arguments: &[OsString]) -> Option<&str> {
+    match arguments {
+        [_, _, name, value, ..] if name == LOCAL_NAME => value.to_str(),
+        _ => None,
     }
 }
 
@@ -213,4 +221,21 @@ fn default_sigpipe() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: the default action is no code of ours.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_text_among_the_arguments_is_no_option() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert!(asks_for_capabilities(&words("/usr/sbin/jobfence -classad")));
+        let forged = words("condor_starter -f -a2 -classad -a slot1_1 host");
+        assert!(!asks_for_capabilities(&forged));
+        let typed = words("condor_starter -f -local-name slot_type_2 -a slot1_1 host");
+        assert_eq!(slot_type_in(&typed), Some("slot_type_2"));
+        let forged = words("condor_starter -f -a2 -local-name -a slot1_1 host");
+        assert_eq!(slot_type_in(&forged), None);
+    }
 }

@@ -47,6 +47,16 @@ def hook_of_the_users(site):
 
 
 @case
+def debugs_its_starter(site):
+    """A text of the job's that becomes an argument of the starter is no option of ours."""
+    for text in "-classad", "-local-name":
+        jobid = site.submit("alice", "sleep 1000", **{"+JobStarterDebug": f'"{text}"'})
+        group = fenced(site, jobid)
+        expect_equal(group.cpu_limit(), 1.0, "its CPU limit")
+        site.remove(jobid)
+
+
+@case
 def goes_on_without(site):
     """With OnError=warn a job whose fence cannot be made runs without, as Mode=off has all jobs run."""
     for text in "OnError=warn\nRunDir=/tmp\n", "Mode=off\n":
