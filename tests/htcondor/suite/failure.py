@@ -103,6 +103,17 @@ def watcher_is_killed(site):
 
 
 @case
+def startd_is_killed(site):
+    """The starter ends for want of its parent, and with it the job and the fence."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    os.kill(site.startd_pid(), signal.SIGKILL)
+    expect_gone(group, 120)
+    expect_dead(who)
+    site.remove(jobid)
+
+
+@case
 def killed_outright(site):
     """Starter, watcher and startd die at once: the janitor ends the rest."""
     jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", mib=100)
