@@ -7,6 +7,8 @@ from slurm.sites import until
 
 # In a session of its own.
 ESCAPEE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >escapee.new; mv escapee.new escapee.$JOB_ID"
+# Until the case has looked at it.
+WAIT = "until [ -e go.$JOB_ID ]; do sleep 0.2; done"
 # What the starter has of the fence.
 STARTERS_MIB = 64
 
@@ -33,3 +35,8 @@ def escapee_of(site, jobid, user="alice"):
 
 def expect_gone(group, timeout=20):
     until(lambda: not group.exists(), timeout, f"the end of {group.path}")
+
+
+def let_go(site, jobid, user="alice"):
+    """Ends the WAIT of a job."""
+    (site.directory(user) / f"go.{jobid}").touch()

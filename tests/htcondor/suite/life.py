@@ -6,15 +6,16 @@ from slurm.harness import PYTHON, case, expect, expect_dead, expect_equal, expec
 from slurm.kernel import Group
 from slurm.sites import until
 
-from ..harness import ESCAPEE, escapee_of, expect_gone, fenced
+from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, fenced, let_go
 
 
 @case
 def escapee(site):
     """A process with a session of its own is in the fence, and dies with the job."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 3; exit 4")
+    jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4")
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     expect_equal(Group.of(who[0]), group, "the escapee's group")
+    let_go(site, jobid)
     expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
     expect_dead(who)
     expect_gone(group.parent)

@@ -7,7 +7,7 @@ from slurm import kernel
 from slurm.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, uid
 from slurm.sites import until
 
-from ..harness import expect_limits, fenced
+from ..harness import WAIT, expect_limits, fenced, let_go
 
 EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (%d << 20); time.sleep(%d)'"
 SPIN = "for i in 1 2 3 4; do timeout %d sh -c 'while :; do :; done' & done; wait"
@@ -56,9 +56,10 @@ def out_of_memory(site):
 def without_htcondors_limits(site):
     """Where HTCondor limits no memory, or tracks no job by cgroup, jobfence does; and the job ends there, too."""
     with site.changed(CGROUP_MEMORY_LIMIT_POLICY="none"):
-        jobid = site.submit("alice", f"{EAT % (300, 1)}; echo status $?", mib=100)
+        jobid = site.submit("alice", f"{WAIT}; {EAT % (300, 1)}; echo status $?", mib=100)
         group = fenced(site, jobid)
         expect_limits(group, site.slot(jobid))
+        let_go(site, jobid)
         # 25.14 holds it for that, too.
         until(lambda: not site.queued(jobid) or "held" in site.queued(jobid), 60, "its end")
         expect("status 0" not in site.output(jobid), "it had three times its memory")
@@ -69,9 +70,10 @@ def beside_a_hook(site):
     """Before 24.8 a hook of HTCondor's switches its cgroups off: the job is in the fence all the same."""
     with site.changed(STARTER_DEFAULT_JOB_HOOK_KEYWORD="TEST", TEST_HOOK_PREPARE_JOB="/bin/true"):
         began = time.time()
-        jobid = site.submit("alice", "cat /proc/self/cgroup; sleep 3", mib=100)
+        jobid = site.submit("alice", f"cat /proc/self/cgroup; {WAIT}", mib=100)
         group = fenced(site, jobid)
         expect_limits(group, site.slot(jobid))
+        let_go(site, jobid)
         site.wait(jobid)
         is_tracked = "/htcondor/" in site.output(jobid)
         said = until(lambda: f"job {jobid}.0 step" in site.said(began) and site.said(began), 10, "the end of the fence")
@@ -84,9 +86,10 @@ def processes(site):
     """A fork bomb stops at the limit."""
     site.configure("MaxProcesses=60\n")
     bomb = f"{PYTHON} -S -c 'import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(3); os._exit(0)'"
-    jobid = site.submit("alice", f"{bomb}; sleep 1; exit 0")
+    jobid = site.submit("alice", f"{WAIT}; {bomb}; sleep 1; exit 0")
     group = fenced(site, jobid)
     expect_equal(group.parent.processes_limit(), 60, "the limit")
+    let_go(site, jobid)
     site.wait(jobid)
     expect_match("BlockingIOError|Resource temporarily unavailable", site.output(jobid, "err"), "what the program says")
 
