@@ -47,17 +47,17 @@ pub fn wait_for_holders(config: &Config, which: &Which) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is a directory of this name in that of a step, on cgroup v2.
-pub fn has_directory(config: &Config, which: &Which, name: &str) -> Result<bool> {
+/// Whether there is a directory of this name in that of a step, on cgroup v2. `None`: there is no such fence.
+pub fn has_directory(config: &Config, which: &Which, name: &str) -> Result<Option<bool>> {
     let host = Host::read(config)?;
-    let Some(unified) = host.layout.unified() else { return Ok(false) };
+    let (Some(unified), found) = (host.layout.unified(), records(config, which)?) else { return Ok(None) };
     let root = unified.open()?;
-    for record in records(config, which)? {
-        if let Some(path) = resumed(&host, config, &record)?.path()
+    for record in &found {
+        if let Some(path) = resumed(&host, config, record)?.path()
             && root.child(path.trim_start_matches('/'))?.has(name)
         {
-            return Ok(true);
+            return Ok(Some(true));
         }
     }
-    Ok(false)
+    Ok((!found.is_empty()).then_some(false))
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use jobfence::launch::Answer;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 /// Anything that ends a subcommand with one line on stderr and status 1.
@@ -33,4 +34,17 @@ pub fn output_until(command: &mut Command, deadline: Instant) -> io::Result<Opti
         std::thread::sleep(Duration::from_millis(5));
     }
     child.wait_with_output().map(Some)
+}
+
+/// Whether there is a fence; an error is for the job's user.
+pub fn fenced<T>(answer: Answer<T>) -> Result<Option<T>, String> {
+    match answer {
+        Answer::Fenced(value) => Ok(Some(value)),
+        Answer::Off => Ok(None),
+        Answer::Unfenced { by, why, .. } => {
+            log::warn!("a job goes on WITHOUT a fence ({by}): {why}");
+            Ok(None)
+        }
+        Answer::Refused(why) => Err(why.for_user()),
+    }
 }

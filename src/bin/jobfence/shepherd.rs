@@ -31,7 +31,7 @@ use jobfence::scheduler::gridengine::spool::SpooledJob;
 use log::LevelFilter;
 use nix::unistd::Pid;
 
-use crate::command::ignore_sigpipe;
+use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
 use process::{ShepherdEvent, ShepherdProcess};
@@ -201,19 +201,6 @@ impl FencedJob {
             }
         }
         seen
-    }
-}
-
-/// Whether there is a fence; an error is for the job's user.
-fn fenced<T>(answer: Answer<T>) -> Result<Option<T>, String> {
-    match answer {
-        Answer::Fenced(value) => Ok(Some(value)),
-        Answer::Off => Ok(None),
-        Answer::Unfenced { by, why, .. } => {
-            log::warn!("a job goes on WITHOUT a fence ({by}): {why}");
-            Ok(None)
-        }
-        Answer::Refused(why) => Err(why.for_user()),
     }
 }
 

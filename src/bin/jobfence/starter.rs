@@ -21,7 +21,6 @@ use jobfence::config::Loaded;
 use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Which};
 use jobfence::door::{enter, user};
 use jobfence::error::{Error, Result};
-use jobfence::launch::Answer;
 use jobfence::requests::UserRequests;
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 use jobfence::scheduler::htcondor::{STARTER, STARTERS_LEAF};
@@ -29,7 +28,7 @@ use log::LevelFilter;
 use nix::fcntl::readlink;
 use nix::unistd::{Pid, User, execv, geteuid, getppid};
 
-use crate::command::ignore_sigpipe;
+use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
 
@@ -111,7 +110,7 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
     if fenced(life::open(loaded.clone(), &request))?.is_none() {
         return Ok(());
     }
-    // Before this process is in the fence, since the other one is not to be in it. Without it the janitor closes the fence.
+    // A process that starts now is outside of the fence. Without this one the janitor closes the fence.
     if let Err(error) = watch::start(&which) {
         log::warn!("job {}: nobody waits for its end: {error}", which.job);
     }
@@ -179,19 +178,6 @@ fn slot_type_in(arguments: &[OsString]) -> Option<&str> {
     match arguments {
         [_, _, name, value, ..] if name == LOCAL_NAME => value.to_str(),
         _ => None,
-    }
-}
-
-/// Whether there is a fence; an error is for the job's user.
-fn fenced<T>(answer: Answer<T>) -> Result<Option<T>, String> {
-    match answer {
-        Answer::Fenced(value) => Ok(Some(value)),
-        Answer::Off => Ok(None),
-        Answer::Unfenced { by, why, .. } => {
-            log::warn!("a job goes on WITHOUT a fence ({by}): {why}");
-            Ok(None)
-        }
-        Answer::Refused(why) => Err(why.for_user()),
     }
 }
 

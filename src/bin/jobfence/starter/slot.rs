@@ -69,8 +69,8 @@ fn socket_of(text: &str) -> Option<RawFd> {
     socket.split('*').next()?.parse().ok().filter(|socket| *socket > 2)
 }
 
-/// It is one end of a connection of the startd's with itself, through a port of this host. Whoever was faster than the startd at connecting to
-/// that port has the other end, and would say what the job gets.
+/// It is one end of a connection of the startd's with itself, through a port of this host. Another user's program can be
+/// faster than the startd at connecting to that port. It then has the other end, and would say what the job gets.
 fn check_peer(socket: &TcpStream) -> Result<()> {
     let failed = |error| Error::new(format!("look at the socket of the startd: {error}"));
     let (ours, theirs) = (socket.local_addr().map_err(failed)?, socket.peer_addr().map_err(failed)?);

@@ -2,7 +2,7 @@
 //! The process that outlives the starter: it waits for the starter's end, and then closes the fence.
 //!
 //! It is no child of the starter's, which would wait for it; it has none of the environment by which HTCondor knows its own processes, and kills
-//! them; and none of the sockets, so that whoever is at their other ends sees that the starter is gone.
+//! them; and none of the sockets, so that the processes at their other ends see when the starter is gone.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -90,7 +90,7 @@ pub fn watch() -> Option<ExitCode> {
 }
 
 fn close(config: &Config, which: &Which) -> Result<()> {
-    if let Ok(false) = enter::has_directory(config, which, JOBS_BRANCH) {
+    if let Ok(Some(false)) = enter::has_directory(config, which, JOBS_BRANCH) {
         log::info!("job {}: HTCondor has made no cgroup for it; jobfence alone has limited it", which.job);
     }
     for closed in life::close(config, which)? {
