@@ -195,6 +195,11 @@ impl Request {
         })
     }
 
+    /// The variable that hands it on: `JOBFENCE_CPU_LIMIT`.
+    pub fn variable(&self) -> String {
+        format!("JOBFENCE_{}", self.name.replace('-', "_").to_ascii_uppercase())
+    }
+
     /// How it is given rightly.
     pub fn for_example(&self) -> String {
         format!("for example --{}={}", self.name, self.example)

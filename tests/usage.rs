@@ -202,8 +202,7 @@ fn bytes_are_counted_where_they_go_to_a_disk() {
     let Some(site) = Site::new("io") else { return };
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("usage-io");
     // Since Linux 6.10 v1 counts what goes to a disk once a limit was set for it.
-    let limit = "IOMax=/ rbps=800G wbps=800G";
-    let (own, line) = site.run(&["-o", limit], IO, &[file.to_str().unwrap()]);
+    let (own, line) = site.run(&["--io-max", "/ rbps=800G wbps=800G"], IO, &[file.to_str().unwrap()]);
     if line["read_bytes"].is_null() {
         assert!(!has_controller(&["io", "blkio"]), "{line}");
         return common::skip("no controller counts I/O here");

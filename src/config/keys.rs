@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::limits::{LIMITS, Limit, LimitNumbers, NUMBERS, Number, ON_ERROR_EXPECTS, joined};
-use super::slot_memory;
+use super::slot_request;
 use super::units::{
     DAY, NONE, SIZE, SIZE_OR_UNLIMITED, UNLIMITED, Wrong, base, cpus, days, device_rules, device_rules_text,
     gpu_device, io_rules, keyword, keyword_of, or_unlimited, path, path_or_none, percent, period, seconds, size,
@@ -63,6 +63,7 @@ impl Key {
 const YES_NO: &str = "yes or no";
 const HUGE_PAGES: &str = "for each size of pages (a power of two with the unit K, M, G or T) at most once how much memory may be in \
                           them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, or unlimited";
+const SLOT_REQUESTS: &str = "names of requests with commas between them, each at most once, and with :slot or :job behind it if need be, or none";
 const PATH_OR_NONE: &str = "an absolute path without \"..\", double quotes or control characters, or none";
 const ABSOLUTE_PATH: &str = "an absolute path without \"..\", double quotes or control characters";
 
@@ -140,6 +141,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         get: |_, config| Some(keyword_of(config.reap_scheduler_leftovers, BOOLEANS).to_owned()),
     },
     Key {
+        name: "EarlyMoves",
+        expects: YES_NO,
+        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.early_moves = yes),
+        get: |_, config| Some(keyword_of(config.early_moves, BOOLEANS).to_owned()),
+    },
+    Key {
         name: "UsageLog",
         expects: PATH_OR_NONE,
         set: |_, config, text| path_or_none(text).map(|path| config.usage_log = path),
@@ -211,9 +218,15 @@ const BEFORE_NUMBERS: &[Key] = &[
     },
     Key {
         name: "SlotMemory",
-        expects: "names of requests with commas between them, each at most once, and with :slot or :job behind it if need be, or none",
-        set: |_, config, text| slot_memory::read(text).map(|all| config.slot_memory = all),
-        get: |_, config| Some(slot_memory::text(&config.slot_memory)),
+        expects: SLOT_REQUESTS,
+        set: |_, config, text| slot_request::read(text).map(|all| config.slot_memory = all),
+        get: |_, config| Some(slot_request::text(&config.slot_memory)),
+    },
+    Key {
+        name: "SlotGPUs",
+        expects: SLOT_REQUESTS,
+        set: |_, config, text| slot_request::read(text).map(|all| config.slot_gpus = all),
+        get: |_, config| Some(slot_request::text(&config.slot_gpus)),
     },
     Key {
         name: "CPUQuotaPeriod",
@@ -643,11 +656,11 @@ mod tests {
     #[test]
     fn every_key_reaches_its_setting() {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
-                    CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no\n\
+                    CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no EarlyMoves=no\n\
                     UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful StoreUsage=AdminComment\n\
                     SampleInterval=7 MetricsFile=/m/x.prom\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
-                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 CPUsPerSlot=2 SlotMemory=mem_free:job,h_vmem # more\n\
+                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 CPUsPerSlot=2 SlotMemory=mem_free:job,h_vmem SlotGPUs=gpu # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
@@ -665,6 +678,7 @@ mod tests {
             reap_interval: None,
             sample_interval: Some(Duration::from_secs(7)),
             reap_scheduler_leftovers: false,
+            early_moves: false,
             usage_log: Some("/l/u".into()),
             usage_log_size: 1 << 30,
             usage_log_age: Duration::from_secs(7 * DAY),
@@ -675,7 +689,8 @@ mod tests {
             cpu_quota_percent: Percent::from_hundredths(15050),
             zero_cpus: Cpus::from_thousandths(100),
             cpus_per_slot: Cpus::whole(2),
-            slot_memory: slot_memory::read("mem_free:job,h_vmem").unwrap(),
+            slot_memory: slot_request::read("mem_free:job,h_vmem").unwrap(),
+            slot_gpus: slot_request::read("gpu").unwrap(),
             cpu_quota_period: Period::from_micros(50_000).unwrap(),
             cpu_burst: Percent::from_hundredths(1250),
             cpu_policy: CpuPolicy::Both,

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::limits::{Limit, LimitNumbers, NUMBERS, Number};
 use super::load::{LoadError, load_or_default, parse};
 use super::resolve::Loaded;
-use super::slot_memory::{PerSlot, SlotMemory};
+use super::slot_request::{PerSlot, SlotRequest};
 use super::units::{Percent, Period};
 use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard};
 use crate::cgroup::devices;
@@ -141,6 +141,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             reap_interval: ends.1.map(Duration::from_secs),
             sample_interval: ends.1.filter(|_| ends.2).map(Duration::from_secs),
             reap_scheduler_leftovers: ends.2,
+            early_moves: !ends.2,
             usage_log: ends.3.0,
             usage_log_size: ends.3.1,
             usage_log_age: Duration::from_secs(86_400 * ends.3.2),
@@ -155,7 +156,8 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             scavenger: yes[3],
             max_cpus_per_user: most.0.0,
             zero_cpus: most.0.1,
-            slot_memory: if ends.2 { Vec::new() } else { vec![SlotMemory::of("a", PerSlot::Job)] },
+            slot_memory: if ends.2 { Vec::new() } else { vec![SlotRequest::of("a", PerSlot::Job)] },
+            slot_gpus: if ends.2 { vec![SlotRequest::of("b", PerSlot::Slot)] } else { Vec::new() },
             cpus_per_slot: headroom.max(Cpus::from_thousandths(1)),
             default_ram_space: most.0.2,
             max_cpus_per_task: most.1,

@@ -136,13 +136,14 @@ mod tests {
     use crate::facts::Facts;
     use crate::job::Cpus;
 
-    const OF_THE_NODE: [&str; 14] = [
+    const OF_THE_NODE: [&str; 16] = [
         "CgroupMountpoint",
         "CgroupBase",
         "RunDir",
         "CleanupTimeout",
         "ReapInterval",
         "ReapSchedulerLeftovers",
+        "EarlyMoves",
         "UsageLog",
         "UsageLogSize",
         "UsageLogAge",
@@ -151,6 +152,7 @@ mod tests {
         "MetricsFile",
         "CPUsPerSlot",
         "SlotMemory",
+        "SlotGPUs",
     ];
 
     /// Which keys can differ from job to job is decided for every key, not forgotten.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::limits::{LIMITS, Limit, LimitNumbers};
-use super::slot_memory::{PerSlot, SlotMemory};
+use super::slot_request::{PerSlot, SlotRequest};
 use super::units::{DAY, Percent, Period};
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
@@ -31,6 +31,8 @@ pub struct Config {
     pub reap_interval: Option<Duration>,
     /// `ReapSchedulerLeftovers`: whether the scheduler's own directories of a dead step are removed, too, when they are empty.
     pub reap_scheduler_leftovers: bool,
+    /// `EarlyMoves`: whether `jobfence hold` takes the kernel's lock for moves when a launch begins.
+    pub early_moves: bool,
     /// `UsageLog`: the file in which each step that has ended has a line; `None` for none.
     pub usage_log: Option<PathBuf>,
     /// `UsageLogSize`: so much the log's files take together at most, in bytes.
@@ -52,7 +54,9 @@ pub struct Config {
     /// `ZeroCPUs`: what counts as granted where the scheduler has granted a job no CPUs.
     pub zero_cpus: Cpus,
     /// `SlotMemory`: which requests of a job are its memory, where a scheduler grants slots; the least of them counts.
-    pub slot_memory: Vec<SlotMemory>,
+    pub slot_memory: Vec<SlotRequest>,
+    /// `SlotGPUs`: which requests of a job are GPUs, where a scheduler grants slots; their sum counts.
+    pub slot_gpus: Vec<SlotRequest>,
     /// `CPUsPerSlot`: hardware threads of a slot, where a scheduler grants slots.
     pub cpus_per_slot: Cpus,
     /// `CPUQuotaPeriod`: the period in which the quota is counted.
@@ -137,6 +141,7 @@ impl Default for Config {
             reap_interval: Some(Duration::from_secs(60)),
             sample_interval: None,
             reap_scheduler_leftovers: true,
+            early_moves: true,
             usage_log: None,
             usage_log_size: 64 << 20,
             usage_log_age: Duration::from_secs(90 * DAY),
@@ -147,7 +152,8 @@ impl Default for Config {
             cpu_quota_percent: Percent::HUNDRED,
             zero_cpus: Cpus::from_thousandths(200),
             cpus_per_slot: Cpus::whole(1),
-            slot_memory: vec![SlotMemory::of("h_vmem", PerSlot::AsCounted)],
+            slot_memory: vec![SlotRequest::of("h_vmem", PerSlot::AsCounted)],
+            slot_gpus: Vec::new(),
             cpu_quota_period: Period::DEFAULT,
             cpu_policy: CpuPolicy::Quota,
             cpu_burst: Percent::ZERO,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The card of a job whose fences the C ABI has opened: what the fences have counted, beside what only the caller knows of its end.
+//! The card of a job whose fences another program has opened: what the fences have counted, beside what only the caller knows of its end.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::launch::begin;
 use crate::record::holder::Holder;
 use crate::report::account::{Exit, since_boot};
-use crate::report::card::{self, Figures, NEUTRAL};
+use crate::report::card::{self, Figures, NEUTRAL, Words};
 use crate::scheduler::all::words_of;
 
 /// What the caller knows of the end of a job.
@@ -32,6 +32,8 @@ pub struct JobEnd {
     pub is_array_task: bool,
     /// Whether its user can read more than ASCII.
     pub is_utf8: bool,
+    /// How its user asks for things; `None`: as the scheduler that holds its fences says.
+    pub words: Option<&'static Words>,
 }
 
 /// The lines; none if this job is to have no card, and `None` if it has no fence.
@@ -41,7 +43,8 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
     let facts = life::here(Facts { uid: first.uid().into(), ..granted.facts.clone() });
     let resolved = begin::resolve(loaded, &facts)?;
     let config = &resolved.config;
-    if config.usage_card == UsageCard::Never {
+    let wanted = granted.requests.usage_card().unwrap_or(config.usage_card);
+    if wanted == UsageCard::Never {
         return Ok(Some(Vec::new()));
     }
     let host = Host::read(config)?;
@@ -57,9 +60,10 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
     }
     usage.oom_kills = usage.oom_kills.or(Some(kills));
     usage.forks_refused = Some(refusals);
-    let words = match first.shared.as_ref().map(|shared| &shared.holder) {
-        Some(Holder::Scheduler { name }) => words_of(name),
-        _ => &NEUTRAL,
+    let words = match (end.words, first.shared.as_ref().map(|shared| &shared.holder)) {
+        (Some(words), _) => words,
+        (None, Some(Holder::Scheduler { name })) => words_of(name),
+        (None, _) => &NEUTRAL,
     };
     let started = records.iter().filter_map(|record| since_boot(record.shared.as_ref()?.opener.start)).min();
     let figures = Figures {
@@ -87,5 +91,5 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
         is_utf8: end.is_utf8,
         words,
     };
-    Ok(Some(card::lines(config.usage_card, &figures)))
+    Ok(Some(card::lines(wanted, &figures)))
 }

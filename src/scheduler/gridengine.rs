@@ -5,6 +5,7 @@
 //! the job lies in the directory in which that program starts: `spool` reads it. `jobfence` is that program, under the name that execd
 //! gives it, and starts the shepherd itself.
 
+pub mod card;
 pub mod spool;
 
 /// What the first word of a shepherd's command line begins with; execd adds the number of the job.

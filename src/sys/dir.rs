@@ -105,6 +105,11 @@ impl Dir {
 
     /// Reads a whole file.
     pub fn read(&self, name: &str) -> Result<String> {
+        Ok(String::from_utf8_lossy(&self.read_bytes(name)?).into_owned())
+    }
+
+    /// The same of a file that need not be text.
+    pub fn read_bytes(&self, name: &str) -> Result<Vec<u8>> {
         let fd = self.open_file(name, OFlag::O_RDONLY)?;
         let mut text = Vec::with_capacity(512);
         let mut chunk = [0u8; 8192];
@@ -119,7 +124,7 @@ impl Dir {
                 return Err(Error::new("read: unreasonably long file").at(self.path.join(name)));
             }
         }
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        Ok(text)
     }
 
     /// Reads a file of a few words, which the kernel gives in one piece; one that is longer is read in whole all the same.
@@ -134,7 +139,7 @@ impl Dir {
     /// Writes a value and reads back, through the same descriptor, what the kernel made of it.
     pub fn write_and_read(&self, name: &str, value: &str) -> Result<String> {
         let fd = self.open_file(name, OFlag::O_RDWR).map_err(|error| error.value(value))?;
-        self.put(&fd, name, value)?;
+        self.put(&fd, name, value.as_bytes()).map_err(|error| error.value(value))?;
         match self.piece(&fd, name)? {
             Some(text) => Ok(text),
             None => self.read(name),
@@ -155,11 +160,11 @@ impl Dir {
         }
     }
 
-    fn put(&self, fd: &OwnedFd, name: &str, value: &str) -> Result<()> {
-        match nix::unistd::write(fd, value.as_bytes()) {
+    fn put(&self, fd: &OwnedFd, name: &str, value: &[u8]) -> Result<()> {
+        match nix::unistd::write(fd, value) {
             Ok(n) if n == value.len() => Ok(()),
-            Ok(_) => Err(Error::new("write: the kernel took only a part").at(self.path.join(name)).value(value)),
-            Err(errno) => Err(Error::os("write", self.path.join(name), errno).value(value)),
+            Ok(_) => Err(Error::new("write: the kernel took only a part").at(self.path.join(name))),
+            Err(errno) => Err(Error::os("write", self.path.join(name), errno)),
         }
     }
 
@@ -177,11 +182,11 @@ impl Dir {
     /// Writes a value into a control file with one `write`, as the kernel wants it.
     pub fn write(&self, name: &str, value: &str) -> Result<()> {
         let fd = self.open_file(name, OFlag::O_WRONLY).map_err(|error| error.value(value))?;
-        self.put(&fd, name, value)
+        self.put(&fd, name, value.as_bytes()).map_err(|error| error.value(value))
     }
 
     /// Makes a file, or replaces it as a whole: whoever reads it finds the old text or the new one. All may read it.
-    pub fn replace_file(&self, name: &str, text: &str) -> Result<()> {
+    pub fn replace_file(&self, name: &str, text: &[u8]) -> Result<()> {
         let new = format!(".{name}.jobfence");
         let at = |errno| Error::os("write", self.path.join(name), errno);
         // One of this name is what a dead process has left.

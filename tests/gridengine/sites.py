@@ -132,6 +132,11 @@ class InstalledGridEngine(sites.Site):
         if done.returncode != 0:
             raise AssertionError(f"qmod {option}: {done.stdout}{done.stderr}")
 
+    def qconf(self, *words):
+        done = self.command("qconf", *words)
+        if done.returncode != 0:
+            raise AssertionError(f"qconf {words[0]}: {done.stdout}{done.stderr}")
+
     def idle_again(self):
         return not self.command("qstat", "-u", "*").stdout.strip()
 
@@ -188,10 +193,10 @@ class InstalledGridEngine(sites.Site):
             # Of a configuration, the file's name is that of the host.
             file = place / "global"
             file.write_text(text)
-            done = self.command("qconf", *modify, str(file))
-            shutil.rmtree(place)
-            if done.returncode != 0:
-                raise AssertionError(f"qconf {modify[0]}: {done.stdout}{done.stderr}")
+            try:
+                self.qconf(*modify, str(file))
+            finally:
+                shutil.rmtree(place)
         write(text)
         try:
             yield

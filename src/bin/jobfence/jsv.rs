@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence jsv`: the job submission verifier of a Grid Engine cluster, by the protocol of jsv_script_interface(3).
 //!
-//! It notes in the job's environment what the job asks for as memory, since execd tells its shepherd of `h_vmem` alone. And it refuses
-//! what no job can run in.
+//! It notes in the job's environment what the job asks for as memory and as GPUs, since execd tells its shepherd of `h_vmem` alone. And it
+//! refuses what no job can run in.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jobfence::bytes::mebibytes;
-use jobfence::config::SlotMemory;
+use jobfence::config::{Config, SlotRequest};
 use jobfence::scheduler::gridengine::spool::{REQUESTED, bytes};
 
 use crate::command::Failure;
@@ -29,34 +29,57 @@ pub struct JsvOptions {
 pub fn jsv(options: &JsvOptions) -> Result<ExitCode, Failure> {
     // A file with mistakes keeps nobody from submitting jobs: on the hosts they are refused, and it is said why.
     let wanted = || match options.configured.load() {
-        Ok(loaded) => loaded.config.slot_memory,
+        Ok(loaded) => CountedRequests::of(&loaded.config),
         Err(error) => {
             let _ = writeln!(io::stderr(), "jobfence: {error}");
-            Vec::new()
+            CountedRequests::default()
         }
     };
     verify(wanted, io::stdin().lock(), io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// `wanted` says for each job anew what is memory.
+/// Which requests of a job are noted.
+#[derive(Default)]
+struct CountedRequests {
+    memory: Vec<SlotRequest>,
+    gpus: Vec<SlotRequest>,
+}
+
+impl CountedRequests {
+    fn of(config: &Config) -> Self {
+        Self { memory: config.slot_memory.clone(), gpus: config.slot_gpus.clone() }
+    }
+}
+
+/// What a job asks for, each as its user wrote it.
+#[derive(Default)]
+struct Asked {
+    memory: BTreeMap<String, String>,
+    gpus: BTreeMap<String, String>,
+}
+
+/// `wanted` says for each job anew what is noted.
 fn verify(
-    mut wanted: impl FnMut() -> Vec<SlotMemory>,
+    mut wanted: impl FnMut() -> CountedRequests,
     questions: impl BufRead,
     mut answers: impl Write,
 ) -> io::Result<()> {
-    let mut requests = BTreeMap::new();
+    let mut asked = Asked::default();
     for line in questions.lines() {
         let line = line?;
         let mut words = line.splitn(3, ' ');
         match (words.next().unwrap_or_default(), words.next(), words.next()) {
             ("START", ..) => {
-                requests.clear();
+                asked = Asked::default();
                 writeln!(answers, "STARTED")?;
             }
-            ("PARAM", Some("l_hard"), Some(list)) => requests = memory_in(list, &wanted()),
+            ("PARAM", Some("l_hard"), Some(list)) => {
+                let wanted = wanted();
+                asked = Asked { memory: of(list, &wanted.memory), gpus: of(list, &wanted.gpus) };
+            }
             ("BEGIN", ..) => {
-                for answer in verdict(&requests) {
+                for answer in verdict(&asked) {
                     writeln!(answers, "{answer}")?;
                 }
             }
@@ -68,17 +91,17 @@ fn verify(
     Ok(())
 }
 
-/// The requests that are memory, each as its user wrote it.
-fn memory_in(list: &str, wanted: &[SlotMemory]) -> BTreeMap<String, String> {
+/// Those of a list that are wanted.
+fn of(list: &str, wanted: &[SlotRequest]) -> BTreeMap<String, String> {
     let one = |one: &str| {
         let (name, amount) = one.split_once('=')?;
-        wanted.iter().any(|memory| memory.name == name).then(|| (name.to_owned(), amount.to_owned()))
+        wanted.iter().any(|request| request.name == name).then(|| (name.to_owned(), amount.to_owned()))
     };
     list.split(',').filter_map(one).collect()
 }
 
-fn verdict(requests: &BTreeMap<String, String>) -> Vec<String> {
-    for (name, amount) in requests {
+fn verdict(asked: &Asked) -> Vec<String> {
+    for (name, amount) in &asked.memory {
         if let Some(Some(found)) = bytes(amount)
             && found < LEAST
         {
@@ -93,7 +116,8 @@ fn verdict(requests: &BTreeMap<String, String>) -> Vec<String> {
             )];
         }
     }
-    let noted: Vec<String> = requests.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
+    let noted: Vec<String> =
+        asked.memory.iter().chain(&asked.gpus).map(|(name, amount)| format!("{name}={amount}")).collect();
     let noted = if noted.is_empty() { "none".to_owned() } else { noted.join(",") };
     // Whatever the user has said there is replaced.
     vec![format!("ENV MOD {REQUESTED} {noted}"), "RESULT STATE CORRECT".to_owned()]
@@ -106,16 +130,17 @@ mod tests {
     use super::*;
 
     fn answers(questions: &str) -> String {
-        let wanted = || ["h_vmem", "mem_free"].map(|name| SlotMemory::of(name, PerSlot::AsCounted)).to_vec();
+        let all = |names: &[&str]| names.iter().map(|name| SlotRequest::of(name, PerSlot::AsCounted)).collect();
+        let wanted = || CountedRequests { memory: all(&["h_vmem", "mem_free"]), gpus: all(&["gpu"]) };
         let mut said = Vec::new();
         verify(wanted, questions.as_bytes(), &mut said).unwrap();
         String::from_utf8(said).unwrap()
     }
 
     #[test]
-    fn what_is_memory_is_noted_and_nothing_else() {
-        let first = "START\nPARAM CONTEXT server\nPARAM l_hard mem_free=1G,arch=lx-amd64,h_vmem=200M\nBEGIN\n";
-        let noted = "STARTED\nENV MOD JOBFENCE_REQUESTED h_vmem=200M,mem_free=1G\nRESULT STATE CORRECT\n";
+    fn what_counts_is_noted_and_nothing_else() {
+        let first = "START\nPARAM CONTEXT server\nPARAM l_hard mem_free=1G,gpu=2,arch=lx-amd64,h_vmem=200M\nBEGIN\n";
+        let noted = "STARTED\nENV MOD JOBFENCE_REQUESTED h_vmem=200M,mem_free=1G,gpu=2\nRESULT STATE CORRECT\n";
         assert_eq!(answers(first), noted);
         let none = "STARTED\nENV MOD JOBFENCE_REQUESTED none\nRESULT STATE CORRECT\n";
         assert_eq!(answers(&format!("{first}START\nBEGIN\nQUIT\nSTART\n")), format!("{noted}{none}"), "the next job");

@@ -9,6 +9,7 @@
 //! ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
 //! janitor ends what is left. (The kernel could kill the shepherd at once, but forgets that wish when the shepherd changes its rights.)
 
+mod environment;
 mod process;
 mod sentences;
 mod spool;
@@ -19,14 +20,16 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use jobfence::config::{Config, LoadError, Loaded};
+use jobfence::door::card::{JobEnd, card};
 use jobfence::door::life::{self, Granted, HeldBy, HowClosed, OpenRequest, Seen, Which};
 use jobfence::door::run::{How, end_as};
 use jobfence::door::user;
 use jobfence::error::Error;
 use jobfence::job::Id;
 use jobfence::launch::Answer;
-use jobfence::requests::UserRequests;
+use jobfence::requests::{Requests, UserRequests};
 use jobfence::scheduler::gridengine::SHEPHERD;
+use jobfence::scheduler::gridengine::card::WORDS;
 use jobfence::scheduler::gridengine::spool::SpooledJob;
 use log::LevelFilter;
 use nix::unistd::Pid;
@@ -83,6 +86,8 @@ struct FencedJob {
     /// The fences of the job and of its shepherd.
     job: Which,
     shepherd: Which,
+    /// What `CUDA_VISIBLE_DEVICES` of the job is to be.
+    visible_gpus: Option<String>,
 }
 
 impl FencedJob {
@@ -111,9 +116,12 @@ impl FencedJob {
         let opened = fenced(open(loaded.clone(), &spooled, &job));
         // It was read, if there is a fence.
         let loaded = loaded.map_err(|error| error.to_string())?;
-        let all = Self { loaded, spooled, job, shepherd };
+        let mut all = Self { loaded, spooled, job, shepherd, visible_gpus: None };
         match opened {
-            Ok(Some(_)) => Ok(Some(all)),
+            Ok(Some(opened)) => {
+                all.visible_gpus = opened.visible_gpus;
+                Ok(Some(all))
+            }
             other => {
                 all.close();
                 other.map(|_| None)
@@ -127,15 +135,49 @@ impl FencedJob {
 
     /// Runs the shepherd until it ends; how it has ended.
     fn run(self, spool: &Spool, name: &OsStr) -> Result<How, Error> {
+        if let Err(error) = self.tell(spool) {
+            log::warn!("job {}: cannot tell it of its limits: {error}", self.spooled.job);
+        }
         let started = ShepherdProcess::start(name, spool.user, |pid| self.attach(&self.job, pid));
         let how = started.and_then(|mut child| self.watch(spool, &mut child));
+        let card = self.card(spool);
         if let Some(seen) = self.close() {
             if let Err(error) = usage::raise(spool, &seen.usage) {
                 log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
             }
-            sentences::say(&self.spooled, &seen.sentences);
+            let sentences = seen.sentences.iter().map(|sentence| format!("jobfence: {sentence}"));
+            sentences::say(&self.spooled, sentences.chain(card));
         }
         how
+    }
+
+    /// Writes into the job's environment what it is limited to.
+    fn tell(&self, spool: &Spool) -> Result<(), Error> {
+        let seen = life::usage(self.config(), &self.job)?.pop();
+        let seen = seen.ok_or_else(|| Error::new("its fence is gone"))?;
+        environment::tell(spool, self.config(), &seen, self.visible_gpus.as_deref())
+    }
+
+    /// The card at the end of its output; a slave task has no output of its own.
+    fn card(&self, spool: &Spool) -> Vec<String> {
+        if self.spooled.slave_task.is_some() {
+            return Vec::new();
+        }
+        let end = JobEnd {
+            time_limit: self.spooled.time_limit,
+            is_array_task: self.spooled.is_array_task,
+            is_utf8: self.spooled.is_utf8,
+            words: Some(&WORDS),
+            ..usage::end(spool)
+        };
+        let all = Which { step: None, ..self.job.clone() };
+        match card(&self.loaded, &all, &granted(Some(&self.loaded), &self.spooled), &end) {
+            Ok(lines) => lines.unwrap_or_default(),
+            Err(error) => {
+                log::warn!("job {}: there is no card of it: {error}", self.spooled.job);
+                Vec::new()
+            }
+        }
     }
 
     fn watch(&self, spool: &Spool, child: &mut ShepherdProcess) -> Result<How, Error> {
@@ -158,7 +200,7 @@ impl FencedJob {
                 }
                 ShepherdEvent::HasPid => {
                     // An execd that starts again sees by this when the job has ended: not before we have written what it used.
-                    if let Err(error) = spool.write(process::PID, &format!("{}\n", Pid::this())) {
+                    if let Err(error) = spool.write(process::PID, format!("{}\n", Pid::this()).as_bytes()) {
                         log::warn!("job {}: cannot be its shepherd: {error}", self.spooled.job);
                     }
                 }
@@ -204,38 +246,40 @@ impl FencedJob {
     }
 }
 
-/// A slave task's environment is its user's, by `qrsh -inherit -v`, past any JSV. So it gets no more than the job has here already.
-fn at_most_the_jobs(config: &Config, spooled: &SpooledJob, memory: Option<u64>) -> Option<u64> {
-    if spooled.slave_task.is_none() {
-        return memory;
+/// What a job was granted here. A slave task's environment is its user's, by `qrsh -inherit -v`, past any JSV. So it gets no more than the
+/// job has here already: of memory the least, and the same GPUs.
+fn granted(loaded: Option<&Loaded>, spooled: &SpooledJob) -> Granted {
+    let mut granted = Granted { facts: spooled.facts.clone(), ..Granted::default() };
+    let Some(Loaded { config, .. }) = loaded else { return granted };
+    granted.cpus = Some(spooled.cpus(config.cpus_per_slot));
+    granted.memory = spooled.memory(&config.slot_memory);
+    let mut gpus = usize::try_from(spooled.gpus(&config.slot_gpus)).unwrap_or(usize::MAX);
+    if spooled.slave_task.is_some() {
+        let all = Which { job: spooled.job.clone(), step: None, run: Some(RUN) };
+        let of_job = life::usage(config, &all).unwrap_or_default();
+        granted.memory = of_job.iter().filter_map(|seen| seen.memory).chain(granted.memory).min();
+        gpus = of_job.iter().map(|seen| seen.gpus.len()).max().unwrap_or(0);
     }
-    let all = Which { job: spooled.job.clone(), step: None, run: Some(RUN) };
-    let of_job = life::usage(config, &all).unwrap_or_default().into_iter().filter_map(|seen| seen.memory).min();
-    memory.into_iter().chain(of_job).min()
+    granted.gpus = (!config.slot_gpus.is_empty()).then_some(gpus);
+    granted.requests = UserRequests { job: spooled.asked.clone(), step: Requests::default() };
+    if granted.requests.names_paths() {
+        let rights = user::rights(spooled.uid);
+        granted.requests.paths().for_each(|rules| rules.asked_by(&rights));
+    }
+    granted
 }
 
 fn open(loaded: Result<Loaded, LoadError>, spooled: &SpooledJob, which: &Which) -> Answer<life::Opened> {
-    let mut facts = spooled.facts.clone();
-    let (mut cpus, mut memory) = (None, None);
+    let mut granted = granted(loaded.as_ref().ok(), spooled);
     if let Ok(loaded) = &loaded {
-        user::know_groups(&mut facts, &loaded.asked());
-        cpus = Some(spooled.cpus(loaded.config.cpus_per_slot));
-        memory = at_most_the_jobs(&loaded.config, spooled, spooled.memory(&loaded.config.slot_memory));
+        user::know_groups(&mut granted.facts, &loaded.asked());
     }
     let request = OpenRequest {
         uid: spooled.uid,
         job: which.job.clone(),
         step: which.step.clone().unwrap_or_else(|| which.job.clone()),
         run: RUN,
-        granted: Granted {
-            cpus,
-            memory,
-            memory_and_swap: None,
-            gpus: None,
-            requests: UserRequests::default(),
-            facts,
-            is_of_step: false,
-        },
+        granted,
         holder: HeldBy::Process(Pid::this().as_raw()),
         ask_unit: None,
     };

@@ -285,6 +285,7 @@ pub(super) unsafe fn ended(ended: *const CEnded) -> Done<JobEnd> {
         tasks: number(ended.tasks),
         is_array_task: ended.flags & ARRAY_TASK != 0,
         is_utf8: ended.flags & UTF8 != 0,
+        words: None,
     })
 }
 

@@ -7,20 +7,24 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::unistd::User;
 
-use crate::config::{PerSlot, SlotMemory};
+use crate::config::{PerSlot, SlotRequest};
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
+use crate::report::card;
+use crate::requests::{REQUESTS, Requests};
+use crate::scheduler::gridengine::card::time;
 use crate::sys::dir::Dir;
 
 /// The file that tells the shepherd what to start.
 const CONFIG: &str = "config";
 /// The job's environment, with what a JSV has added.
-const ENVIRONMENT: &str = "environment";
+pub const ENVIRONMENT: &str = "environment";
 /// The variable in which `jobfence jsv` notes the requests that are memory.
 pub const REQUESTED: &str = "JOBFENCE_REQUESTED";
 /// The one request of memory that execd knows.
@@ -43,8 +47,12 @@ pub struct SpooledJob {
     pub slots: u32,
     /// The limit of `h_vmem`, as execd says it. `None`: it says none.
     h_vmem: Option<Requested>,
-    /// What the job asks for as memory, by the names of the requests, where the site's JSV has noted it.
+    /// What the job asks for as memory and as GPUs, by the names of the requests, where the site's JSV has noted it.
     requested: BTreeMap<String, u64>,
+    /// What its user asks for of lower limits, in variables of the job's environment.
+    pub asked: Requests,
+    /// Whether its user can read more than ASCII, by the same.
+    pub is_utf8: bool,
     /// By which sections of the configuration are chosen.
     pub facts: Facts,
     /// Whether it is stopped and killed by the shepherd at once: neither a warning before (`qsub -notify`) nor a method of the queue's.
@@ -53,6 +61,10 @@ pub struct SpooledJob {
     pub errors_path: String,
     /// How the file is called if that is a directory.
     pub errors_name: String,
+    /// Whether it is a task of an array.
+    pub is_array_task: bool,
+    /// How long it may run; `None`: as long as it likes.
+    pub time_limit: Option<Duration>,
 }
 
 /// An amount of memory.
@@ -77,8 +89,21 @@ impl SpooledJob {
         // A slave task has a directory of its name in that of the job; of a job's own, the number of a slave task is a user's.
         let name = dir.path().file_name().and_then(OsStr::to_str).unwrap_or_default();
         let job = Self::parse(&text, name).map_err(|error| error.at(&path))?;
-        let requested = requested(&environment).map_err(|error| error.at(dir.path().join(ENVIRONMENT)))?;
-        Ok(Self { requested, ..job })
+        job.with_environment(&environment).map_err(|error| error.at(dir.path().join(ENVIRONMENT)))
+    }
+
+    /// The same with what its environment says.
+    pub fn with_environment(self, text: &str) -> Result<Self> {
+        let environment = Values::of(text);
+        let mut asked = Requests::default();
+        for request in REQUESTS {
+            let name = request.variable();
+            if let Some(value) = environment.find(&name)?.filter(|value| !value.is_empty()) {
+                request.read(&name, value.as_bytes(), &mut asked)?;
+            }
+        }
+        let is_utf8 = card::is_utf8(|name| environment.find(name).ok().flatten().map(str::to_owned));
+        Ok(Self { requested: requested(&environment)?, asked, is_utf8, ..self })
     }
 
     /// The same from the text of that file; `directory` is the name of the spool directory.
@@ -118,6 +143,10 @@ impl SpooledJob {
             slots,
             h_vmem: h_vmem(&config)?,
             requested: BTreeMap::new(),
+            asked: Requests::default(),
+            is_utf8: false,
+            is_array_task: is_array,
+            time_limit: config.find("h_rt")?.and_then(time),
             facts,
             is_stopped_at_once: is_none("suspend_method")?
                 && config.find("notify")?.is_none_or(|seconds| seconds == "0"),
@@ -127,8 +156,8 @@ impl SpooledJob {
     }
 
     /// Memory in bytes on this host: the lowest of these requests. `None`: the job has none of them.
-    pub fn memory(&self, wanted: &[SlotMemory]) -> Option<u64> {
-        let one = |memory: &SlotMemory| {
+    pub fn memory(&self, wanted: &[SlotRequest]) -> Option<u64> {
+        let one = |memory: &SlotRequest| {
             let counted = self.h_vmem.filter(|_| memory.name == H_VMEM);
             let bytes = counted.map(|h_vmem| h_vmem.bytes).or_else(|| self.requested.get(&memory.name).copied())?;
             let is_of_job = match memory.per {
@@ -139,6 +168,15 @@ impl SpooledJob {
             Some(if is_of_job { bytes } else { bytes.saturating_mul(u64::from(self.slots)) })
         };
         wanted.iter().filter_map(one).min()
+    }
+
+    /// GPUs on this host: the sum of these requests, as the site's JSV has noted them.
+    pub fn gpus(&self, wanted: &[SlotRequest]) -> u64 {
+        let one = |request: &SlotRequest| {
+            let count = self.requested.get(&request.name).copied().unwrap_or(0);
+            if request.per == PerSlot::Job { count } else { count.saturating_mul(u64::from(self.slots)) }
+        };
+        wanted.iter().map(one).fold(0, u64::saturating_add)
     }
 
     /// Hardware threads, where a slot has so many.
@@ -183,10 +221,10 @@ fn h_vmem(config: &Values<'_>) -> Result<Option<Requested>> {
     Ok(bytes(text).ok_or_else(wrong)?.map(|bytes| Requested { bytes, is_of_job }))
 }
 
-/// What the site's JSV has noted, as `NAME=AMOUNT` with commas between them. Without a JSV it is the user's word, and can only lower what
-/// the job has.
-fn requested(environment: &str) -> Result<BTreeMap<String, u64>> {
-    let Some(text) = Values::of(environment).find(REQUESTED)? else { return Ok(BTreeMap::new()) };
+/// What the site's JSV has noted, as `NAME=AMOUNT` with commas between them. Without a JSV it is the user's word. Of memory that can only
+/// lower what the job has; so GPUs need the JSV.
+fn requested(environment: &Values<'_>) -> Result<BTreeMap<String, u64>> {
+    let Some(text) = environment.find(REQUESTED)? else { return Ok(BTreeMap::new()) };
     let one = |one: &str| {
         let (name, amount) = one.split_once('=')?;
         Some((name.to_owned(), bytes(amount)??))
@@ -241,7 +279,7 @@ mod tests {
     fn a_job_is_read_as_execd_has_written_it() {
         let job = parse(&[]).unwrap();
         assert_eq!((job.job.as_str(), job.slave_task.as_ref(), job.uid, job.slots), ("7", None, 0, 2));
-        assert_eq!(job.memory(&[SlotMemory::of("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
+        assert_eq!(job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
         assert_eq!(job.facts.partition, Fact::Known("all.q".to_owned()));
         assert_eq!(job.facts.project, Fact::Known(String::new()));
         assert!(job.is_stopped_at_once);
@@ -284,7 +322,7 @@ mod tests {
 
     #[test]
     fn memory_is_of_each_slot_or_of_the_job() {
-        let memory = |per, changes: &[(&str, &str)]| parse(changes).unwrap().memory(&[SlotMemory::of("h_vmem", per)]);
+        let memory = |per, changes: &[(&str, &str)]| parse(changes).unwrap().memory(&[SlotRequest::of("h_vmem", per)]);
         let of_job = ("h_vmem_is_consumable_job=0", "h_vmem_is_consumable_job=1");
         assert_eq!(memory(PerSlot::AsCounted, &[of_job]), Some(100 << 20));
         assert_eq!(memory(PerSlot::Slot, &[of_job]), Some(200 << 20));
@@ -296,9 +334,9 @@ mod tests {
     #[test]
     fn the_lowest_of_the_sites_requests_counts() {
         let mut job = parse(&[]).unwrap();
-        job.requested = requested("A=b\nJOBFENCE_REQUESTED=mem_free=60M,other=1G,h_vmem=1M,x\n").unwrap();
+        job = job.with_environment("A=b\nJOBFENCE_REQUESTED=mem_free=60M,other=1G,h_vmem=1M,x,gpu=2\n").unwrap();
         let memory = |names: &[(&str, PerSlot)]| {
-            job.memory(&names.iter().map(|(name, per)| SlotMemory::of(name, *per)).collect::<Vec<_>>())
+            job.memory(&names.iter().map(|(name, per)| SlotRequest::of(name, *per)).collect::<Vec<_>>())
         };
         assert_eq!(memory(&[("mem_free", PerSlot::AsCounted), ("h_vmem", PerSlot::AsCounted)]), Some(120 << 20));
         assert_eq!(memory(&[("mem_free", PerSlot::Job)]), Some(60 << 20));
@@ -306,9 +344,22 @@ mod tests {
         assert_eq!(memory(&[("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
         assert_eq!(memory(&[("nothing", PerSlot::Slot)]), None);
         assert_eq!(memory(&[]), None);
-        assert!(requested("JOBFENCE_REQUESTED=none\n").unwrap().is_empty());
-        let forged = requested("X=\nJOBFENCE_REQUESTED=mem_free=1T\nJOBFENCE_REQUESTED=mem_free=1G\n");
+        let gpus = |per| job.gpus(&[SlotRequest::of("gpu", per), SlotRequest::of("nothing", per)]);
+        assert_eq!((gpus(PerSlot::AsCounted), gpus(PerSlot::Job)), (4, 2));
+        let job = parse(&[]).unwrap();
+        assert!(job.clone().with_environment("JOBFENCE_REQUESTED=none\n").unwrap().requested.is_empty());
+        let forged = job.with_environment("X=\nJOBFENCE_REQUESTED=mem_free=1T\nJOBFENCE_REQUESTED=mem_free=1G\n");
         assert!(forged.unwrap_err().to_string().contains("more than one value"));
+    }
+
+    #[test]
+    fn users_ask_for_lower_limits_in_variables() {
+        let with = |text: &str| parse(&[]).unwrap().with_environment(text);
+        let job = with("JOBFENCE_PIDS_MAX=60\nJOBFENCE_CPU_LIMIT=\nLANG=de_DE.UTF-8\n").unwrap();
+        assert_eq!(job.asked, Requests { pids_max: Some(60), ..Requests::default() });
+        assert!(job.is_utf8 && !with("LANG=C\n").unwrap().is_utf8);
+        let error = with("JOBFENCE_PIDS_MAX=many\n").unwrap_err().to_string();
+        assert!(error.contains("JOBFENCE_PIDS_MAX: found \"many\""), "{error}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! What execd of Grid Engine writes of a job. An input is a whole file, and then the name of a job, which its user has chosen: nothing
 //! that counts changes by it.
 
-use jobfence::config::{PerSlot, SlotMemory};
+use jobfence::config::{PerSlot, SlotRequest};
 use jobfence::scheduler::gridengine::spool::{SpooledJob, bytes};
 
 use super::{is_readable, text};
@@ -41,7 +41,7 @@ pub fn run(data: &[u8]) {
     let of_user = |name: &str| SpooledJob::parse(&format!("{BEFORE}{name}{BEHIND}"), "7.1");
     let plain = of_user("x").expect("a job");
     if let Ok(named) = of_user(&text) {
-        let memory = |job: &SpooledJob| job.memory(&[SlotMemory::of("h_vmem", PerSlot::AsCounted)]);
+        let memory = |job: &SpooledJob| job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]);
         assert_eq!((&named.job, named.uid, named.slots), (&plain.job, plain.uid, plain.slots));
         assert_eq!(
             (memory(&named), &named.facts, &named.errors_path),

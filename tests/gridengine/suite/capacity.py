@@ -56,3 +56,32 @@ def verified(site):
         done = site.as_user("alice", ["qsub", "-l", "h_vmem=200"], stdin="true\n")
         expect(done.returncode != 0, "a job with 200 bytes was taken")
         expect_in("jobfence: h_vmem=200 is 200 bytes", done.stdout + done.stderr, "what qsub says")
+
+
+@case
+def checked(site):
+    """'jobfence check' says what Grid Engine starts, and what is missing of the rest."""
+    def verdict():
+        done = site.command(str(site.jobfence), "check")
+        return done.returncode, done.stdout
+    status, said = verdict()
+    expect_equal(status, 0, f"the status of a good check ({said})")
+    expect_in("gridengine     load_sensor is none: qmaster does not learn", said, "what is missing")
+    with site.changed(["-sconf", "global"], ["-Mconf"], load_sensor=SENSOR, jsv_url=f"script:{JSV}"):
+        status, said = verdict()
+        expect_in("complexes are missing, so their values are lost: jobfence_pressure\n", said, "what is missing")
+        site.configure("SlotMemory=mem_free\n")
+        expect_equal(verdict()[0], 0, "the status with the JSV")
+    status, said = verdict()
+    expect(status == 1 and "NO job would be fenced here as configured: jsv_url of Grid Engine is none" in said, said)
+    site.configure()
+    with site.changed(["-sconf", "global"], ["-Mconf"], shepherd_cmd="none"):
+        status, said = verdict()
+    expect(status == 1 and "NO job would be fenced here: shepherd_cmd of Grid Engine is none, and not jobfence" in said, said)
+
+    # execd reads it again with its next report.
+    def is_fenced():
+        jobid = site.submit("alice", "cat /proc/self/cgroup")
+        site.wait(jobid)
+        return f"/job_{jobid}/" in site.output(jobid)
+    until(is_fenced, 60, "a job with a fence")

@@ -105,6 +105,50 @@ def asks_to_run_again(site):
 
 
 @case
+def migrated(site):
+    """A job that is suspended into a checkpoint ends here, its method runs in the fence, and the job begins again in a new one."""
+    where = site.directory("alice")
+    method = site.home / "migrate"
+    method.write_text(f"#!/bin/sh\ncat /proc/self/cgroup >{where}/migrated.$1\nkill -9 -$2\n")
+    method.chmod(0o755)
+    checkpoint = {
+        "ckpt_name": "own", "interface": "APPLICATION-LEVEL", "ckpt_command": "none", "migr_command": f"{method} $job_id $job_pid",
+        "restart_command": "none", "clean_command": "none", "ckpt_dir": "/tmp", "signal": "none", "when": "sx"}
+    given = site.home / "checkpoint"
+    given.write_text("".join(f"{key} {value}\n" for key, value in checkpoint.items()))
+    site.qconf("-Ackpt", str(given))
+    try:
+        with site.queue(ckpt_list="own"):
+            script = f"echo restarted $RESTARTED; [ $RESTARTED = 2 ] || {{ {ESCAPEE}; sleep 1000; }}; cat /proc/self/cgroup"
+            jobid = site.submit("alice", script, "-ckpt", "own")
+            group, who = fenced(site, jobid), escapee_of(site, jobid)
+            site.qmod("-sj", jobid)
+            until((where / f"migrated.{jobid}").exists, 30, "the method of the checkpoint")
+            expect_dead(who, 20)
+            expect_in(f"/job_{jobid}/step_shepherd", (where / f"migrated.{jobid}").read_text(), "the group of the method")
+            expect_gone(group.parent, 20)
+            site.qmod("-usj", jobid)
+            site.wait(jobid, timeout=120, ends=2)
+            expect_in("restarted 2", site.output(jobid), "the second run")
+            expect_in(f"/job_{jobid}/step_job", site.output(jobid), "its cgroup")
+    finally:
+        site.qconf("-dckpt", "own")
+
+
+@case
+def reserved(site):
+    """A job for which qmaster has kept slots free (-R y) begins when the job before it has ended, in a fence of its own."""
+    with site.changed(["-ssconf"], ["-Msconf"], max_reservation="10"):
+        first = site.submit("alice", "sleep 8", "-pe", "smp", "3")
+        fenced(site, first)
+        whole = site.submit("bob", "sleep 1000", "-pe", "smp", "4", "-R", "y", "-p", "0", "-l", "h_vmem=50M")
+        group = fenced(site, whole, timeout=90)
+        expect_limits(group.parent, 4, 200)
+        site.qdel(whole)
+        site.wait(whole)
+
+
+@case
 def array(site):
     """Each task of an array has a job's directory of its own."""
     jobid = site.submit("alice", "sleep 1000", "-t", "1-3", *ask(1, 100))

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parallel jobs: a slave task is a step of its own, within the limits of the job."""
 
+from slurm import kernel
 from slurm.harness import MIB, case, expect_equal, expect_in, steps_of
+from slurm.kernel import Group
 from slurm.sites import until
 
-from ..harness import expect_limits
+from ..harness import expect_gone, expect_limits
+from ..hosts import NODE, second_host, slots_by_host
 from .capacity import JSV
 
 
@@ -41,3 +44,33 @@ def slave_task_that_says_more(site):
         expect_equal(found["step_job"].parent.memory_limit(), 180 * MIB, "memory of the job")
         site.qdel(jobid)
         site.wait(jobid)
+
+
+@case
+def two_hosts(site):
+    """On each host the job is limited to its slots there, and the end of the job ends it on both."""
+    script = """
+        for host in $(cut -d ' ' -f 1 $PE_HOSTFILE); do
+            [ $host = $(hostname) ] || qrsh -inherit $host sleep 1234 &
+        done
+        sleep 4321"""
+
+    def group_of(program):
+        return next((Group.of(pid) for pid in kernel.all_pids() if kernel.command_line(pid) == program), None)
+    with second_host(site):
+        jobid = site.submit("alice", script, "-pe", "mpi", "5", "-l", "h_vmem=100M", "-v", "PATH")
+        slave, master = (until(lambda program=program: group_of(program), 60, program) for program in ("sleep 1234", "sleep 4321"))
+        slots = slots_by_host(site)
+        expect_equal(sum(slots.values()), 5, f"slots by host: {slots}")
+        groups = [slave, master]
+        of_second = [f"/{NODE}/" in group.path for group in groups]
+        expect_equal(sorted(of_second), [False, True], f"where they are: {[group.path for group in groups]}")
+        expect_in("step_1.", slave.path.replace("+2E", "."), "the slave task's step")
+        for group, is_second in zip(groups, of_second):
+            count = slots[NODE if is_second else site.node]
+            expect_limits(group.parent, count, 100 * count)
+        site.qdel(jobid)
+        site.wait(jobid)
+        for group in groups:
+            expect_gone(group.parent)
+    return f"slots {slots}"

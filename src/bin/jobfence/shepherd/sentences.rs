@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the job's user is told: sentences at the end of the file in which the job's errors are.
+//! What the job's user is told: lines at the end of the file in which the job's errors are.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, SFlag, fstat};
 
 /// Says it, if there is such a file. An interactive job and a slave task have none.
-pub fn say(job: &SpooledJob, sentences: &[String]) {
-    if sentences.is_empty() || job.errors_path.is_empty() || job.slave_task.is_some() {
+pub fn say(job: &SpooledJob, lines: impl Iterator<Item = String>) {
+    let text: String = lines.map(|line| line + "\n").collect();
+    if text.is_empty() || job.errors_path.is_empty() || job.slave_task.is_some() {
         return;
     }
-    let text: String = sentences.iter().map(|sentence| format!("jobfence: {sentence}\n")).collect();
     let path = Path::new(&job.errors_path);
     // The user has named it, and so it is looked up with the user's rights.
     let said = user::rights(job.uid)

@@ -40,7 +40,7 @@ impl SpoolUser {
     }
 
     /// Replaces a file of the spool.
-    fn write(self, dir: &Dir, name: &str, text: &str) -> Result<()> {
+    fn write(self, dir: &Dir, name: &str, text: &[u8]) -> Result<()> {
         self.act()?;
         let done = dir.replace_file(name, text);
         Self { uid: getuid(), gid: getgid() }.act()?;
@@ -66,7 +66,7 @@ impl Spool {
     }
 
     /// Replaces a file of it, with the rights of whose it is.
-    pub fn write(&self, name: &str, text: &str) -> Result<()> {
+    pub fn write(&self, name: &str, text: &[u8]) -> Result<()> {
         self.user.write(&self.dir, name, text)
     }
 
@@ -76,7 +76,7 @@ impl Spool {
         let why = why.replace('\n', "; ");
         let sentence = format!("jobfence: this job was not started, since it cannot be fenced: {why}\n");
         for (name, text) in [("error", sentence), ("exit_status", format!("{JOB_IS_IN_ERROR}\n"))] {
-            if let Err(error) = self.write(name, &text) {
+            if let Err(error) = self.write(name, text.as_bytes()) {
                 log::error!("cannot tell execd why: {error}");
             }
         }

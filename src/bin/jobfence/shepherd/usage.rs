@@ -2,12 +2,36 @@
 //! The shepherd's file `usage`, which execd hands on to the accounting file: `qacct` then shows what all processes of the job have used,
 //! those that the shepherd has not waited for, too.
 
+use std::time::Duration;
+
 use jobfence::cgroup::usage::Usage;
+use jobfence::door::card::JobEnd;
 use jobfence::error::Result;
+use jobfence::report::account::Exit;
 
 use super::spool::Spool;
 
 const USAGE: &str = "usage";
+
+/// How the job has ended, as the shepherd says. Nothing of a job that never ran.
+pub fn end(spool: &Spool) -> JobEnd {
+    let text = if spool.dir.has(USAGE) { spool.dir.read(USAGE).unwrap_or_default() } else { String::new() };
+    end_in(&text)
+}
+
+fn end_in(text: &str) -> JobEnd {
+    let number = |wanted: &str| {
+        let found = text.lines().filter_map(|line| line.split_once('=')).find(|(key, _)| *key == wanted);
+        found.and_then(|(_, value)| value.trim().parse::<i32>().ok())
+    };
+    let exit = match number("signal") {
+        Some(signal) if signal > 0 => Some(Exit::Signal(signal)),
+        _ => number("exit_status").map(Exit::Status),
+    };
+    let took = number("end_time").zip(number("start_time")).and_then(|(end, start)| end.checked_sub(start));
+    let wall = took.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+    JobEnd { exit, wall, ..JobEnd::default() }
+}
 
 /// Raises the figures of the file to those of the fence. A job that never ran has no such file.
 pub fn raise(spool: &Spool, used: &Usage) -> Result<()> {
@@ -16,7 +40,7 @@ pub fn raise(spool: &Spool, used: &Usage) -> Result<()> {
     }
     let before = spool.dir.read(USAGE)?;
     let after = raised(&before, used);
-    if after == before { Ok(()) } else { spool.write(USAGE, &after) }
+    if after == before { Ok(()) } else { spool.write(USAGE, after.as_bytes()) }
 }
 
 /// The units are those of getrusage(2): seconds, and KiB of memory.
@@ -44,6 +68,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_shepherd_says_how_the_job_has_ended() {
+        let end = end_in("wait_status=768\nexit_status=3\nsignal=0\nstart_time=100\nend_time=160\n");
+        assert_eq!((end.exit, end.wall), (Some(Exit::Status(3)), Some(Duration::from_secs(60))));
+        assert_eq!(end_in("exit_status=137\nsignal=9\nstart_time=5\nend_time=1\n").exit, Some(Exit::Signal(9)));
+        let end = end_in("");
+        assert_eq!((end.exit, end.wall), (None, None));
+    }
 
     #[test]
     fn only_what_is_higher_and_known_is_raised() {

@@ -113,7 +113,7 @@ pub fn tell_job(spank: &Spank) {
     let requests = given().requests.clone();
     for request in REQUESTS {
         let Some(value) = request.value(&requests) else { continue };
-        if let Err(error) = spank.set_for_job(&variable(request), &value) {
+        if let Err(error) = spank.set_for_job(&request.variable(), &value) {
             log::error!("cannot hand the job's options to its steps, which only their own options limit now: {error}");
         }
     }
@@ -127,18 +127,13 @@ pub fn requests(spank: &Spank) -> Result<UserRequests> {
     }
     let mut requests = UserRequests { job: Requests::default(), step: given.requests.clone() };
     for request in REQUESTS {
-        let name = format!("SLURM_SPANK_{}", variable(request));
+        let name = format!("SLURM_SPANK_{}", request.variable());
         let c_name = CString::new(name.as_str()).map_err(|_| Error::new("a variable's name with a NUL"))?;
         if let Some(value) = spank.getenv(&c_name).map_err(|error| error.hint(request.for_example()))? {
             request.read(&name, value.as_bytes(), &mut requests.job)?;
         }
     }
     Ok(requests)
-}
-
-/// `JOBFENCE_CPU_LIMIT`
-fn variable(request: &Request) -> String {
-    format!("JOBFENCE_{}", request.name.replace('-', "_").to_ascii_uppercase())
 }
 
 #[cfg(test)]
@@ -152,7 +147,7 @@ mod tests {
             assert!(request.name.len() <= 75 && request.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'));
             assert!(!request.usage.is_empty() && !request.argument.is_empty());
         }
-        let variables: Vec<_> = REQUESTS.iter().map(variable).collect();
+        let variables: Vec<_> = REQUESTS.iter().map(Request::variable).collect();
         assert_eq!(
             variables,
             [

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which requests of a job are its memory, where a scheduler grants slots: the value of `SlotMemory`.
+//! Which requests of a job are its memory or its GPUs, where a scheduler grants slots: the value of `SlotMemory` and `SlotGPUs`.
 
 use super::units::{NONE, Wrong};
 
-/// A request that is memory.
+/// A request that counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotMemory {
+pub struct SlotRequest {
     /// As the scheduler calls it.
     pub name: String,
     /// Of what it is so much.
     pub per: PerSlot,
 }
 
-impl SlotMemory {
+impl SlotRequest {
     /// The request of this name.
     pub fn of(name: &str, per: PerSlot) -> Self {
         Self { name: name.to_owned(), per }
     }
 }
 
-/// Of what a request of memory is.
+/// Of what so much is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerSlot {
     /// What the scheduler counts it for, where it says so; otherwise a slot.
@@ -30,15 +30,15 @@ pub enum PerSlot {
     Job,
 }
 
-/// Requests of memory, with commas between them.
-pub(super) fn read(text: &str) -> Result<Vec<SlotMemory>, Wrong> {
+/// Requests, with commas between them.
+pub(super) fn read(text: &str) -> Result<Vec<SlotRequest>, Wrong> {
     if text.eq_ignore_ascii_case(NONE) {
         return Ok(Vec::new());
     }
     let is_name = |name: &str| {
         !name.is_empty() && name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
     };
-    let mut all: Vec<SlotMemory> = Vec::new();
+    let mut all: Vec<SlotRequest> = Vec::new();
     for one in text.split(',') {
         let (name, per) = match one.split_once(':') {
             None => (one, PerSlot::AsCounted),
@@ -49,17 +49,17 @@ pub(super) fn read(text: &str) -> Result<Vec<SlotMemory>, Wrong> {
         if !is_name(name) || all.iter().any(|before| before.name == name) {
             return Err(Wrong::Form);
         }
-        all.push(SlotMemory { name: name.to_owned(), per });
+        all.push(SlotRequest { name: name.to_owned(), per });
     }
     Ok(all)
 }
 
 /// The requests as [`read`] reads them.
-pub(super) fn text(all: &[SlotMemory]) -> String {
-    let one = |memory: &SlotMemory| match memory.per {
-        PerSlot::AsCounted => memory.name.clone(),
-        PerSlot::Slot => format!("{}:slot", memory.name),
-        PerSlot::Job => format!("{}:job", memory.name),
+pub(super) fn text(all: &[SlotRequest]) -> String {
+    let one = |request: &SlotRequest| match request.per {
+        PerSlot::AsCounted => request.name.clone(),
+        PerSlot::Slot => format!("{}:slot", request.name),
+        PerSlot::Job => format!("{}:job", request.name),
     };
     let texts: Vec<String> = all.iter().map(one).collect();
     if texts.is_empty() { NONE.to_owned() } else { texts.join(",") }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_of_memory_are_names() {
+    fn requests_are_names() {
         for text in ["h_vmem", "a:slot,b:job,c", "none"] {
             assert_eq!(read(text).map(|all| super::text(&all)), Ok(text.to_owned()));
         }
