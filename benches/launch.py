@@ -1,13 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How much longer `srun true` takes with the plugin, beside the kernel's own migration.
+"""What a job's launch costs with jobfence, beside Slurm alone and beside Slurm's own cgroup plugins.
 
-A private Slurm of one node runs the same command with the plugin and without it in turn. Between
-them, and as long after anything else, a process that was made for it is moved into a cgroup of
-each hierarchy that jobfence uses, as jobfence does it: one write after the other. That is the
-price of the kernel alone, and it is high only when nothing was moved shortly before. It is paid
-on a host that did nothing else just before, and on one where processes have just ended, as those
-do that srun and slurmd start for each job.
+Two private Slurms of one node run the same commands in turn: one that uses no cgroups, and one with its own cgroup
+plugins. Each runs them with the plugin and without it. Where the plugin makes directories of its own, `jobfence hold`
+is measured, too: with it the kernel's wait for a move is over when a task comes (EarlyMoves).
 """
 
 import argparse
@@ -24,115 +21,84 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+TOP = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(TOP / "tests"), str(TOP / "benches")]
 
 from slurm import kernel  # noqa: E402
 from slurm.sites import PrivateSite, die_properly, until, write_atomically  # noqa: E402
+from tables import HOW_TO_READ, Goals, in_turn, table  # noqa: E402
 
 # After so long without a migration, the kernel takes the long way again.
 QUIET = 0.2
-WARM_UP = 2
 
-LAUNCH_GOAL_MS = 3
+LAUNCH_GOAL_MS = 1
 SIZE_GOAL = 1_500_000
+# Slurm's own, as most sites have them.
+CGROUPS = {"ProctrackType": "proctrack/cgroup", "TaskPlugin": "task/cgroup", "JobAcctGatherType": "jobacct_gather/cgroup"}
+CONSTRAIN = {"ConstrainCores": "yes", "ConstrainRAMSpace": "yes"}
+
+ALONE, BARE, FENCED = "Slurm alone", "Slurm alone, with jobfence and no hold", "Slurm alone, with jobfence"
+CGROUP, OVERLAY = "Slurm's own cgroup plugins", "Slurm's own cgroup plugins, with jobfence"
+BASE = "Slurm alone, with jobfence of BASE"
 
 
-class Goals:
-    """What is wanted, what was found, and whether that is enough."""
+class BenchSite(PrivateSite):
+    """A private Slurm, as many of them at once as have names of their own."""
 
-    def __init__(self):
-        self.lines = []
-        self.missed = False
-
-    def add(self, name, value, wanted, met):
-        self.missed |= not met
-        verdict = "met" if met else "MISSED"
-        self.lines.append(f"  {name:<52}{value:>12}{wanted:>12}  {verdict}")
-
-    def print(self):
-        print(f"\n{'goal':<54}{'value':>12}{'wanted':>12}")
-        print("\n".join(self.lines))
-
-
-def heading(title):
-    print(f"\n{title:<46}{'least ms':>10}{'median':>10}{'p90':>10}{'most':>10}")
-
-
-def row(name, seconds):
-    ordered = sorted(seconds)
-    p90 = ordered[-(-len(ordered) * 9 // 10) - 1]
-    shown = (ordered[0], statistics.median(ordered), p90, ordered[-1])
-    print(f"  {name:<44}" + "".join(f"{1000 * value:>10.2f}" for value in shown))
-
-
-# ----------------------------------------------------------------------------------------
-# The kernel's own migration
-
-
-class Migration:
-    """Directories of our own in the hierarchies that jobfence uses, to move a process into."""
-
-    def __init__(self):
-        self.name = f"jobfence-bench-{os.getpid()}"
-        # cgroup2 comes first, as in jobfence; its controllers, if it has any, are one hierarchy.
-        self.names = sorted(kernel.expected_hierarchies())
-        mounted = kernel.hierarchies()
-        self.directories = [mounted[name].mount_point / self.name for name in self.names]
+    def __init__(self, options, name, placement=None, cgroup=None):
+        super().__init__(options.so, options.bin)
+        self.placement.update(placement or {})
+        self.cgroup.update(cgroup or {})
+        self.name = f"{self.name}-{name}"
+        self.base = f"jobfence.slice/{self.name}.scope" if self.systemd else self.name
+        self.holder = None
 
     def __enter__(self):
-        for directory in self.directories:
-            directory.mkdir()
+        super().__enter__()
+        self.file = self.plugstack_files()[0]
+        self.line = self.file.read_text()
+        self.plugins = {True: self.line, False: ""}
         return self
 
-    def __exit__(self, *_):
-        for directory in self.directories:
-            # Whoever was moved there has just been waited for, and may still be on its way out.
-            until(lambda: remove(directory), 5, f"the removal of {directory}")
-
-    def measure(self):
-        """Seconds for one write of a new process's pid in each hierarchy."""
-        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        with child:
-            took = []
-            for directory in self.directories:
-                start = time.perf_counter()
-                file = os.open(directory / "cgroup.procs", os.O_WRONLY)
-                os.write(file, str(child.pid).encode())
-                os.close(file)
-                took.append(time.perf_counter() - start)
-            child.stdin.close()
-        return took
-
-    def measure_in_company(self):
-        """The same as a launch meets it: other processes have ended just before.
-
-        Their end has begun a grace period of RCU. The kernel waits for the rest of it and for
-        the whole of the next, and on an idle host for one only.
-        """
-        for _ in range(3):
-            subprocess.run(["true"], check=True)
-        return self.measure()
-
-
-def remove(directory):
-    with contextlib.suppress(OSError):
-        directory.rmdir()
-    return not directory.exists()
-
-
-# ----------------------------------------------------------------------------------------
-# srun
-
-
-class Plugstack:
-    """Puts the plugin into plugstack.conf and takes it out; Slurm reads it at each launch."""
-
-    def __init__(self, site):
-        self.file = site.plugstack_files()[0]
-        self.line = self.file.read_text()
-
     def use(self, plugin):
-        write_atomically(self.file, self.line if plugin else "")
+        """Puts the plugin into plugstack.conf or takes it out; Slurm reads it at each launch."""
+        write_atomically(self.file, self.plugins[plugin])
+
+    def hold(self):
+        """What jobfence.service runs, for this RunDir."""
+        self.keeper.start("early", [str(self.jobfence), "hold", "-o", f"CgroupBase={self.base}",
+                                    "-o", f"RunDir={self.run_directory()}"])
+        self.socket = self.run_directory() / "hold.lock/early_move"
+        until(self.socket.exists, 20, "jobfence hold")
+
+    @contextlib.contextmanager
+    def without_hold(self):
+        """As if it did not run: launches do not find it."""
+        away = self.socket.with_name("away")
+        self.socket.rename(away)
+        try:
+            yield
+        finally:
+            away.rename(self.socket)
+
+
+class Rows:
+    """The kinds of launches, each of which is one of the sites with a plugin or without."""
+
+    def __init__(self, alone, cgroup, base):
+        self.of = {ALONE: (alone, False), BARE: (alone, True), FENCED: (alone, True)}
+        if base:
+            alone.plugins["base"] = alone.line.replace(str(alone.top / "libjobfence.so"), str(base))
+            self.of[BASE] = (alone, "base")
+        if cgroup:
+            self.of |= {CGROUP: (cgroup, False), OVERLAY: (cgroup, True)}
+
+    @contextlib.contextmanager
+    def ready(self, kind):
+        site, plugin = self.of[kind]
+        site.use(plugin)
+        with site.without_hold() if kind == BARE else contextlib.nullcontext():
+            yield site
 
 
 def srun(site, *args):
@@ -142,88 +108,99 @@ def srun(site, *args):
     return done.stdout
 
 
-def timed_launch(site, plugstack, plugin):
-    plugstack.use(plugin)
+def check_that_it_fences(rows):
+    """What is compared must be fenced jobs and others."""
+    for kind, (_, plugin) in rows.of.items():
+        with rows.ready(kind) as site:
+            is_told = "JOBFENCE_CPUS=" in srun(site, "env")
+        if is_told != bool(plugin):
+            sys.exit(f"{kind}: the job is {'' if is_told else 'not '}fenced\n" + site.slurmd_log.read_text(errors="replace")[-3000:])
+
+
+def timed(site, *argv, check=True):
     start = time.perf_counter()
-    srun(site, "true")
+    done = site.as_user(site.users[0], list(argv))
+    if check and done.returncode != 0:
+        sys.exit(f"{argv[0]} failed: {done.stderr.strip()}")
     return time.perf_counter() - start
 
 
-def check_that_it_fences(site, plugstack):
-    """What is compared must be a fenced job and one that is not."""
-    for plugin in (False, True):
-        plugstack.use(plugin)
-        fenced = "/job_" in srun(site, "cat", "/proc/self/cgroup")
-        if fenced != plugin:
-            sys.exit("the job is fenced without the plugin" if fenced else
-                     "the job is not fenced with the plugin:\n"
-                     + site.slurmd_log.read_text(errors="replace")[-3000:])
+def launches(rows, options, goals):
+    def one(kind, quiet):
+        with rows.ready(kind) as site:
+            time.sleep(quiet)
+            return timed(site, "srun", "true")
+    found = in_turn(rows.of, options.rounds, lambda kind: one(kind, QUIET), warm_up=2)
+    table(f"srun true, {options.rounds} times, {QUIET * 1000:.0f} ms before each", found)
+    medians = {kind: 1000 * statistics.median(samples) for kind, samples in found.items()}
+    more = medians[FENCED] - medians[ALONE]
+    goals.add("srun true: ms above Slurm alone", f"{more:.2f}", f"<= {LAUNCH_GOAL_MS}", more <= LAUNCH_GOAL_MS)
+    if CGROUP in medians:
+        ratio = medians[FENCED] / medians[CGROUP]
+        goals.add("the same, beside Slurm's own cgroup plugins", f"{ratio:.2f}", "< 1", ratio < 1)
+
+    def many(kind):
+        with rows.ready(kind) as site:
+            return timed(site, "sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do srun true || exit 1; done") / 10
+    table("srun true, each of ten one after the other", in_turn(rows.of, max(options.rounds // 10, 2), many))
 
 
-def launches(site, plugstack, pairs, goals):
-    with_plugin, without, idle, company = [], [], [], []
-    with Migration() as migration:
-        names = migration.names
-        for pair in range(-WARM_UP, pairs):
-            # Which of them comes first makes a difference, so it changes.
-            doings = [
-                (with_plugin, lambda: timed_launch(site, plugstack, True)),
-                (without, lambda: timed_launch(site, plugstack, False)),
-                (idle, migration.measure),
-                (company, migration.measure_in_company),
-            ]
-            for into, doing in doings if pair % 2 else reversed(doings):
+def tasks(rows, options):
+    """What each of many tasks of a step costs."""
+    for count in options.tasks:
+        def one(kind, count=count):
+            with rows.ready(kind) as site:
                 time.sleep(QUIET)
-                took = doing()
-                if pair >= 0:
-                    into.append(took)
+                return timed(site, "srun", f"--ntasks={count}", "--overcommit", "true")
+        rounds = max(options.rounds // 10, 3) if count < 100 else 3
+        found = in_turn([ALONE, FENCED], rounds, one)
+        table(f"a step with {count} tasks", found)
+        more = statistics.median(found[FENCED]) - statistics.median(found[ALONE])
+        print(f"  {'jobfence adds, for each task, us':<58}{1e6 * more / count:>12.0f}")
 
-    differences = [a - b for a, b in zip(with_plugin, without)]
-    heading(f"srun true, {pairs} pairs, {QUIET * 1000:.0f} ms between any two")
-    row("without the plugin", without)
-    row("with the plugin", with_plugin)
-    row("difference within each pair", differences)
-    for samples, where in ((idle, "on an idle host"), (company, "after other processes")):
-        sums = [sum(each) for each in samples]
-        row(f"the kernel's migration {where}", sums)
-        for name, each in zip(names, zip(*samples)):
-            row(f"  {name or 'cgroup2'}", each)
-        more = 1000 * (statistics.median(differences) - statistics.median(sums))
-        goals.add(f"srun: ms beyond the migration {where}", f"{more:.2f}",
-                  f"<= {LAUNCH_GOAL_MS}", more <= LAUNCH_GOAL_MS)
+
+def many_jobs(rows, options, goals):
+    """Empty jobs by sbatch, and steps in one job."""
+    kinds = [kind for kind in rows.of if kind not in (BARE, BASE)]
+    jobs = f"for i in $(seq {options.jobs}); do sbatch -Q -n1 --mem=1 -o /dev/null --wrap=true || exit 1; done"
+
+    def batch(kind):
+        with rows.ready(kind) as site:
+            start = time.perf_counter()
+            timed(site, "sh", "-c", jobs)
+            until(lambda: not site.command("squeue", "-h").stdout.strip(), 600, "the end of the jobs")
+            return time.perf_counter() - start
+    found = in_turn(kinds, options.batches, batch, warm_up=0)
+    table(f"{options.jobs} empty jobs by sbatch", found, "s")
+    more = 100 * (statistics.median(found[FENCED]) / statistics.median(found[ALONE]) - 1)
+    goals.add("jobs by sbatch: percent above Slurm alone", f"{more:.1f}", "<= 3", more <= 3)
+
+    steps = f"seq {options.steps} | xargs -P8 -I% srun --overlap -n1 --mem=1 true"
+
+    def in_one_job(kind):
+        with rows.ready(kind) as site:
+            return timed(site, "salloc", "-Q", "-n1", "--mem=100", "sh", "-c", steps)
+    table(f"{options.steps} steps of srun in one job, 8 at a time", in_turn(kinds, options.batches, in_one_job, warm_up=0), "s")
 
 
 # ----------------------------------------------------------------------------------------
-# What the plugin costs in other coin
+# What it costs in other coin
 
 
-def threads(site, plugstack, goals):
-    counts = {}
-    for plugin in (False, True):
-        plugstack.use(plugin)
-        counts[plugin] = threads_of_a_step(site)
-    goals.add("threads of slurmstepd (without the plugin the same)", str(counts[True]),
-              f"= {counts[False]}", counts[True] == counts[False])
-
-
-def threads_of_a_step(site):
-    """The threads of a step daemon whose task has been running for a moment."""
+@contextlib.contextmanager
+def running_step(site):
+    """A step daemon whose task has been running for a moment."""
     job = site.as_user(site.users[0], ["srun", "sleep", "60"], start=True)
     try:
         def running():
             ours = [(pid, kernel.command_line(pid)) for pid in site.our_processes()]
             daemons = [pid for pid, line in ours if line.startswith("slurmstepd: [")]
             # srun itself is no process of the site's: this is the task.
-            task = any(line.endswith("sleep 60") for _, line in ours)
-            return daemons if task else None
+            return daemons if any(line.endswith("sleep 60") for _, line in ours) else None
         daemon, = until(running, 20, "the step")
-        # A daemon that is starting has more: take what it settles at.
-        samples = []
-        for _ in range(20):
-            time.sleep(0.05)
-            status = kernel.read(f"/proc/{daemon}/status")
-            samples.append(int(re.search(r"^Threads:\s*(\d+)", status, re.M).group(1)))
-        return samples[-1]
+        # One that is starting has more of everything.
+        time.sleep(1)
+        yield daemon
     finally:
         # Twice in a second, and srun ends its job.
         for _ in range(2):
@@ -234,10 +211,36 @@ def threads_of_a_step(site):
         until(site.idle_again, 20, "the end of the job")
 
 
+def status(pid, key):
+    return int(re.search(rf"^{key}:\s*(\d+)", kernel.read(f"/proc/{pid}/status"), re.M).group(1))
+
+
+def private_kib(pid):
+    """What would be free without it."""
+    text = kernel.read(f"/proc/{pid}/smaps_rollup")
+    return sum(int(amount) for amount in re.findall(r"^Private_(?:Clean|Dirty):\s*(\d+)", text, re.M))
+
+
+def daemons(rows, goals):
+    seen = {}
+    for kind in ALONE, FENCED:
+        with rows.ready(kind) as site, running_step(site) as daemon:
+            seen[kind] = private_kib(daemon), status(daemon, "Threads")
+    (alone, threads), (fenced, with_us) = seen[ALONE], seen[FENCED]
+    print("\nmemory, threads and wake-ups")
+    print(f"  slurmstepd alone has {alone} KiB of its own and {threads} threads; jobfence adds {fenced - alone} KiB")
+    goals.add("memory added to slurmstepd, KiB", str(fenced - alone), "<= 1024", fenced - alone <= 1024)
+    goals.add("threads of slurmstepd (without the plugin the same)", str(with_us), f"= {threads}", with_us == threads)
+    holder = rows.of[FENCED][0].keeper.pids["early"]
+    before = status(holder, "voluntary_ctxt_switches")
+    time.sleep(65)
+    woken = status(holder, "voluntary_ctxt_switches") - before
+    print(f"  'jobfence hold' has {private_kib(holder)} KiB of its own; in 65 quiet seconds it gave up its CPU {woken} times")
+
+
 def size(so, goals):
     found = os.stat(so).st_size
-    goals.add("size of the shared object in bytes", str(found), f"<= {SIZE_GOAL}",
-              found <= SIZE_GOAL)
+    goals.add("size of the shared object in bytes", str(found), f"<= {SIZE_GOAL}", found <= SIZE_GOAL)
 
 
 def writes(program, goals):
@@ -261,8 +264,7 @@ def writes(program, goals):
     used = len(kernel.expected_hierarchies())
     exact = len(counts) == used and set(counts.values()) == {1}
     per = "/".join(str(count) for count in counts.values()) or "0"
-    goals.add(f"writes to cgroup.procs in the {used} hierarchies", per,
-              "/".join("1" * used), exact)
+    goals.add(f"writes to cgroup.procs in the {used} hierarchies", per, "/".join("1" * used), exact)
 
 
 # ----------------------------------------------------------------------------------------
@@ -272,11 +274,17 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--so", required=True, help="the plugin")
     parser.add_argument("--bin", required=True, help="the jobfence command")
-    parser.add_argument("--pairs", type=int, default=60, help="launches of each kind [60]")
+    parser.add_argument("--base", help="another plugin, to compare with")
+    parser.add_argument("--rounds", type=int, default=60, help="launches of each kind [60]")
+    parser.add_argument("--batches", type=int, default=3, help="times that many jobs are run [3]")
+    parser.add_argument("--jobs", type=int, default=200, help="so many of them [200]")
+    parser.add_argument("--steps", type=int, default=500, help="steps in one job [500]")
+    parser.add_argument("--tasks", type=int, nargs="*", default=[1, 8, 64, 512], help="tasks of a step [1 8 64 512]")
+    parser.add_argument("--no-cgroups", action="store_true", help="leave out Slurm's own cgroup plugins")
     parser.add_argument("--strict", action="store_true", help="fail when a goal is missed")
     options = parser.parse_args()
-    if options.pairs < 1:
-        parser.error("--pairs must be at least 1")
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
     return options
 
 
@@ -286,17 +294,24 @@ def main():
         sys.exit("this needs root")
     die_properly()
     goals = Goals()
-    print(f"{kernel.layout()}, Linux {os.uname().release}, "
-          f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
-    with PrivateSite(options.so, options.bin) as site:
-        print(site.command("srun", "--version").stdout.strip())
-        plugstack = Plugstack(site)
-        check_that_it_fences(site, plugstack)
-        launches(site, plugstack, options.pairs, goals)
-        threads(site, plugstack, goals)
+    print(f"{kernel.layout()}, Linux {os.uname().release}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
+    with contextlib.ExitStack() as sites:
+        alone = sites.enter_context(BenchSite(options, "alone"))
+        cgroup = None if options.no_cgroups else sites.enter_context(BenchSite(options, "cgroup", CGROUPS, CONSTRAIN))
+        print(alone.command("srun", "--version").stdout.strip())
+        alone.hold()
+        rows = Rows(alone, cgroup, options.base)
+        check_that_it_fences(rows)
+        launches(rows, options, goals)
+        tasks(rows, options)
+        if options.batches:
+            many_jobs(rows, options, goals)
+        daemons(rows, goals)
     size(options.so, goals)
-    writes(options.bin, goals)
+    if not Path("/run/systemd/system").is_dir():
+        writes(options.bin, goals)
     goals.print()
+    print(HOW_TO_READ, end="")
     return 1 if goals.missed and options.strict else 0
 
 

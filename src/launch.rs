@@ -14,6 +14,7 @@ use crate::record::counters::{Counters, Event};
 pub mod account;
 pub mod attach;
 pub mod begin;
+pub mod early_move;
 pub mod end;
 pub mod refuse;
 pub mod tell;

@@ -14,14 +14,12 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, Whence, lseek, read, write};
-use procfs::ProcError;
-use procfs::process::Process;
 
 use super::layout::Version;
 use super::walk;
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
-use crate::sys::process::{is_leaderless, pidfd_open, send};
+use crate::sys::process::{is_dead, is_leaderless, pidfd_open, send};
 
 /// The directories of one step in which its processes can be seen and stopped.
 #[derive(Debug, Clone, Copy)]
@@ -247,9 +245,7 @@ impl Victim {
                 // Without pidfds there is nothing to wait on but time itself.
                 None => {
                     // A zombie can still be signalled, but it has left the cgroup.
-                    let state =
-                        Process::new(self.pid.as_raw()).and_then(|process| process.stat()).map(|stat| stat.state);
-                    if matches!(state, Err(ProcError::NotFound(_)) | Ok('Z' | 'X')) {
+                    if Dir::open("/proc").is_ok_and(|proc| is_dead(&proc, self.pid.as_raw())) {
                         return true;
                     }
                     let _ = poll(&mut [], PollTimeout::from(1u8));

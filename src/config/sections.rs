@@ -217,7 +217,7 @@ pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
             SectionKind::Project | SectionKind::VnodeType => {}
         }
     }
-    asked.groups.sort();
+    asked.groups.sort_unstable();
     asked.groups.dedup();
     asked
 }
@@ -457,7 +457,7 @@ mod tests {
         let partitions =
             [("Partition", "gpu,debug"), ("Partition", "debug"), ("Partition", "gpu"), ("Partition", "big")];
         let mut all = sets(&partitions, &Facts::default());
-        all.sort();
+        all.sort_unstable();
         assert_eq!(all, [vec![], vec![0, 1], vec![0, 2], vec![3]]);
         // One of a kind at a time, but each combination of kinds; several groups together.
         assert_eq!(sets(&[("Partition", "a"), ("QOS", "x"), ("QOS", "y")], &Facts::default()).len(), 6);

@@ -526,7 +526,7 @@ pub(super) fn records(config: &Config, which: &Which) -> Result<Vec<Record>> {
             which.step.as_ref().is_none_or(|step| *step == shared.step) && which.run.is_none_or(|run| run == shared.run)
         })
     });
-    found.sort_by_key(|record| record.shared.as_ref().map(|shared| (shared.step.clone(), shared.run)));
+    found.sort_unstable_by_key(|record| record.shared.as_ref().map(|shared| (shared.step.clone(), shared.run)));
     Ok(found)
 }
 

@@ -11,6 +11,7 @@ use crate::fence::{self, Fence, LimitError, Opening};
 use crate::host::Host;
 use crate::janitor;
 use crate::job::JobKey;
+use crate::launch::early_move;
 use crate::launch::refuse::{NotFenced, bear};
 use crate::launch::tell::AskedProcesses;
 use crate::policy::Plan;
@@ -66,6 +67,8 @@ impl Begin<'_> {
     /// `plan` is asked after what dead step daemons have left was removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
         let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted } = *self;
+        // As early as can be. Where the directories are the scheduler's, it is the scheduler that moves.
+        early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
         let (plan, mut errors) = plan();
         if !requests.options().is_empty() {

@@ -19,14 +19,15 @@ impl Records {
             _ => return Ok(true),
         };
         let dir = checked_run_dir(parent.child(name)?)?;
-        for records in [job::DIRECTORY, tracked::DIRECTORY, roll::DIRECTORY, counters::DIRECTORY, NEW] {
+        for records in [job::DIRECTORY, tracked::DIRECTORY, roll::DIRECTORY, counters::DIRECTORY, NEW, tracked::WATCHER]
+        {
             if let Ok(records) = dir.child(records).and_then(checked) {
                 records.list(false)?.iter().try_for_each(|record| unlink(&records, record))?;
             }
             dir.remove(records)?;
         }
         // The last one is of earlier releases.
-        for name in [LIMITS, GPUS, tracked::WATCHER, "whole"] {
+        for name in [LIMITS, GPUS, "whole"] {
             dir.remove(name)?;
         }
         match parent.remove(name) {

@@ -66,6 +66,11 @@ pub fn is_ending(proc: &Dir, pid: i32) -> bool {
     })
 }
 
+/// Whether its first thread has ended, or nothing of it is left.
+pub fn is_dead(proc: &Dir, pid: i32) -> bool {
+    stat(proc, pid).is_ok_and(|stat| stat.is_none_or(|stat| matches!(stat.state, 'Z' | 'X')))
+}
+
 fn start_of(proc: &Dir, pid: i32) -> Result<Option<u64>> {
     Ok(stat(proc, pid)?.filter(|stat| !has_ended(stat)).map(|stat| stat.starttime))
 }

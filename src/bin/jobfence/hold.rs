@@ -17,6 +17,7 @@ use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::{Config, Mode};
 use jobfence::host::{Host, SYSTEMD_BASE};
 use jobfence::janitor::{self, Who};
+use jobfence::launch::early_move::EarlyMoves;
 use jobfence::record::tracked;
 use jobfence::scheduler::all::ALL;
 use jobfence::sys::dir::Dir;
@@ -186,10 +187,11 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     // Kept one after the other: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
+    let mut moves: Option<EarlyMoves> = None;
     loop {
         if next > Instant::now() {
             sampler.look(&config);
-            if is_asked_to_end(&ends, patience(next, &sampler, &config))? {
+            if is_asked_to_end(&ends, moves.as_ref(), patience(next, &sampler, &config))? {
                 return Ok(());
             }
             continue;
@@ -216,6 +218,8 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
         } else {
             watching.clear();
         }
+        moves =
+            moves.filter(|moves| config.early_moves && moves.is_in(&config.run_dir)).or_else(|| expect_moves(&config));
         // Where it is never to look, it may be told to later.
         next = Instant::now() + config.reap_interval.unwrap_or(WHEN_NEVER);
     }
@@ -251,8 +255,18 @@ fn look(config: &Config, said: &mut Vec<String>) {
     }
 }
 
-/// Waits for so long, and says whether one of the signals has come.
-fn is_asked_to_end(ends: &SignalFd, patience: Duration) -> Result<bool, Failure> {
+/// Without them, launches wait a little longer.
+fn expect_moves(config: &Config) -> Option<EarlyMoves> {
+    if !config.early_moves || config.mode == Mode::Off {
+        return None;
+    }
+    let (host, _) = Host::read_what_there_is(config).ok()?;
+    let expected = EarlyMoves::expect(&host, &config.run_dir);
+    expected.inspect_err(|error| log::debug!("launches are not helped: {error}")).ok()
+}
+
+/// Waits for so long, and says whether one of the signals has come. Meanwhile it helps launches.
+fn is_asked_to_end(ends: &SignalFd, moves: Option<&EarlyMoves>, patience: Duration) -> Result<bool, Failure> {
     let deadline = Instant::now() + patience;
     loop {
         if ends.read_signal()?.is_some() {
@@ -263,6 +277,13 @@ fn is_asked_to_end(ends: &SignalFd, patience: Duration) -> Result<bool, Failure>
             return Ok(false);
         }
         let timeout = PollTimeout::try_from(left.min(Duration::from_secs(60)) + Duration::from_millis(1))?;
-        let _ = poll(&mut [PollFd::new(ends.as_fd(), PollFlags::POLLIN)], timeout);
+        let mut fds = vec![PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
+        fds.extend(moves.map(|moves| PollFd::new(moves.fd(), PollFlags::POLLIN)));
+        let _ = poll(&mut fds, timeout);
+        if let Some(moves) = moves
+            && let Err(error) = moves.make()
+        {
+            log::debug!("a launch is not helped: {error}");
+        }
     }
 }

@@ -34,7 +34,7 @@ fn matching(pattern: &Path) -> Vec<PathBuf> {
     };
     let mut found: Vec<PathBuf> =
         entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(matches).collect();
-    found.sort();
+    found.sort_unstable();
     found
 }
 

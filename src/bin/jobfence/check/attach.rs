@@ -11,6 +11,7 @@ use jobfence::config::Config;
 use jobfence::error::Result;
 use jobfence::fence;
 use jobfence::host::Host;
+use jobfence::record::tracked;
 use jobfence::scheduler::slurm::plugins::Slurm;
 
 use super::slurms::SlurmDirs;
@@ -53,6 +54,9 @@ pub fn say(host: &Host, config: &Config, slurm: Option<&Slurm>, places: &SlurmDi
         return println!("favordynmods   is on in {has} (that counts for all), off in {lacks}");
     } else if !knows_favordynmods() {
         return println!("favordynmods   is off in {lacks}: Linux before 6.0 has no such option, and does not wait");
+    }
+    if own && config.early_moves && tracked::is_watched(&config.run_dir) {
+        return println!("favordynmods   is off in {lacks}; jobfence.service waits in the place of jobs (EarlyMoves)");
     }
     let by = if own { "" } else { ", in moves by Slurm" };
     match saved {

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The wait of a launch is done early, by somebody who has the time.
+//!
+//! Before the kernel moves a process into a cgroup, it takes a lock of all cgroups. After a quiet time that waits for a grace period of RCU,
+//! some milliseconds, and for some milliseconds more it does not wait again (`cgroup_threadgroup_rwsem`, since Linux 6.0). So when the
+//! directories of a step are there, `jobfence hold` is told that a task will come. It takes the lock for nothing: it writes its own number
+//! where it is already. Meanwhile the scheduler prepares the task, which is then moved at once.
+//!
+//! That lasts three milliseconds, and a grace period is longer. So `hold` has the kernel hurry for as long as the write takes
+//! (`/sys/kernel/rcu_expedited`): less than a millisecond, in which each busy CPU is asked once.
+//!
+//! It is told by a datagram without a word in it. Nobody waits for an answer. Where `hold` does not run, the launch waits for the kernel
+//! itself.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
+
+use crate::cgroup::layout::Hierarchy;
+use crate::cgroup::membership::Membership;
+use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::record::tracked::WATCHER;
+use crate::sys::dir::Dir;
+
+/// Only root can come so far.
+const SOCKET: &str = "early_move";
+
+/// What the kernel does about grace periods (`Documentation/admin-guide/kernel-parameters.txt`: `rcupdate.rcu_expedited`).
+const KERNEL: &str = "/sys/kernel";
+/// Whether it ends them as soon as it can.
+const EXPEDITED: &str = "rcu_expedited";
+/// Whether it never does so: an administrator's wish for quiet CPUs, which counts more.
+const NORMAL: &str = "rcu_normal";
+
+/// Tells `hold` that a process will be moved soon.
+pub fn ask(run_dir: &Path) {
+    let Ok(socket) = UnixDatagram::unbound() else { return };
+    if socket.set_nonblocking(true).is_ok() {
+        let _ = socket.send_to(&[], run_dir.join(WATCHER).join(SOCKET));
+    }
+}
+
+/// Where `hold` is told.
+#[derive(Debug)]
+pub struct EarlyMoves {
+    run_dir: PathBuf,
+    socket: UnixDatagram,
+    /// Its directory in `RunDir`.
+    told_in: Dir,
+    /// The cgroup in which this process is.
+    cgroup: Dir,
+}
+
+impl EarlyMoves {
+    /// From now on it is told in this `RunDir`.
+    pub fn expect(host: &Host, run_dir: &Path) -> Result<Self> {
+        Self::with(cgroup_of_this(host)?, run_dir)
+    }
+
+    fn with(cgroup: Dir, run_dir: &Path) -> Result<Self> {
+        let told_in = Dir::open(run_dir)?.ensure(WATCHER)?;
+        Hurry::end_anothers(&told_in);
+        // What one that was killed has left. Of two that run, the last one is told.
+        let _ = unlinkat(&told_in, SOCKET, UnlinkatFlags::NoRemoveDir);
+        let at = told_in.handle_path().join(SOCKET);
+        let failed = |error: std::io::Error| Error::new(format!("cannot be told of moves: {error}")).at(run_dir);
+        let socket = UnixDatagram::bind(at).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(Self { run_dir: run_dir.to_path_buf(), socket, told_in, cgroup })
+    }
+
+    /// Whether it is where launches with this `RunDir` look for it.
+    pub fn is_in(&self, run_dir: &Path) -> bool {
+        self.run_dir == run_dir
+    }
+
+    /// When it is told, it can be read.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Takes the lock once for all who have asked until now: moves this process to where it is.
+    pub fn make(&self) -> Result<()> {
+        let mut is_asked = false;
+        while self.socket.recv(&mut [0]).is_ok() {
+            is_asked = true;
+        }
+        if !is_asked {
+            return Ok(());
+        }
+        let _hurry = Hurry::of(&self.told_in);
+        self.cgroup.write("cgroup.procs", "0")
+    }
+}
+
+impl Drop for EarlyMoves {
+    fn drop(&mut self) {
+        let _ = unlinkat(&self.told_in, SOCKET, UnlinkatFlags::NoRemoveDir);
+    }
+}
+
+/// While it is kept, the kernel ends grace periods at once.
+struct Hurry<'a> {
+    kernel: Dir,
+    /// Where it is noted, so that one that was killed is ended by the next.
+    noted_in: &'a Dir,
+}
+
+impl<'a> Hurry<'a> {
+    /// `None`: somebody else wants it so, or never.
+    fn of(noted_in: &'a Dir) -> Option<Self> {
+        let kernel = Dir::open(KERNEL).ok()?;
+        let is_off = |name| kernel.read_value(name).is_ok_and(|text| text.trim() == "0");
+        if !is_off(EXPEDITED) || !is_off(NORMAL) {
+            return None;
+        }
+        noted_in.replace_file(EXPEDITED, b"1\n").ok()?;
+        let hurry = Self { kernel, noted_in };
+        hurry.kernel.write(EXPEDITED, "1").ok()?;
+        Some(hurry)
+    }
+
+    fn end_anothers(noted_in: &'a Dir) {
+        if noted_in.has(EXPEDITED)
+            && let Ok(kernel) = Dir::open(KERNEL)
+        {
+            drop(Self { kernel, noted_in });
+        }
+    }
+}
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        if self.kernel.write(EXPEDITED, "0").is_ok() {
+            let _ = unlinkat(self.noted_in, EXPEDITED, UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+/// In any hierarchy, since the lock is that of all.
+fn cgroup_of_this(host: &Host) -> Result<Dir> {
+    let here = Membership::read(&host.proc, Pid::this().as_raw())?;
+    let place = |hierarchy: &Hierarchy| hierarchy.below_mount(here.path_in(hierarchy)?).map(str::to_owned);
+    let found = host.layout.hierarchies.iter().find_map(|hierarchy| Some((hierarchy, place(hierarchy)?)));
+    let (hierarchy, below) = found.ok_or_else(|| Error::new("this process is in no cgroup that can be seen"))?;
+    let root = hierarchy.open()?;
+    if below.is_empty() { Ok(root) } else { root.child(&below) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileTypeExt;
+
+    use super::*;
+
+    #[test]
+    fn whoever_is_told_takes_the_lock_once() {
+        let temp = tempfile::tempdir().unwrap();
+        let run_dir = temp.path();
+        let socket = run_dir.join(WATCHER).join(SOCKET);
+        // Nobody hears it.
+        ask(run_dir);
+        let expect = || EarlyMoves::with(Dir::open(run_dir).unwrap(), run_dir).unwrap();
+        drop(expect());
+        assert!(!socket.exists(), "it is removed at the end");
+        std::fs::write(run_dir.join("cgroup.procs"), "").unwrap();
+        std::mem::forget(expect());
+        let moves = expect();
+        assert!(std::fs::metadata(&socket).unwrap().file_type().is_socket() && moves.is_in(run_dir));
+        let written = || std::fs::read_to_string(run_dir.join("cgroup.procs")).unwrap();
+        moves.make().unwrap();
+        assert_eq!(written(), "", "nobody has asked");
+        ask(run_dir);
+        ask(run_dir);
+        moves.make().unwrap();
+        assert_eq!(written(), "0");
+        std::fs::write(run_dir.join("cgroup.procs"), "").unwrap();
+        moves.make().unwrap();
+        assert_eq!(written(), "", "it was for both");
+    }
+}
