@@ -2,7 +2,7 @@
 # make            build                          make demo    see it work, in a private Slurm, or with SCHEDULER=openpbs
 #                                                             OPENPBS=DIR in the OpenPBS that is installed below DIR, or with
 #                                                             SCHEDULER=gridengine or htcondor in a virtual machine with that
-# make quick      short tests                    make bench   the numbers, with their floor
+# make quick      short tests                    make bench   the numbers, beside others'; BASE= another commit; make bench-vm
 # make check      before a change lands          make check-all  every test everywhere, for a release
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
@@ -22,12 +22,14 @@ NAME ?=
 USERS ?=
 SCHEDULER ?= slurm
 OPENPBS ?=
+BASE ?=
+BASE_DIR = target/bench/$(BASE)
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
 SOURCES = Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built demo quick check check-all mutants bench vm fuzz soak install uninstall bindings clean
+.PHONY: all built demo quick check check-all mutants bench bench-vm vm fuzz soak install uninstall bindings clean
 
 all:
 	$(CARGO) build --release --locked
@@ -70,8 +72,15 @@ mutants:
 bench:
 	tests/need build slurm bench
 	$(MAKE) all
+	$(if $(BASE),benches/base $(BASE) $(BASE_DIR))
 	$(CARGO) bench --locked --bench setup
-	python3 -B benches/launch.py --so $(SO) --bin $(BIN)
+	python3 -B benches/others.py --bin $(BIN)
+	python3 -B benches/launch.py --so $(SO) --bin $(BIN) $(if $(BASE),--base $(BASE_DIR)/$(SO))
+
+# In a virtual machine with systemd and cgroup v2. There each instruction costs ten times as much, and a wait the same.
+bench-vm: all
+	tests/need build vm
+	python3 -B tests/vm/cell.py debian12-v2-bench --bench
 
 vm: all
 	tests/need build vm

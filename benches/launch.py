@@ -3,8 +3,8 @@
 """What a job's launch costs with jobfence, beside Slurm alone and beside Slurm's own cgroup plugins.
 
 Two private Slurms of one node run the same commands in turn: one that uses no cgroups, and one with its own cgroup
-plugins. Each runs them with the plugin and without it. Where the plugin makes directories of its own, `jobfence hold`
-is measured, too: with it the kernel's wait for a move is over when a task comes (EarlyMoves).
+plugins. Each runs them with the plugin and without it, beside a `jobfence hold`: with that, the kernel's wait for a
+move is over when a task comes (EarlyMoves). One row is without it.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TOP / "tests"), str(TOP / "benches")]
+sys.path[:0] = [str(TOP / "tests"), str(TOP), str(TOP / "benches")]
 
 from slurm import kernel  # noqa: E402
 from slurm.sites import PrivateSite, die_properly, until, write_atomically  # noqa: E402
@@ -151,7 +151,8 @@ def tasks(rows, options):
         def one(kind, count=count):
             with rows.ready(kind) as site:
                 time.sleep(QUIET)
-                return timed(site, "srun", f"--ntasks={count}", "--overcommit", "true")
+                # Each task is first a copy of its step daemon, and so many need room.
+                return timed(site, "srun", f"--ntasks={count}", "--overcommit", "--mem=1200", "true")
         rounds = max(options.rounds // 10, 3) if count < 100 else 3
         found = in_turn([ALONE, FENCED], rounds, one)
         table(f"a step with {count} tasks", found)
@@ -299,7 +300,8 @@ def main():
         alone = sites.enter_context(BenchSite(options, "alone"))
         cgroup = None if options.no_cgroups else sites.enter_context(BenchSite(options, "cgroup", CGROUPS, CONSTRAIN))
         print(alone.command("srun", "--version").stdout.strip())
-        alone.hold()
+        for site in filter(None, (alone, cgroup)):
+            site.hold()
         rows = Rows(alone, cgroup, options.base)
         check_that_it_fences(rows)
         launches(rows, options, goals)

@@ -35,13 +35,16 @@ def run(*argv):
 
 
 def delegate():
-    """A directory in what systemd has delegated to jobfence, as systemd would delegate it."""
-    place = Path("/sys/fs/cgroup/unified" if Path("/sys/fs/cgroup/unified").is_dir() else "/sys/fs/cgroup") / BASE
-    place.mkdir(parents=True, exist_ok=True)
-    if (place / "cgroup.controllers").exists():
-        os.setxattr(place, "trusted.delegate", b"1")
-        for controller in (place.parent / "cgroup.controllers").read_text().split():
-            (place.parent / "cgroup.subtree_control").write_text(f"+{controller}")
+    """A directory in what systemd has delegated to jobfence, as systemd would delegate it; none where there is no cgroup2."""
+    tops = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
+    top = next((top for top in tops if (top / "cgroup.controllers").exists()), None)
+    if not top:
+        return None
+    place = top / BASE
+    place.mkdir(exist_ok=True)
+    os.setxattr(place, "trusted.delegate", b"1")
+    for controller in (place.parent / "cgroup.controllers").read_text().split():
+        (place.parent / "cgroup.subtree_control").write_text(f"+{controller}")
     return place
 
 
@@ -93,8 +96,9 @@ def second_host(site):
         HOSTS.write_text(before)
         shutil.rmtree(Path("/var/spool/gridengine/execd") / NODE, ignore_errors=True)
         shutil.rmtree(top, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            delegated.rmdir()
+        if delegated:
+            with contextlib.suppress(OSError):
+                delegated.rmdir()
 
 
 def reported(site):

@@ -83,7 +83,12 @@ class InstalledHTCondor(sites.Site):
     def slot(self, jobid, process=0):
         """What the startd says of the slot in which the job runs: what it was granted."""
         name = until(lambda: next(iter(self.ads("condor_q", f"{jobid}.{process}")), {}).get("RemoteHost"), 60, f"the slot of job {jobid}")
-        return until(lambda: self.ads("condor_status", "-constraint", f'Name == "{name}"'), 30, f"the ad of {name}")[0]
+        return self.slot_named(name)
+
+    def slot_named(self, name):
+        """The same by the slot's name, with or without that of the host."""
+        said = f'Name == "{name}" || split(Name, "@")[0] == "{name}"'
+        return until(lambda: self.ads("condor_status", "-constraint", said), 30, f"the ad of {name}")[0]
 
     def wait(self, jobid, timeout=120):
         """Wait until the job is over; what the history says of it."""
@@ -156,15 +161,16 @@ class InstalledHTCondor(sites.Site):
         until(self.is_answering, 180, "the pool")
 
     @contextlib.contextmanager
-    def changed(self, **keys):
-        """For the time being HTCondor's configuration has these lines, too."""
+    def changed(self, restart=False, **keys):
+        """For the time being HTCondor's configuration has these lines, too. Some, as those of slots, are read at the start alone."""
+        read = self.restart if restart else lambda: self.command("condor_reconfig")
         CONFIG.write_text("".join(f"{key} = {value}\n" for key, value in keys.items()))
-        self.command("condor_reconfig")
         try:
+            read()
             yield
         finally:
             CONFIG.unlink()
-            self.command("condor_reconfig")
+            read()
 
     def log_mark(self):
         return {path: path.stat().st_size for path in LOGS.glob("*Log*")}

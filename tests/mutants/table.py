@@ -31,6 +31,7 @@ CARD = "src/report/card.rs"
 ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
 SPOOL = "src/scheduler/gridengine/spool.rs"
+EARLY_MOVE = "src/launch/early_move.rs"
 SLOT_AD = "src/scheduler/htcondor/slot_ad.rs"
 CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
 C_ABI = "src/door/c_abi.rs"
@@ -726,6 +727,10 @@ BREAKS = (
     Break("memory_of_one_slot", SPOOL, "bytes.saturating_mul(u64::from(self.slots))", "bytes", "unit gridengine::spool"),
     Break("a_notice_that_is_not_heard", SPOOL, 'is_none_or(|seconds| seconds == "0")', "is_none_or(|_| true)", "unit gridengine::spool"),
     # HTCondor.
+    Break("a_gpu_for_all_slots", SPOOL, "if request.per == PerSlot::Job { count }", "if true { count }", "unit gridengine::spool"),
+    Break("a_wrong_wish_that_is_not_heard", SPOOL, "request.read(&name, value.as_bytes(), &mut asked)?;", "let _ = request.read(&name, value.as_bytes(), &mut asked);", "unit gridengine::spool"),
+    Break("nobody_is_told_of_a_launch", EARLY_MOVE, "let _ = socket.send_to(&[], run_dir.join(WATCHER).join(SOCKET));", "", "unit early_move"),
+    Break("a_lock_that_nobody_wants", EARLY_MOVE, "if !is_asked {", "if false {", "unit early_move"),
     Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
     Break("a_text_that_goes_on", SLOT_AD, "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),

@@ -392,8 +392,9 @@ class Site:
         records = self.run_directory()
         if records.is_dir():
             all_files = (os.path.join(place, name) for place, _, names in os.walk(records) for name in names)
-            # What launches look at is there from the first of them on.
-            found += sorted(name for name in all_files if not name.endswith(("/roll/list", "/counters/1")))
+            # What launches look at is there from the first of them on, and where 'jobfence hold' listens.
+            known = "/roll/list", "/counters/1", "/hold.lock/early_move"
+            found += sorted(name for name in all_files if not name.endswith(known))
         return found
 
     def slurms_leftovers(self):

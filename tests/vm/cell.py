@@ -7,6 +7,7 @@ private Slurm that is placed as the cell says. `--help` has the options that cho
 """
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -55,6 +56,13 @@ jobfence enable || {{ systemctl status jobfence.service; exit 1; }}
 jobfence check || exit 1
 python3 -B /{TESTS}/slurm/cases.py --site installed $INSTALLED_CASES || status=1
 systemctl stop slurmd.service slurmctld.service
+"""
+BENCH = f"""
+python3 -B /{TESTS}/benches/others.py --bin /usr/sbin/jobfence || status=1
+/{TESTS}/benches/setup --rounds 50 || status=1
+python3 -B /{TESTS}/benches/launch.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence --rounds 20 --batches 1 \
+    --jobs 20 --steps 20 --tasks 1 8 64 || status=1
+exit $status
 """
 SOAK = f"""
 /opt/guest/start-slurm || exit 1
@@ -125,6 +133,15 @@ def payload(directory, scheduler):
         print(f"cell: {reason}", file=sys.stderr)
 
 
+def benches(place):
+    """The benchmarks, with the one that cargo builds."""
+    shutil.copytree(TOP / "benches", place, ignore=shutil.ignore_patterns("__pycache__", "setup"))
+    built = subprocess.run(["cargo", "bench", "--locked", "--bench", "setup", "--no-run", "--message-format=json"], cwd=TOP,
+                           check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    programs = (json.loads(line).get("executable") for line in built)
+    shutil.copy(next(program for program in programs if program and "/setup-" in program), place / "setup")
+
+
 def openpbs(tree, directory):
     """An installed OpenPBS, without what is only for programmers."""
     if not (tree / "opt/pbs/sbin/pbs_mom").is_file():
@@ -164,6 +181,10 @@ def soak_in_guest(count, seed):
     return "\n".join(["status=0", WHAT_IT_IS, INSTALL, f"SOAK='{options}'", SOAK, "exit $status"])
 
 
+def bench_in_guest():
+    return "\n".join(["status=0", WHAT_IT_IS, INSTALL, "systemctl start jobfence.service", BENCH])
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("cell", choices=CELLS, metavar="CELL")
@@ -183,6 +204,7 @@ def arguments():
     parser.add_argument("--share", metavar="N/M", help="the N-th part of them, where M cells have one each")
     parser.add_argument("--soak", type=int, metavar="N", help="no cases: so many short jobs, and kills at random")
     parser.add_argument("--seed", type=int, help="of an earlier --soak, for the same decisions")
+    parser.add_argument("--bench", action="store_true", help="no cases, but the benchmarks")
     parser.add_argument("--demo", action="store_true", help="no cases, but the demo of a scheduler that is not Slurm")
     parser.add_argument("--counted", action="store_true", help="the guest's clock counts instructions: slow, and punctual on a busy host")
     parser.add_argument("cases", nargs="*", metavar="CASE")
@@ -214,6 +236,8 @@ def main():
         commands = others_in_guest(scheduler, "demo.py" if options.demo else "cases.py", options.cases)
     # An emulated guest needs some seconds for a job.
     seconds = 4200 if options.soak is None else 1200 + 8 * options.soak
+    if options.bench:
+        commands = bench_in_guest()
     if options.soak is not None:
         commands = soak_in_guest(options.soak, options.seed)
     # 'make check' has it twice in one cell, at once.
@@ -221,6 +245,8 @@ def main():
     shutil.rmtree(results, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="jobfence-payload-") as directory:
         payload(directory, scheduler)
+        if options.bench:
+            benches(Path(directory) / TESTS / "benches")
         process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
              os.environ.get("JOBFENCE_VM_TIMEOUT", str(seconds)), *["--reboots"] * reboots, *["--counted"] * options.counted, "--", "sh", "-c", commands],

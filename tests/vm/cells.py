@@ -20,7 +20,7 @@ OPENPBS = (
     "libtcl8.6", "hostname",
 )
 GRIDENGINE = ("gridengine-master", "gridengine-exec", "gridengine-client")
-HTCONDOR = ("minicondor",)
+HTCONDOR = ("minicondor", "openssh-server", "openssh-client")
 # A cluster is made in the guest, since it notes the name of its host.
 NO_CLUSTER = "gridengine-common shared/gridengineconfig boolean false"
 
@@ -76,6 +76,8 @@ IMAGES = {
     "debian13-htcondor": Image("trixie", PACKAGES + HTCONDOR),
     # Its signatures last a week, and a mirror may be a snapshot.
     "forky": Image("forky", apt_options=('Acquire::Check-Valid-Until "false"',)),
+    # What a site would use instead of jobfence.
+    "debian12-bench": Image("bookworm", PACKAGES + ("cgroup-tools", "crun")),
     "forky-htcondor": Image("forky", PACKAGES + HTCONDOR, apt_options=('Acquire::Check-Valid-Until "false"',)),
 }
 
@@ -95,8 +97,8 @@ def gridengine(cmdline="", image="debian12-gridengine"):
 
 
 def htcondor(image):
-    """A cell of HTCondor. It uses cgroup v2 alone."""
-    return Cell(image, scheduler="htcondor")
+    """A cell of HTCondor. It uses cgroup v2 alone. Its starters start an sshd for a job, and nobody needs that of the host."""
+    return Cell(image, "systemd.mask=ssh.service", scheduler="htcondor")
 
 
 # By name: image, layout, and who owns the job's cgroup.
@@ -115,6 +117,7 @@ CELLS = {
     "debian12-v2-mixed-proctrack": Cell("debian12", "", PROCTRACK),
     "debian12-hybrid-mixed-linuxproc": Cell("debian12", HYBRID, LINUXPROC, CONSTRAIN),
     "debian12-hybrid-mixed-proctrack": Cell("debian12", HYBRID, PROCTRACK),
+    "debian12-v2-bench": Cell("debian12-bench", "", OWN),
     "debian12-v2-openpbs": openpbs(),
     "debian12-hybrid-openpbs": openpbs(HYBRID),
     "debian12-v1-openpbs": openpbs(V1),

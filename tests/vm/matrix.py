@@ -149,7 +149,7 @@ def parse():
 
 def main():
     arguments = parse()
-    cells = arguments.cell or list(CELLS)
+    cells = arguments.cell or [name for name in CELLS if not name.endswith("-bench")]
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     runner = Runner(arguments.only, prefix=len(cells) > 1)
     results = {cell: Result() for cell in cells}

@@ -6,6 +6,7 @@
 //! memory go on working inside. The fence is held by this process. A second one outlives it, closes the fence, and says what was used; where
 //! that is killed, the janitor does so.
 
+mod descriptors;
 mod job;
 mod refusal;
 mod slot;

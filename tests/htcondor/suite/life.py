@@ -2,11 +2,11 @@
 """The life of a job: how it is stopped, runs again and ends."""
 
 from slurm import kernel
-from slurm.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match
+from slurm.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match, uid
 from slurm.kernel import Group
 from slurm.sites import until
 
-from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, fenced, let_go
+from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go
 
 
 @case
@@ -73,6 +73,53 @@ echo tried
     jobid = site.submit("alice", script)
     site.wait(jobid)
     expect_equal(site.output(jobid).split(), ["tried"], "what the user could do")
+
+
+@case
+def parallel_universe(site):
+    """Each node of a parallel job has a starter and a fence of its own, with what its slot has; the first node's end ends all."""
+    scheduler = f'"DedicatedScheduler@{site.ads("condor_status", "-schedd")[0]["Name"]}"'
+    # Slots that are not made anew for each claim: the dedicated scheduler of 23.9 can lose the claim of one that is.
+    slots = {"NUM_SLOTS_TYPE_1": 2, "SLOT_TYPE_1": "cpus=1 memory=100", "SLOT_TYPE_1_PARTITIONABLE": False}
+    keys = {"DedicatedScheduler": scheduler, "RANK": f"Scheduler =?= {scheduler}", **slots}
+    with site.changed(restart=True, STARTD_ATTRS="$(STARTD_ATTRS) DedicatedScheduler", **keys):
+        script = f"setsid sleep 1000 </dev/null >/dev/null 2>&1 & {WAIT}; [ $_CONDOR_PROCNO = 0 ] && exit 4; sleep 2000"
+        jobid = site.submit("alice", script, universe="parallel", machine_count=2)
+
+        def seen():
+            found = {Group.of(pid): kernel.identity(pid) for pid in site.job_pids(jobid, "sleep 1000")}
+            return found if len(found) == 2 and None not in found else None
+        escapees = until(seen, 120, "two fences")
+        for group in escapees:
+            expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/step_", group.path, "its directory")
+            slot = site.slot_named(group.name.removeprefix("step_"))
+            expect_equal((slot["Cpus"], slot["Memory"]), (1, 100), f"the CPUs and memory of {slot['Name']}")
+            expect_limits(group, slot)
+        expect_equal(len({site.starter(group) for group in escapees} - {None}), 2, "the number of starters")
+        let_go(site, jobid)
+        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+        for group, who in escapees.items():
+            expect_dead(who, 20)
+            expect_gone(group.parent)
+    return " and ".join(sorted(group.name for group in escapees))
+
+
+@case
+def ssh_to_job(site):
+    """The shell of condor_ssh_to_job is in the job's fence, and what it leaves running dies with the job."""
+    jobid = site.submit("alice", f"{WAIT}; exit 4")
+    group = fenced(site, jobid)
+    shell = f"cd {site.directory('alice')}; cat /proc/self/cgroup; {ESCAPEE.replace('$JOB_ID', jobid)}"
+    done = site.as_user("alice", ["condor_ssh_to_job", "-auto-retry", jobid, shell])
+    expect_equal(done.returncode, 0, f"the status of condor_ssh_to_job, which says {done.stderr}")
+    expect_in(f"0::{group.path}/", done.stdout, "the shell's cgroup")
+    who = escapee_of(site, jobid)
+    expect_equal(Group.of(who[0]), group, "the group of what it has left")
+    let_go(site, jobid)
+    expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+    expect_dead(who)
+    expect_gone(group.parent)
+    return done.stdout.strip().removeprefix(f"0::{group.path}")
 
 
 def reported(site, **keys):

@@ -9,6 +9,7 @@ use jobfence::error::{Error, Result};
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 use nix::unistd::getppid;
 
+use super::descriptors::leave_inherited;
 use super::slot::{INHERITED, address};
 use crate::command::output_until;
 
@@ -30,6 +31,7 @@ pub fn job_in(slot: &SlotAd) -> Result<SlotJob> {
         .arg(format!("Name == \"{name}\""))
         .env_remove(INHERITED)
         .env_remove(PRIVATE);
+    leave_inherited(&mut command);
     let output = output_until(&mut command, Instant::now() + PATIENCE).map_err(|error| failed(error.to_string()))?;
     let output = output.ok_or_else(|| failed("it does not answer".to_owned()))?;
     if !output.status.success() {

@@ -6,7 +6,6 @@
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
-use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 
 use jobfence::config::Config;
@@ -19,6 +18,7 @@ use log::LevelFilter;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
 
+use super::descriptors::leave_descriptors;
 use crate::command::ignore_sigpipe;
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
@@ -43,22 +43,12 @@ pub fn start(which: &Which) -> Result<()> {
             // SAFETY: as above. Its child has no parent that knows it.
             if let Ok(ForkResult::Child) = unsafe { fork() } {
                 let _ = (dup2_stdin(&null), dup2_stdout(&null), dup2_stderr(&null));
-                close_others(null.as_raw_fd());
+                leave_descriptors();
                 let _ = execve(THIS, &words, &[] as &[CString]);
             }
             // SAFETY: ends the child without running what belongs to the parent.
             unsafe { libc::_exit(0) }
         }
-    }
-}
-
-/// All but the three that each process has.
-fn close_others(known: i32) {
-    let listed = std::fs::read_dir("/proc/self/fd")
-        .map(|all| all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok()).collect::<Vec<i32>>());
-    for fd in listed.unwrap_or_else(|_| (3..=known).collect()).into_iter().filter(|fd| *fd > 2) {
-        // SAFETY: this process is about to become another program, and uses none of them any more.
-        unsafe { libc::close(fd) };
     }
 }
 

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One command with limits of CPU time, memory and processes: by jobfence, and by what a site would use instead.
+
+Each row makes a cgroup, limits it, runs `true` in it, and removes it. What is not installed is not measured.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(TOP / "tests"), str(TOP), str(TOP / "benches")]
+
+from slurm import kernel  # noqa: E402
+from tables import HOW_TO_READ, in_turn, table  # noqa: E402
+
+NAME = f"jobfence-bench-{os.getpid()}"
+BARE, FENCE = "true alone", "jobfence run"
+TOOLS, SCOPE, CRUN = "cgcreate, cgset, cgexec, cgdelete", "systemd-run --scope", "crun run"
+# The kernel's wait for the first move after a quiet time is everybody's, so all have a quiet time before.
+QUIET = 0.2
+
+
+def call(*argv):
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def by_tools():
+    controllers = "cpu,memory,pids"
+    files = (("cpu.max=100000 100000", "memory.max=104857600") if kernel.has_v2_controllers()
+             else ("cpu.cfs_quota_us=100000", "memory.limit_in_bytes=104857600"))
+    call("cgcreate", "-g", f"{controllers}:{NAME}")
+    call("cgset", *(word for file in (*files, "pids.max=100") for word in ("-r", file)), NAME)
+    call("cgexec", "-g", f"{controllers}:{NAME}", "true")
+    call("cgdelete", "-g", f"{controllers}:{NAME}")
+
+
+def by_systemd():
+    call("systemd-run", "--scope", "--quiet", "-p", "CPUQuota=100%", "-p", "MemoryMax=100M", "-p", "TasksMax=100", "true")
+
+
+@contextlib.contextmanager
+def bundle():
+    """What crun runs: this system, as it is."""
+    with tempfile.TemporaryDirectory(prefix="jobfence-bench-") as top:
+        os.makedirs(f"{top}/rootfs")
+        subprocess.run(["crun", "spec"], cwd=top, check=True, stdout=subprocess.DEVNULL)
+        file = Path(top, "config.json")
+        spec = json.loads(file.read_text())
+        spec["process"].update(terminal=False, args=["/bin/true"])
+        spec["root"].update(path="/", readonly=True)
+        spec["linux"]["resources"] = {"cpu": {"quota": 100000, "period": 100000}, "memory": {"limit": 104857600}, "pids": {"limit": 100}}
+        file.write_text(json.dumps(spec))
+        yield top
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bin", required=True, help="the jobfence command")
+    parser.add_argument("--rounds", type=int, default=40, help="runs of each kind [40]")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("this needs root")
+    fence = [options.bin, "run", *([] if Path("/run/systemd/system").is_dir() else ["-o", f"CgroupBase={NAME}-base"]), "--cpus", "1", "--mem", "100M", "--processes", "100", "--", "true"]
+    with contextlib.ExitStack() as stack:
+        kinds = {BARE: lambda: call("true"), FENCE: lambda: call(*fence)}
+        if shutil.which("cgcreate"):
+            kinds[TOOLS] = by_tools
+        if Path("/run/systemd/system").is_dir():
+            kinds[SCOPE] = by_systemd
+        if shutil.which("crun"):
+            top = stack.enter_context(bundle())
+            kinds[CRUN] = lambda: call("crun", "run", "--bundle", top, f"{NAME}-crun")
+        works = {}
+        for kind, one in kinds.items():
+            try:
+                one()
+                works[kind] = one
+            except (OSError, subprocess.CalledProcessError) as error:
+                why = getattr(error, "stderr", None) or str(error).encode()
+                print(f"{kind} does not work here: {why.decode(errors='replace').strip().splitlines()[-1]}")
+
+        def timed(kind):
+            time.sleep(QUIET)
+            start = time.perf_counter()
+            works[kind]()
+            return time.perf_counter() - start
+        found = in_turn(works, options.rounds, timed)
+        for name in "base", "crun":
+            for directory in kernel.Group(f"/{NAME}-{name}").directories():
+                directory.rmdir()
+    table("one command with limits, and everything removed", {kind: found.get(kind, []) for kind in (BARE, FENCE, TOOLS, SCOPE, CRUN)})
+    print(HOW_TO_READ, end="")
+
+
+if __name__ == "__main__":
+    main()
