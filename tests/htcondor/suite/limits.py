@@ -129,3 +129,19 @@ def used(site):
     done = until(lambda: (got := site.command(str(site.jobfence), "report", f"{jobid}.0", "--json")).returncode == 0 and got, 20, "a line")
     expect_match(r'"cpu_seconds":[23]\.', done.stdout, "the report")
     return None
+
+
+@case
+def checked(site):
+    """'jobfence check' says what the startd starts, and whether the slots say what jobs can have."""
+    def verdict():
+        done = site.command(str(site.jobfence), "check")
+        return done.returncode, done.stdout
+    status, said = verdict()
+    expect_equal(status, 0, f"the status of a good check ({said})")
+    expect_in("htcondor       STARTD_CRON_JOBLIST has no jobfence", said, "what is missing")
+    with site.changed(STARTD_CRON_JOBLIST="FENCE", STARTD_CRON_FENCE_EXECUTABLE=site.jobfence):
+        expect_in("htcondor       STARTD_CRON_JOBLIST has FENCE\n", verdict()[1], "what is there")
+    with site.changed(STARTER="/usr/sbin/condor_starter"):
+        status, said = verdict()
+    expect(status == 1 and "NO job would be fenced here: STARTER of HTCondor is /usr/sbin/condor_starter, and not jobfence" in said, said)

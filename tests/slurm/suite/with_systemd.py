@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -37,6 +38,34 @@ def unchanged_by(site, *command):
     for pid in members:
         fenced_in_all(pid, group)
     site.scancel(jobid)
+
+
+@case
+def moves_are_early(site):
+    """When a launch begins, jobfence.service takes the kernel's lock of moves, unless the site wants it otherwise."""
+    only_with_systemd(site)
+    socket = site.run_directory() / "hold.lock/early_move"
+
+    def holder():
+        return int(site.command("systemctl", "show", "--property=MainPID", "--value", "jobfence.service").stdout)
+
+    def slept(pid):
+        return int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", kernel.read(f"/proc/{pid}/status"), re.M)[1])
+    until(socket.exists, 20, "the place where launches ask")
+    pid = holder()
+    before = slept(pid)
+    expect_equal(site.srun(site.users[0], "true").returncode, 0, "the status of srun")
+    # It sleeps between the six times.
+    until(lambda: slept(pid) - before >= 6, 10, "jobfence.service at work")
+    expect_equal(kernel.read("/sys/kernel/rcu_expedited").strip(), "0", "whether the kernel hurries on")
+    site.configure(EarlyMoves="no")
+    try:
+        site.command("systemctl", "restart", "jobfence.service", timeout=120)
+        until(lambda: not socket.exists(), 20, "no place where launches ask")
+        expect_equal(site.srun(site.users[0], "true").returncode, 0, "the status of srun")
+    finally:
+        site.configure()
+        site.command("systemctl", "restart", "jobfence.service", timeout=120)
 
 
 @case
