@@ -78,7 +78,7 @@ def main():
             kinds[SCOPE] = by_systemd
         if shutil.which("crun"):
             top = stack.enter_context(bundle())
-            kinds[CRUN] = lambda: call("crun", "run", "--bundle", top, f"{NAME}-crun")
+            kinds[CRUN] = lambda: call("crun", "run", "--no-pivot", "--bundle", top, f"{NAME}-crun")
         works = {}
         for kind, one in kinds.items():
             try:
