@@ -102,7 +102,9 @@ impl Site {
             walk(&hierarchy.mount.join(format!("slurm_{}", self.name)), &mut left);
         }
         walk_files(&self.config.run_dir, &mut left);
-        left.retain(|path| !path.ends_with("hold") && !path.ends_with("roll/list"));
+        left.retain(|path| {
+            !path.ends_with("hold") && !path.ends_with("roll/list") && !path.ends_with("hold.lock/early_move")
+        });
         left
     }
 

@@ -284,6 +284,14 @@ def until_gone(site, group, timeout, what):
         until(lambda: not group.remains(), timeout, f"{what}, after the janitor")
 
 
+def until_clean(site, timeout, after=""):
+    """Nothing of jobfence's may stay. What does is named."""
+    try:
+        until(lambda: not site.leftovers(), timeout, f"a clean tree{after}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {site.leftovers()} stays") from None
+
+
 def tasks_are_refused(site, **keys):
     """Whether tasks cannot be limited each by itself, and that is said, where Slurm has one directory for all of a step."""
     if not site.tasks_share_a_directory():

@@ -13,7 +13,7 @@ import time
 from .. import kernel, sites
 from ..harness import (
     NOT_STARTED, RAN, Skip, case, expect, expect_equal, expect_in, expect_match,
-    expect_not_drained, fenced, fences_well, logged, nobody_looks,
+    expect_not_drained, fenced, fences_well, logged, nobody_looks, until_clean,
 )
 from ..saboteur import CannotBuild, sabotaged
 from ..sites import until
@@ -370,7 +370,7 @@ def nothing_stays_open(site):
         until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
     # Nor could what was made before be removed again.
     fences_well(site, site.users[0])
-    until(lambda: not site.leftovers(), 5, "a clean tree")
+    until_clean(site, 5)
 
 
 # ----------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def end_fails(site):
         if remains:
             logged(site, mark, "cannot remove the step's directories yet|slurm_spank_exit did not finish")
             fences_well(site, user)
-            until(lambda: not site.leftovers(), 5, f"a clean tree after {action} in {callback}")
+            until_clean(site, 5, f" after {action} in {callback}")
     fences_well(site, user)
 
 
@@ -437,7 +437,7 @@ def end_without_rights(site):
         if remains:
             logged(site, mark, "cannot remove the step's directories yet")
             fences_well(site, user)
-            until(lambda: not site.leftovers(), 5, "a clean tree")
+            until_clean(site, 5)
     fences_well(site, user)
 
 
@@ -453,7 +453,7 @@ def another_refuses(site):
           "the end of the step daemon")
     expect(overlay or site.leftovers(), "nothing remains, and should for want of an end")
     fences_well(site, user)
-    until(lambda: not site.leftovers(), 5, "a clean tree")
+    until_clean(site, 5)
 
 
 @case(layout=False)

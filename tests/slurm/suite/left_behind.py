@@ -13,7 +13,7 @@ from pathlib import Path
 from .. import kernel, sites
 from ..harness import (
     PYTHON, Skip, case, ended_after, expect, expect_dead, expect_equal, expect_in, expect_limits, expect_match, expect_not_drained,
-    expect_not_started, fenced, fences_well, kill_daemons, logged, nobody_looks, pid_from,
+    expect_not_started, fenced, fences_well, kill_daemons, logged, nobody_looks, pid_from, until_clean,
 )
 from ..sites import PATH, die_with_parent, until
 from .with_systemd import SCOPE, only_with_systemd, systemctl
@@ -441,5 +441,5 @@ def stuck_in_the_kernel(site):
         server.wait(30)
     expect_dead(who, 10)
     reap(site)
-    until(lambda: not site.leftovers(), 5, "a clean tree")
+    until_clean(site, 5)
     return f"held up for {took:.1f} s"

@@ -8,7 +8,7 @@ import time
 from .. import kernel
 from ..harness import (
     EAT, MIB, PYTHON, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_started, fenced,
-    fences_well, logged, started, tasks_are_refused, until_gone,
+    fences_well, logged, started, tasks_are_refused, until_clean, until_gone,
 )
 from ..kernel import Group
 from ..sites import UNFINISHED, InstalledSite, until
@@ -276,7 +276,7 @@ def memory_of_user(site):
         site.scancel(jobid)
         site.wait(jobid)
     until_gone(site, group.parent, 10, "the removal of the user's directory")
-    until(lambda: not site.leftovers(), 10, "the removal of what is ours")
+    until_clean(site, 10)
 
 
 @case
