@@ -74,6 +74,7 @@ bench:
 	$(MAKE) all
 	$(if $(BASE),benches/base $(BASE) $(BASE_DIR))
 	$(CARGO) bench --locked --bench setup
+	$(CARGO) bench --locked --bench many
 	python3 -B benches/others.py --bin $(BIN)
 	python3 -B benches/launch.py --so $(SO) --bin $(BIN) $(if $(BASE),--base $(BASE_DIR)/$(SO))
 

@@ -154,7 +154,8 @@ def tasks(rows, options):
                 time.sleep(QUIET)
                 # Each task is first a copy of its step daemon, and so many need room.
                 return timed(site, "srun", f"--ntasks={count}", "--overcommit", "--mem=1200", "true")
-        rounds = max(options.rounds // 10, 3) if count < 100 else 3
+        # One differs from the next by a tenth.
+        rounds = max(options.rounds // (10 if count < 100 else 3), 3)
         found = in_turn([ALONE, FENCED], rounds, one)
         table(f"a step with {count} tasks", found)
         more = statistics.median(found[FENCED]) - statistics.median(found[ALONE])

@@ -83,9 +83,14 @@ impl Place {
 
     /// What a job of one CPU and 256 MiB is limited to.
     pub fn plan(&self) -> Plan {
-        let (cpus, memory) = (Some(Cpus::whole(1)), Some(256 << 20));
+        Self::plan_with(&self.config, 256 << 20)
+    }
+
+    /// The same with other settings, and with so many bytes.
+    pub fn plan_with(config: &Config, memory: u64) -> Plan {
+        let (cpus, memory) = (Some(Cpus::whole(1)), Some(memory));
         let grant = Grant::whole(cpus, memory);
-        policy::plan(&self.config, &grant).0
+        policy::plan(config, &grant).0
     }
 
     /// What the product does before a job's first process: look at the host, make the tree and its record, limit it.
