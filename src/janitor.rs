@@ -67,7 +67,7 @@ const PATIENCE_TO_LOOK: Duration = Duration::from_secs(1);
 pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, deadline: Instant) -> Result<Reaped> {
     let records = Records::open(&config.run_dir)?;
     if let Who::Launch(launch) = who {
-        match records.roll(&host.boot_id) {
+        match records.roll_for_turn(&host.boot_id) {
             Ok(Some(roll)) if roll.state() == State::Whole => {
                 let mut reaped = launch.take_turn((host, config, schedulers), &records, roll, deadline)?;
                 reaped.ledger.write(host, config);

@@ -53,6 +53,14 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// A longer file is no roll of ours, in bytes.
 const LONGEST: i64 = 256 << 20;
 
+/// A launch reads no more of a longer file than three windows, in bytes: where the hands are, and what was appended last. So a launch
+/// costs the same, however many steps there are.
+const SHORT: usize = 16 << 10;
+/// Some dozens of lines, in bytes.
+const WINDOW: usize = 8 << 10;
+/// Of so many launches one reads all of it, and tidies it.
+const WHOLE: usize = 64;
+
 /// What a line names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKind {
@@ -147,11 +155,28 @@ pub struct Turn {
     pub closely: BTreeSet<Owner>,
 }
 
+/// Lines that follow each other.
+#[derive(Debug)]
+struct Excerpt {
+    /// Where they begin in the file.
+    at: usize,
+    text: String,
+}
+
+impl Excerpt {
+    fn end(&self) -> usize {
+        self.at + self.text.len()
+    }
+}
+
 /// The file as it was read.
 #[derive(Debug)]
 pub struct Roll {
     fd: OwnedFd,
-    text: String,
+    /// From its beginning to its end: one, where all of it was read.
+    parts: Vec<Excerpt>,
+    /// Of the file.
+    size: usize,
     state: State,
     hands: Hands,
 }
@@ -193,6 +218,15 @@ fn append(run_dir: &Dir, lines: &str) -> Result<()> {
 impl Roll {
     /// Reads it. `None`: there is none that is this boot's.
     pub fn read(run_dir: &Dir, boot_id: &str) -> Result<Option<Self>> {
+        Self::read_some(run_dir, boot_id, |_| true)
+    }
+
+    /// Reads what a launch looks at, which is less than all of a long one.
+    pub fn read_for_turn(run_dir: &Dir, boot_id: &str) -> Result<Option<Self>> {
+        Self::read_some(run_dir, boot_id, |hands| hands.launches % WHOLE == 0)
+    }
+
+    fn read_some(run_dir: &Dir, boot_id: &str, is_wanted: impl Fn(Hands) -> bool) -> Result<Option<Self>> {
         let fd = match run_dir.open_file(LIST, OFlag::O_RDWR) {
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(None),
             fd => fd?,
@@ -202,9 +236,36 @@ impl Roll {
         if size > LONGEST {
             return Ok(None);
         }
-        let bytes = read_from(&fd, 0, usize::try_from(size).unwrap_or(0)).map_err(failed)?;
-        let text = String::from_utf8(bytes).unwrap_or_default();
-        Ok(Self::understand(&text, boot_id).map(|(state, hands)| Self { fd, text, state, hands }))
+        let size = usize::try_from(size).unwrap_or(0);
+        let first = read_from(&fd, 0, size.min(SHORT)).map_err(failed)?;
+        let header = first.iter().position(|byte| *byte == b'\n').unwrap_or(first.len());
+        let text = first.get(..header).and_then(|header| str::from_utf8(header).ok());
+        let Some((state, hands)) = text.and_then(|text| Self::understand(text, boot_id)) else { return Ok(None) };
+        let mut parts = Vec::new();
+        if size <= SHORT || is_wanted(hands) {
+            let mut bytes = first;
+            bytes.extend(read_from(&fd, bytes.len(), size.saturating_sub(bytes.len())).map_err(failed)?);
+            let Ok(text) = String::from_utf8(bytes) else { return Ok(None) };
+            parts.push(Excerpt { at: 0, text });
+        } else {
+            for (from, until) in windows(hands, header + 1, size) {
+                let bytes = read_from(&fd, from, until - from).map_err(failed)?;
+                let Some((skipped, lines)) = lines_within(&bytes) else { continue };
+                let Ok(text) = str::from_utf8(lines) else { return Ok(None) };
+                parts.push(Excerpt { at: from + skipped, text: text.to_owned() });
+            }
+        }
+        Ok(Some(Self { fd, parts, size, state, hands }))
+    }
+
+    /// Whether all of it was read.
+    pub fn is_whole(&self) -> bool {
+        self.parts.first().is_some_and(|part| part.at == 0)
+    }
+
+    /// All of it, where all was read.
+    fn text(&self) -> &str {
+        self.parts.first().map_or("", |part| &part.text)
     }
 
     fn understand(text: &str, boot_id: &str) -> Option<(State, Hands)> {
@@ -262,12 +323,33 @@ impl Roll {
 
     /// The lines that are not struck out, and where they are.
     fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        let mut at = 0;
-        self.text.split_inclusive('\n').filter_map(move |line| {
-            let start = at;
-            at += line.len();
-            line.starts_with("+ ").then(|| (start, line.trim_end_matches('\n')))
+        self.parts.iter().flat_map(|part| {
+            let mut at = part.at;
+            part.text.split_inclusive('\n').filter_map(move |line| {
+                let start = at;
+                at += line.len();
+                line.starts_with("+ ").then(|| (start, line.trim_end_matches('\n')))
+            })
         })
+    }
+
+    /// Those of `lines` that come next, from this place on, and the place that is next when they are through: once around, or to the end of
+    /// the window.
+    fn next<'a, 'b>(
+        &self,
+        lines: &'b [(usize, &'a str)],
+        from: usize,
+    ) -> (impl Iterator<Item = &'b (usize, &'a str)>, usize) {
+        let first = lines.partition_point(|(at, _)| *at < from);
+        let (count, then) = if self.is_whole() {
+            (lines.len(), 0)
+        } else {
+            let until = self.parts.iter().map(Excerpt::end).find(|end| *end > from).unwrap_or(self.size);
+            let count = lines.partition_point(|(at, _)| *at < until).saturating_sub(first);
+            // What was appended meanwhile is looked at with the last window.
+            (count, if until >= self.size { 0 } else { until })
+        };
+        (lines.iter().cycle().skip(first).take(count), then)
     }
 
     /// The owners of all lines.
@@ -299,10 +381,9 @@ impl Roll {
             }
         }
         let mut hands = Hands { launches: self.hands.launches + 1, ..self.hands };
-        let first = lines.partition_point(|(at, _)| *at < hands.quick);
-        hands.quick = 0;
-        let around = |first: usize| lines.iter().cycle().skip(first).take(lines.len());
-        for (at, line) in around(first) {
+        let (rest, then) = self.next(&lines, hands.quick);
+        hands.quick = then;
+        for (at, line) in rest {
             if !chosen.add(*at, line, looks) {
                 hands.quick = *at;
                 break;
@@ -310,12 +391,13 @@ impl Roll {
         }
         // One each time, or all where they are few.
         let mut closely: BTreeSet<Owner> = BTreeSet::new();
-        if chosen.owners.len() <= FEW && chosen.places.len() == lines.len() {
+        if self.is_whole() && chosen.owners.len() <= FEW && chosen.places.len() == lines.len() {
             closely.clone_from(&chosen.owners);
         } else {
-            let mut rest = around(lines.partition_point(|(at, _)| *at < hands.close));
+            let (mut rest, then) = self.next(&lines, hands.close);
+            hands.close = then;
             if let Some((at, entry)) = rest.find_map(|(at, line)| Some((*at, Entry::parse(line)?))) {
-                hands.close = rest.next().map_or(0, |(next, _)| *next);
+                hands.close = rest.next().map_or(then, |(next, _)| *next);
                 closely.insert(entry.owner);
                 chosen.entries.push((at, entry));
             }
@@ -335,14 +417,20 @@ impl Roll {
     /// The entry there names nothing any more.
     pub fn strike(&mut self, at: usize) {
         let _ = pwrite(&self.fd, b"-", i64::try_from(at).unwrap_or(i64::MAX));
-        if self.text.is_char_boundary(at) && self.text.get(at..).is_some_and(|rest| rest.starts_with('+')) {
-            self.text.replace_range(at..=at, "-");
+        for part in &mut self.parts {
+            let Some(at) = at.checked_sub(part.at) else { continue };
+            if part.text.get(at..).is_some_and(|rest| rest.starts_with('+')) {
+                part.text.replace_range(at..=at, "-");
+            }
         }
     }
 
-    /// Writes it anew without the lines that have been struck out, if they are many. What goes wrong leaves the old one.
+    /// Writes it anew without the lines that have been struck out, if they are many and all of it was read. What goes wrong leaves the old one.
     pub fn tidy(&mut self, run_dir: &Dir) {
-        let struck = self.text.lines().filter(|line| line.starts_with("- ")).count();
+        if !self.is_whole() {
+            return;
+        }
+        let struck = self.text().lines().filter(|line| line.starts_with("- ")).count();
         if struck >= STRUCK
             && struck > self.lines().count()
             && let Err(error) = self.write_anew(run_dir)
@@ -359,7 +447,7 @@ impl Roll {
         if fstat(&self.fd).map_err(at)?.st_nlink == 0 {
             return Ok(());
         }
-        let header = self.text.lines().next().map_or(0, |line| line.len() + 1);
+        let header = self.text().lines().next().map_or(0, |line| line.len() + 1);
         let kept = |before: usize| -> usize {
             self.lines().filter(|(at, _)| *at < before).map(|(_, line)| line.len() + 1).sum()
         };
@@ -367,14 +455,14 @@ impl Roll {
         let Hands { quick, close, launches } = self.hands;
         let hands = Hands { quick: moved(quick), close: moved(close), launches };
         let mut text = format!("{VERSION}{}", hands.text(self.state));
-        text.push_str(self.text.get(FIXED..header).unwrap_or("\n"));
+        text.push_str(self.text().get(FIXED..header).unwrap_or("\n"));
         self.lines().for_each(|(_, line)| text.extend([line, "\n"]));
         unlink(&dir, NEW)?;
         link_new(&dir, NEW, &text)?;
         renameat(&dir, NEW, &dir, NAME).map_err(at)?;
         // What was appended since it was read, until the name was taken from it; see `append`.
         let size = usize::try_from(fstat(&self.fd).map_err(at)?.st_size).unwrap_or(0);
-        let since = read_from(&self.fd, self.text.len(), size.saturating_sub(self.text.len())).map_err(at)?;
+        let since = read_from(&self.fd, self.text().len(), size.saturating_sub(self.text().len())).map_err(at)?;
         if since.is_empty() {
             return Ok(());
         }
@@ -414,6 +502,29 @@ impl Chosen {
         }
         true
     }
+}
+
+/// Where a launch reads a long file, from its beginning to its end. Each begins with the end of the line before it.
+fn windows(hands: Hands, header: usize, size: usize) -> Vec<(usize, usize)> {
+    let last = size.saturating_sub(WINDOW).max(header);
+    let begin = |hand: usize| hand.clamp(header, last);
+    let (quick, close) = (begin(hands.quick), begin(hands.close));
+    let found = [quick.min(close), quick.max(close), last].map(|at| (at - 1, (at + WINDOW).min(size)));
+    let mut windows: Vec<(usize, usize)> = Vec::new();
+    for (from, until) in found {
+        match windows.last_mut() {
+            Some((_, last)) if from <= *last => *last = until.max(*last),
+            _ => windows.push((from, until)),
+        }
+    }
+    windows
+}
+
+/// The lines that begin and end in there, and where the first of them does.
+fn lines_within(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let first = bytes.iter().position(|byte| *byte == b'\n')? + 1;
+    let end = bytes.iter().rposition(|byte| *byte == b'\n')? + 1;
+    Some((first, bytes.get(first..end)?)).filter(|(_, lines)| !lines.is_empty())
 }
 
 fn read_from(fd: &OwnedFd, from: usize, length: usize) -> nix::Result<Vec<u8>> {
@@ -459,13 +570,17 @@ mod tests {
             Roll::read(&self.dir, BOOT).unwrap().expect("no roll")
         }
 
+        fn roll_for_turn(&self) -> Roll {
+            Roll::read_for_turn(&self.dir, BOOT).unwrap().expect("no roll")
+        }
+
         fn names(&self) -> Vec<String> {
             self.roll().all().into_iter().map(|(_, entry)| entry.name).collect()
         }
 
         fn turn(&self, looks: usize, job: &str, user: &str) -> Turn {
             let words = |word: &str| if word.is_empty() { Vec::new() } else { vec![word.to_owned()] };
-            self.roll().turn("p", looks, &words(job), &words(user))
+            self.roll_for_turn().turn("p", looks, &words(job), &words(user))
         }
     }
 
@@ -481,7 +596,7 @@ mod tests {
 
     #[test]
     fn everybody_comes_to_it_in_turn() {
-        for (count, looks) in [(1, 16), (16, 16), (17, 16), (100, 16), (33, 4), (1000, 16)] {
+        for (count, looks) in [(1, 16), (16, 16), (17, 16), (100, 16), (33, 4), (1000, 16), (4000, 12)] {
             let site = Site::new();
             note(&site.dir, &(0..count).map(entry).collect::<Vec<_>>());
             let all: BTreeSet<Owner> = (0..count).map(|number| entry(number).owner).collect();
@@ -513,7 +628,7 @@ mod tests {
         note(&site.dir, &(0..count).map(entry).collect::<Vec<_>>());
         let mut last_seen: BTreeMap<Owner, usize> = (0..count).map(|number| (entry(number).owner, 0)).collect();
         for launch in 1..600 {
-            let mut roll = site.roll();
+            let mut roll = site.roll_for_turn();
             let turn = roll.turn("p", looks, &[" uid_3,".to_owned()], &[" uid_4,".to_owned()]);
             for (at, entry) in &turn.entries {
                 match last_seen.get_mut(&entry.owner) {
@@ -529,8 +644,39 @@ mod tests {
             assert!(longest <= most, "launch {launch}: {longest}");
         }
         assert!(site.names().len() < count + 200, "{}", site.names().len());
-        let size = site.roll().text.len();
+        let size = site.roll().size;
         assert!(size < 60 * (count + 2 * STRUCK + 300), "it grows: {size}");
+    }
+
+    #[test]
+    fn a_launch_reads_no_more_of_a_long_one_than_of_a_short_one() {
+        let site = Site::new();
+        note(&site.dir, &(0..10_000).map(entry).collect::<Vec<_>>());
+        assert!(site.roll().size > 20 * SHORT);
+        let read = |roll: &Roll| roll.parts.iter().map(|part| part.text.len()).sum::<usize>();
+        let mut whole = 0;
+        for _ in 0..2 * WHOLE {
+            let mut roll = site.roll_for_turn();
+            whole += usize::from(roll.is_whole());
+            assert!(roll.is_whole() || read(&roll) <= 3 * WINDOW, "{}", read(&roll));
+            let (at, last) = roll.all().pop().unwrap();
+            assert_eq!(last, entry(9_999), "what was appended last");
+            assert_eq!(roll.turn("p", 12, &[], &[]).entries.len(), 13);
+            roll.strike(at);
+            assert_ne!(roll.all().pop().unwrap().1, entry(9_999));
+            pwrite(&roll.fd, b"+", i64::try_from(at).unwrap()).unwrap();
+        }
+        assert_eq!(whole, 2, "one of {WHOLE}");
+        // Many lines that have been struck out are passed over, window by window.
+        let mut roll = site.roll();
+        for (at, entry) in roll.all() {
+            if entry.owner.pid < 9_000 {
+                roll.strike(at);
+            }
+        }
+        let launches = site.roll().size / WINDOW + 1_000 / 12 + 4;
+        let seen: BTreeSet<Owner> = (0..launches).flat_map(|_| owners(&site.turn(12, "", ""))).collect();
+        assert_eq!(seen.iter().filter(|owner| owner.pid >= 9_000).count(), 1_002);
     }
 
     #[test]
@@ -625,7 +771,8 @@ mod tests {
             let dir = site.dir.child(DIRECTORY).unwrap();
             unlink(&dir, NAME).unwrap();
             link_new(&dir, NAME, &text).unwrap();
-            if let Some(mut roll) = Roll::read(&site.dir, BOOT).unwrap() {
+            for read in [Roll::read, Roll::read_for_turn] {
+                let Some(mut roll) = read(&site.dir, BOOT).unwrap() else { continue };
                 let turn = roll.turn("p", 4, &["a".to_owned()], &[]);
                 for (at, _) in turn.entries {
                     roll.strike(at);

@@ -48,6 +48,11 @@ impl Records {
         Roll::read(&self.dir, boot_id)
     }
 
+    /// See [`Roll::read_for_turn`].
+    pub fn roll_for_turn(&self, boot_id: &str) -> Result<Option<Roll>> {
+        Roll::read_for_turn(&self.dir, boot_id)
+    }
+
     /// The directory, for what is done to the roll.
     pub fn dir(&self) -> &Dir {
         &self.dir

@@ -32,6 +32,7 @@ ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
 SPOOL = "src/scheduler/gridengine/spool.rs"
 EARLY_MOVE = "src/launch/early_move.rs"
+LONG_ROLL = "src/record/roll.rs"
 SLOT_AD = "src/scheduler/htcondor/slot_ad.rs"
 CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
 C_ABI = "src/door/c_abi.rs"
@@ -730,6 +731,8 @@ BREAKS = (
     Break("a_gpu_for_all_slots", SPOOL, "if request.per == PerSlot::Job { count }", "if true { count }", "unit gridengine::spool"),
     Break("a_wrong_wish_that_is_not_heard", SPOOL, "request.read(&name, value.as_bytes(), &mut asked)?;", "let _ = request.read(&name, value.as_bytes(), &mut asked);", "unit gridengine::spool"),
     Break("nobody_is_told_of_a_launch", EARLY_MOVE, "let _ = socket.send_to(&[], run_dir.join(WATCHER).join(SOCKET));", "", "unit early_move"),
+    Break("a_launch_that_reads_all_lines", LONG_ROLL, "if size <= SHORT || is_wanted(hands) {", "if true {", "unit roll"),
+    Break("a_window_that_is_the_last", LONG_ROLL, "if until >= self.size { 0 } else { until }", "0", "unit roll"),
     Break("a_lock_that_nobody_wants", EARLY_MOVE, "if !is_asked {", "if false {", "unit early_move"),
     Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
