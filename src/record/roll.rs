@@ -674,9 +674,17 @@ mod tests {
                 roll.strike(at);
             }
         }
-        let launches = site.roll().size / WINDOW + 1_000 / 12 + 4;
-        let seen: BTreeSet<Owner> = (0..launches).flat_map(|_| owners(&site.turn(12, "", ""))).collect();
-        assert_eq!(seen.iter().filter(|owner| owner.pid >= 9_000).count(), 1_002);
+        roll.hands = Hands { quick: 0, close: 0, launches: 1 };
+        roll.write_hands();
+        let living = site.roll().all().first().unwrap().0;
+        let windows = living / WINDOW + 1;
+        assert!((40..WHOLE - 2).contains(&windows), "no launch of these reads all: {windows}");
+        (0..windows).for_each(|_| drop(site.turn(12, "", "")));
+        let Hands { quick, close, .. } = site.roll().hands;
+        assert!(quick > living && close > living, "{quick}, {close}, {living}");
+        let rest = 1_000 / 12 + 4;
+        let seen: BTreeSet<Owner> = (0..rest).flat_map(|_| owners(&site.turn(12, "", ""))).collect();
+        assert!(seen.iter().filter(|owner| owner.pid >= 9_000).count() >= 990, "{}", seen.len());
     }
 
     #[test]
