@@ -66,8 +66,11 @@ impl Launch<'_> {
         let mut work = Work { host, config, schedulers, records, deadline, reaped: Reaped::default() };
         work.look_at(&mut roll, turn);
         if self.all || !work.reaped.removed.is_empty() || !work.reaped.failed.is_empty() {
-            if !roll.is_whole() {
-                roll = records.roll(&host.boot_id)?.unwrap_or(roll);
+            // Where that fails, the next launches come to the others.
+            if !roll.is_whole()
+                && let Ok(Some(whole)) = records.roll(&host.boot_id)
+            {
+                roll = whole;
             }
             let entries = roll.all().into_iter().filter(|(_, entry)| entry.pid_namespace == host.pid_namespace);
             work.look_at(&mut roll, Turn { entries: entries.collect(), closely: BTreeSet::new() });

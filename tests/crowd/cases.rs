@@ -370,6 +370,27 @@ fn where_nobody_has_looked_yet_a_launch_looks_at_everything() {
     assert!((LOOKS..=LOOKS + 1).contains(&site.launch(None).alive));
 }
 
+/// Also at the lines of a long roll that a launch does not read at first.
+#[test]
+fn who_finds_something_in_a_long_roll_looks_at_all_of_it() {
+    let Some(mut site) = Site::new("long") else { return };
+    site.launch(None);
+    let (unread, found) = (900, 901);
+    site.crowd(Whose::Others, 0..200);
+    let middle = site.owner();
+    assert!(site.claim(middle, Whose::Others.levels(unread)));
+    site.crowd(Whose::Others, 200..400);
+    let last = site.owner();
+    assert!(site.claim(last, Whose::Others.levels(found)));
+    // It reads all, as one of 64 does, and goes on with the second dozen.
+    assert_eq!(site.launch(None).removed, Vec::<String>::new());
+    [middle, last].into_iter().for_each(|owner| site.die(owner));
+    let of_job = key(70_000 + u32::try_from(found).unwrap(), 1_000 + u32::try_from(found).unwrap());
+    let mut removed = site.launch(Some(&of_job)).removed;
+    removed.sort_unstable();
+    assert_eq!(removed, [path(Whose::Others, unread), path(Whose::Others, found)]);
+}
+
 fn path(whose: Whose, number: usize) -> String {
     whose.levels(number).join("/")
 }

@@ -7,9 +7,9 @@ from slurm.sites import until
 
 from ..harness import ask, expect_limits, fenced
 
-# Two processes, since Grid Engine itself limits the address space of each: together they are too large.
+# In two pieces, since execd kills a job whose processes have more address space than h_vmem: one is a process that has 70 MiB.
 EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)'"
-# It counts as memory of the job and is no address space: execd kills a job that has more of that than h_vmem.
+# The other is a file in memory, which is no address space and counts as memory of the job.
 HALF = "exec 9>/dev/shm/half.$JOB_ID && rm /dev/shm/half.$JOB_ID && head -c 70M /dev/zero >&9"
 
 
