@@ -102,9 +102,13 @@ pub struct Layout {
 impl Layout {
     /// Reads this process's mounts at or below `mountpoint` (`CgroupMountpoint`, usually `/sys/fs/cgroup`).
     pub fn read(proc: &Dir, mountpoint: &Path) -> Result<Self> {
-        if let Some(unified) = plainly_unified(proc, mountpoint) {
-            return Ok(Self { hierarchies: vec![unified] });
+        if let Some(hierarchies) = plain(proc, mountpoint) {
+            return Ok(Self { hierarchies });
         }
+        Self::read_mounts(proc, mountpoint)
+    }
+
+    fn read_mounts(proc: &Dir, mountpoint: &Path) -> Result<Self> {
         let text = proc.read("self/mountinfo")?;
         let mut layout = Self::parse(&text, mountpoint);
         if layout.hierarchies.is_empty() {
@@ -177,29 +181,74 @@ fn open_mount(mount: &Path, version: Version) -> Result<Dir> {
     Ok(dir)
 }
 
-/// The usual host of today, known without its list of mounts: with a home directory mounted for each user, the kernel takes
-/// longer to write that list than for all else at a launch. `None`: read it.
+/// The usual host, known without its list of mounts: with a home directory mounted for each user, the kernel takes longer to
+/// write that list than for all else at a launch. `None`: read it.
 ///
-/// The cgroup2 root itself must be mounted there (the root alone has no `cgroup.type`) and have every controller that is
-/// wanted, so that no v1 hierarchy has one of them. And this process must see paths from that root: be in the first cgroup
-/// namespace, whose number is the kernel's `PROC_CGROUP_INIT_INO`.
-fn plainly_unified(proc: &Dir, mountpoint: &Path) -> Option<Hierarchy> {
-    const WANTED: [&str; 2] = ["cpu", "memory"];
-    let dir = open_mount(mountpoint, Version::V2).ok()?;
+/// This process must see paths from the hierarchies' own roots: be in the first cgroup namespace, whose number is the kernel's
+/// `PROC_CGROUP_INIT_INO`.
+fn plain(proc: &Dir, mountpoint: &Path) -> Option<Vec<Hierarchy>> {
     let namespace = readlinkat(proc, "self/ns/cgroup").ok()?;
-    if namespace != "cgroup:[4026531835]" || dir.has("cgroup.type") {
+    if namespace != "cgroup:[4026531835]" {
+        return None;
+    }
+    match open_mount(mountpoint, Version::V2) {
+        Ok(dir) => Some(vec![plainly_unified(&dir, mountpoint)?]),
+        Err(_) => plainly_v1(proc, mountpoint),
+    }
+}
+
+/// cgroup2 alone. Its root itself must be mounted there (the root alone has no `cgroup.type`) and have every controller that is
+/// wanted, so that no v1 hierarchy has one of them.
+fn plainly_unified(dir: &Dir, mountpoint: &Path) -> Option<Hierarchy> {
+    const WANTED: [&str; 2] = ["cpu", "memory"];
+    let unified = at_root(dir, mountpoint.to_owned(), true)?;
+    WANTED.iter().all(|wanted| unified.controllers.contains(*wanted)).then_some(unified)
+}
+
+/// The hierarchies of v1, and with them cgroup2 if it is mounted at all, each where systemd and cgroupfs-mount(8) mount it:
+/// named after its controllers, and cgroup2 `unified`. `/proc/self/cgroup` has a line for each that is mounted anywhere. The
+/// root itself must be mounted there (the root alone has a `release_agent`); that it is one of v1 is seen where it is opened.
+fn plainly_v1(proc: &Dir, mountpoint: &Path) -> Option<Vec<Hierarchy>> {
+    let below = Dir::open(mountpoint).ok()?;
+    let text = proc.read("self/cgroup").ok()?;
+    let mut found = Vec::new();
+    let mut has_unified = false;
+    // The last is the first that was mounted.
+    for line in text.lines().rev() {
+        let wanted = line.split(':').nth(1)?;
+        if wanted.is_empty() {
+            has_unified = true;
+            continue;
+        }
+        let name = wanted.strip_prefix("name=");
+        let place = name.unwrap_or(wanted);
+        if !below.has(&format!("{place}/release_agent")) {
+            return None;
+        }
+        let controllers = wanted.split(',').filter(|_| name.is_none()).map(str::to_owned).collect();
+        let name = name.map(str::to_owned);
+        let mount = mountpoint.join(place);
+        found.push(Hierarchy { version: Version::V1, mount, root: "/".to_owned(), controllers, name });
+    }
+    let on_v1 = found.iter().any(|hierarchy| hierarchy.has(DEVICES));
+    if has_unified {
+        let mount = mountpoint.join("unified");
+        let dir = open_mount(&mount, Version::V2).ok()?;
+        found.insert(0, at_root(&dir, mount, !on_v1)?);
+    }
+    // Without a controller on v1, something else than the usual is there.
+    found.iter().any(|h| h.version == Version::V1 && !h.controllers.is_empty()).then_some(found)
+}
+
+/// cgroup2, if this is its root.
+fn at_root(dir: &Dir, mount: PathBuf, has_devices: bool) -> Option<Hierarchy> {
+    if dir.has("cgroup.type") {
         return None;
     }
     let controllers = dir.read_value("cgroup.controllers").ok()?;
-    let controllers = controllers.split_whitespace().chain([DEVICES]);
-    let controllers: BTreeSet<String> = controllers.map(str::to_owned).collect();
-    WANTED.iter().all(|wanted| controllers.contains(*wanted)).then(|| Hierarchy {
-        version: Version::V2,
-        mount: mountpoint.to_owned(),
-        root: "/".to_owned(),
-        controllers,
-        name: None,
-    })
+    let devices = Some(DEVICES).filter(|_| has_devices);
+    let controllers = controllers.split_whitespace().chain(devices).map(str::to_owned).collect();
+    Some(Hierarchy { version: Version::V2, mount, root: "/".to_owned(), controllers, name: None })
 }
 
 /// One line: `36 35 0:31 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`.
@@ -303,6 +352,56 @@ mod tests {
         assert_eq!(at("/docker/ab").below_mount("/docker/ab"), Some(""));
         assert_eq!(at("/docker/ab").below_mount("/docker/abc/d"), None);
         assert_eq!(at("/docker/ab").below_mount("/a"), None);
+    }
+
+    #[test]
+    fn a_plain_host_is_known_without_its_mounts_and_as_they_say() {
+        let proc = Dir::open("/proc").unwrap();
+        let mountpoint = Path::new("/sys/fs/cgroup");
+        let Ok(mut by_mounts) = Layout::read_mounts(&proc, mountpoint) else { return };
+        let place = |h: &Hierarchy| match (&h.name, h.version) {
+            (Some(name), _) => name.clone(),
+            (None, Version::V1) => h.controllers.iter().cloned().collect::<Vec<_>>().join(","),
+            (None, Version::V2) if by_mounts.hierarchies.len() == 1 => String::new(),
+            (None, Version::V2) => "unified".to_owned(),
+        };
+        let is_usual = by_mounts.hierarchies.iter().all(|h| h.root == "/" && h.mount == mountpoint.join(place(h)));
+        let found = plain(&proc, mountpoint);
+        assert_eq!(found.is_some(), is_usual, "{by_mounts:?}");
+        let Some(mut found) = found else { return };
+        let order = |hierarchy: &Hierarchy| hierarchy.mount.clone();
+        found.sort_by_key(order);
+        by_mounts.hierarchies.sort_by_key(order);
+        assert_eq!(found, by_mounts.hierarchies);
+    }
+
+    #[test]
+    fn what_is_not_mounted_where_it_usually_is_makes_a_host_unusual() {
+        let host = tempfile::tempdir().unwrap();
+        let at = |name: &str| host.path().join(name);
+        let write = |name: &str, text: &str| std::fs::write(at(name), text).unwrap();
+        for name in ["self", "cpu,cpuacct", "systemd", "job"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        write("cpu,cpuacct/release_agent", "");
+        write("systemd/release_agent", "");
+        let proc = Dir::open(host.path()).unwrap();
+        let found = |text: &str| {
+            write("self/cgroup", text);
+            plainly_v1(&proc, host.path()).map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let place = host.path().display();
+        let usual = found("2:cpu,cpuacct:/a\n1:name=systemd:/b:c\n").unwrap();
+        assert_eq!(
+            usual,
+            [format!("v1 {place}/systemd (name=systemd)"), format!("v1 {place}/cpu,cpuacct (cpu,cpuacct)")]
+        );
+        assert_eq!(found("3:memory:/\n2:cpu,cpuacct:/\n"), None, "it is mounted elsewhere");
+        assert_eq!(found("3:job:/\n2:cpu,cpuacct:/\n"), None, "there is a cgroup that is not the root");
+        assert_eq!(found("2:cpu,cpuacct:/\n0::/\n"), None, "cgroup2 is mounted elsewhere");
+        assert_eq!(found("1:name=systemd:/\n"), None, "no controller is on v1");
+        assert_eq!(found("no list\n"), None);
+        assert_eq!(found(""), None);
     }
 
     #[test]
