@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,14 +50,19 @@ def by_systemd():
 
 @contextlib.contextmanager
 def bundle():
-    """What crun runs: this system, as it is."""
+    """What crun runs: `true`, with the libraries that it loads and nothing else."""
     with tempfile.TemporaryDirectory(prefix="jobfence-bench-") as top:
-        os.makedirs(f"{top}/rootfs")
+        program = shutil.which("true")
+        loaded = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+        for file in (program, *re.findall(r"(/\S+) \(0x", loaded)):
+            copy = Path(f"{top}/rootfs{file}")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
         subprocess.run(["crun", "spec"], cwd=top, check=True, stdout=subprocess.DEVNULL)
         file = Path(top, "config.json")
         spec = json.loads(file.read_text())
-        spec["process"].update(terminal=False, args=["/bin/true"])
-        spec["root"].update(path="/", readonly=True)
+        spec["process"].update(terminal=False, args=[program])
+        spec["root"].update(path="rootfs", readonly=True)
         spec["linux"]["resources"] = {"cpu": {"quota": 100000, "period": 100000}, "memory": {"limit": 104857600}, "pids": {"limit": 100}}
         file.write_text(json.dumps(spec))
         yield top
@@ -78,7 +84,7 @@ def main():
             kinds[SCOPE] = by_systemd
         if shutil.which("crun"):
             top = stack.enter_context(bundle())
-            kinds[CRUN] = lambda: call("crun", "run", "--no-pivot", "--bundle", top, f"{NAME}-crun")
+            kinds[CRUN] = lambda: call("crun", "run", "--bundle", top, f"{NAME}-crun")
         works = {}
         for kind, one in kinds.items():
             try:

@@ -84,6 +84,7 @@ GROUPS = (
     Group("install", (RELEASE, ("tests/install.sh",)), 900, "build"),
     Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), 900, "build", tiers=QUICK),
     Group("unit", (("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins"),), 900, "build", tiers=QUICK),
+    Group("cost", (RELEASE, ("python3", "-B", "tests/cost.py", "--so", SO)), 900, "build", root=True, controllers=("cpu", "memory")),
     Group("images", IMAGES, 1800, "build", root=True, programs=GUESTS),
     # All that the host's tests need is built with it.
     Group("fuzz", (*BUILT, ("cargo", "test", "--locked", "--test", "fuzz")), 900, "build"),

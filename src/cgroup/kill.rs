@@ -38,6 +38,9 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// How long the end of a step usually takes at most; who is there longer is looked at.
 const MOMENT: Duration = Duration::from_millis(20);
 
+/// So many are looked at one by one without loss of time.
+const FEW: usize = 64;
+
 /// Kills everything below and waits until it is gone. An error when something still lives at the deadline.
 pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     while let Some(dir) = members.unified {
@@ -47,7 +50,7 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
             // A kernel before 5.14, or a threaded cgroup: the long way.
             Err(_) => break,
         }
-        if is_empty_by(dir, deadline.min(Instant::now() + MOMENT))? {
+        if is_empty_while_they_die(dir, deadline)? {
             return Ok(());
         }
         // The kernel sends that signal to the first thread of each process, and where that one has ended it is lost, although
@@ -113,6 +116,35 @@ pub fn kill_leaderless(proc: &Dir, dir: &Dir, deadline: Instant) -> Result<()> {
         drop(frozen);
     }
     round.refused.map_or(all_seen, Err)
+}
+
+/// Waits until nobody is left below a cgroup2 directory, for a moment, or as long as many are left and become fewer. Thousands need
+/// longer than a moment, and to freeze and signal each would keep them from dying.
+fn is_empty_while_they_die(dir: &Dir, deadline: Instant) -> Result<bool> {
+    let mut before = usize::MAX;
+    loop {
+        if is_empty_by(dir, deadline.min(Instant::now() + MOMENT))? {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline || !become_fewer(&mut before, members(dir, deadline)) {
+            return Ok(false);
+        }
+    }
+}
+
+/// Whether many are left, and fewer than before.
+fn become_fewer(before: &mut usize, left: usize) -> bool {
+    FEW < left && left < std::mem::replace(before, left)
+}
+
+/// How many processes are below, as far as it can be seen.
+fn members(top: &Dir, deadline: Instant) -> usize {
+    let mut count = 0;
+    let _ = walk::visit(top, deadline, &mut |dir| {
+        count += dir.read("cgroup.procs").unwrap_or_default().lines().count();
+        Ok(true)
+    });
+    count
 }
 
 /// Waits until nobody is left below a cgroup2 directory, and says whether that is so at the deadline. A directory that is gone
@@ -357,5 +389,16 @@ mod tests {
         let error = kill_all(Members { unified: Some(&dir), freezer: None, any: &dir }, deadline).unwrap_err();
         assert_eq!(error.kernel_errno(), Some(Errno::EISDIR), "{error}");
         assert!(Instant::now() < deadline, "waited: {error}");
+    }
+
+    #[test]
+    fn many_are_left_to_die_while_they_become_fewer() {
+        let looks = |counts: &[usize]| {
+            let mut before = usize::MAX;
+            counts.iter().take_while(|left| become_fewer(&mut before, **left)).count()
+        };
+        assert_eq!(looks(&[400, 300, 299, FEW + 1, FEW]), 4, "few are looked at one by one");
+        assert_eq!(looks(&[400, 300, 300, 299]), 2, "some do not die");
+        assert_eq!(looks(&[FEW, 1]), 0);
     }
 }

@@ -467,7 +467,7 @@ fn number(text: &str) -> Option<u64> {
 
 /// The value of a line `KEY VALUE`.
 fn keyed(text: &str, key: &str) -> Option<u64> {
-    text.lines().filter_map(|line| line.split_once(' ')).find(|(k, _)| *k == key).and_then(|(_, v)| number(v))
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')).and_then(number)
 }
 
 #[cfg(test)]
