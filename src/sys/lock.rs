@@ -2,14 +2,19 @@
 //! Rights that one process has at a time: locks on directories, flock(2).
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::poll::{PollTimeout, poll};
+use nix::poll::ppoll;
 
 use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
+
+/// About as long as most locks are held.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
+/// So that many that wait leave the processors to the one that works.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Released when dropped, or when this process dies.
 ///
@@ -39,8 +44,9 @@ impl Lock {
         }
     }
 
-    /// Waits for one that is held for moments.
+    /// Waits for one that is held for moments, by asking again: flock(2) has no deadline.
     pub fn on(dir: &Dir, name: &str, deadline: Instant) -> Result<Self> {
+        let mut pause = SHORTEST_PAUSE;
         loop {
             if let Some(lock) = Self::try_on(dir, name)? {
                 return Ok(lock);
@@ -50,7 +56,8 @@ impl Lock {
                     .at(dir.path().join(name))
                     .passing());
             }
-            let _ = poll(&mut [], PollTimeout::from(1u8));
+            let _ = ppoll(&mut [], Some(pause.into()), None);
+            pause = LONGEST_PAUSE.min(pause * 2);
         }
     }
 }

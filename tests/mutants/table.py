@@ -32,6 +32,7 @@ ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
 SPOOL = "src/scheduler/gridengine/spool.rs"
 EARLY_MOVE = "src/launch/early_move.rs"
+LAYOUT = "src/cgroup/layout.rs"
 LONG_ROLL = "src/record/roll.rs"
 SLOT_AD = "src/scheduler/htcondor/slot_ad.rs"
 CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
@@ -733,6 +734,14 @@ BREAKS = (
     Break("nobody_is_told_of_a_launch", EARLY_MOVE, "let _ = socket.send_to(&[], run_dir.join(WATCHER).join(SOCKET));", "", "unit early_move"),
     Break("a_launch_that_reads_all_lines", LONG_ROLL, "if size <= SHORT || is_wanted(hands) {", "if true {", "unit roll"),
     Break("a_window_that_is_the_last", LONG_ROLL, "if until >= self.size { 0 } else { until }", "0", "unit roll"),
+    Break(
+        "a_long_roll_of_which_a_third_is_looked_at", "src/janitor/launch.rs", "if !roll.is_whole()", "if false",
+        "host crowd who_finds_something_in_a_long_roll_looks_at_all_of_it",
+    ),
+    Break("the_mounts_are_always_read", LAYOUT, "Err(_) => plainly_v1(proc, mountpoint),", "Err(_) => None,", "unit layout"),
+    Break("a_hierarchy_that_may_be_a_containers", LAYOUT, 'format!("{place}/release_agent")', 'format!("{place}")', "unit layout"),
+    Break("many_who_die_are_signalled", "src/cgroup/kill.rs", "FEW < left && left <", "left > left && left <", "unit kill"),
+    Break("who_does_not_die_is_waited_for", "src/cgroup/kill.rs", "FEW < left && left <", "FEW < left || left <", "unit kill"),
     Break("a_lock_that_nobody_wants", EARLY_MOVE, "if !is_asked {", "if false {", "unit early_move"),
     Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
