@@ -25,6 +25,15 @@ const LIFE: Duration = Duration::from_millis(25);
 const ROUNDS: usize = 15;
 const ROUNDS_OF_THOUSANDS: usize = 5;
 
+/// Those that jobfence writes, too: the processes die at the expense of their step's quota.
+const LIMITS: [(&str, &str); 5] = [
+    ("cpu.max", "100000"),
+    ("cpu.cfs_quota_us", "100000"),
+    ("cpu.cfs_burst_us", "10000"),
+    ("memory.max", "4294967296"),
+    ("memory.limit_in_bytes", "4294967296"),
+];
+
 /// Who ends the processes, and then removes the directories.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
@@ -108,9 +117,11 @@ fn bare(place: &Place, unified: &Path, by: By, count: Option<usize>) -> Result<D
         .collect();
     for path in steps.iter().flatten() {
         fs::create_dir_all(path)?;
-        let limit = path.join("pids.max");
-        if count.is_none() && limit.exists() && path.ends_with("step_0") {
-            fs::write(limit, BOMB.to_string())?;
+        let bomb = BOMB.to_string();
+        let processes = count.is_none().then_some(("pids.max", bomb.as_str()));
+        let limits = LIMITS.into_iter().chain(processes);
+        for (file, value) in limits.filter(|(file, _)| !path.ends_with("uid_0") && path.join(file).exists()) {
+            fs::write(path.join(file), value)?;
         }
     }
     let leader = Leader::start(count)?;

@@ -66,7 +66,7 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
             let pids = dir.read("cgroup.procs").unwrap_or_default();
             return Err(Error::new("processes do not die:")
                 .at(dir.path())
-                .value(format!("pids {}", pids.split_whitespace().collect::<Vec<_>>().join(" ")))
+                .value(some_of(&pids.split_whitespace().collect::<Vec<_>>()))
                 .hint("they wait inside the kernel, usually for a file system; they are removed at a later launch"));
         }
     }
@@ -89,6 +89,15 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
                     .hint("it waits inside the kernel, usually for a file system; it is removed at a later launch"));
             }
         }
+    }
+}
+
+/// As many pids as a line of a log can have.
+fn some_of(pids: &[&str]) -> String {
+    const MOST: usize = 10;
+    match pids.split_at_checked(MOST) {
+        Some((first, rest)) if !rest.is_empty() => format!("pids {} and {} more", first.join(" "), rest.len()),
+        _ => format!("pids {}", pids.join(" ")),
     }
 }
 
@@ -400,5 +409,11 @@ mod tests {
         assert_eq!(looks(&[400, 300, 299, FEW + 1, FEW]), 4, "few are looked at one by one");
         assert_eq!(looks(&[400, 300, 300, 299]), 2, "some do not die");
         assert_eq!(looks(&[FEW, 1]), 0);
+    }
+
+    #[test]
+    fn no_more_pids_are_named_than_a_line_can_have() {
+        assert_eq!(some_of(&["7"; 10]), "pids 7 7 7 7 7 7 7 7 7 7");
+        assert_eq!(some_of(&["7"; 12]), "pids 7 7 7 7 7 7 7 7 7 7 and 2 more");
     }
 }
