@@ -19,7 +19,7 @@ struct MembershipLine {
 impl Membership {
     /// Of a process, through a handle of `/proc`.
     pub fn read(proc: &Dir, pid: i32) -> Result<Self> {
-        Ok(Self::parse(&proc.read(&format!("{pid}/cgroup"))?))
+        Ok(Self::parse(&proc.read_value(&format!("{pid}/cgroup"))?))
     }
 
     /// Lines `ID:CONTROLLERS:PATH`; others are skipped.

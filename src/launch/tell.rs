@@ -59,8 +59,11 @@ pub fn tell(
 }
 
 fn of_refusals(fence: &Fence, unsaid: u64, asked: Option<AskedProcesses>) -> Option<String> {
+    if unsaid == 0 {
+        return None;
+    }
     let (of_job, of_task) = (fence.processes(), fence.processes_of_task());
-    if unsaid == 0 || (of_job.is_none() && of_task.is_none()) {
+    if of_job.is_none() && of_task.is_none() {
         return None;
     }
     let asked = asked.filter(|asked| of_job == Some(asked.most)).map(|asked| asked.option);

@@ -5,7 +5,7 @@
 //! remembered state also makes a second entry in plugstack.conf harmless: each callback finds its work done.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::unistd::Pid;
 
@@ -94,6 +94,8 @@ struct Fenced {
     attached: Vec<i32>,
     /// How many of them have ended.
     exited: u32,
+    /// When it was last looked at what had happened to the step.
+    looked: Option<Instant>,
     /// The card at the end of a batch script's output.
     card: Option<CardOrder>,
     /// To whom another step's figures of this node go, and what the job was granted here.
@@ -111,6 +113,9 @@ struct Unfenced {
 }
 
 static STEP: Mutex<StepState> = Mutex::new(StepState::New);
+
+/// While others run, a task that ends well so soon after another is no reason to look again at what happened to the step.
+const TOGETHER: Duration = Duration::from_millis(100);
 
 const UNFINISHED: &str = "jobfence did not finish its preparation. Tell your administrator: slurmd's log says why";
 
@@ -249,6 +254,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         tasks: Vec::new(),
         attached: Vec::new(),
         exited: 0,
+        looked: None,
         card,
         hand_over,
         ended: false,
@@ -436,9 +442,16 @@ pub fn task_ended(spank: &Spank) {
         _ => return,
     };
     fenced.unfenced_processes.task_ended(&fenced.host);
-    fenced.fence.take_usage();
-    note_task(spank, fenced);
-    tell_what_happened(fenced);
+    let exit = spank.int(spank_item::S_TASK_EXIT_STATUS).ok().map(Exit::of_wait);
+    let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
+    note_task(spank, fenced, exit);
+    let others_live = tasks.as_ref().is_ok_and(|tasks| fenced.exited.saturating_add(1) < *tasks);
+    let has_just_looked = fenced.looked.is_some_and(|looked| looked.elapsed() < TOGETHER);
+    if !(others_live && has_just_looked && exit.is_some_and(Exit::is_success)) {
+        fenced.looked = Some(Instant::now());
+        fenced.fence.take_usage();
+        tell_what_happened(fenced);
+    }
     // Its script is a batch step's only task.
     if let Some(card) = fenced.card.as_ref().filter(|_| fenced.exited == 0) {
         let Fenced { host, fence, plan, config, started, exit, reported, .. } = &**fenced;
@@ -446,7 +459,6 @@ pub fn task_ended(spank: &Spank) {
         tell_user_lines(&card.lines(spank, host, fence, (plan, config), &end));
     }
     fenced.exited = fenced.exited.saturating_add(1);
-    let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT);
     if let Some((hand_over, grant)) = &fenced.hand_over
         && tasks.as_ref().is_ok_and(|tasks| fenced.exited == *tasks)
     {
@@ -466,8 +478,7 @@ pub fn task_ended(spank: &Spank) {
 }
 
 /// What is known of a task only now.
-fn note_task(spank: &Spank, fenced: &mut Fenced) {
-    let exit = spank.int(spank_item::S_TASK_EXIT_STATUS).ok().map(Exit::of_wait);
+fn note_task(spank: &Spank, fenced: &mut Fenced, exit: Option<Exit>) {
     if fenced.exit.is_none_or(Exit::is_success) {
         fenced.exit = exit.or(fenced.exit);
     }
