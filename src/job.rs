@@ -247,6 +247,8 @@ pub struct Grant {
     pub step_cores: CpuList,
     /// Whether the scheduler has allocated nothing, and was told to start it all the same: nothing is limited to a grant then.
     pub unallocated: bool,
+    /// Whether all that is known is the step's: the job may have other steps, and no limit by a grant.
+    pub is_of_step: bool,
 }
 
 impl Grant {

@@ -249,11 +249,13 @@ pub fn weight(cpus: Cpus) -> u64 {
 fn with_defaults(config: &Config, grant: &Grant) -> Grant {
     let cpus = |cpus: Option<Cpus>| cpus.map(|cpus| if cpus == Cpus::ZERO { config.zero_cpus } else { cpus });
     let default_memory = config.default_ram_space.filter(|_| !grant.unallocated);
+    let (of_job, of_step) = if grant.is_of_step { (None, default_memory) } else { (default_memory, None) };
     Grant {
         job_cpus: cpus(grant.job_cpus),
         step_cpus: cpus(grant.step_cpus),
         task_cpus: cpus(grant.task_cpus),
-        job_memory: grant.job_memory.or(default_memory),
+        job_memory: grant.job_memory.or(of_job),
+        step_memory: grant.step_memory.or(of_step),
         ..grant.clone()
     }
 }
@@ -262,8 +264,9 @@ fn with_defaults(config: &Config, grant: &Grant) -> Grant {
 pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     let mut plan = Plan { scavenger: config.scavenger, weighs: config.cpu_policy.weighs(), ..Plan::default() };
     let mut errors = Vec::new();
+    let granted_cpus = if grant.is_of_step { grant.step_cpus } else { grant.job_cpus };
     // A weight alone would leave all idle CPUs to a job that was granted none.
-    let has_quota = config.cpu_policy.limits() || grant.job_cpus == Some(Cpus::ZERO);
+    let has_quota = config.cpu_policy.limits() || granted_cpus == Some(Cpus::ZERO);
     let grant = &with_defaults(config, grant);
     let step_cpus = least(grant.step_cpus, grant.job_cpus, Ord::min);
     if config.constrain_cpu_quota && has_quota {
@@ -637,6 +640,22 @@ mod tests {
         let step = Grant { step_memory: Some(100 * MIB), ..Grant::whole(None, None) };
         assert_eq!(ram(&step)[..2], [Some(256 * MIB), Some(100 * MIB)]);
         assert_eq!(ram(&Grant { unallocated: true, ..Grant::whole(None, None) }), [None; 3]);
+    }
+
+    #[test]
+    fn a_grant_of_a_step_alone_is_no_jobs() {
+        let of_step = |text: &str, cpus: u32, memory: Option<u64>| {
+            let config = crate::config::parse("test", text.as_bytes()).unwrap();
+            let whole = Grant::whole(Some(Cpus::whole(cpus)), memory);
+            let (plan, errors) = plan(&config, &Grant { job_cpus: None, job_memory: None, is_of_step: true, ..whole });
+            assert!(errors.is_empty() && plan.job.cpu.is_none(), "{errors:?}");
+            (plan.step.cpu.map(|quota| quota.quota_us), plan.job.ram, plan.step.ram)
+        };
+        let more = Some(512 * MIB);
+        assert_eq!(of_step("DefaultRAMSpace=256M\n", 1, more), (Some(100_000), None, more));
+        let least = Some(256 * MIB);
+        assert_eq!(of_step("DefaultRAMSpace=256M CPUPolicy=weight\n", 0, None), (Some(20_000), None, least));
+        assert_eq!(of_step("CPUPolicy=weight\n", 1, None), (None, None, None));
     }
 
     #[test]

@@ -320,7 +320,8 @@ fn noted(facts: &Facts, granted: &Granted) -> Noted {
 
 fn plan(resolved: &Resolved, granted: &Granted, gpus: &[String]) -> (policy::Plan, Vec<crate::fence::LimitError>) {
     let whole = Grant::whole(granted.cpus, granted.memory).with_memory_and_swap(granted.memory_and_swap);
-    let grant = if granted.is_of_step { Grant { job_cpus: None, job_memory: None, ..whole } } else { whole };
+    let grant =
+        if granted.is_of_step { Grant { job_cpus: None, job_memory: None, is_of_step: true, ..whole } } else { whole };
     let gpus = if gpus.is_empty() { Gpus::None } else { Gpus::Chosen(gpus.to_vec()) };
     let facts = Facts { gpus, ..granted.facts.clone() };
     policy::of_step(resolved, &facts, &grant, &granted.requests, true, || Ok(NoCores))
