@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! HTCondor from 23.9 on: the startd starts a starter for each job, as root, by the path that `STARTER` of its configuration names.
-//! `jobfence` is there under that starter's name, fences itself, and becomes the starter.
+//! `jobfence` is there under that starter's name, fences itself, and becomes the starter. The schedd starts one for each job of the local
+//! universe, by `STARTER_LOCAL`.
 
+pub mod job_ad;
 pub mod slot_ad;
 
 /// The name of the program that runs one job.
@@ -13,3 +15,6 @@ pub const STARTERS_LEAF: &str = "starter";
 
 /// The first directory that HTCondor makes there, unless `BASE_CGROUP` of its configuration says otherwise.
 pub const JOBS_BRANCH: &str = "htcondor";
+
+/// The step of a job of the local universe, and its slot type for sections of the configuration: it has no slot.
+pub const LOCAL: &str = "local";

@@ -35,6 +35,7 @@ EARLY_MOVE = "src/launch/early_move.rs"
 LAYOUT = "src/cgroup/layout.rs"
 LONG_ROLL = "src/record/roll.rs"
 SLOT_AD = "src/scheduler/htcondor/slot_ad.rs"
+JOB_AD = "src/scheduler/htcondor/job_ad.rs"
 CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
 C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
@@ -746,4 +747,7 @@ BREAKS = (
     Break("half_a_message", SLOT_AD, "if *is_last == 1 {", "if *is_last <= 1 {", "unit htcondor::slot_ad"),
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
     Break("a_text_that_goes_on", SLOT_AD, "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
+    Break("a_forged_owner", JOB_AD, ".count() > 1", ".count() > 2", "unit htcondor::job_ad"),
+    Break("an_owner_whom_the_user_names", JOB_AD, "_ if release()? >= HAS_OS_USER => os_user,", "_ => os_user,", "unit htcondor::job_ad"),
+    Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),
 )

@@ -5,9 +5,12 @@
 //! runs the starter in its place. HTCondor makes the job's own directories beside that one, and its limits, accounting, and holds for want of
 //! memory go on working inside. The fence is held by this process. A second one outlives it, closes the fence, and says what was used; where
 //! that is killed, the janitor does so.
+//!
+//! The schedd does the same for a job of the local universe, where `STARTER_LOCAL` names this program. Such a job has no slot, and no grant.
 
 mod descriptors;
 mod job;
+mod local;
 mod refusal;
 mod slot;
 mod watch;
@@ -22,9 +25,11 @@ use jobfence::config::Loaded;
 use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Which};
 use jobfence::door::{enter, user};
 use jobfence::error::{Error, Result};
+use jobfence::facts::Facts;
+use jobfence::job::{Cpus, Id};
 use jobfence::requests::UserRequests;
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
-use jobfence::scheduler::htcondor::{STARTER, STARTERS_LEAF};
+use jobfence::scheduler::htcondor::{LOCAL, STARTER, STARTERS_LEAF};
 use log::LevelFilter;
 use nix::fcntl::readlink;
 use nix::unistd::{Pid, User, execv, geteuid, getppid};
@@ -36,7 +41,7 @@ use crate::syslog::SyslogOfDaemon;
 pub use refusal::refuse;
 pub use watch::watch;
 
-/// Where it is if it does not lie beside the startd.
+/// Where it is if it does not lie beside the daemon that starts it.
 const USUAL_PLACE: &str = "/usr/sbin";
 /// Alone, it asks the starter what it can do, and no job runs. Among others it can be a user's text: `JobStarterDebug` of a job stands there.
 const CAPABILITIES: &str = "-classad";
@@ -52,7 +57,7 @@ const STARTERS_MEMORY: u64 = 64 << 20;
 /// HTCondor has the whole of cgroup v2 here, or none of it.
 const UNIFIED: &str = "/sys/fs/cgroup/cgroup.procs";
 
-/// Whether a startd has started this program: for a job under the starter's name, and to ask what the starter can do under its own.
+/// Whether a startd or a schedd has started this program: for a job under the starter's name, and to ask what the starter can do under its own.
 pub fn is_asked_for() -> bool {
     let words: Vec<OsString> = std::env::args_os().collect();
     let is_name = |word: &OsString| Path::new(word).file_name() == Some(OsStr::new(STARTER));
@@ -89,26 +94,28 @@ pub fn starter() -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// A run of a job, for which a daemon of HTCondor's has started this process.
+struct Run {
+    uid: u32,
+    job: Id,
+    step: Id,
+    cpus: Cpus,
+    memory: Option<u64>,
+    facts: Facts,
+}
+
 /// Puts this process into a fence of its own, unless it is to go on without. The error is for the job's user.
 fn fence(arguments: &[OsString]) -> Result<(), String> {
     let configured = |overrides| Configured { config: None, overrides }.load();
-    let found = check_host().and_then(|()| slot::slot());
-    let slot = match found {
-        Ok(slot) => slot,
+    let run = match check_host().and_then(|()| Run::find(arguments)) {
+        Ok(run) => run,
         Err(error) => return fenced(life::of_unknown(configured(Vec::new()), error)).map(drop),
     };
     // A starter that is killed with the job says nothing of its end.
     let loaded = configured(vec![OsString::from("OOMKillStep=no")]);
-    let run = u32::try_from(Pid::this().as_raw()).unwrap_or_default();
-    // What it is granted does not hang on it, so an answer that does not come keeps no job.
-    let job = job::job_in(&slot).unwrap_or_else(|error| {
-        log::warn!("the fence has the slot's name: {error}");
-        SlotJob::default()
-    });
-    let name = job.job.clone().unwrap_or_else(|| slot.slot.clone());
-    let which = Which { job: name, step: Some(slot.slot.clone()), run: Some(run) };
-    let request = request(&slot, (&job, &which), arguments, loaded.as_ref().ok());
-    if fenced(life::open(loaded.clone(), &request))?.is_none() {
+    let number = u32::try_from(Pid::this().as_raw()).unwrap_or_default();
+    let which = Which { job: run.job.clone(), step: Some(run.step.clone()), run: Some(number) };
+    if fenced(life::open(loaded.clone(), &run.request(number, loaded.as_ref().ok())))?.is_none() {
         return Ok(());
     }
     // A process that starts now is outside of the fence. Without this one the janitor closes the fence.
@@ -139,39 +146,57 @@ fn check_host() -> Result<()> {
     ))
 }
 
-fn request(
-    slot: &SlotAd,
-    (job, which): (&SlotJob, &Which),
-    arguments: &[OsString],
-    loaded: Option<&Loaded>,
-) -> OpenRequest {
-    let slot_type = slot_type_in(arguments);
-    let known = |name: &str| User::from_name(name).ok().flatten();
-    let user = job.user.as_deref().and_then(known);
-    let uid = user.or_else(|| known(NOBODY)).map_or(NOBODYS_NUMBER, |user| user.uid.as_raw());
-    let mut facts = job.facts(slot_type);
-    facts.uid = Some(uid).into();
-    if let Some(loaded) = loaded {
-        user::know_groups(&mut facts, &loaded.asked());
+impl Run {
+    /// As the daemon says it that has started this process.
+    fn find(arguments: &[OsString]) -> Result<Self> {
+        match local::id_in(arguments) {
+            Some(id) => Self::of_local(local::job(id)?),
+            None => Ok(Self::of_slot(&slot::slot()?, slot_type_in(arguments))),
+        }
     }
-    let granted = Granted {
-        cpus: Some(slot.cpus),
-        memory: Some(slot.memory.saturating_add(STARTERS_MEMORY)),
-        memory_and_swap: None,
-        gpus: None,
-        requests: UserRequests::default(),
-        facts,
-        is_of_step: true,
-    };
-    let holder = HeldBy::Process(Pid::this().as_raw());
-    OpenRequest {
-        uid,
-        job: which.job.clone(),
-        step: slot.slot.clone(),
-        run: which.run.unwrap_or_default(),
-        granted,
-        holder,
-        ask_unit: None,
+
+    fn of_slot(slot: &SlotAd, slot_type: Option<&str>) -> Self {
+        // What it is granted does not hang on it, so an answer that does not come keeps no job.
+        let job = job::job_in(slot).unwrap_or_else(|error| {
+            log::warn!("the fence has the slot's name: {error}");
+            SlotJob::default()
+        });
+        let known = |name: &str| User::from_name(name).ok().flatten();
+        let user = job.user.as_deref().and_then(known).or_else(|| known(NOBODY));
+        Self {
+            uid: user.map_or(NOBODYS_NUMBER, |user| user.uid.as_raw()),
+            job: job.job.clone().unwrap_or_else(|| slot.slot.clone()),
+            step: slot.slot.clone(),
+            cpus: slot.cpus,
+            memory: Some(slot.memory.saturating_add(STARTERS_MEMORY)),
+            facts: job.facts(slot_type),
+        }
+    }
+
+    /// What its user has asked for, nobody has granted.
+    fn of_local(job: local::LocalJob) -> Result<Self> {
+        let facts = job.ad.facts(&job.user.name);
+        let (uid, step) = (job.user.uid.as_raw(), Id::new(LOCAL)?);
+        Ok(Self { uid, job: job.id, step, cpus: Cpus::ZERO, memory: None, facts })
+    }
+
+    fn request(self, number: u32, loaded: Option<&Loaded>) -> OpenRequest {
+        let mut facts = self.facts;
+        facts.uid = Some(self.uid).into();
+        if let Some(loaded) = loaded {
+            user::know_groups(&mut facts, &loaded.asked());
+        }
+        let granted = Granted {
+            cpus: Some(self.cpus),
+            memory: self.memory,
+            memory_and_swap: None,
+            gpus: None,
+            requests: UserRequests::default(),
+            facts,
+            is_of_step: true,
+        };
+        let holder = HeldBy::Process(Pid::this().as_raw());
+        OpenRequest { uid: self.uid, job: self.job, step: self.step, run: number, granted, holder, ask_unit: None }
     }
 }
 
@@ -190,11 +215,11 @@ fn become_starter(arguments: &[OsString]) -> Result<Infallible> {
     execv(&c_string(path.as_os_str().as_bytes())?, &words).map_err(|errno| Error::os("run", &path, errno))
 }
 
-/// It lies beside the startd that has started us. Another one than this program.
+/// It lies beside the daemon that has started us. Another one than this program.
 fn real_starter() -> Result<PathBuf> {
     let this = std::fs::canonicalize("/proc/self/exe").ok();
-    let startd = readlink(&PathBuf::from(format!("/proc/{}/exe", getppid()))).ok().map(PathBuf::from);
-    let places = [startd.map(|startd| startd.with_file_name(STARTER)), Some(Path::new(USUAL_PLACE).join(STARTER))];
+    let daemon = readlink(&PathBuf::from(format!("/proc/{}/exe", getppid()))).ok().map(PathBuf::from);
+    let places = [daemon.map(|daemon| daemon.with_file_name(STARTER)), Some(Path::new(USUAL_PLACE).join(STARTER))];
     let is_one = |path: &PathBuf| path.is_file() && std::fs::canonicalize(path).ok() != this;
     places.into_iter().flatten().find(is_one).ok_or_else(|| {
         Error::new("there is no starter beside the program that has started us, nor at")

@@ -102,7 +102,7 @@ impl SlotJob {
 }
 
 /// Of `group_physics.alice@DOMAIN`, the group.
-fn group_of<'a>(text: &'a str, user: Option<&str>) -> &'a str {
+pub(super) fn group_of<'a>(text: &'a str, user: Option<&str>) -> &'a str {
     let group = text.split('@').next().unwrap_or_default();
     let without = || group.strip_suffix(user?)?.strip_suffix('.');
     without().unwrap_or(group)
@@ -133,10 +133,10 @@ fn number(bytes: &[u8]) -> Option<u64> {
 }
 
 /// The attributes of an ad, in the order in which they came.
-struct Attributes<'a>(Vec<(&'a str, &'a str)>);
+pub(super) struct Attributes<'a>(pub(super) Vec<(&'a str, &'a str)>);
 
 impl<'a> Attributes<'a> {
-    fn of_lines(text: &'a str) -> Self {
+    pub(super) fn of_lines(text: &'a str) -> Self {
         let split = |line: &'a str| line.split_once('=').map(|(name, value)| (name.trim(), value.trim()));
         Self(text.lines().filter_map(split).collect())
     }
@@ -158,7 +158,7 @@ impl<'a> Attributes<'a> {
         Ok(Self(all))
     }
 
-    fn find(&self, name: &str) -> Option<&'a str> {
+    pub(super) fn find(&self, name: &str) -> Option<&'a str> {
         self.0.iter().rev().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| *value)
     }
 
@@ -174,21 +174,23 @@ impl<'a> Attributes<'a> {
 
     fn text(&self, name: &'static str) -> Result<String> {
         let value = self.get(name)?;
-        let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
-        let text =
-            inner.ok_or_else(|| Error::new(format!("{name} of the slot's ad is no text:")).value(short(value)))?;
-        let mut is_escaped = false;
-        Ok(text
-            .chars()
-            .filter(|c| {
-                is_escaped = *c == '\\' && !is_escaped;
-                !is_escaped
-            })
-            .collect())
+        let text = text_of(value);
+        text.ok_or_else(|| Error::new(format!("{name} of the slot's ad is no text:")).value(short(value)))
     }
 }
 
-fn short(text: &str) -> String {
+/// A value that is a text in quotes.
+pub(super) fn text_of(value: &str) -> Option<String> {
+    let text = value.strip_prefix('"')?.strip_suffix('"')?;
+    let mut is_escaped = false;
+    let is_meant = |c: &char| {
+        is_escaped = *c == '\\' && !is_escaped;
+        !is_escaped
+    };
+    Some(text.chars().filter(is_meant).collect())
+}
+
+pub(super) fn short(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(40).collect()
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What HTCondor's startd says of a slot. An input is what a socket holds, and then the name of a user, which nobody checks: nothing that
-//! counts changes by it.
+//! What HTCondor's startd says of a slot, and its schedd of a local job. An input is what a socket or a pipe holds, and then the name of a
+//! user, which nobody checks: nothing that counts changes by it.
 
+use jobfence::scheduler::htcondor::job_ad::{CondorRelease, JobAd};
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 
 use super::{is_readable, text};
@@ -18,6 +19,9 @@ pub const WORDS: &[&str] = &[
     "GlobalJobId = \"a#7.0#1\"\0",
     "RemoteUser = \"a\\\"@b\"\0",
     "AccountingGroup = \"g.a@b\"\0",
+    "Owner = \"alice\"\n",
+    "OsUser = \"bob@x\"\n",
+    "$CondorVersion: 23.9.6 ",
     "undefined",
 ];
 
@@ -43,6 +47,11 @@ pub fn run(data: &[u8]) {
     if let Err(error) = SlotJob::parse(&text(data)) {
         is_readable(&error.to_string());
     }
+    let _ = CondorRelease::parse(&text(data));
+    let release = || Ok(CondorRelease::parse("$CondorVersion: 25.14.1 $").expect("a release"));
+    if let Err(error) = JobAd::parse(&text(data)).and_then(|ad| ad.user(release).map(drop)) {
+        is_readable(&error.to_string());
+    }
     // Neither is in a text: a byte of zero ends it, and condor_status writes an end of a line otherwise.
     let name: String = text(data).chars().filter(|c| !['\0', '\n', '\r'].contains(c)).collect();
     let quoted = name.replace('\\', "\\\\").replace('"', "\\\"");
@@ -55,4 +64,6 @@ pub fn run(data: &[u8]) {
     let job = SlotJob::parse(&format!("JobId = \"7.0\"\nRemoteUser = \"{quoted}\"\n")).expect("a job");
     assert_eq!(job.job.as_ref().map(|job| job.as_str()), Some("7.0"));
     assert_eq!(job.user.as_deref(), name.split('@').next());
+    let local = format!("Args = \"{quoted}\"\nOwner = \"alice\"\nUser = \"alice@x\"\nZ = \"{quoted}\"\n");
+    assert_eq!(JobAd::parse(&local).expect("a local job").user(release), Ok("alice"));
 }

@@ -140,8 +140,10 @@ def checked(site):
     status, said = verdict()
     expect_equal(status, 0, f"the status of a good check ({said})")
     expect_in("htcondor       STARTD_CRON_JOBLIST has no jobfence", said, "what is missing")
+    expect_match(r"(?m)^htcondor +STARTER_LOCAL is /\S*/jobfence$", said, "what starts local jobs")
     with site.changed(STARTD_CRON_JOBLIST="FENCE", STARTD_CRON_FENCE_EXECUTABLE=site.jobfence):
         expect_in("htcondor       STARTD_CRON_JOBLIST has FENCE\n", verdict()[1], "what is there")
-    with site.changed(STARTER="/usr/sbin/condor_starter"):
+    with site.changed(STARTER="/usr/sbin/condor_starter", STARTER_LOCAL="/usr/sbin/condor_starter"):
         status, said = verdict()
+    expect_in("STARTER_LOCAL is /usr/sbin/condor_starter: jobs of the local universe are not fenced", said, "what is missing")
     expect(status == 1 and "NO job would be fenced here: STARTER of HTCondor is /usr/sbin/condor_starter, and not jobfence" in said, said)

@@ -27,6 +27,9 @@ pub fn look(proc: &Dir, config: &Config, verdict: &mut Verdict) {
     if let Some(startd) = Daemon::find(proc, "condor_startd") {
         htcondor(&startd, verdict);
     }
+    if let Some(schedd) = Daemon::find(proc, "condor_schedd") {
+        local_universe(&schedd);
+    }
 }
 
 /// One that runs here.
@@ -154,6 +157,14 @@ fn htcondor(startd: &Daemon, verdict: &mut Verdict) {
         Some(name) => say(&format!("STARTD_CRON_JOBLIST has {name}")),
         None => say("STARTD_CRON_JOBLIST has no jobfence: the slots do not say what jobs can have of this host"),
     }
+}
+
+/// Few sites have such jobs, and each job of a slot is fenced without it.
+fn local_universe(schedd: &Daemon) {
+    let Ok(starter) = schedd.ask(&["condor_config_val", "STARTER_LOCAL"]) else { return };
+    let starter = starter.trim();
+    let unless = if is_ours(starter) { "" } else { ": jobs of the local universe are not fenced" };
+    println!("htcondor       STARTER_LOCAL is {starter}{unless}");
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::usage::Usage;
 use jobfence::host::Host;
 use jobfence::job::Id;
-use jobfence::scheduler::htcondor::STARTERS_LEAF;
+use jobfence::scheduler::htcondor::{LOCAL, STARTERS_LEAF};
 use jobfence::sys::dir::Dir;
 
 /// A slot in which a job runs.
@@ -68,7 +68,8 @@ fn children(dir: &Dir, prefix: &str) -> Vec<Dir> {
 fn slot_of(step: &Dir) -> Option<String> {
     let name = step.path().file_name()?.to_str()?.strip_prefix("step_")?;
     let name = name.split('.').next()?;
-    Id::of_a_steps_name(name).map(|id| id.as_str().to_owned())
+    // A job of the local universe has no slot.
+    Id::of_a_steps_name(name).map(|id| id.as_str().to_owned()).filter(|slot| slot != LOCAL)
 }
 
 #[cfg(test)]

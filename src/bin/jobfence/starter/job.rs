@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// HTCondor's own command.
 const STATUS: &str = "condor_status";
 /// What is for the starter alone, beside what names its sockets: the keys of its sessions.
-const PRIVATE: &str = "CONDOR_PRIVATE_INHERIT";
+pub const PRIVATE: &str = "CONDOR_PRIVATE_INHERIT";
 
 /// Asks the startd that has started this process.
 pub fn job_in(slot: &SlotAd) -> Result<SlotJob> {
     let failed = |why: String| Error::new(format!("{STATUS} does not say which job runs here: {why}"));
     let address = address().ok_or_else(|| failed("no address of the startd".to_owned()))?;
     let name = slot.name.replace('\\', "\\\\").replace('"', "\\\"");
-    let mut command = Command::new(program());
+    let mut command = Command::new(beside_daemon(STATUS));
     command
         .args(["-direct", &address, "-long", "-attributes", SlotJob::ATTRIBUTES, "-constraint"])
         .arg(format!("Name == \"{name}\""))
@@ -40,10 +40,10 @@ pub fn job_in(slot: &SlotAd) -> Result<SlotJob> {
     SlotJob::parse(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// That of the same installation as the startd, whose directory has `bin` beside it.
-fn program() -> PathBuf {
-    let startd = std::fs::read_link(format!("/proc/{}/exe", getppid())).ok();
-    let top = startd.as_deref().and_then(Path::parent).and_then(Path::parent);
-    let installed = top.map(|top| top.join("bin").join(STATUS));
-    installed.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(STATUS))
+/// A program of the same installation as the daemon that has started this process, whose directory has `bin` beside it.
+pub fn beside_daemon(program: &str) -> PathBuf {
+    let daemon = std::fs::read_link(format!("/proc/{}/exe", getppid())).ok();
+    let top = daemon.as_deref().and_then(Path::parent).and_then(Path::parent);
+    let installed = top.map(|top| top.join("bin").join(program));
+    installed.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(program))
 }

@@ -30,7 +30,8 @@ pub fn slot() -> Result<SlotAd> {
     let text = std::env::var(INHERITED).unwrap_or_default();
     let socket = socket_of(&text).ok_or_else(|| {
         Error::new("no startd says which slot this is").hint(
-            "STARTER of HTCondor's configuration names this program for the jobs of a startd, and nothing else does",
+            "STARTER and STARTER_LOCAL of HTCondor's configuration name this program for what a startd and a schedd start, \
+             and nothing else does",
         )
     })?;
     // SAFETY: this process has inherited the descriptor, and nobody closes it before its exec: it is never dropped here.

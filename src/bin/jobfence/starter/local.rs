@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A job of the local universe: the schedd starts the starter for it, and writes the job's ad to the starter's standard input, a pipe. Here it
+//! is looked at and left where it is: the starter reads it again.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use jobfence::error::{Error, Result};
+use jobfence::job::Id;
+use jobfence::scheduler::htcondor::job_ad::{CondorRelease, JobAd, without_domain};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, tee};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{User, pipe2};
+
+use super::descriptors::leave_inherited;
+use super::job::{PRIVATE, beside_daemon};
+use super::slot::INHERITED;
+use crate::command::output_until;
+
+/// The schedd writes the ad as soon as it has started us.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// In milliseconds, how long the schedd may write before its pipe is taken for full. Before 25 it is a pipe of 64 KiB, whatever the ad's length.
+const WHILE: u8 = 20;
+/// No ad of a job is longer.
+const LARGEST: i32 = 16 << 20;
+/// HTCondor's own command.
+const VERSION: &str = "condor_version";
+
+/// A job of the local universe.
+#[derive(Debug)]
+pub struct LocalJob {
+    /// `12.0`.
+    pub id: Id,
+    /// As whom the starter runs it.
+    pub user: User,
+    /// What the schedd says of it.
+    pub ad: JobAd,
+}
+
+/// Which job the schedd has started this program for. `None`: for none. All of these words are the schedd's own
+/// (`Scheduler::spawnLocalStarter`, the same in 23.9 and 25.14), and those of a startd begin with others.
+pub fn id_in(arguments: &[OsString]) -> Option<Id> {
+    let words: Vec<&str> = arguments.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match words.as_slice() {
+        [
+            _,
+            "-f",
+            "-job-cluster",
+            cluster,
+            "-job-proc",
+            process,
+            "-header",
+            _,
+            "-job-input-ad",
+            "-",
+            "-schedd-addr",
+            _,
+        ] if is_number(cluster) && is_number(process) => Id::new(format!("{cluster}.{process}")).ok(),
+        _ => None,
+    }
+}
+
+/// What the schedd says of this job.
+pub fn job(id: Id) -> Result<LocalJob> {
+    let ad = JobAd::parse(&written(std::io::stdin().as_fd(), Instant::now() + PATIENCE)?)?;
+    let name = ad.user(release)?;
+    let known = |name: &str| User::from_name(name).ok().flatten();
+    let user = known(name).or_else(|| known(without_domain(name)));
+    let user = user.ok_or_else(|| Error::new("this host does not know the job's user:").value(name))?;
+    Ok(LocalJob { id, user, ad })
+}
+
+/// All that is in a pipe when its writer has closed it. It stays there.
+fn written(pipe: BorrowedFd, deadline: Instant) -> Result<String> {
+    let failed = |op: &'static str| move |errno| Error::new(op).errno(errno);
+    let size = fcntl(pipe, FcntlArg::F_GETPIPE_SZ)
+        .map_err(failed("look at standard input, where the schedd's pipe should be"))?;
+    let size = wait_for_the_end(pipe, size, deadline)?;
+    // As large as that one, or tee(2) would see less of it.
+    let (out, into) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe"))?;
+    fcntl(&into, FcntlArg::F_SETPIPE_SZ(size)).map_err(failed("make a pipe as large as the schedd's"))?;
+    let length = usize::try_from(LARGEST).unwrap_or_default();
+    let seen = tee(pipe, &into, length, SpliceFFlags::SPLICE_F_NONBLOCK);
+    if seen.map_err(failed("look at the ad that the schedd has written"))? == 0 {
+        return Err(Error::new("the schedd has written no ad of the job"));
+    }
+    drop(into);
+    let mut bytes = Vec::new();
+    let read = File::from(out).read_to_end(&mut bytes);
+    read.map_err(|error| Error::new(format!("read the ad that the schedd has written: {error}")))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Waits until all has been written, and makes room for it. The size of the pipe then.
+fn wait_for_the_end(pipe: BorrowedFd, mut size: i32, deadline: Instant) -> Result<i32> {
+    loop {
+        // No event is asked for: this one comes by itself.
+        let mut end = [PollFd::new(pipe, PollFlags::empty())];
+        match poll(&mut end, PollTimeout::from(WHILE)) {
+            Ok(0) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::new("wait for the schedd").errno(errno)),
+            Ok(_) => return Ok(size),
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::new("the schedd has not written all of the job's ad within 5 seconds"));
+        }
+        // Without the right to a larger one, the ad may still fit into this one.
+        if let Some(larger) = size.checked_mul(2).filter(|larger| *larger <= LARGEST) {
+            size = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(larger)).unwrap_or(size);
+        }
+    }
+}
+
+/// That of the schedd and its starter, which are installed together.
+fn release() -> Result<CondorRelease> {
+    let failed = |why: String| Error::new(format!("{VERSION} does not say which release this is: {why}"));
+    let mut command = Command::new(beside_daemon(VERSION));
+    command.env_remove(INHERITED).env_remove(PRIVATE);
+    leave_inherited(&mut command);
+    let output = output_until(&mut command, Instant::now() + PATIENCE).map_err(|error| failed(error.to_string()))?;
+    let output = output.ok_or_else(|| failed("it does not answer".to_owned()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    CondorRelease::parse(&text).ok_or_else(|| failed(text.lines().next().unwrap_or_default().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[test]
+    fn only_the_schedds_own_words_name_a_local_job() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let text =
+            "condor_starter -f -job-cluster 12 -job-proc 3 -header (12.3) -job-input-ad - -schedd-addr <127.0.0.1:1>";
+        assert_eq!(id_in(&words(text)), Some(Id::new("12.3").unwrap()));
+        for (from, to) in [
+            ("12 ", "x "),
+            ("-job-proc 3", "-job-proc -3"),
+            ("-f ", "-f -a2 "),
+            ("-ad -", "-ad /tmp/x"),
+            ("-schedd-addr", "-a"),
+            (" <127.0.0.1:1>", ""),
+        ] {
+            assert_eq!(id_in(&words(&text.replacen(from, to, 1))), None, "{to}");
+        }
+        assert_eq!(id_in(&words("condor_starter -f -local-name slot_type_1 -a slot1_1 host")), None);
+    }
+
+    fn pipe() -> (OwnedFd, File) {
+        let (out, into) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        (out, File::from(into))
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + PATIENCE
+    }
+
+    #[test]
+    fn what_is_looked_at_stays_where_it_is() {
+        // Less than the pipe has room for, and more, which keeps the writer waiting.
+        for length in [1, 5000, 65_536, 700_000] {
+            let (out, mut into) = pipe();
+            let text = "Env = \"x\"\n".repeat(length / 10 + 1);
+            let expected = text.clone();
+            let writer = std::thread::spawn(move || into.write_all(text.as_bytes()));
+            assert!(written(out.as_fd(), soon()).unwrap() == expected, "{length}");
+            writer.join().unwrap().unwrap();
+            let mut left = String::new();
+            File::from(out).read_to_string(&mut left).unwrap();
+            assert!(left == expected, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_schedd_that_says_nothing_is_not_waited_for() {
+        let (out, into) = pipe();
+        let shortly = || Instant::now() + Duration::from_millis(50);
+        assert!(written(out.as_fd(), shortly()).unwrap_err().to_string().contains("has not written all"));
+        drop(into);
+        let error = written(out.as_fd(), soon()).unwrap_err().to_string();
+        assert!(error.contains("no ad"), "{error}");
+        let null = File::open("/dev/null").unwrap();
+        assert!(written(null.as_fd(), soon()).unwrap_err().to_string().contains("standard input"));
+    }
+}

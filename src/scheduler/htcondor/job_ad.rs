@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The ad of a job of the local universe, as the schedd writes it to the starter's standard input: `Name = value` in each line
+//! (`Scheduler::spawnLocalStarter`, `sPrintAdWithSecrets`, the same in 23.9 and 25.14).
+//!
+//! The schedd writes whose job it is. Most of the rest is the job's user's, and an end of a line in a text of theirs is one here. The starter
+//! reads the ad line by line, too, and so an attribute that counts must not be there twice.
+
+use super::slot_ad::{Attributes, group_of, short, text_of};
+use crate::error::{Error, Result};
+use crate::facts::{Fact, Facts};
+
+/// Whose job it is that the schedd starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobAd {
+    /// As starters before 24.7 take it: `Owner`. To later ones that can be a name that this host does not have.
+    owner: Option<String>,
+    /// As later ones take it: `OsUser`, and without that `User`. Earlier schedds leave `OsUser` to the job's user.
+    os_user: Option<String>,
+    /// `AccountingGroup`, with the user's name.
+    group: Option<String>,
+}
+
+/// A release of HTCondor: 25.14.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CondorRelease(u32, u32);
+
+/// The first one whose starters run a local job as `OsUser` (`init_user_ids_from_ad`).
+const HAS_OS_USER: CondorRelease = CondorRelease(24, 7);
+
+impl CondorRelease {
+    /// Of what condor_version(1) prints: `$CondorVersion: 23.9.6 2024-09-22 …`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let version = text.split("$CondorVersion:").nth(1)?.split_whitespace().next()?;
+        let mut numbers = version.split('.').map(str::parse);
+        Some(Self(numbers.next()?.ok()?, numbers.next()?.ok()?))
+    }
+}
+
+impl JobAd {
+    /// Reads it.
+    pub fn parse(text: &str) -> Result<Self> {
+        let ad = Attributes::of_lines(text);
+        let find = |name: &'static str| {
+            if ad.0.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name)).count() > 1 {
+                return Err(Error::new(format!("the job's ad says {name} twice")));
+            }
+            let Some(value) = ad.find(name) else { return Ok(None) };
+            let text = text_of(value);
+            text.map(Some).ok_or_else(|| Error::new(format!("{name} of the job's ad is no text:")).value(short(value)))
+        };
+        let os_user = find("OsUser")?;
+        let user = find("User")?.map(|user| without_domain(&user).to_owned());
+        Ok(Self { owner: find("Owner")?, os_user: os_user.or(user), group: find("AccountingGroup")? })
+    }
+
+    /// As whom the starter runs the job. `release` is asked only if starters of two releases differ in that.
+    pub fn user(&self, release: impl FnOnce() -> Result<CondorRelease>) -> Result<&str> {
+        let (owner, os_user) = (self.owner.as_deref(), self.os_user.as_deref());
+        let user = match (owner, os_user) {
+            (Some(owner), Some(os_user)) if owner == without_domain(os_user) => Some(os_user),
+            (None, None) => None,
+            _ if release()? >= HAS_OS_USER => os_user,
+            _ => owner,
+        };
+        user.filter(|user| !user.is_empty()).ok_or_else(|| Error::new("the job's ad does not say whose job it is"))
+    }
+
+    /// By which sections of the configuration are chosen.
+    pub fn facts(&self, user: &str) -> Facts {
+        let none = || Fact::Known(String::new());
+        let group = self.group.as_deref().map(|group| group_of(group, Some(user)).to_owned());
+        Facts {
+            partition: none(),
+            qos: none(),
+            project: none(),
+            account: Fact::Known(group.unwrap_or_default()),
+            vnode_types: Fact::Known(vec![super::LOCAL.to_owned()]),
+            user: Fact::Known(user.to_owned()),
+            ..Facts::default()
+        }
+    }
+}
+
+/// Of `alice@DOMAIN`, the name.
+pub fn without_domain(user: &str) -> &str {
+    user.split('@').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: CondorRelease = CondorRelease(23, 9);
+    const NEW: CondorRelease = CondorRelease(25, 14);
+
+    fn user_of(text: &str, release: CondorRelease) -> Result<String> {
+        JobAd::parse(text)?.user(|| Ok(release)).map(str::to_owned)
+    }
+
+    #[test]
+    fn what_condor_version_prints() {
+        let text = "$CondorVersion: 23.9.6 2024-09-22 BuildID: Debian-23.9.6+dfsg-2.1 $\n$CondorPlatform: X86_64 $\n";
+        assert_eq!(CondorRelease::parse(text), Some(OLD));
+        assert_eq!(CondorRelease::parse("$CondorVersion: 25.14.1 2026-09-01 $"), Some(NEW));
+        assert!(
+            CondorRelease(24, 7) >= HAS_OS_USER
+                && CondorRelease(24, 6) < HAS_OS_USER
+                && CondorRelease(9, 30) < HAS_OS_USER
+        );
+        for wrong in ["", "25.14", "$CondorVersion:", "$CondorVersion: x.y"] {
+            assert_eq!(CondorRelease::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn whose_job_it_is() {
+        let text = "ClusterId = 12\nOwner = \"alice\"\nUser = \"alice@example\"\nZ = 1\n";
+        let never = || -> Result<CondorRelease> { panic!("it is clear") };
+        assert_eq!(JobAd::parse(text).unwrap().user(never), Ok("alice"));
+        let with_domain = "OsUser = \"alice@ad\"\nOwner = \"alice\"\nUser = \"alice@example\"\n";
+        assert_eq!(JobAd::parse(with_domain).unwrap().user(never), Ok("alice@ad"));
+        let missing = JobAd::parse("Owner = \"\"\nUser = \"@x\"\nClusterId = 1\n").unwrap();
+        assert!(missing.user(never).unwrap_err().to_string().contains("whose job it is"));
+        assert!(JobAd::parse("").unwrap().user(never).is_err());
+    }
+
+    #[test]
+    fn each_release_has_its_own_attribute() {
+        let text = "OsUser = \"bob\"\nOwner = \"alice\"\nUser = \"alice@example\"\n";
+        assert_eq!(user_of(text, OLD).as_deref(), Ok("alice"));
+        assert_eq!(user_of(text, NEW).as_deref(), Ok("bob"));
+        let unknown = || Err(Error::new("condor_version does not answer"));
+        JobAd::parse(text).unwrap().user(unknown).unwrap_err();
+        assert_eq!(user_of("Owner = \"alice\"\nUser = \"carol@x\"\n", NEW).as_deref(), Ok("carol"));
+        assert_eq!(user_of("Owner = \"alice\"\n", OLD).as_deref(), Ok("alice"));
+        user_of("Owner = \"alice\"\n", NEW).unwrap_err();
+    }
+
+    #[test]
+    fn an_end_of_a_line_in_a_users_text_is_no_attribute_that_counts() {
+        let text = "A = \"x\nOwner = \"root\"\"\nOwner = \"alice\"\n";
+        assert!(JobAd::parse(text).unwrap_err().to_string().contains("Owner twice"));
+        assert!(JobAd::parse("Owner = \"alice\"\nz = \"\nuser = \"bob@x\"\n\"\nUser = \"a@x\"").is_err());
+        assert!(JobAd::parse("Owner = strcat(\"a\")\n").unwrap_err().to_string().contains("no text"));
+    }
+
+    #[test]
+    fn by_what_sections_are_chosen() {
+        let text = "AccountingGroup = \"group_a.alice\"\nOwner = \"alice\"\n";
+        let ad = JobAd::parse(text).unwrap();
+        let facts = ad.facts("alice");
+        assert_eq!(facts.account, Fact::Known("group_a".to_owned()));
+        assert_eq!(facts.vnode_types, Fact::Known(vec!["local".to_owned()]));
+        assert_eq!(facts.user, Fact::Known("alice".to_owned()));
+        assert_eq!(JobAd::parse("Owner = \"a\"\n").unwrap().facts("a").account, Fact::Known(String::new()));
+    }
+}

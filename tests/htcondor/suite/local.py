@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Jobs of the local universe, which the schedd starts on its own host: they have no slot, and a fence all the same."""
+
+import os
+import signal
+
+from slurm import kernel
+from slurm.harness import MIB, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
+from slurm.sites import until
+
+from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, fenced, let_go
+from .limits import EAT
+
+
+def submit(site, script, user="alice", **lines):
+    # The schedd compares what is asked for with its own ad, where more than one CPU or 1 MiB is never found.
+    return site.submit(user, script, cpus=1, mib=1, universe="local", **lines)
+
+
+@case
+def local_universe(site):
+    """The fence is its owner's, with the limits that the configuration has for a job to which nothing was granted."""
+    log = site.home / "usage.jsonl"
+    section = "[VnodeType=local]\nZeroCPUs=0.5\nDefaultRAMSpace=120\nMaxProcesses=50\n"
+    site.configure(f"UsageLog={log}\n{section}")
+    jobid = submit(site, f"{ESCAPEE}; {WAIT}; exit 4")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/step_local", group.path, "its directory")
+    expect_equal(group.cpu_limit(), 0.5, "its CPU limit")
+    expect_equal(group.memory_limit(), 120 * MIB, "its memory limit")
+    expect_equal(group.parent.processes_limit(), 50, "its limit of processes")
+    expect_equal(group.parent.cpu_limit(), None, "the CPU limit of the job, whose number a job of another schedd can have")
+    expect(site.starter(group), "the starter is not in the fence")
+    expect_equal(kernel.Group.of(who[0]), group, "the group of a process with a session of its own")
+    let_go(site, jobid)
+    expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+    expect_dead(who)
+    expect_gone(group.parent)
+    done = until(lambda: (got := site.command(str(site.jobfence), "report", f"{jobid}.0", "--json")).returncode == 0 and got, 20, "a line")
+    expect_in('"step":"local"', done.stdout, "the usage log")
+
+
+@case
+def local_without_a_configuration(site):
+    """With an empty configuration, a local job has ZeroCPUs, and not the CPU that it asks for."""
+    jobid = submit(site, "sleep 1000")
+    group = fenced(site, jobid)
+    expect_equal((group.cpu_limit(), group.memory_limit()), (0.2, None), "its limits")
+
+
+@case
+def local_out_of_memory(site):
+    """What takes too much is killed, and the starter lives. The job is on hold."""
+    site.configure("[VnodeType=local]\nDefaultRAMSpace=100\n")
+    jobid = submit(site, f"{WAIT}; {EAT % (300, 1)}; echo status $?; sleep 2; exit 7")
+    group = fenced(site, jobid)
+    starter = site.starter(group)
+    expect(starter, "the starter is not in the fence")
+    let_go(site, jobid)
+    # Only the starter tells the schedd why.
+    reason, code, _ = site.held(jobid)
+    expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
+    expect("status 0" not in site.output(jobid), "it had three times its memory")
+    expect_gone(group.parent)
+    site.act("release", jobid)
+    fenced(site, jobid)
+    return reason
+
+
+@case
+def local_removed(site):
+    """condor_rm ends all that is in the fence, and the fence."""
+    jobid = submit(site, f"{ESCAPEE}; sleep 1000")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    site.remove(jobid)
+    expect_dead(who, 30)
+    expect_gone(group.parent)
+
+
+@case
+def local_refused(site):
+    """A local job that cannot be fenced is put on hold with the reason, and runs when the file is mended."""
+    site.configure("CPUQuotaPercnt=90\n")
+    jobid = submit(site, "touch ran.$JOB_ID")
+    reason, _, subcode = site.held(jobid)
+    expect_match(r"cannot be fenced: /etc/slurm/jobfence.conf:1:1: .*CPUQuotaPercnt", reason, "the reason")
+    expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
+    expect_equal(subcode, 190, "the subcode")
+    site.configure()
+    site.act("release", jobid)
+    expect_equal(site.wait(jobid)["ExitCode"], 0, "ExitCode")
+    return reason
+
+
+@case
+def local_of_another_name(site):
+    """What its user writes into the job's ad makes it nobody else's. An ad that is longer than a pipe comes whole."""
+    for lines in {"+OsUser": '"bob"'}, {"+Long": '"' + "x" * 200_000 + '"'}:
+        jobid = submit(site, f"id -u >uid.$JOB_ID; {WAIT}; exit 4", **lines)
+        group = fenced(site, jobid)
+        expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/", group.path, "its directory")
+        expect_equal(pid_from(site.directory("alice") / f"uid.{jobid}"), uid("alice"), "the user who runs it")
+        let_go(site, jobid)
+        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+    # An end of a line in a text: for the starter it is one of the ad, too.
+    forged = submit(site, "id -u >uid.$JOB_ID", **{"+Aa": r'"x\nOwner = \"bob\"\nOsUser = \"bob\""'})
+    until(lambda: not site.queued(forged) or "held" in site.queued(forged), 120, "its end")
+    reason = site.job(forged).get("HoldReason", "")
+    if reason:
+        expect_match("cannot be fenced: the job's ad says .* twice", reason, "the reason")
+    ran = site.directory("alice") / f"uid.{forged}"
+    expect(not ran.exists() or not reason, "it was held, and has run")
+    return reason or "the schedd lets no end of a line through"
+
+
+@case
+def local_starter_is_killed(site):
+    """All of a local job ends at once with its starter, and the fence too; also if the watcher dies with it."""
+    for is_watched in True, False:
+        jobid = submit(site, f"{ESCAPEE}; sleep 1000")
+        group, who = fenced(site, jobid), escapee_of(site, jobid)
+        if not is_watched:
+            os.kill(site.watcher(jobid), signal.SIGKILL)
+        os.kill(site.starter(group), signal.SIGKILL)
+        if not is_watched:
+            until(lambda group=group: site.command(str(site.jobfence), "reap").returncode == 0 and not group.exists(), 30, "the end of the fence")
+        expect_dead(who, 30)
+        site.remove(jobid)
+        expect_gone(group, 60)
+
+
+@case
+def local_and_slot_at_once(site):
+    """A job of a slot and a local one of one user do not change each other's limits."""
+    local, other = submit(site, "sleep 1000"), site.submit("alice", "sleep 1000")
+    groups = fenced(site, local), fenced(site, other)
+    expect_equal([group.cpu_limit() for group in groups], [0.2, 1.0], "their CPU limits")
+    site.remove(local)
+    expect_gone(groups[0].parent, 60)
+    expect_equal(groups[1].cpu_limit(), 1.0, "the CPU limit of the other job")
