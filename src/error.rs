@@ -11,8 +11,13 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 /// What was attempted, where, with what, why it failed and what to do about it.
+///
+/// It is a pointer, since nearly every function may return one: where it lies is settled once, and each `?` hands on one word.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Error {
+pub struct Error(Box<Said>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Said {
     op: Cow<'static, str>,
     path: Option<PathBuf>,
     value: Option<String>,
@@ -27,83 +32,102 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error in words: `op` is the whole sentence unless more is added.
     pub fn new(op: impl Into<Cow<'static, str>>) -> Self {
-        Self { op: op.into(), path: None, value: None, errno: None, hint: None, is_passing: false }
+        Self::of(op.into())
+    }
+
+    // What is called with many types is kept short, here and below: each type has a copy of it.
+    #[cold]
+    #[inline(never)]
+    fn of(op: Cow<'static, str>) -> Self {
+        Self(Box::new(Said { op, path: None, value: None, errno: None, hint: None, is_passing: false }))
     }
 
     /// A failed system call: `op` in the infinitive, as "open" or "make the directory".
     pub fn os(op: impl Into<Cow<'static, str>>, path: impl AsRef<Path>, errno: Errno) -> Self {
-        Self::new(op).at(path).errno(errno)
+        Self::of(op.into()).at_path(path.as_ref()).errno(errno)
     }
 
     /// Names the file or directory.
     #[must_use]
-    pub fn at(mut self, path: impl AsRef<Path>) -> Self {
-        self.path = Some(path.as_ref().to_path_buf());
+    pub fn at(self, path: impl AsRef<Path>) -> Self {
+        self.at_path(path.as_ref())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn at_path(mut self, path: &Path) -> Self {
+        self.0.path = Some(path.to_path_buf());
         self
     }
 
     /// Names the value that was to be written, or that was found.
     #[must_use]
     pub fn value(mut self, value: impl fmt::Display) -> Self {
-        self.value = Some(value.to_string());
+        self.0.value = Some(value.to_string());
         self
     }
 
     /// Adds what the kernel answered.
     #[must_use]
     pub fn errno(mut self, errno: Errno) -> Self {
-        self.errno = Some(errno);
+        self.0.errno = Some(errno);
         self
     }
 
     /// Adds what the reader can do about it.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
-        self.hint = Some(hint.into());
+    pub fn hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.hinted(hint.into())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn hinted(mut self, hint: Cow<'static, str>) -> Self {
+        self.0.hint = Some(hint);
         self
     }
 
     /// Marks what may pass by itself, and no kernel says so.
     #[must_use]
     pub fn passing(mut self) -> Self {
-        self.is_passing = true;
+        self.0.is_passing = true;
         self
     }
 
     /// Whether it may pass by itself: what the kernel refuses now, it may grant later.
     pub fn is_passing(&self) -> bool {
-        self.is_passing || self.errno.is_some()
+        self.0.is_passing || self.0.errno.is_some()
     }
 
     /// What the kernel answered, where it was the kernel that refused.
     pub fn kernel_errno(&self) -> Option<Errno> {
-        self.errno
+        self.0.errno
     }
 
     /// Whether it is because there is no such thing, or no longer: so the kernel answers for a cgroup that is removed meanwhile.
     pub fn is_gone(&self) -> bool {
-        matches!(self.errno, Some(Errno::ENOENT | Errno::ENODEV))
+        matches!(self.0.errno, Some(Errno::ENOENT | Errno::ENODEV))
     }
 
     /// Whether the kernel said that we may not.
     pub fn is_about_rights(&self) -> bool {
-        matches!(self.errno, Some(Errno::EACCES | Errno::EPERM))
+        matches!(self.0.errno, Some(Errno::EACCES | Errno::EPERM))
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.op)?;
-        if let Some(path) = &self.path {
+        f.write_str(&self.0.op)?;
+        if let Some(path) = &self.0.path {
             write!(f, " {}", path.display())?;
         }
-        if let Some(value) = &self.value {
+        if let Some(value) = &self.0.value {
             write!(f, " (value {value:?})")?;
         }
-        if let Some(errno) = self.errno {
+        if let Some(errno) = self.0.errno {
             write!(f, ": {} ({errno:?})", errno.desc())?;
         }
-        if let Some(hint) = &self.hint {
+        if let Some(hint) = &self.0.hint {
             write!(f, "; {hint}")?;
         }
         Ok(())
