@@ -222,7 +222,9 @@ fn reap_tracked(
     }
     process::in_turn(&mut all, &host.proc);
     // Who belongs to a living one is taken down first, and is nobody else's then.
-    all.sort_by_cached_key(|tracked| !tracked.owner.is_alive(&host.proc).unwrap_or(true));
+    let lives = |tracked: &tracked::Tracked| tracked.owner.is_alive(&host.proc).unwrap_or(true);
+    let (mut all, dead): (Vec<_>, Vec<_>) = all.into_iter().partition(lives);
+    all.extend(dead);
     for tracked in &all {
         if matches!(who, Who::Launch(_)) && Instant::now() >= deadline {
             break;

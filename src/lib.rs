@@ -23,6 +23,7 @@ pub mod record;
 pub mod report;
 pub mod requests;
 pub mod scheduler;
+pub mod sorted;
 pub mod sys;
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use nix::errno::Errno;
 
 use super::layout::Hierarchy;
 use crate::error::{Error, Result};
+use crate::sorted;
 use crate::sys::dir::Dir;
 use crate::sys::systemd::is_systemd;
 
@@ -18,7 +19,7 @@ use crate::sys::systemd::is_systemd;
 pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str], new: bool) -> Result<()> {
     const FILE: &str = "cgroup.subtree_control";
     let mut wanted: Vec<&str> = wanted.iter().copied().filter(|c| hierarchy.hands_down(c)).collect();
-    wanted.sort_by_key(|controller| *controller != "memory");
+    sorted::sort_by_key(&mut wanted, |controller| *controller != "memory");
     let is_on = |text: &str, controller: &str| text.split_whitespace().any(|on| on == controller);
     if wanted.is_empty() {
         return Ok(());

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use super::layout::Version;
 use crate::bytes;
 use crate::error::{Error, Result};
+use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// Limits, size by size: `2M:4G,1G:0`.
@@ -176,7 +177,7 @@ fn known_sizes(sizes: &Dir) -> Result<Vec<u64>> {
         kib.checked_mul(1 << 10)
     };
     let mut known: Vec<u64> = sizes.list(true)?.iter().filter_map(size).collect();
-    known.sort_unstable();
+    sorted::sort(&mut known);
     Ok(known)
 }
 

@@ -18,6 +18,7 @@ use nix::unistd::{Pid, Whence, lseek, read, write};
 use super::layout::Version;
 use super::walk;
 use crate::error::{Error, Result};
+use crate::sorted;
 use crate::sys::dir::Dir;
 use crate::sys::process::{is_dead, is_leaderless, pidfd_open, send};
 
@@ -380,7 +381,7 @@ fn pids(dir: &Dir) -> Result<BTreeSet<Pid>> {
         Err(error) => return Err(error),
     };
     let pids = text.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
-    Ok(pids.filter(|&pid| pid > 1).map(Pid::from_raw).filter(|&pid| pid != Pid::this()).collect())
+    Ok(sorted::set(pids.filter(|&pid| pid > 1).map(Pid::from_raw).filter(|&pid| pid != Pid::this())))
 }
 
 #[cfg(test)]

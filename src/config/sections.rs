@@ -16,6 +16,7 @@ use super::units::keyword_of;
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts, FactsNeeded};
 use crate::hostlist::HostList;
+use crate::sorted;
 
 /// Where facts are unknown, so many combinations of sections are looked at, and not more: a launch must not take long.
 const MAX_CANDIDATES: usize = 256;
@@ -217,7 +218,7 @@ pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
             SectionKind::Project | SectionKind::VnodeType => {}
         }
     }
-    asked.groups.sort_unstable();
+    sorted::sort(&mut asked.groups);
     asked.groups.dedup();
     asked
 }

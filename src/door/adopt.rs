@@ -25,6 +25,7 @@ use crate::job::{Id, JobKey};
 use crate::launch::{self, Answer, NotFenced};
 use crate::record::{Owner, Record, Records};
 use crate::scheduler::{self, all::ALL};
+use crate::sorted;
 use crate::sys::dir::Dir;
 use crate::sys::process;
 
@@ -356,7 +357,7 @@ fn extern_steps(host: &Host, config: &Config, uid: u32, request: &AdoptRequest) 
             Err(_) => {}
         }
     }
-    found.sort_by_key(|step| std::cmp::Reverse(step.began()));
+    sorted::sort_by_key(&mut found, |step| std::cmp::Reverse(step.began()));
     match failure {
         Some(failure) if found.is_empty() => Err(failure),
         _ => Ok(found),

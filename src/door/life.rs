@@ -26,6 +26,7 @@ use crate::report::account::{End, GrantedTo, LimitedTo, since_boot};
 use crate::requests::UserRequests;
 use crate::scheduler::all::ALL;
 use crate::scheduler::{Runs, Schedulers};
+use crate::sorted;
 use crate::sys::process::{self, Owner};
 
 /// How long a fence may take to stop, or to go on.
@@ -527,7 +528,10 @@ pub(super) fn records(config: &Config, which: &Which) -> Result<Vec<Record>> {
             which.step.as_ref().is_none_or(|step| *step == shared.step) && which.run.is_none_or(|run| run == shared.run)
         })
     });
-    found.sort_unstable_by_key(|record| record.shared.as_ref().map(|shared| (shared.step.clone(), shared.run)));
+    sorted::sort_by(&mut found, |a, b| {
+        let [a, b] = [a, b].map(|record| record.shared.as_ref().map(|shared| (&shared.step, shared.run)));
+        a.cmp(&b)
+    });
     Ok(found)
 }
 

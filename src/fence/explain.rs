@@ -17,6 +17,7 @@ use crate::host::Host;
 use crate::job::JobKey;
 use crate::policy::{Level, Plan};
 use crate::scheduler::Scheduler;
+use crate::sorted;
 
 /// One limit of one directory.
 #[derive(Debug)]
@@ -114,7 +115,7 @@ pub fn explain(
             missing.into_iter().flat_map(|error| limiting::none_of(plan, |theirs| theirs == controller, &error)),
         );
     }
-    lines.sort_by_key(|line| line.level);
+    sorted::sort_by_key(&mut lines, |line| line.level);
     Ok((lines, errors))
 }
 

@@ -21,6 +21,7 @@ use crate::job::JobKey;
 use crate::record::holder::Holder;
 use crate::record::{Owner, Record, Records, Shared};
 use crate::scheduler::{self, Schedulers};
+use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// What a fence is made of.
@@ -334,7 +335,7 @@ impl Fence {
             own.dirs.len() == record.levels.len() + 1 && !stays
         });
         // In the order in which they were made: where a process can be killed comes first.
-        trees.sort_by_key(|own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));
+        sorted::sort_by_key(&mut trees, |own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));
         let ours = OwnPath::of(&record.base, record.levels.clone());
         if trees.is_empty() {
             return Err(

@@ -15,6 +15,7 @@ use crate::host::Host;
 use crate::policy::Level;
 use crate::record::{Record, Records};
 use crate::scheduler::{Scheduler, Schedulers, StepDirs};
+use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// Which job.
@@ -80,7 +81,7 @@ pub fn find(host: &Host, schedulers: Schedulers, run_dir: &Path, wanted: &Wanted
             found.in_theirs(hierarchy, &root, *scheduler);
         }
     }
-    found.steps.sort_by(|a, b| (&a.mount, &a.step).cmp(&(&b.mount, &b.step)));
+    sorted::sort_by(&mut found.steps, |a, b| (&a.mount, &a.step).cmp(&(&b.mount, &b.step)));
     found.steps.dedup();
     (found.steps, found.unseen)
 }
@@ -172,7 +173,9 @@ impl StepSearch<'_> {
                 step = processes;
             }
             let mut numbered = children(&step, |name| name.starts_with(tasks), &mut self.unseen);
-            numbered.sort_by_key(|name| name.strip_prefix(tasks).and_then(|number| number.parse::<u32>().ok()));
+            sorted::sort_by_key(&mut numbered, |name| {
+                name.strip_prefix(tasks).and_then(|number| number.parse::<u32>().ok())
+            });
             let plain = name.strip_prefix(steps).unwrap_or(&name);
             self.steps.push(PresentStep {
                 mount: hierarchy.mount.clone(),

@@ -16,6 +16,7 @@ use crate::host::Host;
 use crate::record::noted::Noted;
 use crate::record::{HandedOver, Record, Records};
 use crate::scheduler::Schedulers;
+use crate::sorted;
 use crate::sys::lock::Lock;
 
 /// How long another process may be at work on the records.
@@ -66,7 +67,7 @@ impl Fence {
                 .hint("close it, which removes its record"));
         }
         let mut trees = open_existing(host, &record.base, &record.levels)?.trees;
-        trees.sort_by_key(|own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));
+        sorted::sort_by_key(&mut trees, |own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));
         let controllers = controllers_named(&shared.controllers);
         let claim = Claim {
             records,

@@ -21,6 +21,7 @@ use nix::sys::uio::{pread, pwrite};
 
 use super::files::{link_new, unlink};
 use crate::error::{Error, Result};
+use crate::sorted;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::process::Owner;
@@ -310,7 +311,7 @@ impl Roll {
 
     /// Everything that was found is said now.
     pub fn complete(mut self, run_dir: &Dir, found: &[Entry]) {
-        let known: BTreeSet<&str> = self.lines().map(|(_, line)| line).collect();
+        let known = sorted::set(self.lines().map(|(_, line)| line));
         let is_new = |entry: &&Entry| entry.text().is_some_and(|text| !known.contains(format!("+ {text}").as_str()));
         let new: Vec<Entry> = found.iter().filter(is_new).cloned().collect();
         note(run_dir, &new);

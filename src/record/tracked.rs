@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A step that runs without a fence (`OnError=warn`): whoever looks notes down its processes, and ends those that it leaves.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -9,6 +8,7 @@ use crate::error::Result;
 use crate::host::Host;
 use crate::job::JobKey;
 use crate::record::files::open_run_dir;
+use crate::sorted;
 use crate::sys::lock::Lock;
 use crate::sys::process::{self, Owner};
 
@@ -127,10 +127,10 @@ pub fn look_after(
     // Only those who look again and again: who begins a step has no time for it.
     if others.is_some() {
         let mut now = tracked.clone();
-        let living: BTreeSet<Owner> = now.look(host, others, &mut None, deadline)?.into_iter().collect();
+        let living = sorted::set(now.look(host, others, &mut None, deadline)?);
         // The dead are of use while a session or a group bears their number, which shows in the next look, too.
         let all = process::all(&host.proc)?;
-        let numbers: BTreeSet<i32> = all.iter().flat_map(|process| [process.session, process.group]).collect();
+        let numbers = sorted::set(all.iter().flat_map(|process| [process.session, process.group]));
         now.seen.retain(|one| living.contains(one) || numbers.contains(&one.pid));
         if now.seen != tracked.seen {
             records.replace(tracked, &now)?;

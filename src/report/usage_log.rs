@@ -17,6 +17,7 @@ use nix::unistd::{UnlinkatFlags, ftruncate, unlinkat, write};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::report::account::utc;
+use crate::sorted;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 
@@ -194,7 +195,7 @@ fn set_aside(dir: &Dir, name: &str) -> Result<Vec<String>> {
         |file: &String| file.strip_prefix(name).and_then(|rest| rest.strip_prefix('-')).is_some_and(is_moment);
     let mut names = dir.list(false)?;
     names.retain(is_ours);
-    names.sort_unstable();
+    sorted::sort(&mut names);
     Ok(names)
 }
 

@@ -4,6 +4,7 @@
 use std::num::ParseIntError;
 
 use crate::error::Result;
+use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// No node has more; what is more is not looked at.
@@ -42,9 +43,9 @@ pub fn gpus(proc: &Dir) -> Option<Vec<Gpu>> {
         let (minor, uuid) = information(&dir.read(&format!("{name}/information")).ok()?)?;
         gpus.push(Gpu { address, minor, uuid });
     }
-    gpus.sort_unstable();
+    sorted::sort(&mut gpus);
     let mut minors: Vec<u32> = gpus.iter().map(|gpu| gpu.minor).collect();
-    minors.sort_unstable();
+    sorted::sort(&mut minors);
     minors.dedup();
     (minors.len() == gpus.len()).then_some(gpus)
 }

@@ -16,6 +16,7 @@ use procfs::FromRead;
 use procfs::process::{Stat, StatFlags};
 
 use crate::error::{Error, Result};
+use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// A process that cannot be mistaken for another: a pid is used again, its start time is not.
@@ -386,7 +387,7 @@ impl Stopped {
         for handle in &self.handles {
             done = done.and(kill(handle));
         }
-        let held: BTreeSet<Owner> = self.handles.iter().map(|handle| handle.id).collect();
+        let held = sorted::set(self.handles.iter().map(|handle| handle.id));
         for id in self.all.difference(&held) {
             done = done.and(ProcessHandle::open(proc, *id).and_then(|handle| handle.as_ref().map_or(Ok(()), kill)));
         }

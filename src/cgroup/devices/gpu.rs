@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::rules;
 use crate::facts::Gpus;
+use crate::sorted;
 
 /// No node has more GPUs.
 const MOST_GPUS: usize = 1024;
@@ -75,7 +76,7 @@ impl GpuDevice {
     /// of the numbers.
     pub fn numbers_among(&self, names: &[String]) -> Vec<u32> {
         let mut found: Vec<u32> = names.iter().filter_map(|name| self.number(name)).collect();
-        found.sort_unstable();
+        sorted::sort(&mut found);
         match &self.order {
             Some(order) => order.iter().copied().filter(|number| found.binary_search(number).is_ok()).collect(),
             None => found,
@@ -124,10 +125,10 @@ fn numbers(list: &str) -> Option<Vec<u32>> {
         }
         all.extend(first..=last);
     }
-    let mut sorted = all.clone();
-    sorted.sort_unstable();
-    sorted.dedup();
-    (sorted.len() == all.len()).then_some(all)
+    let mut once = all.clone();
+    sorted::sort(&mut once);
+    once.dedup();
+    (once.len() == all.len()).then_some(all)
 }
 
 /// As [`GpuDevice::parse`] reads it.

@@ -14,6 +14,7 @@ use crate::cgroup::kernel::missing;
 use crate::cgroup::layout::DEVICES;
 use crate::cgroup::limits::refused;
 use crate::error::{Error, Result};
+use crate::sorted;
 use crate::sys::dir::Dir;
 
 const ALLOW: &str = "devices.allow";
@@ -76,7 +77,7 @@ fn words(list: &BTreeMap<Numbers, Access>) -> String {
 /// What the directory is allowed; `None`: everything, or something that cannot be told by what we write.
 fn list(dir: &Dir) -> Result<Option<BTreeMap<Numbers, Access>>> {
     match dir.read_if_there(LIST)? {
-        Some(text) => Ok(text.lines().map(line).collect()),
+        Some(text) => Ok(text.lines().map(line).collect::<Option<Vec<_>>>().map(sorted::map)),
         None => Err(missing(dir, LIST, DEVICES)),
     }
 }

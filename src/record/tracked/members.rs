@@ -10,7 +10,7 @@
 //! the process is about to map memory, and that can be for ever (a file system that does not answer).
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
@@ -20,6 +20,7 @@ use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::scheduler::{Placement, Scheduler, placement};
+use crate::sorted;
 use crate::sys::process::{self, Owner, Process};
 
 /// The variable in a task's environment that says of which step it is.
@@ -167,14 +168,14 @@ fn members(
     is_users: impl Fn(&Process) -> bool,
     is_marked: Option<&dyn Fn(&Process) -> bool>,
 ) -> Vec<Owner> {
-    let by_pid: BTreeMap<i32, &Process> = all.iter().map(|process| (process.id.pid, process)).collect();
+    let by_pid = sorted::map(all.iter().map(|process| (process.id.pid, process)));
     let is = |id: Owner| by_pid.get(&id.pid).is_some_and(|process| process.id == id);
     let owner_lives = is(owner);
     // What its sessions and groups can be called: while somebody is in one, its number is given to no new process.
-    let mut begun: BTreeSet<i32> = seen.iter().map(|one| one.pid).chain([owner.pid]).collect();
+    let mut begun = sorted::set(seen.iter().map(|one| one.pid).chain([owner.pid]));
     let mut found: BTreeSet<Owner> = BTreeSet::new();
     // The daemon has a session of its own.
-    let mut groups: BTreeSet<i32> = session.into_iter().collect();
+    let mut groups: BTreeSet<i32> = sorted::set(session);
     // Whose user was looked at, since it costs a file.
     let mut strangers: BTreeSet<Owner> = BTreeSet::new();
     let mut rest: Vec<&Process> = all.iter().filter(|process| process.id != owner && process.id.pid > 1).collect();

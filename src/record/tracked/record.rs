@@ -15,6 +15,7 @@ use crate::record::files;
 use crate::record::header::Header;
 use crate::record::lines::field;
 use crate::record::roll::{self, Entry, EntryKind};
+use crate::sorted;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::process::Owner;
@@ -68,8 +69,10 @@ impl Tracked {
             Some(Owner { pid: pid.parse().ok().filter(|pid| *pid > 1)?, start: start.parse().ok()? })
         };
         let seen = seen.split(',').filter(|text| !text.is_empty());
-        let seen =
-            seen.map(process).collect::<Option<BTreeSet<_>>>().filter(|seen| seen.len() <= MOST).ok_or_else(bad)?;
+        let seen = sorted::set(seen.map(process).collect::<Option<Vec<_>>>().ok_or_else(bad)?);
+        if seen.len() > MOST {
+            return Err(bad());
+        }
         if lines.next().is_some() || !text.ends_with('\n') {
             return Err(bad());
         }

@@ -19,6 +19,7 @@ use crate::job::{Cpus, Id};
 use crate::report::card;
 use crate::requests::{REQUESTS, Requests};
 use crate::scheduler::gridengine::card::time;
+use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// The file that tells the shepherd what to start.
@@ -185,23 +186,20 @@ impl SpooledJob {
     }
 }
 
-/// The lines of a file, by their keys.
-struct Values<'a>(BTreeMap<&'a str, Vec<&'a str>>);
+/// The lines of a file: keys and values.
+struct Values<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Values<'a> {
     fn of(text: &'a str) -> Self {
-        let mut all: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
-            all.entry(key).or_default().push(value);
-        }
-        Self(all)
+        Self(text.lines().filter_map(|line| line.split_once('=')).collect())
     }
 
     fn find(&self, key: &str) -> Result<Option<&'a str>> {
-        match self.0.get(key).map(Vec::as_slice) {
+        let mut values = self.0.iter().filter(|(of, _)| *of == key).map(|(_, value)| *value);
+        match values.next() {
             None => Ok(None),
             // execd writes the number of a slave task twice.
-            Some([value, others @ ..]) if others.iter().all(|other| other == value) => Ok(Some(value)),
+            Some(value) if values.all(|other| other == value) => Ok(Some(value)),
             Some(_) => Err(Error::new(format!("{key} stands there with more than one value"))
                 .hint("a newline in the name, the directory or an argument of the job can do that; submit it without")),
         }
@@ -229,7 +227,7 @@ fn requested(environment: &Values<'_>) -> Result<BTreeMap<String, u64>> {
         let (name, amount) = one.split_once('=')?;
         Some((name.to_owned(), bytes(amount)??))
     };
-    Ok(text.split(',').filter_map(one).collect())
+    Ok(sorted::map(text.split(',').filter_map(one)))
 }
 
 /// So much of a value that a message can have.

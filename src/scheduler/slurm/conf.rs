@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::hostlist::HostList;
+use crate::sorted;
 
 /// Where slurm.conf may be, if `SLURM_CONF` does not say: Debian's and others' packages, upstream's default, and what slurmd
 /// has fetched in configless mode.
@@ -34,7 +35,7 @@ fn matching(pattern: &Path) -> Vec<PathBuf> {
     };
     let mut found: Vec<PathBuf> =
         entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(matches).collect();
-    found.sort_unstable();
+    sorted::sort(&mut found);
     found
 }
 

@@ -18,6 +18,7 @@ use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::policy::CoreMap;
 use crate::scheduler::slurm::conf::{self, Lines};
+use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// The cores of this machine, in Slurm's order.
@@ -199,7 +200,7 @@ impl Topology {
         let mut nodes = Vec::new();
         let number = |name: &String| name.strip_prefix("node").and_then(|number| number.parse::<u32>().ok());
         let mut numbers: Vec<u32> = system.list(true)?.iter().filter_map(number).collect();
-        numbers.sort_unstable();
+        sorted::sort(&mut numbers);
         for number in numbers {
             let node = system.child(&format!("node{number}"))?;
             let distances = node.read_if_there("distance")?.unwrap_or_default();
@@ -232,7 +233,7 @@ impl CoreMap for Topology {
 fn near(nodes: &[(CpuList, Vec<u32>)]) -> Vec<CpuList> {
     let distance = |a: usize, b: usize| nodes.get(a).and_then(|(_, distances)| distances.get(b)).copied();
     let mut all: Vec<u32> = nodes.iter().flat_map(|(_, distances)| distances.iter().copied()).collect();
-    all.sort_unstable();
+    sorted::sort(&mut all);
     all.dedup();
     let mut found = Vec::new();
     // So many as that are not distances within a machine: the work below is bounded.

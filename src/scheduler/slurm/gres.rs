@@ -13,6 +13,7 @@
 
 use crate::hostlist::HostList;
 use crate::scheduler::slurm::conf::{Lines, SlurmAssignment, value};
+use crate::sorted;
 use crate::sys::nvidia::Gpu;
 
 /// Slurm's name of what is counted here.
@@ -102,7 +103,7 @@ impl GresConf {
         let named = self.named(gres.as_deref())?;
         let by_address: Vec<String> = driver.iter().map(Gpu::device).collect();
         let mut by_name = driver.to_vec();
-        by_name.sort_unstable_by_key(|gpu| gpu.minor);
+        sorted::sort_by_key(&mut by_name, |gpu| gpu.minor);
         let by_name: Vec<String> = by_name.iter().map(Gpu::device).collect();
         let ambiguous = || {
             let detect = self.detect.in_words();
@@ -280,10 +281,10 @@ fn expand(text: &str) -> Option<Vec<String>> {
             }
         };
         if rest.is_empty() {
-            let mut sorted = files.clone();
-            sorted.sort_unstable();
-            sorted.dedup();
-            return (sorted.len() == files.len() && files.len() <= MOST).then_some(files);
+            let mut once = files.clone();
+            sorted::sort(&mut once);
+            once.dedup();
+            return (once.len() == files.len() && files.len() <= MOST).then_some(files);
         }
         rest = rest.strip_prefix(',')?;
     }

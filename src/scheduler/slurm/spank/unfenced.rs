@@ -16,6 +16,7 @@ use crate::job::JobKey;
 use crate::record::Records;
 use crate::record::tracked::{self, TrackedRecords, Tracker};
 use crate::scheduler::slurm::daemon_children;
+use crate::sorted;
 use crate::sys::process::{self, Owner};
 
 /// Of one step.
@@ -152,5 +153,5 @@ fn owners(host: &Host, config: &Config) -> Result<Vec<(Owner, u32)>> {
 /// The numbers of all that have begun a step and may live, soon found out.
 fn daemons(host: &Host, config: &Config) -> BTreeSet<i32> {
     let roll = Records::open(&config.run_dir).and_then(|records| records.roll(&host.boot_id)).ok().flatten();
-    roll.iter().flat_map(|roll| roll.owners(&host.pid_namespace)).map(|owner| owner.pid).collect()
+    sorted::set(roll.iter().flat_map(|roll| roll.owners(&host.pid_namespace)).map(|owner| owner.pid))
 }
