@@ -27,7 +27,7 @@ BASE_DIR = target/bench/$(BASE)
 
 SO = target/release/libjobfence.so
 BIN = target/release/jobfence
-SOURCES = Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
+SOURCES = .cargo/config.toml Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
 .PHONY: all built demo quick check check-all mutants bench bench-vm vm fuzz soak install uninstall bindings clean
 
