@@ -112,7 +112,8 @@ pub fn array(all: impl Iterator<Item = String>) -> String {
 
 /// A time in seconds, to the microsecond.
 pub fn seconds(time: Duration) -> String {
-    format!("{:.6}", time.as_secs_f64())
+    let rounded = time.saturating_add(Duration::from_nanos(500));
+    format!("{}.{:06}", rounded.as_secs(), rounded.subsec_micros())
 }
 
 /// A string.
@@ -141,6 +142,13 @@ mod tests {
     fn a_text_is_one_of_json() {
         assert_eq!(text("12[3].host"), "\"12[3].host\"");
         assert_eq!(text("a\"b\\c\nd\u{85}é"), "\"a\\\"b\\\\c\\u000ad\\u0085é\"");
+    }
+
+    #[test]
+    fn a_time_is_rounded() {
+        let seconds = |nanos| seconds(Duration::from_nanos(nanos));
+        assert_eq!([0, 499, 500, 999_999_500].map(seconds), ["0.000000", "0.000000", "0.000001", "1.000000"]);
+        assert_eq!(seconds(u64::MAX), "18446744073.709552");
     }
 
     #[test]
