@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::fence;
 use crate::host::Host;
 use crate::job::Name;
+use crate::log;
 use crate::record::job::{JobId, JobRecords};
 use crate::record::roll::{Entry, EntryKind, Roll, State};
 use crate::record::tracked::{self, Others, TrackedRecords};

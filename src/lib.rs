@@ -18,6 +18,7 @@ pub mod hostlist;
 pub mod janitor;
 pub mod job;
 pub mod launch;
+pub mod log;
 pub mod policy;
 pub mod record;
 pub mod report;

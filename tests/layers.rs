@@ -17,7 +17,7 @@ use sources::sources;
 /// is there.
 const LAYERS: &[&[&str]] = &[
     // Values that everybody hands around; they do nothing.
-    &["error", "bytes", "cpu_list", "hostlist", "job", "facts", "sorted"],
+    &["error", "bytes", "cpu_list", "hostlist", "job", "facts", "log", "sorted"],
     &["sys"],
     &["cgroup"],
     &["config", "requests", "policy", "host"],

@@ -18,6 +18,7 @@ use crate::host::Host;
 use crate::janitor::{self, Who};
 use crate::job::{Cpus, Grant, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, begin};
+use crate::log;
 use crate::policy::{self, CoreMap, Level};
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;

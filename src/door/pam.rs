@@ -7,12 +7,13 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
+use ::log::{Level, LevelFilter, Log, Metadata, Record};
 use libloading::os::unix::Library;
-use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::config;
 use crate::door::adopt::{self, AdoptRequest, Pam};
 use crate::launch::Answer;
+use crate::log;
 use crate::scheduler::slurm::spank::api::arguments;
 use crate::sys::guard::guard;
 
@@ -153,8 +154,8 @@ impl Log for Syslog {
 
 /// May be called again; a program of Slurm's that opens PAM sessions has its own log already.
 fn install_log() {
-    if log::set_logger(&Syslog).is_ok() {
-        log::set_max_level(LevelFilter::Warn);
+    if ::log::set_logger(&Syslog).is_ok() {
+        ::log::set_max_level(LevelFilter::Warn);
     }
 }
 

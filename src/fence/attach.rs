@@ -15,6 +15,7 @@ use crate::cgroup::membership::Membership;
 use crate::config::Limit;
 use crate::error::{Error, Result};
 use crate::host::Host;
+use crate::log;
 use crate::policy::Plan;
 use crate::scheduler;
 

@@ -10,6 +10,7 @@ use super::resume::ClosingRight;
 use crate::cgroup::layout::Version;
 use crate::error::Result;
 use crate::host::Host;
+use crate::log;
 use crate::sys::dir::Dir;
 
 impl Fence {

@@ -13,6 +13,7 @@ use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
 use crate::config::Limit;
 use crate::error::{Error, Result};
+use crate::log;
 use crate::policy::{Level, Limits, Plan};
 use crate::sys::dir::Dir;
 

@@ -15,6 +15,7 @@ use crate::config::Limit;
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::job::Cpus;
+use crate::log;
 use crate::policy::{Level, Limits, Plan};
 use crate::scheduler::Scheduler;
 use crate::sys::dir::Dir;

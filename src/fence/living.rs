@@ -16,6 +16,7 @@ use crate::cgroup::{limits, mark, now, walk};
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::{Cpus, Id, job_dir};
+use crate::log;
 use crate::record::{Record, Records};
 use crate::scheduler::{PresentJob, Schedulers};
 use crate::sys::dir::Dir;

@@ -7,6 +7,7 @@ use super::fenced::{Claim, Fence, Tree};
 use super::overlay::Overlay;
 use crate::cgroup::membership::Membership;
 use crate::host::Host;
+use crate::log;
 use crate::record::Header;
 use crate::record::roll::EntryKind;
 use crate::scheduler;

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::JobKey;
+use crate::log;
 use crate::record::holder::Holder;
 use crate::record::{Owner, Record, Records, Shared};
 use crate::scheduler::{self, Schedulers};

@@ -17,6 +17,7 @@ use crate::cgroup::used::Used;
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::Host;
+use crate::log;
 use crate::record::{Owner, Record, Records};
 use crate::sys::dir::Dir;
 

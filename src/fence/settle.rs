@@ -9,6 +9,7 @@ use super::overlay::{self, Overlay};
 use super::own;
 use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
+use crate::log;
 use crate::scheduler::{self, Placement};
 
 /// How long our own directories may take to go where the scheduler has its own: nobody has been in them.

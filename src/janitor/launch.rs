@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::host::Host;
 use crate::job::JobKey;
+use crate::log;
 use crate::record::Records;
 use crate::record::job::JobRecords;
 use crate::record::roll::{Entry, EntryKind, Roll, Turn};

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::fence::{self, Freed, Opening};
 use crate::host::Host;
 use crate::job::JobKey;
+use crate::log;
 use crate::record::counters::{Counters, Event};
 use crate::record::{Header, Records};
 use crate::scheduler::Schedulers;

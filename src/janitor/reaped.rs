@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::ledger::Ledger;
 use crate::error::{Error, Result};
+use crate::log;
 use crate::record::tracked;
 
 /// What became of one recorded step.

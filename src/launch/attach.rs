@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::fence::Fence;
 use crate::host::Host;
 use crate::launch::refuse::{NotFenced, bear};
+use crate::log;
 use crate::requests::UserRequests;
 
 /// A process that is to be in the fence, before it runs anything of the user's.

@@ -14,6 +14,7 @@ use crate::job::JobKey;
 use crate::launch::early_move;
 use crate::launch::refuse::{NotFenced, bear};
 use crate::launch::tell::AskedProcesses;
+use crate::log;
 use crate::policy::Plan;
 use crate::record::holder::Holder;
 use crate::record::noted::Noted;

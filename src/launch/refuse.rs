@@ -7,6 +7,7 @@ use crate::config::{Config, Limit, OnError, OnErrors};
 use crate::error::Error;
 use crate::fence::LimitError;
 use crate::job::JobKey;
+use crate::log;
 use crate::requests::UserRequests;
 
 /// Why a step or a task is not fenced.

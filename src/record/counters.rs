@@ -13,6 +13,7 @@ use nix::sys::uio::{pread, pwrite};
 
 use super::files::{checked, open_run_dir};
 use crate::error::{Error, Result};
+use crate::log;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts, Gpus};
 use crate::host::Host;
 use crate::job::Name;
+use crate::log;
 use crate::sys::dir::Dir;
 use crate::sys::process::Owner;
 

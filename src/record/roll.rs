@@ -21,6 +21,7 @@ use nix::sys::uio::{pread, pwrite};
 
 use super::files::{link_new, unlink};
 use crate::error::{Error, Result};
+use crate::log;
 use crate::sorted;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;

@@ -15,6 +15,7 @@ use super::shared::Shared;
 use super::step::{Record, file_name};
 use crate::error::{Error, Result};
 use crate::job::{Id, job_dir};
+use crate::log;
 use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::process::Owner;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::error::Result;
 use crate::host::Host;
 use crate::job::JobKey;
+use crate::log;
 use crate::record::files::open_run_dir;
 use crate::sorted;
 use crate::sys::lock::Lock;

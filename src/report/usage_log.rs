@@ -16,6 +16,7 @@ use nix::unistd::{UnlinkatFlags, ftruncate, unlinkat, write};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::log;
 use crate::report::account::utc;
 use crate::sorted;
 use crate::sys::dir::Dir;

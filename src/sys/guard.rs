@@ -4,6 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
+use crate::log;
+
 /// Runs a callback; `None` if it panicked, which has been logged then.
 ///
 /// Rust ends the whole process when a panic would leave an `extern "C"` function: the scheduler's daemon, with every job

@@ -15,6 +15,7 @@ use nix::sys::stat::Mode;
 use super::rules::{Access, DeviceKind};
 use super::set::{ForeignProgram, Numbers, Set};
 use crate::error::{Error, Result};
+use crate::log;
 use crate::sys::dir::Dir;
 
 /// One instruction (`struct bpf_insn`).

@@ -19,6 +19,7 @@ use crate::fence::{Fence, JobForACard};
 use crate::host::Host;
 use crate::job::Grant;
 use crate::launch::Reported;
+use crate::log;
 use crate::policy::Plan;
 use crate::report::account::Exit;
 use crate::report::card::{self, Figures};

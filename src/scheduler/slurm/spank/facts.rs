@@ -18,6 +18,7 @@ use nix::unistd::{Group, User};
 
 use crate::error::Result;
 use crate::facts::{Fact, Facts, FactsNeeded};
+use crate::log;
 use crate::record::job::{JobRecord, is_name};
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;

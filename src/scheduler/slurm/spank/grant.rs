@@ -21,6 +21,7 @@ use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::host;
 use crate::job::{Cpus, Grant};
+use crate::log;
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
 

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::fence::{Fence, JobForACard};
 use crate::hostlist::HostList;
 use crate::job::Grant;
+use crate::log;
 use crate::report::nodes::{Handed, NodeFigures, Nodes};
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;

@@ -7,6 +7,7 @@ use crate::facts::Facts;
 use crate::host::Host;
 use crate::job::{Id, JobKey};
 use crate::launch::{NotFenced, begin};
+use crate::log;
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::log;
 use crate::requests::{REQUESTS, Request, Requests, UserRequests};
 use crate::scheduler::slurm::spank::api::{Spank, SpankHandle, bindings::spank_option};
 use crate::scheduler::slurm::spank::callback::{ReturnCode, answer, callback};

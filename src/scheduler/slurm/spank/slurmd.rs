@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::config;
 use crate::host::Host;
 use crate::janitor;
+use crate::log;
 use crate::scheduler::all::ALL;
 use crate::scheduler::slurm::plugins::Slurm;
 use crate::scheduler::slurm::spank::arguments;

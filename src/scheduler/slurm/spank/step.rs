@@ -19,6 +19,7 @@ use crate::host::Host;
 use crate::janitor;
 use crate::job::{Grant, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported};
+use crate::log;
 use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
 use crate::record::tracked::{self, Tracker};

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::host::Host;
 use crate::janitor;
 use crate::job::JobKey;
+use crate::log;
 use crate::record::Records;
 use crate::record::tracked::{self, TrackedRecords, Tracker};
 use crate::scheduler::slurm::daemon_children;
