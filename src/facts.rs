@@ -4,8 +4,6 @@
 //! Only what a user cannot forge goes in here; whoever fills it says in its own file where that comes from. What nobody has
 //! said whom we trust is [`Fact::Unknown`], and no guess: then the strictest of all that it could be holds.
 
-use std::collections::BTreeMap;
-
 /// Something that somebody trusted has said, or nobody.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Fact<T> {
@@ -69,7 +67,7 @@ pub struct Facts {
     /// The groups that it has, by number.
     pub gids: Fact<Vec<u32>>,
     /// Of the groups that were asked for by name, whether it has them; one that is missing is unknown.
-    pub groups: BTreeMap<String, bool>,
+    pub groups: Vec<(String, bool)>,
     /// This node's name in slurm.conf; without Slurm, this host's.
     pub node: Fact<String>,
     /// Its GPUs on this node.
@@ -79,6 +77,11 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Whether it has a group that was asked for by name; `None`: unknown.
+    pub fn group(&self, name: &str) -> Option<bool> {
+        self.groups.iter().find(|(known, _)| known == name).map(|(_, has)| *has)
+    }
+
     /// As far as it is the scheduler that says it, of something that it has not allocated: there is none of that.
     #[must_use]
     pub fn of_no_job(self) -> Self {

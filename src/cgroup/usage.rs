@@ -4,12 +4,12 @@
 //! A figure that this kernel does not keep is `None`, never zero. Sources: cgroup-v2.rst ("Core Interface Files"),
 //! cgroup-v1/memory.rst, cgroup-v1/cpuacct.rst, sched-bwc.rst.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::time::Duration;
 
 use super::layout::{Hierarchy, Version};
+use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// Counters of one step since its directory was made.
@@ -383,12 +383,15 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
     if !hierarchy.has("io") {
         return None;
     }
-    let mut disks = BTreeMap::new();
+    let mut disks: Vec<DiskIo> = Vec::new();
     let mut note = |disk: &str, set: &dyn Fn(&mut DiskIo)| {
         let number = disk.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-        if let Some(number) = number {
-            set(disks.entry(number).or_insert(DiskIo { disk: number, ..DiskIo::default() }));
+        let Some(number) = number else { return };
+        let known = disks.iter().position(|one| one.disk == number).unwrap_or(disks.len());
+        if known == disks.len() {
+            disks.push(DiskIo { disk: number, ..DiskIo::default() });
         }
+        disks.get_mut(known).into_iter().for_each(set);
     };
     match hierarchy.version {
         Version::V2 => {
@@ -435,7 +438,9 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
         }
     }
     let is_used = |one: &DiskIo| (one.read, one.written, one.reads, one.writes) != (0, 0, 0, 0);
-    Some(disks.into_values().filter(is_used).collect())
+    disks.retain(is_used);
+    sorted::sort_by_key(&mut disks, |one| one.disk);
+    Some(disks)
 }
 
 const BYTES_OF_V1: &str = "blkio.throttle.io_service_bytes_recursive";

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Sections: what holds for some jobs only, which of them a job has, and which it could have where that is not known.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::error::ConfigError;
@@ -156,9 +155,9 @@ impl Section {
                 _ => one_of(&facts.user),
             },
             SectionKind::Group => {
-                let is_in = |name: &String| match (facts.gids.known(), facts.groups.get(name)) {
+                let is_in = |name: &String| match (facts.gids.known(), facts.group(name)) {
                     (Some(gids), _) if is_number(name) => Some(name.parse().is_ok_and(|gid| gids.contains(&gid))),
-                    (_, known) => known.copied(),
+                    (_, known) => known,
                 };
                 let known: Vec<_> = names.iter().map(|name| (name, is_in(name))).collect();
                 let unknown: Vec<_> = known.iter().filter(|(_, is_in)| is_in.is_none()).collect();
@@ -227,12 +226,12 @@ pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
 ///
 /// One set where everything is known that is asked for. An error where there are more than 256.
 pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec<usize>>, Vec<SectionKind>)> {
-    let mut sets: BTreeSet<BTreeSet<usize>> = BTreeSet::from([BTreeSet::new()]);
+    let mut sets: Vec<Vec<usize>> = vec![Vec::new()];
     let mut open: Vec<(SectionKind, usize, Vec<String>)> = Vec::new();
-    let mut certain = BTreeSet::new();
+    let mut certain = Vec::new();
     for (index, section) in sections.iter().enumerate() {
         match section.has(facts) {
-            Has::Yes => drop(certain.insert(index)),
+            Has::Yes => certain.push(index),
             Has::No => {}
             Has::If(values) => open.push((section.condition.kind, index, values)),
         }
@@ -245,35 +244,48 @@ pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec
             continue;
         }
         unknown.push(kind);
-        let mut with: BTreeMap<&String, BTreeSet<usize>> = BTreeMap::new();
+        let mut with: Vec<(&String, usize)> = Vec::new();
         for (_, index, values) in &of_kind {
-            for value in values {
-                with.entry(value).or_default().insert(*index);
-            }
+            with.extend(values.iter().map(|value| (value, *index)));
         }
+        sorted::sort(&mut with);
+        let mut with: Vec<Vec<usize>> =
+            with.chunk_by(|a, b| a.0 == b.0).map(|same| same.iter().map(|(_, index)| *index).collect()).collect();
+        with.dedup();
         // A job has one of these, or another that no section names; but it may have several groups and types of vnodes, and a node be in
         // several lists.
-        let steps: Vec<Vec<BTreeSet<usize>>> = match kind {
+        let steps: Vec<Vec<Vec<usize>>> = match kind {
             SectionKind::Group | SectionKind::Node | SectionKind::VnodeType => {
-                with.into_values().map(|sections| vec![sections]).collect()
+                with.into_iter().map(|sections| vec![sections]).collect()
             }
             SectionKind::Partition
             | SectionKind::Qos
             | SectionKind::Account
             | SectionKind::Project
-            | SectionKind::User => vec![with.into_values().collect()],
+            | SectionKind::User => vec![with],
         };
         for alternatives in steps {
             let before = sets.clone();
             for alternative in alternatives {
-                sets.extend(before.iter().map(|set| set | &alternative));
+                for both in before.iter().map(|set| union(set, &alternative)) {
+                    if let Err(at) = sets.binary_search(&both) {
+                        sets.insert(at, both);
+                    }
+                }
                 if sets.len() > MAX_CANDIDATES {
                     return Err(too_many(&unknown));
                 }
             }
         }
     }
-    Ok((sets.into_iter().map(|set| (&set | &certain).into_iter().collect()).collect(), unknown))
+    Ok((sets.iter().map(|set| union(set, &certain)).collect(), unknown))
+}
+
+fn union(some: &[usize], others: &[usize]) -> Vec<usize> {
+    let mut all = [some, others].concat();
+    sorted::sort(&mut all);
+    all.dedup();
+    all
 }
 
 fn too_many(unknown: &[SectionKind]) -> Error {

@@ -21,7 +21,7 @@ pub fn know_groups(facts: &mut Facts, asked: &FactsNeeded) {
         let gids: Vec<u32> = gids.into_iter().map(Gid::as_raw).collect();
         for name in &asked.groups {
             if let Ok(Some(group)) = Group::from_name(name) {
-                facts.groups.insert(name.clone(), gids.contains(&group.gid.as_raw()));
+                facts.groups.push((name.clone(), gids.contains(&group.gid.as_raw())));
             }
         }
         facts.gids = Fact::Known(gids);

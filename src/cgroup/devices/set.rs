@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Devices in the kernel's numbers, and sets of them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 use super::rules::{Access, DeviceKind};
+use crate::sorted;
 
 /// Devices as the kernel knows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,8 +65,8 @@ pub(super) fn is_everybodys(numbers: Numbers) -> bool {
 /// What a directory's processes may use, in the kernel's numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Set {
-    /// Each once, with all that any rule allows.
-    pub allow: BTreeMap<Numbers, Access>,
+    /// Each once, with all that any rule allows, in their order.
+    pub allow: Vec<(Numbers, Access)>,
     /// Single devices that are denied although a whole class that is allowed has them.
     pub deny: Vec<Numbers>,
 }
@@ -74,13 +74,18 @@ pub(super) struct Set {
 impl Set {
     /// All of it that is not denied.
     pub fn new(allow: impl IntoIterator<Item = (Numbers, Access)>, deny: &[Numbers]) -> Self {
-        let mut merged: BTreeMap<Numbers, Access> = BTreeMap::new();
+        let mut merged: Vec<(Numbers, Access)> = Vec::new();
         for (numbers, access) in EVERYBODYS.into_iter().chain(allow) {
-            if !deny.contains(&numbers) {
-                merged.entry(numbers).and_modify(|known| *known = known.or(access)).or_insert(access);
+            if deny.contains(&numbers) {
+                continue;
+            }
+            match merged.iter_mut().find(|(known, _)| *known == numbers) {
+                Some((_, known)) => *known = known.or(access),
+                None => merged.push((numbers, access)),
             }
         }
-        let is_allowed = |denied: &&Numbers| merged.keys().any(|numbers| numbers.has(**denied));
+        sorted::sort_by_key(&mut merged, |(numbers, _)| *numbers);
+        let is_allowed = |denied: &&Numbers| merged.iter().any(|(numbers, _)| numbers.has(**denied));
         let deny = deny.iter().filter(is_allowed).copied().collect();
         Self { allow: merged, deny }
     }

@@ -3,8 +3,6 @@
 //!
 //! cgroups-rs writes the rules. The list is read here, since its reader stops at a line that it does not know and logs by itself.
 
-use std::collections::BTreeMap;
-
 use cgroups_rs::devices::{DevicePermissions, DeviceType, DevicesController};
 use nix::errno::Errno;
 
@@ -54,7 +52,7 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
         match error.kernel_errno() {
             // Nobody above may use it either, as in a container: it was not asked for.
             Some(Errno::EPERM) if is_everybodys(*numbers) => {
-                want.remove(numbers);
+                want.retain(|(known, _)| known != numbers);
             }
             Some(Errno::EPERM) => return Err(error.hint("the cgroup above is itself not allowed to use it")),
             _ => return Err(error),
@@ -70,16 +68,16 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
     }
 }
 
-fn words(list: &BTreeMap<Numbers, Access>) -> String {
+fn words(list: &[(Numbers, Access)]) -> String {
     list.iter().map(|(numbers, access)| format!("{numbers} {access}")).collect::<Vec<_>>().join(", ")
 }
 
 /// What the directory is allowed; `None`: everything, or something that cannot be told by what we write.
-fn list(dir: &Dir) -> Result<Option<BTreeMap<Numbers, Access>>> {
-    match dir.read_if_there(LIST)? {
-        Some(text) => Ok(text.lines().map(line).collect::<Option<Vec<_>>>().map(sorted::map)),
-        None => Err(missing(dir, LIST, DEVICES)),
-    }
+fn list(dir: &Dir) -> Result<Option<Vec<(Numbers, Access)>>> {
+    let Some(text) = dir.read_if_there(LIST)? else { return Err(missing(dir, LIST, DEVICES)) };
+    let mut list = text.lines().map(line).collect::<Option<Vec<_>>>();
+    list.iter_mut().for_each(|list| sorted::sort_by_key(list, |(numbers, _)| *numbers));
+    Ok(list)
 }
 
 /// A line `c 1:3 rwm`, as `devcgroup_seq_show` (security/device_cgroup.c) writes it.

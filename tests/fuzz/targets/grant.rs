@@ -118,7 +118,7 @@ pub fn run(data: &[u8]) {
             });
             let in_root = known.as_ref().map(|gids| gids.contains(&0));
             assert_eq!(facts.gids, known.into());
-            assert_eq!(facts.groups.get("root").copied(), in_root);
+            assert_eq!(facts.group("root"), in_root);
             if let Fact::Known(partition) = &facts.partition {
                 assert_eq!((kind, getenv_code), (StepKind::Batch, None));
                 assert!(!partition.is_empty() && !partition.contains(char::is_control));

@@ -51,7 +51,7 @@ pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option
             log::debug!("this node does not know the group {name:?} that jobfence.conf names");
         }
         if let (Some(group), Some(gids)) = (group, facts.gids.known()) {
-            facts.groups.insert(name.clone(), gids.contains(&group.gid.as_raw()));
+            facts.groups.push((name.clone(), gids.contains(&group.gid.as_raw())));
         }
     }
     Ok(facts)
