@@ -28,7 +28,7 @@ pub mod slurm;
 pub type Schedulers = &'static [&'static dyn Scheduler];
 
 /// One scheduler. One that has no cgroups of its own says less: `WithoutCgroups`.
-pub trait Scheduler: Sync + fmt::Debug {
+pub trait Scheduler: Sync {
     /// As messages call it.
     fn name(&self) -> &'static str;
 
@@ -111,7 +111,7 @@ pub trait Scheduler: Sync + fmt::Debug {
 
 /// A scheduler without directories of its own for jobs, and without daemons for steps. This is all that it has to say: the rest of
 /// `Scheduler` follows.
-pub trait WithoutCgroups: Sync + fmt::Debug {
+pub trait WithoutCgroups: Sync {
     /// As messages call it.
     fn name(&self) -> &'static str;
 
@@ -264,7 +264,7 @@ pub struct LeftBehind {
 }
 
 /// A step's directory with our mark.
-pub trait LeftStep: fmt::Debug {
+pub trait LeftStep {
     /// For people.
     fn path(&self) -> String;
 
@@ -283,12 +283,31 @@ pub trait LeftStep: fmt::Debug {
 }
 
 /// A job's or a user's directory with nothing in it.
-pub trait LeftShell: fmt::Debug {
+pub trait LeftShell {
     /// For people.
     fn path(&self) -> String;
 
     /// Removes it. `Ok(false)`: somebody is in it again, or it is gone.
     fn remove(&self, deadline: Instant) -> Result<bool>;
+}
+
+// By the name: what is in there is in every table of functions otherwise, with all that it consists of.
+impl fmt::Debug for dyn Scheduler + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Debug for dyn LeftStep + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path())
+    }
+}
+
+impl fmt::Debug for dyn LeftShell + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path())
+    }
 }
 
 /// Where one of these schedulers keeps a process in a hierarchy.
