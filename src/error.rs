@@ -62,7 +62,13 @@ impl Error {
 
     /// Names the value that was to be written, or that was found.
     #[must_use]
-    pub fn value(mut self, value: impl fmt::Display) -> Self {
+    pub fn value(self, value: impl fmt::Display) -> Self {
+        self.shown(&value)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn shown(mut self, value: &dyn fmt::Display) -> Self {
         self.0.value = Some(value.to_string());
         self
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Sorts, sets and maps with one sort for all types.
+//! Sorts, sets and maps, with one sort for all types.
 //!
 //! The standard library has 3 to 5 KB of code for each type that is sorted, and `collect` sorts what goes into a set or a map. Every
 //! step daemon maps that. So positions are sorted here, and what stands at them is moved once.
@@ -30,6 +30,11 @@ pub fn set<T: Ord>(all: impl IntoIterator<Item = T>) -> BTreeSet<T> {
     let mut set = BTreeSet::new();
     set.extend(all);
     set
+}
+
+/// As `BTreeSet::retain`, without the code for taking single items out of a tree.
+pub fn retain<T: Ord>(set: &mut BTreeSet<T>, is_kept: impl FnMut(&T) -> bool) {
+    *set = self::set(std::mem::take(set).into_iter().filter(is_kept));
 }
 
 /// As `collect`.
@@ -77,6 +82,9 @@ mod tests {
     #[test]
     fn a_set_and_a_map_have_everything_once_and_the_last_value() {
         assert_eq!(set([2, 1, 2]), BTreeSet::from([1, 2]));
+        let mut all = set([1, 2, 3]);
+        retain(&mut all, |number| *number != 2);
+        assert_eq!(all, BTreeSet::from([1, 3]));
         assert_eq!(map([(2, 'a'), (1, 'b'), (2, 'c')]), BTreeMap::from([(1, 'b'), (2, 'c')]));
     }
 

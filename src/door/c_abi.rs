@@ -79,7 +79,7 @@ fn remember(text: &str) {
 }
 
 /// Does what a function is for, and says how that ended.
-fn call(name: &'static str, body: impl FnOnce() -> Done) -> c_int {
+fn call(name: &'static str, body: &dyn Fn() -> Done) -> c_int {
     let (code, text) = match guard(name, body) {
         Some(Ok(())) => (AbiCode::Ok, String::new()),
         Some(Err(NotDone(code, text))) => (code, text),
@@ -96,19 +96,19 @@ fn call(name: &'static str, body: impl FnOnce() -> Done) -> c_int {
 unsafe fn call_with(
     name: &'static str,
     config: *const c_char,
-    body: impl FnOnce(Result<Loaded, LoadError>) -> Done,
+    body: &dyn Fn(&Result<Loaded, LoadError>) -> Done,
 ) -> c_int {
-    call(name, || {
+    call(name, &|| {
         if !nix::unistd::geteuid().is_root() {
             return Err(refused(format!("{name} needs root")));
         }
         // SAFETY: as this function's own contract.
         match unsafe { text(config, "config") }? {
-            None => body(config::load(&[])),
+            None => body(&config::load(&[])),
             Some(file) if !Path::new(file).is_absolute() => Err(usage("config must be an absolute path")),
             Some(file) => {
                 let argument = format!("config={file}");
-                body(config::load_named(&[argument.as_bytes()], &|_| "config".to_owned()))
+                body(&config::load_named(&[argument.as_bytes()], &|_| "config".to_owned()))
             }
         }
     })
@@ -118,17 +118,17 @@ unsafe fn call_with(
 ///
 /// # Safety
 /// As the header says of `config`, of `fence`, and of places for texts.
-unsafe fn call_about<const N: usize>(
+unsafe fn call_about(
     name: &'static str,
     config: *const c_char,
     fence: *const CFence,
-    made: [*mut *mut c_char; N],
-    body: impl FnOnce(&Result<Loaded, LoadError>, &Which) -> Done,
+    made: &[*mut *mut c_char],
+    body: &dyn Fn(&Result<Loaded, LoadError>, &Which) -> Done,
 ) -> c_int {
     // SAFETY: as this function's own contract.
     unsafe {
         clear(made);
-        call_with(name, config, |loaded| body(&loaded, &which(fence)?))
+        call_with(name, config, &|loaded| body(loaded, &which(fence)?))
     }
 }
 
@@ -157,8 +157,8 @@ unsafe fn give(place: *mut *mut c_char, text: impl FnOnce() -> String) {
 ///
 /// # Safety
 /// Each must be NULL or the caller's place for a text.
-unsafe fn clear<const N: usize>(places: [*mut *mut c_char; N]) {
-    for place in places.into_iter().filter(|place| !place.is_null()) {
+unsafe fn clear(places: &[*mut *mut c_char]) {
+    for place in places.iter().filter(|place| !place.is_null()) {
         // SAFETY: as this function's own contract.
         unsafe { place.write(std::ptr::null_mut()) };
     }
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn jobfence_free(text: *mut c_char) {
 /// The function must be one for which `data` is meant.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_set_log(function: Option<LogFunction>, data: *mut c_void) -> c_int {
-    call("jobfence_set_log", || {
+    call("jobfence_set_log", &|| {
         // Threads that come at once learn the same.
         if !*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok()) {
             return Err(refused("the log of this library is that of the program that has loaded it before"));
@@ -275,7 +275,7 @@ unsafe fn open(
         Ok(())
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_about(name, config, fence, [path, visible], body) }
+    unsafe { call_about(name, config, fence, &[path, visible], &body) }
 }
 
 /// `jobfence_attach`.
@@ -303,7 +303,7 @@ pub unsafe extern "C" fn jobfence_attach(
         or_no_fence(done.map(drop), loaded, which)
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_about("jobfence_attach", config, fence, [], body) }
+    unsafe { call_about("jobfence_attach", config, fence, &[], &body) }
 }
 
 /// `jobfence_limit`.
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn jobfence_limit(config: *const c_char, fence: *const CFe
         or_no_fence(done.map(drop), loaded, which)
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_about("jobfence_limit", config, fence, [], body) }
+    unsafe { call_about("jobfence_limit", config, fence, &[], &body) }
 }
 
 /// `jobfence_usage`.
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn jobfence_usage(
         Ok(())
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_about("jobfence_usage", config, fence, [text, json], body) }
+    unsafe { call_about("jobfence_usage", config, fence, &[text, json], &body) }
 }
 
 /// `jobfence_total`.
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFe
         Ok(())
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_about("jobfence_total", config, fence, [], body) }
+    unsafe { call_about("jobfence_total", config, fence, &[], &body) }
 }
 
 /// What these fences have used, of which there is at least one.
@@ -419,7 +419,7 @@ pub unsafe extern "C" fn jobfence_card(
         Ok(())
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_about("jobfence_card", config, fence, [text], body) }
+    unsafe { call_about("jobfence_card", config, fence, &[text], &body) }
 }
 
 /// `jobfence_freeze`.
@@ -429,7 +429,7 @@ pub unsafe extern "C" fn jobfence_card(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_freeze(config: *const c_char, fence: *const CFence) -> c_int {
     // SAFETY: as this function's own contract.
-    unsafe { call_about("jobfence_freeze", config, fence, [], |loaded, which| switch(loaded, which, true)) }
+    unsafe { call_about("jobfence_freeze", config, fence, &[], &|loaded, which| switch(loaded, which, true)) }
 }
 
 /// `jobfence_thaw`.
@@ -439,7 +439,7 @@ pub unsafe extern "C" fn jobfence_freeze(config: *const c_char, fence: *const CF
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_thaw(config: *const c_char, fence: *const CFence) -> c_int {
     // SAFETY: as this function's own contract.
-    unsafe { call_about("jobfence_thaw", config, fence, [], |loaded, which| switch(loaded, which, false)) }
+    unsafe { call_about("jobfence_thaw", config, fence, &[], &|loaded, which| switch(loaded, which, false)) }
 }
 
 fn switch(loaded: &Result<Loaded, LoadError>, which: &Which, is_frozen: bool) -> Done {
@@ -478,7 +478,7 @@ pub unsafe extern "C" fn jobfence_close(
         if failures.is_empty() { Ok(()) } else { Err(NotDone(AbiCode::System, failures.join("\n"))) }
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_about("jobfence_close", config, fence, [text, json], body) }
+    unsafe { call_about("jobfence_close", config, fence, &[text, json], &body) }
 }
 
 /// `jobfence_reap`.
@@ -487,14 +487,14 @@ pub unsafe extern "C" fn jobfence_close(
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_reap(config: *const c_char, patience_ms: u32, reaped: *mut CReaped) -> c_int {
-    let body = |loaded: Result<Loaded, LoadError>| {
+    let body = |loaded: &Result<Loaded, LoadError>| {
         // SAFETY: as this function's own contract.
         let size = unsafe { read(reaped, "jobfence_reaped") }?.map(|given| given.size);
         if patience_ms > MOST_PATIENCE {
             return Err(usage(format!("patience_ms must be 0 to {MOST_PATIENCE}, and not {patience_ms}")));
         }
         let patience = if patience_ms == 0 { janitor::PATIENCE } else { Duration::from_millis(patience_ms.into()) };
-        let config = &usable(&loaded)?.config;
+        let config = &usable(loaded)?.config;
         let (host, no_cgroups) = Host::read_what_there_is(config)?;
         let done = janitor::reap(&host, config, ALL, Who::Daemon, Instant::now() + patience)?;
         done.log();
@@ -509,7 +509,7 @@ pub unsafe extern "C" fn jobfence_reap(config: *const c_char, patience_ms: u32, 
         if failures.is_empty() { Ok(()) } else { Err(NotDone(AbiCode::System, failures.join("\n"))) }
     };
     // SAFETY: as this function's own contract.
-    unsafe { call_with("jobfence_reap", config, body) }
+    unsafe { call_with("jobfence_reap", config, &body) }
 }
 
 /// Where the lines of the log go.

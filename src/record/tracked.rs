@@ -132,7 +132,7 @@ pub fn look_after(
         // The dead are of use while a session or a group bears their number, which shows in the next look, too.
         let all = process::all(&host.proc)?;
         let numbers = sorted::set(all.iter().flat_map(|process| [process.session, process.group]));
-        now.seen.retain(|one| living.contains(one) || numbers.contains(&one.pid));
+        sorted::retain(&mut now.seen, |one| living.contains(one) || numbers.contains(&one.pid));
         if now.seen != tracked.seen {
             records.replace(tracked, &now)?;
         }

@@ -11,17 +11,21 @@ use crate::log;
 /// Rust ends the whole process when a panic would leave an `extern "C"` function: the scheduler's daemon, with every job
 /// it looks after.
 pub fn guard<T>(callback: &'static str, body: impl FnOnce() -> T) -> Option<T> {
-    static HOOK: Once = Once::new();
-    // The default hook writes to stderr, which may be the user's file.
-    HOOK.call_once(|| {
-        std::panic::set_hook(Box::new(|info| log::error!("internal error: {info}; please report it")));
-    });
+    set_hook();
     // What a half-done callback leaves behind is looked at again by the next one, and taken for a failure.
     let result = catch_unwind(AssertUnwindSafe(body));
     if result.is_err() {
         log::error!("{callback} did not finish");
     }
     result.ok()
+}
+
+/// The default hook writes to stderr, which may be the user's file.
+fn set_hook() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        std::panic::set_hook(Box::new(|info| log::error!("internal error: {info}; please report it")));
+    });
 }
 
 #[cfg(test)]

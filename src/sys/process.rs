@@ -388,7 +388,7 @@ impl Stopped {
             done = done.and(kill(handle));
         }
         let held = sorted::set(self.handles.iter().map(|handle| handle.id));
-        for id in self.all.difference(&held) {
+        for id in self.all.iter().filter(|id| !held.contains(id)) {
             done = done.and(ProcessHandle::open(proc, *id).and_then(|handle| handle.as_ref().map_or(Ok(()), kill)));
         }
         done
