@@ -5,7 +5,6 @@
 //! pidfd whose membership was seen after the pidfd was opened (so that a pid used again cannot be hit), thaw, wait for the
 //! pidfds, and begin again until nobody is left. A frozen v1 task dies only after the thaw, so thawing is on every way out.
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -350,7 +349,11 @@ impl Round {
             }
             if !opened.is_empty() {
                 let still = pids(dir)?;
-                self.kill(opened.into_iter().filter(|victim| still.contains(&victim.pid) && is_wanted(victim.pid)));
+                self.kill(
+                    opened
+                        .into_iter()
+                        .filter(|victim| still.binary_search(&victim.pid).is_ok() && is_wanted(victim.pid)),
+                );
             }
             if rest.peek().is_some() && Instant::now() >= deadline {
                 return Err(Error::new("there are more processes than can be ended in time in").at(dir.path()));
@@ -372,16 +375,19 @@ impl Round {
     }
 }
 
-/// The pids in `cgroup.procs`, less those that nobody may signal from here: ourselves, init, and 0, which stands for a
+/// The pids in `cgroup.procs`, in their order, less those that nobody may signal from here: ourselves, init, and 0, which stands for a
 /// process of a pid namespace that we do not see.
-fn pids(dir: &Dir) -> Result<BTreeSet<Pid>> {
+fn pids(dir: &Dir) -> Result<Vec<Pid>> {
     let text = match dir.read("cgroup.procs") {
         Ok(text) => text,
-        Err(error) if error.is_gone() => return Ok(BTreeSet::new()),
+        Err(error) if error.is_gone() => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let pids = text.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
-    Ok(sorted::set(pids.filter(|&pid| pid > 1).map(Pid::from_raw).filter(|&pid| pid != Pid::this())))
+    let mut pids: Vec<Pid> = pids.filter(|&pid| pid > 1).map(Pid::from_raw).filter(|&pid| pid != Pid::this()).collect();
+    sorted::sort(&mut pids);
+    pids.dedup();
+    Ok(pids)
 }
 
 #[cfg(test)]

@@ -312,8 +312,10 @@ impl Roll {
 
     /// Everything that was found is said now.
     pub fn complete(mut self, run_dir: &Dir, found: &[Entry]) {
-        let known = sorted::set(self.lines().map(|(_, line)| line));
-        let is_new = |entry: &&Entry| entry.text().is_some_and(|text| !known.contains(format!("+ {text}").as_str()));
+        let mut known: Vec<&str> = self.lines().map(|(_, line)| line).collect();
+        sorted::sort(&mut known);
+        let is_known = |text: String| known.binary_search(&format!("+ {text}").as_str()).is_ok();
+        let is_new = |entry: &&Entry| entry.text().is_some_and(|text| !is_known(text));
         let new: Vec<Entry> = found.iter().filter(is_new).cloned().collect();
         note(run_dir, &new);
         if self.state != State::Whole {

@@ -168,8 +168,11 @@ fn members(
     is_users: impl Fn(&Process) -> bool,
     is_marked: Option<&dyn Fn(&Process) -> bool>,
 ) -> Vec<Owner> {
-    let by_pid = sorted::map(all.iter().map(|process| (process.id.pid, process)));
-    let is = |id: Owner| by_pid.get(&id.pid).is_some_and(|process| process.id == id);
+    let mut by_pid: Vec<&Process> = all.iter().collect();
+    sorted::sort_by_key(&mut by_pid, |process| process.id.pid);
+    let find =
+        |pid: i32| by_pid.binary_search_by_key(&pid, |process| process.id.pid).ok().and_then(|at| by_pid.get(at));
+    let is = |id: Owner| find(id.pid).is_some_and(|process| process.id == id);
     let owner_lives = is(owner);
     // What its sessions and groups can be called: while somebody is in one, its number is given to no new process.
     let mut begun = sorted::set(seen.iter().map(|one| one.pid).chain([owner.pid]));
@@ -183,7 +186,7 @@ fn members(
     loop {
         let before = found.len();
         rest.retain(|process| {
-            let is_child = by_pid.get(&process.parent).is_some_and(|parent| found.contains(&parent.id))
+            let is_child = find(process.parent).is_some_and(|parent| found.contains(&parent.id))
                 || owner_lives && process.parent == owner.pid;
             let belongs = is_child
                 || seen.contains(&process.id)

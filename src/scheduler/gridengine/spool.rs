@@ -19,7 +19,6 @@ use crate::job::{Cpus, Id};
 use crate::report::card;
 use crate::requests::{REQUESTS, Requests};
 use crate::scheduler::gridengine::card::time;
-use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// The file that tells the shepherd what to start.
@@ -227,7 +226,7 @@ fn requested(environment: &Values<'_>) -> Result<BTreeMap<String, u64>> {
         let (name, amount) = one.split_once('=')?;
         Some((name.to_owned(), bytes(amount)??))
     };
-    Ok(sorted::map(text.split(',').filter_map(one)))
+    Ok(text.split(',').filter_map(one).collect())
 }
 
 /// So much of a value that a message can have.
