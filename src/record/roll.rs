@@ -487,7 +487,7 @@ const FEW: usize = 4;
 #[derive(Default)]
 struct Chosen {
     entries: Vec<(usize, Entry)>,
-    places: BTreeSet<usize>,
+    places: Vec<usize>,
     owners: BTreeSet<Owner>,
 }
 
@@ -501,7 +501,8 @@ impl Chosen {
             }
             self.owners.insert(entry.owner);
         }
-        if self.places.insert(at) {
+        if let Err(place) = self.places.binary_search(&at) {
+            self.places.insert(place, at);
             self.entries.push((at, entry));
         }
         true

@@ -153,7 +153,7 @@ impl TrackedRecords {
         // Whom the daemon has started meanwhile.
         let Some(recorded) = self.read(&name)? else { return Ok(()) };
         let new = recorded.seen.difference(&before.seen);
-        let seen = tracked.seen.iter().chain(new).copied().collect();
+        let seen = sorted::set(tracked.seen.iter().chain(new).copied());
         self.put(&name, &Tracked { seen, ..tracked.clone() })
     }
 
