@@ -68,6 +68,22 @@ def local_out_of_memory(site):
 
 
 @case
+def local_without_htcondors_cgroup(site):
+    """Without a cgroup of HTCondor's, what takes too much is killed alone: the job goes on, and the starter says how it ends."""
+    site.configure("[VnodeType=local]\nDefaultRAMSpace=100\n")
+    with site.changed(USE_CGROUPS_FOR_LOCAL_UNIVERSE="False"):
+        jobid = submit(site, f"cat /proc/self/cgroup; {WAIT}; {EAT % (300, 1)}; echo status $?; exit 7")
+        group = fenced(site, jobid)
+        expect_equal(group.memory_limit(), 100 * MIB, "its memory limit")
+        let_go(site, jobid)
+        expect_equal(site.wait(jobid)["ExitCode"], 7, "ExitCode")
+        expect_in("status 137", site.output(jobid), "how the program ended")
+        expect("/htcondor/" not in site.output(jobid), "HTCondor has made a cgroup for it")
+        expect_gone(group.parent)
+        until(lambda: site.watcher(jobid) is None, 120, "the end of the watcher")
+
+
+@case
 def local_removed(site):
     """condor_rm ends all that is in the fence, and the fence."""
     jobid = submit(site, f"{ESCAPEE}; sleep 1000")
