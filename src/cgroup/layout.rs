@@ -12,6 +12,7 @@ use nix::fcntl::readlinkat;
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, fstatfs};
 
 use crate::error::{Error, Result};
+use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// What v1 calls the controller of devices. cgroup2 has no such controller: there it is a program (`cgroup::devices`).
@@ -121,7 +122,7 @@ impl Layout {
             // By its path: what is mounted there is looked at when the hierarchy is opened for use.
             let controllers = proc.read_value(&hierarchy.mount.join("cgroup.controllers").to_string_lossy())?;
             let devices = Some(DEVICES).filter(|_| !on_v1);
-            hierarchy.controllers = controllers.split_whitespace().chain(devices).map(str::to_owned).collect();
+            hierarchy.controllers = sorted::set(controllers.split_whitespace().chain(devices).map(str::to_owned));
         }
         Ok(layout)
     }
@@ -225,7 +226,7 @@ fn plainly_v1(proc: &Dir, mountpoint: &Path) -> Option<Vec<Hierarchy>> {
         if !below.has(&format!("{place}/release_agent")) {
             return None;
         }
-        let controllers = wanted.split(',').filter(|_| name.is_none()).map(str::to_owned).collect();
+        let controllers = sorted::set(wanted.split(',').filter(|_| name.is_none()).map(str::to_owned));
         let name = name.map(str::to_owned);
         let mount = mountpoint.join(place);
         found.push(Hierarchy { version: Version::V1, mount, root: "/".to_owned(), controllers, name });
@@ -247,7 +248,7 @@ fn at_root(dir: &Dir, mount: PathBuf, has_devices: bool) -> Option<Hierarchy> {
     }
     let controllers = dir.read_value("cgroup.controllers").ok()?;
     let devices = Some(DEVICES).filter(|_| has_devices);
-    let controllers = controllers.split_whitespace().chain(devices).map(str::to_owned).collect();
+    let controllers = sorted::set(controllers.split_whitespace().chain(devices).map(str::to_owned));
     Some(Hierarchy { version: Version::V2, mount, root: "/".to_owned(), controllers, name: None })
 }
 
