@@ -569,9 +569,9 @@ mod tests {
 
     #[test]
     fn a_panic_is_a_number_and_a_sentence() {
-        assert_eq!(call("test", || panic!("on purpose")), AbiCode::Internal as c_int);
+        assert_eq!(call("test", &|| panic!("on purpose")), AbiCode::Internal as c_int);
         assert!(last().contains("test did not finish"), "{}", last());
-        assert_eq!(call("test", || Ok(())), 0);
+        assert_eq!(call("test", &|| Ok(())), 0);
         assert_eq!(last(), "");
     }
 
