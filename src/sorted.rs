@@ -26,6 +26,13 @@ pub fn sort_by<T>(list: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
     }
 }
 
+/// A list in its order. Where there are few items, a tree of its own type would be 4 KB for nothing.
+pub fn list<T: Ord>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut list = Vec::from_iter(all);
+    sort(&mut list);
+    list
+}
+
 /// As `collect`.
 pub fn set<T: Ord>(all: impl IntoIterator<Item = T>) -> BTreeSet<T> {
     let mut set = BTreeSet::new();

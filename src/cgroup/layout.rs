@@ -4,7 +4,6 @@
 //! A host is *unified* (cgroup v2 alone), *legacy* (v1 alone) or *hybrid* (the controllers on v1 beside a cgroup2 mount
 //! that has none or few). Source: cgroups(7), the kernel's admin-guide/cgroup-v2.rst and cgroup-v1/cgroups.rst.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -39,9 +38,9 @@ pub struct Hierarchy {
     pub mount: PathBuf,
     /// The cgroup that is at the mount point: `/`, or another one in a container.
     pub root: String,
-    /// Its controllers, in the kernel's names (`cpu`, `memory`, …); for v1 with `name=…` none. `devices` is one of cgroup2's where
+    /// Its controllers, in the kernel's names (`cpu`, `memory`, …), sorted; for v1 with `name=…` none. `devices` is one of cgroup2's where
     /// no v1 hierarchy has it, although nothing switches it on there: it is a program (`cgroup::devices`).
-    pub controllers: BTreeSet<String>,
+    pub controllers: Vec<String>,
     /// The name of a v1 hierarchy without controllers, such as `systemd`.
     pub name: Option<String>,
 }
@@ -60,7 +59,7 @@ impl Hierarchy {
 
     /// Whether this hierarchy has the controller. v1 calls `io` by the name `blkio`.
     pub fn has(&self, controller: &str) -> bool {
-        self.controllers.contains(controller) || controller == "io" && self.controllers.contains(V1_IO)
+        self.controllers.iter().any(|has| has == controller || controller == "io" && has == V1_IO)
     }
 
     /// Whether it is in this hierarchy that `cgroup.subtree_control` hands the controller down.
@@ -122,7 +121,7 @@ impl Layout {
             // By its path: what is mounted there is looked at when the hierarchy is opened for use.
             let controllers = proc.read_value(&hierarchy.mount.join("cgroup.controllers").to_string_lossy())?;
             let devices = Some(DEVICES).filter(|_| !on_v1);
-            hierarchy.controllers = sorted::set(controllers.split_whitespace().chain(devices).map(str::to_owned));
+            hierarchy.controllers = sorted::list(controllers.split_whitespace().chain(devices).map(str::to_owned));
         }
         Ok(layout)
     }
@@ -203,7 +202,7 @@ fn plain(proc: &Dir, mountpoint: &Path) -> Option<Vec<Hierarchy>> {
 fn plainly_unified(dir: &Dir, mountpoint: &Path) -> Option<Hierarchy> {
     const WANTED: [&str; 2] = ["cpu", "memory"];
     let unified = at_root(dir, mountpoint.to_owned(), true)?;
-    WANTED.iter().all(|wanted| unified.controllers.contains(*wanted)).then_some(unified)
+    WANTED.iter().all(|wanted| unified.has(wanted)).then_some(unified)
 }
 
 /// The hierarchies of v1, and with them cgroup2 if it is mounted at all, each where systemd and cgroupfs-mount(8) mount it:
@@ -226,7 +225,7 @@ fn plainly_v1(proc: &Dir, mountpoint: &Path) -> Option<Vec<Hierarchy>> {
         if !below.has(&format!("{place}/release_agent")) {
             return None;
         }
-        let controllers = sorted::set(wanted.split(',').filter(|_| name.is_none()).map(str::to_owned));
+        let controllers = sorted::list(wanted.split(',').filter(|_| name.is_none()).map(str::to_owned));
         let name = name.map(str::to_owned);
         let mount = mountpoint.join(place);
         found.push(Hierarchy { version: Version::V1, mount, root: "/".to_owned(), controllers, name });
@@ -248,7 +247,7 @@ fn at_root(dir: &Dir, mount: PathBuf, has_devices: bool) -> Option<Hierarchy> {
     }
     let controllers = dir.read_value("cgroup.controllers").ok()?;
     let devices = Some(DEVICES).filter(|_| has_devices);
-    let controllers = sorted::set(controllers.split_whitespace().chain(devices).map(str::to_owned));
+    let controllers = sorted::list(controllers.split_whitespace().chain(devices).map(str::to_owned));
     Some(Hierarchy { version: Version::V2, mount, root: "/".to_owned(), controllers, name: None })
 }
 
@@ -265,18 +264,18 @@ fn parse_mount(line: &str) -> Option<Hierarchy> {
     let root = unescape(mount.next()?);
     let mount = PathBuf::from(unescape(mount.next()?));
     let options = fs.nth(1)?;
-    let mut controllers = BTreeSet::new();
+    let mut controllers = Vec::new();
     let mut name = None;
     if version == Version::V1 {
         for option in options.split(',') {
             if let Some(value) = option.strip_prefix("name=") {
                 name = Some(value.to_owned());
             } else if !V1_MOUNT_FLAGS.contains(&option) && !option.contains('=') {
-                controllers.insert(option.to_owned());
+                controllers.push(option.to_owned());
             }
         }
     }
-    Some(Hierarchy { version, mount, root, controllers, name })
+    Some(Hierarchy { version, mount, root, controllers: sorted::list(controllers), name })
 }
 
 /// The options of the hierarchy that is mounted there, as `/proc/PID/mountinfo` has them behind the source: controllers,
@@ -362,7 +361,7 @@ mod tests {
         let Ok(mut by_mounts) = Layout::read_mounts(&proc, mountpoint) else { return };
         let place = |h: &Hierarchy| match (&h.name, h.version) {
             (Some(name), _) => name.clone(),
-            (None, Version::V1) => h.controllers.iter().cloned().collect::<Vec<_>>().join(","),
+            (None, Version::V1) => h.controllers.join(","),
             (None, Version::V2) if by_mounts.hierarchies.len() == 1 => String::new(),
             (None, Version::V2) => "unified".to_owned(),
         };

@@ -114,7 +114,6 @@ fn number(dir: &Dir, file: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
 
     #[test]
     fn what_is_not_limited_is_no_limit() {
@@ -139,7 +138,7 @@ mod tests {
             version: Version::V2,
             mount: temp.path().into(),
             root: "/".into(),
-            controllers: BTreeSet::from(controllers),
+            controllers: controllers.to_vec(),
             name: None,
         };
         let dir = Dir::open(temp.path()).unwrap();

@@ -478,7 +478,6 @@ fn keyed(text: &str, key: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
 
     #[test]
     fn reads_what_is_there_and_makes_up_nothing() {
@@ -497,7 +496,7 @@ mod tests {
             version: Version::V2,
             mount: temp.path().into(),
             root: "/".into(),
-            controllers: BTreeSet::from(["memory".to_owned()]),
+            controllers: vec!["memory".to_owned()],
             name: None,
         };
         let mut usage = Usage::default();
@@ -539,7 +538,7 @@ mod tests {
         }
         let dir = Dir::open(temp.path()).unwrap();
         let found = |version, name: &str| {
-            let controllers = BTreeSet::from([name.to_owned()]);
+            let controllers = vec![name.to_owned()];
             let mount = temp.path().into();
             disk_io(&Hierarchy { version, mount, root: "/".into(), controllers, name: None }, &dir)
         };
@@ -564,7 +563,7 @@ mod tests {
                 version: Version::V2,
                 mount: temp.path().into(),
                 root: "/".into(),
-                controllers: BTreeSet::from(["pids".to_owned()]),
+                controllers: vec!["pids".to_owned()],
                 name: None,
             };
             forks_refused(&hierarchy, &Dir::open(temp.path()).unwrap())

@@ -15,7 +15,6 @@ use crate::config::Limit;
 use crate::error::{Error, Result};
 use crate::log;
 use crate::policy::{Level, Limits, Plan};
-use crate::sorted;
 use crate::sys::dir::Dir;
 
 /// Those that several steps write to the same directories.
@@ -109,7 +108,7 @@ impl Fence {
         self.count_tasks(tree, plan, &step);
         for (controller, error) in self.enable(tree, plan, &step) {
             errors.extend(limiting::none_of(plan, |theirs| theirs == controller && hierarchy.has(theirs), &error));
-            sorted::retain(&mut hierarchy.controllers, |has| has != controller);
+            hierarchy.controllers.retain(|has| has != controller);
         }
         let user = match tree.user().transpose() {
             Ok(user) => user,

@@ -299,8 +299,7 @@ impl Fence {
         for hierarchy in hierarchies {
             let mut dirs = Vec::new();
             let mut hierarchy = (*hierarchy).clone();
-            let is_missing = |has: &String| self.limits.missing.iter().any(|(missing, _)| missing == has);
-            sorted::retain(&mut hierarchy.controllers, |has| !is_missing(has));
+            hierarchy.controllers.retain(|has| !self.limits.missing.iter().any(|(missing, _)| missing == has));
             let wanted = [&self.limits.controllers[..], &self.limits.counted].concat();
             let levels = &self.ours.levels;
             let made = own::make_dirs(opening.host, &hierarchy, &wanted, class, levels, &mut dirs);

@@ -216,7 +216,7 @@ mod tests {
             version,
             mount: temp.path().to_path_buf(),
             root: "/".into(),
-            controllers: std::collections::BTreeSet::new(),
+            controllers: Vec::new(),
             name: None,
         };
         let mut found = StepSearch { wanted, steps: Vec::new(), unseen: Vec::new() };

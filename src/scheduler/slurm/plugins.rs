@@ -211,12 +211,11 @@ impl Slurm {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
 
     use super::*;
 
     fn hierarchy(version: Version, controllers: &[&str]) -> Hierarchy {
-        let controllers: BTreeSet<String> = controllers.iter().map(|name| (*name).to_owned()).collect();
+        let controllers: Vec<String> = controllers.iter().map(|name| (*name).to_owned()).collect();
         Hierarchy { version, mount: "/x".into(), root: "/".into(), controllers, name: None }
     }
 
