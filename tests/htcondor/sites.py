@@ -113,6 +113,10 @@ class InstalledHTCondor(sites.Site):
             return path.read_text(errors="replace")
         return ""
 
+    def log(self, jobid):
+        """The events that HTCondor writes for the job's user."""
+        return "".join(path.read_text(errors="replace") for path in self.home.glob(f"*/{jobid}.log"))
+
     def job_pids(self, jobid, program=None):
         """The user's processes of a job, by the environment that HTCondor gave them."""
         found, marks = [], (f"JOB_ID={jobid}\0".encode(), f"JOBFENCE_SITE={self.home}\0".encode())
@@ -149,7 +153,10 @@ class InstalledHTCondor(sites.Site):
     # -- the host and its daemons ---------------------------------------------------------
 
     def startd_pid(self):
-        return next((pid for pid in kernel.all_pids() if re.match(r"(\S*/)?condor_startd\b", kernel.command_line(pid))), None)
+        return self.daemon_pid("condor_startd")
+
+    def daemon_pid(self, name):
+        return next((pid for pid in kernel.all_pids() if re.match(rf"(\S*/)?{name}\b", kernel.command_line(pid))), None)
 
     def is_answering(self):
         return bool(self.ads("condor_status", "-limit", "1")) and self.command("condor_q", "-allusers").returncode == 0

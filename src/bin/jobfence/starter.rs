@@ -11,6 +11,7 @@
 mod descriptors;
 mod job;
 mod local;
+mod reason;
 mod refusal;
 mod slot;
 mod watch;
@@ -102,6 +103,8 @@ struct Run {
     cpus: Cpus,
     memory: Option<u64>,
     facts: Facts,
+    /// Of a local job, its name in all the world.
+    global_job: Option<String>,
 }
 
 /// Puts this process into a fence of its own, unless it is to go on without. The error is for the job's user.
@@ -115,11 +118,12 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
     let loaded = configured(vec![OsString::from("OOMKillStep=no")]);
     let number = u32::try_from(Pid::this().as_raw()).unwrap_or_default();
     let which = Which { job: run.job.clone(), step: Some(run.step.clone()), run: Some(number) };
+    let environment = run.global_job.as_deref().map(reason::environment).unwrap_or_default();
     if fenced(life::open(loaded.clone(), &run.request(number, loaded.as_ref().ok())))?.is_none() {
         return Ok(());
     }
     // A process that starts now is outside of the fence. Without this one the janitor closes the fence.
-    if let Err(error) = watch::start(&which) {
+    if let Err(error) = watch::start(&which, &environment) {
         log::warn!("job {}: nobody waits for its end: {error}", which.job);
     }
     let entered = fenced(enter::enter(loaded.clone(), &which, STARTERS_LEAF));
@@ -170,6 +174,7 @@ impl Run {
             cpus: slot.cpus,
             memory: Some(slot.memory.saturating_add(STARTERS_MEMORY)),
             facts: job.facts(slot_type),
+            global_job: None,
         }
     }
 
@@ -177,7 +182,7 @@ impl Run {
     fn of_local(job: local::LocalJob) -> Result<Self> {
         let facts = job.ad.facts(&job.user.name);
         let (uid, step) = (job.user.uid.as_raw(), Id::new(LOCAL)?);
-        Ok(Self { uid, job: job.id, step, cpus: Cpus::ZERO, memory: None, facts })
+        Ok(Self { uid, job: job.id, step, cpus: Cpus::ZERO, memory: None, facts, global_job: job.ad.global_job })
     }
 
     fn request(self, number: u32, loaded: Option<&Loaded>) -> OpenRequest {

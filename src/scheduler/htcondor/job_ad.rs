@@ -18,6 +18,8 @@ pub struct JobAd {
     os_user: Option<String>,
     /// `AccountingGroup`, with the user's name.
     group: Option<String>,
+    /// Its name in all the world.
+    pub global_job: Option<String>,
 }
 
 /// A release of HTCondor: 25.14.
@@ -50,7 +52,8 @@ impl JobAd {
         };
         let os_user = find("OsUser")?;
         let user = find("User")?.map(|user| without_domain(&user).to_owned());
-        Ok(Self { owner: find("Owner")?, os_user: os_user.or(user), group: find("AccountingGroup")? })
+        let (owner, group, global_job) = (find("Owner")?, find("AccountingGroup")?, find("GlobalJobId")?);
+        Ok(Self { owner, os_user: os_user.or(user), group, global_job })
     }
 
     /// As whom the starter runs the job. `release` is asked only if starters of two releases differ in that.
@@ -146,8 +149,9 @@ mod tests {
 
     #[test]
     fn by_what_sections_are_chosen() {
-        let text = "AccountingGroup = \"group_a.alice\"\nOwner = \"alice\"\n";
+        let text = "AccountingGroup = \"group_a.alice\"\nGlobalJobId = \"n#1.0#7\"\nOwner = \"alice\"\n";
         let ad = JobAd::parse(text).unwrap();
+        assert_eq!(ad.global_job.as_deref(), Some("n#1.0#7"));
         let facts = ad.facts("alice");
         assert_eq!(facts.account, Fact::Known("group_a".to_owned()));
         assert_eq!(facts.vnode_types, Fact::Known(vec!["local".to_owned()]));

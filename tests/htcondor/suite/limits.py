@@ -66,6 +66,29 @@ def without_htcondors_limits(site):
 
 
 @case
+def out_of_the_fences_memory(site):
+    """Where the fence has less memory than the slot, its kill is one of HTCondor's own cgroup, too: from 24.0 on the job is held for it."""
+    site.configure("AllowedRAMSpace=50\n")
+    began = time.time()
+    jobid = site.submit("alice", f"{WAIT}; {EAT % (190, 1)}; echo status $?", mib=200)
+    group = fenced(site, jobid)
+    expect_equal(group.memory_limit(), (200 + 64) * MIB // 2, "the fence's limit")
+    let_go(site, jobid)
+    said = until(lambda: f"job {jobid}.0 step" in site.said(began) and site.said(began), 60, "the end of the fence")
+    expect_match(f"job {jobid}.0 .*memory", said, "the sentence")
+    expect("status 0" not in site.output(jobid), "it had more than the fence has")
+    release = site.command("condor_version").stdout.split()[1]
+    if release.startswith("23."):
+        # It takes the host for full, and the job for fit to run elsewhere.
+        until(lambda: "Worker node is out of memory" in site.log(jobid), 60, "the event in the user's log")
+        site.remove(jobid)
+        return f"{release} evicts it"
+    reason, code, _ = site.held(jobid)
+    expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
+    return f"{release}: {reason}"
+
+
+@case
 def beside_a_hook(site):
     """Before 24.8 a hook of HTCondor's switches its cgroups off: the job is in the fence all the same."""
     with site.changed(STARTER_DEFAULT_JOB_HOOK_KEYWORD="TEST", TEST_HOOK_PREPARE_JOB="/bin/true"):

@@ -2,6 +2,7 @@
 """Jobs of the local universe, which the schedd starts on its own host: they have no slot, and a fence all the same."""
 
 import os
+import re
 import signal
 
 from slurm import kernel
@@ -50,7 +51,7 @@ def local_without_a_configuration(site):
 
 @case
 def local_out_of_memory(site):
-    """What takes too much is killed, and the starter lives. The job is on hold."""
+    """What takes too much is killed, and the starter lives. The job is on hold, and condor_q -hold says our sentence."""
     site.configure("[VnodeType=local]\nDefaultRAMSpace=100\n")
     jobid = submit(site, f"{WAIT}; {EAT % (300, 1)}; echo status $?; sleep 2; exit 7")
     group = fenced(site, jobid)
@@ -62,6 +63,9 @@ def local_out_of_memory(site):
     expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
     expect("status 0" not in site.output(jobid), "it had three times its memory")
     expect_gone(group.parent)
+    ours = f"job {jobid}.0 step local: process .* was killed: the step reached its memory limit of 100.0 MiB"
+    reason = until(lambda: re.search(ours, site.job(jobid)["HoldReason"]) and site.job(jobid)["HoldReason"], 30, "our sentence")
+    until(lambda: site.watcher(jobid) is None, 30, "the end of the watcher")
     site.act("release", jobid)
     fenced(site, jobid)
     return reason
@@ -143,6 +147,18 @@ def local_starter_is_killed(site):
         expect_dead(who, 30)
         site.remove(jobid)
         expect_gone(group, 60)
+
+
+@case
+def local_schedd_is_killed(site):
+    """The starter ends for want of its parent, and with it the local job and the fence."""
+    jobid = submit(site, f"{ESCAPEE}; sleep 1000")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    os.kill(site.daemon_pid("condor_schedd"), signal.SIGKILL)
+    expect_gone(group, 120)
+    expect_dead(who)
+    until(site.is_answering, 120, "the pool")
+    site.remove(jobid)
 
 
 @case

@@ -24,7 +24,7 @@ use crate::command::output_until;
 
 /// The schedd writes the ad as soon as it has started us.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// In milliseconds, how long the schedd may write before its pipe is taken for full. Before 25 it is a pipe of 64 KiB, whatever the ad's length.
+/// In milliseconds, how long the schedd may write before its pipe is taken for full. Before 25.7 it is a pipe of 64 KiB, whatever the ad's length.
 const WHILE: u8 = 20;
 /// No ad of a job is longer.
 const LARGEST: i32 = 16 << 20;

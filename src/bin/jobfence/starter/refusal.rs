@@ -51,7 +51,7 @@ pub fn refuse() -> Option<ExitCode> {
 }
 
 /// As ClassAds have a text, in one line.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     format!("\"{}\"", plain.collect::<String>().replace('\\', "\\\\").replace('"', "\\\""))
 }

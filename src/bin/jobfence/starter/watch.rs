@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The process that outlives the starter: it waits for the starter's end, and then closes the fence.
 //!
-//! It is no child of the starter's, which would wait for it; it has none of the environment by which HTCondor knows its own processes, and kills
+//! It is no child of the starter's, which would wait for it; it has nothing of the environment by which HTCondor knows its own processes, and kills
 //! them; and none of the sockets, so that the processes at their other ends see when the starter is gone.
 
 use std::ffi::CString;
@@ -19,6 +19,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
 
 use super::descriptors::leave_descriptors;
+use super::reason;
 use crate::command::ignore_sigpipe;
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
@@ -27,8 +28,8 @@ use crate::syslog::SyslogOfDaemon;
 pub const WATCH: &str = "jobfence-watch";
 const THIS: &std::ffi::CStr = c"/proc/self/exe";
 
-/// Starts it for a fence of this process.
-pub fn start(which: &Which) -> Result<()> {
+/// Starts it for a fence of this process, with this environment and no other.
+pub fn start(which: &Which, environment: &[CString]) -> Result<()> {
     let c_string = |text: &str| CString::new(text).map_err(|_| Error::new("a NUL in a word"));
     let step = which.step.as_ref().map(Id::as_str).unwrap_or_default();
     let run = which.run.unwrap_or_default().to_string();
@@ -44,7 +45,7 @@ pub fn start(which: &Which) -> Result<()> {
             if let Ok(ForkResult::Child) = unsafe { fork() } {
                 let _ = (dup2_stdin(&null), dup2_stdout(&null), dup2_stderr(&null));
                 leave_descriptors();
-                let _ = execve(THIS, &words, &[] as &[CString]);
+                let _ = execve(THIS, &words, environment);
             }
             // SAFETY: ends the child without running what belongs to the parent.
             unsafe { libc::_exit(0) }
@@ -87,6 +88,9 @@ fn close(config: &Config, which: &Which) -> Result<()> {
         if let HowClosed::Removed(seen) = closed? {
             log::info!("{}", life::in_words(&seen));
             seen.sentences.iter().for_each(|sentence| log::info!("{sentence}"));
+            if seen.usage.oom_kills.is_some_and(|kills| kills > 0) {
+                reason::say(&which.job, &seen.sentences);
+            }
         }
     }
     Ok(())

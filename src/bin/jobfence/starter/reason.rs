@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Why a job of the local universe is on hold: HTCondor holds a job that was killed for want of memory, and names a limit of 0 megabytes, since
+//! it knows of none without a slot. The schedd is on this host, and lets root write our sentence in the place of that.
+//!
+//! The schedd of a job with a slot can be elsewhere, and root of this host is nobody there.
+
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use jobfence::job::Id;
+use nix::unistd::geteuid;
+
+use super::job::beside_daemon;
+use super::refusal::quoted;
+use crate::command::output_until;
+
+/// HTCondor's own command. By a constraint it changes what fits it at that moment, and fails where nothing does.
+const EDIT: &str = "condor_qedit";
+/// Where the watcher finds it.
+const PROGRAM: &str = "JOBFENCE_QEDIT";
+/// The job's name in all the world.
+const JOB: &str = "JOBFENCE_GLOBAL_JOB";
+/// By which HTCondor's commands find their configuration.
+const CONFIGURATION: &str = "CONDOR_CONFIG";
+/// The schedd puts the job on hold when it has seen the starter's end.
+const TRIES: u32 = 15;
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long one try may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the watcher needs of this process, to tell why the job is on hold.
+pub fn environment(global_job: &str) -> Vec<CString> {
+    let program = beside_daemon(EDIT).into_os_string();
+    let configuration = std::env::var_os(CONFIGURATION);
+    let all = [(PROGRAM, Some(program)), (JOB, Some(OsString::from(global_job))), (CONFIGURATION, configuration)];
+    let line = |(name, value): (&str, Option<OsString>)| {
+        CString::new([name.as_bytes(), b"=", value?.as_bytes()].concat()).ok()
+    };
+    all.into_iter().filter_map(line).collect()
+}
+
+/// As the watcher: has the schedd say these sentences, if the job is on hold for want of memory.
+pub fn say(job: &Id, sentences: &[String]) {
+    let (Some(program), Ok(global_job)) = (std::env::var_os(PROGRAM), std::env::var(JOB)) else { return };
+    if sentences.is_empty() || !geteuid().is_root() {
+        return;
+    }
+    let mut why = String::new();
+    for _ in 0..TRIES {
+        std::thread::sleep(PAUSE);
+        let mut command = Command::new(&program);
+        command.args(["-constraint", &constraint(job, &global_job), "HoldReason", &quoted(&sentences.join(" "))]);
+        why = match output_until(&mut command, Instant::now() + PATIENCE) {
+            Ok(Some(output)) if output.status.success() => return,
+            Ok(Some(output)) => String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "),
+            Ok(None) => format!("{EDIT} does not answer"),
+            Err(error) => format!("run {EDIT}: {error}"),
+        };
+    }
+    log::info!("job {job}: condor_q -hold does not say why it was killed: {why}");
+}
+
+/// The job, as long as it is on hold for want of memory. Its user can have put another job's name into its ad, but no other number.
+fn constraint(job: &Id, global_job: &str) -> String {
+    let (cluster, process) = job.as_str().split_once('.').unwrap_or_default();
+    format!(
+        "ClusterId == {cluster} && ProcId == {process} && GlobalJobId == {} && JobUniverse == 12 && JobStatus == 5 && \
+         HoldReasonCode == 34",
+        quoted(global_job)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_that_job_is_changed_while_it_is_on_hold() {
+        let expected = "ClusterId == 12 && ProcId == 3 && GlobalJobId == \"node1#12.3#17 || \\\"\" && JobUniverse == 12 && \
+                        JobStatus == 5 && HoldReasonCode == 34";
+        assert_eq!(constraint(&Id::new("12.3").unwrap(), "node1#12.3#17 || \""), expected);
+    }
+
+    #[test]
+    fn the_watcher_gets_the_jobs_name() {
+        let all = environment("node1#12.3#17");
+        assert!(all.iter().any(|line| line.as_bytes() == b"JOBFENCE_GLOBAL_JOB=node1#12.3#17"), "{all:?}");
+        assert!(all.iter().any(|line| line.as_bytes().ends_with(b"condor_qedit")), "{all:?}");
+        assert_eq!(environment("a\0b").len(), all.len() - 1);
+    }
+}
