@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the cases of HTCondor are written with, beside what they share with those of other schedulers."""
 
+import contextlib
+
 from slurm import kernel
 from slurm.harness import MIB, expect_equal, pid_from, steps_of
 from slurm.sites import until
@@ -31,6 +33,13 @@ def expect_limits(group, slot):
 def escapee_of(site, jobid, user="alice"):
     """What the kernel says of the process that ESCAPEE has started."""
     return kernel.identity(pid_from(site.directory(user) / f"escapee.{jobid}"))
+
+
+def inode(group):
+    """By which fences of one name differ; None: there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        place = group.directory("")
+        return place and place.stat().st_ino
 
 
 def expect_gone(group, timeout=20):
