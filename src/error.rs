@@ -121,6 +121,13 @@ impl Error {
     }
 }
 
+/// What the C library calls it, and its name. `Errno::desc` has a table of its own for that, of 9 KB with its relocations.
+pub fn in_words(errno: Errno) -> String {
+    let text = std::io::Error::from(errno).to_string();
+    let words = text.rsplit_once(" (os error").map_or(text.as_str(), |(words, _)| words);
+    format!("{words} ({errno:?})")
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.op)?;
@@ -131,7 +138,7 @@ impl fmt::Display for Error {
             write!(f, " (value {value:?})")?;
         }
         if let Some(errno) = self.0.errno {
-            write!(f, ": {} ({errno:?})", errno.desc())?;
+            write!(f, ": {}", in_words(errno))?;
         }
         if let Some(hint) = &self.0.hint {
             write!(f, "; {hint}")?;

@@ -93,7 +93,7 @@ fn missing(path: &Path) -> io::Result<Missing> {
 /// In the words and with the name that manual pages use.
 fn describe(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(errno) => format!("{} ({errno:?})", errno.desc()),
+        Some(errno) => crate::error::in_words(errno),
         None => error.to_string(),
     }
 }

@@ -16,7 +16,7 @@
 
 use nix::unistd::{Group, User};
 
-use crate::error::Result;
+use crate::error::{Result, in_words};
 use crate::facts::{Fact, Facts, FactsNeeded};
 use crate::log;
 use crate::record::job::{JobRecord, is_name};
@@ -38,14 +38,16 @@ pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option
     }
     if asked.user {
         // A node that does not know a user cannot say that he is nobody who is named.
-        let user = User::from_uid(uid.into()).inspect_err(|errno| log::error!("cannot look for user {uid}: {errno}"));
+        let user = User::from_uid(uid.into())
+            .inspect_err(|errno| log::error!("cannot look for user {uid}: {}", in_words(*errno)));
         facts.user = user.ok().flatten().map(|user| user.name).into();
     }
     if asked.gids {
         facts.gids = spank.gids()?.into();
     }
     for name in &asked.groups {
-        let group = Group::from_name(name).inspect_err(|errno| log::error!("cannot look for group {name}: {errno}"));
+        let group = Group::from_name(name)
+            .inspect_err(|errno| log::error!("cannot look for group {name}: {}", in_words(*errno)));
         let group = group.ok().flatten();
         if group.is_none() {
             log::debug!("this node does not know the group {name:?} that jobfence.conf names");
