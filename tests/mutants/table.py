@@ -725,7 +725,7 @@ BREAKS = (
         "host cli run_ends_with_a_card_where_that_is_wanted",
     ),
     # Grid Engine.
-    Break("a_second_value_in_the_spool", SPOOL, "others.iter().all(|other| other == value)", "others.len() < 9", "unit gridengine::spool"),
+    Break("a_second_value_in_the_spool", SPOOL, "values.all(|other| other == value)", "values.by_ref().count() < 9", "unit gridengine::spool"),
     Break("a_slave_task_that_a_user_says", SPOOL, ".filter(|task| *task == directory)", "", "unit gridengine::spool"),
     Break("memory_of_one_slot", SPOOL, "bytes.saturating_mul(u64::from(self.slots))", "bytes", "unit gridengine::spool"),
     Break("a_notice_that_is_not_heard", SPOOL, 'is_none_or(|seconds| seconds == "0")', "is_none_or(|_| true)", "unit gridengine::spool"),
