@@ -354,14 +354,14 @@ BREAKS = (
     ),
     Break(
         "a_kill_for_memory_is_not_said", "src/launch/tell.rs",
-        "    if unsaid == 0 {\n",
-        "    if unsaid < u64::MAX {\n",
+        "    if unsaid == 0 {\n        return None;\n    }\n    let levels",
+        "    if unsaid < u64::MAX {\n        return None;\n    }\n    let levels",
         "slurm memory_oom",
     ),
     Break(
         "a_refused_fork_is_not_said", "src/launch/tell.rs",
-        "if unsaid == 0 || (of_job.is_none() && of_task.is_none()) {",
-        "if unsaid < u64::MAX || (of_job.is_none() && of_task.is_none()) {",
+        "if of_job.is_none() && of_task.is_none() {",
+        "if unsaid < u64::MAX {",
         "slurm fork_bomb",
     ),
     Break(
