@@ -121,7 +121,8 @@ impl Error {
     }
 }
 
-/// What the C library calls it, and its name. `Errno::desc` has a table of its own for that, of 9 KB with its relocations.
+/// What the C library calls it, and its name. `Errno::desc` has a table of its own for that, of 17 KB with its relocations. In English,
+/// unless the program that has loaded this has chosen another language.
 pub fn in_words(errno: Errno) -> String {
     let text = std::io::Error::from(errno).to_string();
     let words = text.rsplit_once(" (os error").map_or(text.as_str(), |(words, _)| words);

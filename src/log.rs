@@ -26,7 +26,12 @@ macro_rules! warn_ {
 macro_rules! info {
     ($($text:tt)+) => { $crate::log::write(::log::Level::Info, format_args!($($text)+)) };
 }
+// What only a debugging administrator reads is not worked out for others.
 macro_rules! debug {
-    ($($text:tt)+) => { $crate::log::write(::log::Level::Debug, format_args!($($text)+)) };
+    ($($text:tt)+) => {
+        if ::log::Level::Debug <= ::log::max_level() {
+            $crate::log::write(::log::Level::Debug, format_args!($($text)+));
+        }
+    };
 }
 pub(crate) use {debug, error, info, warn_ as warn};

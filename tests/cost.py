@@ -81,7 +81,9 @@ class Stand:
 
     def remove(self):
         """The directories that are there for the next step."""
-        for top in Path("/sys/fs/cgroup").glob(f"*/{self.base}"):
+        cgroups = Path("/sys/fs/cgroup")
+        # On v1 a hierarchy has a directory of its own.
+        for top in (cgroups / self.base, *cgroups.glob(f"*/{self.base}")):
             for directory, _, _ in os.walk(top, topdown=False):
                 os.rmdir(directory)
 

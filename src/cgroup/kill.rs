@@ -129,13 +129,18 @@ pub fn kill_leaderless(proc: &Dir, dir: &Dir, deadline: Instant) -> Result<()> {
 
 /// Waits until nobody is left below a cgroup2 directory, for a moment, or as long as many are left and become fewer. Thousands need
 /// longer than a moment, and to freeze and signal each would keep them from dying.
+///
+/// Not for longer than that needs: a user can have processes that live on without their first threads, and end one by one.
 fn is_empty_while_they_die(dir: &Dir, deadline: Instant) -> Result<bool> {
+    let deadline = deadline.min(Instant::now() + AGAIN);
     let mut before = usize::MAX;
     loop {
-        if is_empty_by(dir, deadline.min(Instant::now() + MOMENT))? {
+        let moment = deadline.min(Instant::now() + MOMENT);
+        if is_empty_by(dir, moment)? {
             return Ok(true);
         }
-        if Instant::now() >= deadline || !become_fewer(&mut before, members(dir, deadline)) {
+        let Some(left) = members(dir, moment + MOMENT).filter(|_| Instant::now() < deadline) else { return Ok(false) };
+        if !become_fewer(&mut before, left) {
             return Ok(false);
         }
     }
@@ -146,14 +151,14 @@ fn become_fewer(before: &mut usize, left: usize) -> bool {
     FEW < left && left < std::mem::replace(before, left)
 }
 
-/// How many processes are below, as far as it can be seen.
-fn members(top: &Dir, deadline: Instant) -> usize {
+/// How many processes are below; `None` where not all could be counted by the deadline.
+fn members(top: &Dir, deadline: Instant) -> Option<usize> {
     let mut count = 0;
-    let _ = walk::visit(top, deadline, &mut |dir| {
-        count += dir.read("cgroup.procs").unwrap_or_default().lines().count();
+    let all_seen = walk::visit(top, deadline, &mut |dir| {
+        count += dir.read("cgroup.procs")?.lines().count();
         Ok(true)
     });
-    count
+    all_seen.is_ok().then_some(count)
 }
 
 /// Waits until nobody is left below a cgroup2 directory, and says whether that is so at the deadline. A directory that is gone

@@ -60,7 +60,7 @@ impl JobAd {
     pub fn user(&self, release: impl FnOnce() -> Result<CondorRelease>) -> Result<&str> {
         let (owner, os_user) = (self.owner.as_deref(), self.os_user.as_deref());
         let user = match (owner, os_user) {
-            (Some(owner), Some(os_user)) if owner == without_domain(os_user) => Some(os_user),
+            (Some(owner), Some(os_user)) if owner == os_user => Some(os_user),
             (None, None) => None,
             _ if release()? >= HAS_OS_USER => os_user,
             _ => owner,
@@ -120,8 +120,10 @@ mod tests {
         let text = "ClusterId = 12\nOwner = \"alice\"\nUser = \"alice@example\"\nZ = 1\n";
         let never = || -> Result<CondorRelease> { panic!("it is clear") };
         assert_eq!(JobAd::parse(text).unwrap().user(never), Ok("alice"));
+        // Before 24.7 a user can have written that, and on this host it can be another's name.
         let with_domain = "OsUser = \"alice@ad\"\nOwner = \"alice\"\nUser = \"alice@example\"\n";
-        assert_eq!(JobAd::parse(with_domain).unwrap().user(never), Ok("alice@ad"));
+        assert_eq!(user_of(with_domain, OLD).as_deref(), Ok("alice"));
+        assert_eq!(user_of(with_domain, NEW).as_deref(), Ok("alice@ad"));
         let missing = JobAd::parse("Owner = \"\"\nUser = \"@x\"\nClusterId = 1\n").unwrap();
         assert!(missing.user(never).unwrap_err().to_string().contains("whose job it is"));
         assert!(JobAd::parse("").unwrap().user(never).is_err());

@@ -130,6 +130,8 @@ def local_of_another_name(site):
         expect_match("cannot be fenced: the job's ad says .* twice", reason, "the reason")
     ran = site.directory("alice") / f"uid.{forged}"
     expect(not ran.exists() or not reason, "it was held, and has run")
+    if not reason:
+        expect_equal(pid_from(ran), uid("alice"), "the user who runs it")
     return reason or "the schedd lets no end of a line through"
 
 

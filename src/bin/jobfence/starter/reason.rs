@@ -24,9 +24,9 @@ const PROGRAM: &str = "JOBFENCE_QEDIT";
 const JOB: &str = "JOBFENCE_GLOBAL_JOB";
 /// By which HTCondor's commands find their configuration.
 const CONFIGURATION: &str = "CONDOR_CONFIG";
-/// The schedd puts the job on hold when it has seen the starter's end.
-const TRIES: u32 = 15;
-const PAUSE: Duration = Duration::from_secs(1);
+/// In seconds. The schedd puts the job on hold when it has seen the starter's end. Of a job that is not put on hold no try succeeds, so they
+/// are few: the schedd serves everybody.
+const PAUSES: [u64; 4] = [1, 2, 4, 8];
 /// How long one try may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -48,8 +48,8 @@ pub fn say(job: &Id, sentences: &[String]) {
         return;
     }
     let mut why = String::new();
-    for _ in 0..TRIES {
-        std::thread::sleep(PAUSE);
+    for pause in PAUSES {
+        std::thread::sleep(Duration::from_secs(pause));
         let mut command = Command::new(&program);
         command.args(["-constraint", &constraint(job, &global_job), "HoldReason", &quoted(&sentences.join(" "))]);
         why = match output_until(&mut command, Instant::now() + PATIENCE) {
