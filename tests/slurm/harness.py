@@ -285,11 +285,14 @@ def until_gone(site, group, timeout, what):
 
 
 def until_clean(site, timeout, after=""):
-    """Nothing of jobfence's may stay. What does is named."""
+    """Nothing of jobfence's may stay, but for what was there before the first case. What does is named."""
+    def left():
+        return [name for name in site.leftovers() if name not in site.there_before]
+
     try:
-        until(lambda: not site.leftovers(), timeout, f"a clean tree{after}")
+        until(lambda: not left(), timeout, f"a clean tree{after}")
     except AssertionError as error:
-        raise AssertionError(f"{error}: {site.leftovers()} stays") from None
+        raise AssertionError(f"{error}: {left()} stays") from None
 
 
 def tasks_are_refused(site, **keys):

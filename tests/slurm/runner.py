@@ -56,6 +56,7 @@ class Runner:
         """Runs the cases in their order; how many have had which outcome."""
         counts = {"ok": 0, "FAIL": 0, "skip": 0}
         known = self.left(site)
+        site.there_before = frozenset(known)
         for leaving in sorted(known):
             print(f"there before the first case: {leaving}")
         for function in functions:

@@ -115,6 +115,7 @@ def die_with_parent(number=signal.SIGKILL):
 class Site:
     users = ()
     partition_wait = 30
+    there_before = frozenset()  # what was left here before the first case
 
     def __init__(self):
         self.submitted = []
