@@ -19,14 +19,14 @@ pub fn write(level: Level, text: Arguments<'_>) {
 macro_rules! error {
     ($($text:tt)+) => { $crate::log::write(::log::Level::Error, format_args!($($text)+)) };
 }
-// A macro cannot be called as the attribute is, until it is handed on.
+// `warn` is the name of an attribute, too. So the macro gets that name only where it is handed on.
 macro_rules! warn_ {
     ($($text:tt)+) => { $crate::log::write(::log::Level::Warn, format_args!($($text)+)) };
 }
 macro_rules! info {
     ($($text:tt)+) => { $crate::log::write(::log::Level::Info, format_args!($($text)+)) };
 }
-// What only a debugging administrator reads is not worked out for others.
+// The arguments are worked out only if debug messages are wanted.
 macro_rules! debug {
     ($($text:tt)+) => {
         if ::log::Level::Debug <= ::log::max_level() {

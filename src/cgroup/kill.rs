@@ -38,7 +38,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// How long the end of a step usually takes at most; who is there longer is looked at.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// So many are looked at one by one without loss of time.
+/// So many processes can be looked at one by one without loss of time.
 const FEW: usize = 64;
 
 /// Kills everything below and waits until it is gone. An error when something still lives at the deadline.
@@ -127,10 +127,10 @@ pub fn kill_leaderless(proc: &Dir, dir: &Dir, deadline: Instant) -> Result<()> {
     round.refused.map_or(all_seen, Err)
 }
 
-/// Waits until nobody is left below a cgroup2 directory, for a moment, or as long as many are left and become fewer. Thousands need
-/// longer than a moment, and to freeze and signal each would keep them from dying.
+/// Waits until nobody is left below a cgroup2 directory, and says whether that is so. It waits for a moment, and for another one as
+/// long as many processes are left and become fewer: thousands need more time, and freezing each would keep them from dying.
 ///
-/// Not for longer than that needs: a user can have processes that live on without their first threads, and end one by one.
+/// The whole wait has an end. A user's processes can live on without their first threads, and end one by one.
 fn is_empty_while_they_die(dir: &Dir, deadline: Instant) -> Result<bool> {
     let deadline = deadline.min(Instant::now() + AGAIN);
     let mut before = usize::MAX;

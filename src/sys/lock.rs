@@ -13,7 +13,7 @@ use crate::sys::dir::Dir;
 
 /// About as long as most locks are held.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
-/// So that many that wait leave the processors to the one that works.
+/// Many that wait leave the processors to the one that works.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Released when dropped, or when this process dies.

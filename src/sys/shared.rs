@@ -21,9 +21,9 @@ impl SharedNumber {
     /// It is 0 until something else was told.
     pub fn new() -> Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping of no file, at an address that the kernel chooses.
-        let page =
-            unsafe { libc::mmap(std::ptr::null_mut(), LENGTH, access, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) };
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), LENGTH, access, flags, -1, 0) };
         let page = if page == libc::MAP_FAILED { None } else { NonNull::new(page.cast()) };
         page.map(Self).ok_or_else(|| Error::new("share a page with children").errno(Errno::last()))
     }

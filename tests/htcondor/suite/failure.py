@@ -20,11 +20,10 @@ def reaped(site, group):
     until(is_gone, 20, f"the end of {group.parent.path}")
 
 
-@case
-def bad_configuration(site):
-    """The job is held, with line, column and key in the reason; the next one runs when the file is mended."""
+def held_until_mended(site, submit):
+    """With a configuration that is none, the job is held, with line, column and key in the reason. It runs when the file is mended."""
     site.configure("CPUQuotaPercnt=90\n")
-    jobid = site.submit("alice", "touch ran.$JOB_ID")
+    jobid = submit("touch ran.$JOB_ID")
     reason, code, subcode = site.held(jobid)
     expect_match(r"cannot be fenced: /etc/slurm/jobfence.conf:1:1: .*CPUQuotaPercnt.*Only your administrator", reason, "the reason")
     expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
@@ -33,6 +32,12 @@ def bad_configuration(site):
     site.act("release", jobid)
     expect_equal(site.wait(jobid)["ExitCode"], 0, "ExitCode")
     return reason
+
+
+@case
+def bad_configuration(site):
+    """The job is held, with line, column and key in the reason; the next one runs when the file is mended."""
+    return held_until_mended(site, lambda script: site.submit("alice", script))
 
 
 @case

@@ -10,6 +10,7 @@ from slurm.harness import MIB, case, expect, expect_dead, expect_equal, expect_i
 from slurm.sites import until
 
 from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, fenced, inode, let_go
+from .failure import held_until_mended
 from .limits import EAT
 
 
@@ -100,16 +101,7 @@ def local_removed(site):
 @case
 def local_refused(site):
     """A local job that cannot be fenced is put on hold with the reason, and runs when the file is mended."""
-    site.configure("CPUQuotaPercnt=90\n")
-    jobid = submit(site, "touch ran.$JOB_ID")
-    reason, _, subcode = site.held(jobid)
-    expect_match(r"cannot be fenced: /etc/slurm/jobfence.conf:1:1: .*CPUQuotaPercnt", reason, "the reason")
-    expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
-    expect_equal(subcode, 190, "the subcode")
-    site.configure()
-    site.act("release", jobid)
-    expect_equal(site.wait(jobid)["ExitCode"], 0, "ExitCode")
-    return reason
+    return held_until_mended(site, lambda script: submit(site, script))
 
 
 @case

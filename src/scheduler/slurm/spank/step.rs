@@ -95,7 +95,7 @@ struct Fenced {
     attached: Vec<i32>,
     /// How many of them have ended.
     exited: u32,
-    /// When it was last looked at what had happened to the step.
+    /// When the step was last looked at for a task that had ended.
     looked: Option<Instant>,
     /// The card at the end of a batch script's output.
     card: Option<CardOrder>,
@@ -115,7 +115,7 @@ struct Unfenced {
 
 static STEP: Mutex<StepState> = Mutex::new(StepState::New);
 
-/// While others run, a task that ends well so soon after another is no reason to look again at what happened to the step.
+/// If a task ends well so soon after another, and others run, the step is not looked at again for it.
 const TOGETHER: Duration = Duration::from_millis(100);
 
 const UNFINISHED: &str = "jobfence did not finish its preparation. Tell your administrator: slurmd's log says why";
