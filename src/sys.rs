@@ -13,4 +13,6 @@ pub mod nvidia;
 pub mod process;
 pub mod shared;
 pub mod systemd;
+#[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod unwinder;
 pub mod users_dir;

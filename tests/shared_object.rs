@@ -101,14 +101,76 @@ fn is_newer(symbol: &str) -> bool {
 /// the file names, and nowhere else.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
-fn looks_for_each_function_where_an_old_glibc_has_it() {
-    for file in [shared_object(), env!("CARGO_BIN_EXE_jobfence").into()] {
-        // Lines of each library, whose name is in the first: `Version: 1  File: libdl.so.2  Cnt: 1`.
-        let versions = output("readelf", &["-W", "-V", file.to_str().unwrap()]);
-        let libraries: Vec<&str> =
-            versions.lines().filter_map(|line| line.split_once("File: ")?.1.split_whitespace().next()).collect();
-        assert!(["libdl.so.2", "libpthread.so.0"].iter().all(|library| libraries.contains(library)), "{versions}");
-    }
+fn the_command_looks_for_each_function_where_an_old_glibc_has_it() {
+    // Lines of each library, whose name is in the first: `Version: 1  File: libdl.so.2  Cnt: 1`.
+    let versions = output("readelf", &["-W", "-V", env!("CARGO_BIN_EXE_jobfence")]);
+    let libraries: Vec<&str> =
+        versions.lines().filter_map(|line| line.split_once("File: ")?.1.split_whitespace().next()).collect();
+    assert!(["libdl.so.2", "libpthread.so.0"].iter().all(|library| libraries.contains(library)), "{versions}");
+}
+
+/// Each library more is loaded at each launch, in srun and in the step daemon. See src/shared_object/build.rs and src/sys/unwinder.rs.
+/// tests/install.sh looks at what the optimised file loads.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[test]
+fn takes_nothing_from_a_library_that_a_process_has_not_loaded_already() {
+    let file = shared_object();
+    let file = file.to_str().unwrap();
+    let versions = output("readelf", &["-W", "-V", file]);
+    let libraries: Vec<&str> =
+        versions.lines().filter_map(|line| line.split_once("File: ")).map(|(_, rest)| rest).collect();
+    assert!(libraries.len() == 1 && libraries[0].starts_with("libc.so.6 "), "{versions}");
+    // With a version, an old loader would look for them in the library that goes with it.
+    let symbols = output("nm", &["-D", "--undefined-only", file]);
+    let is_moved = |line: &&str| ["dlsym", "pthread_key_"].iter().any(|name| line.contains(name));
+    let moved: Vec<&str> = symbols.lines().filter(is_moved).collect();
+    assert!(moved.len() > 1 && moved.iter().all(|line| !line.contains('@')), "{symbols}");
+}
+
+/// The standard library panics if there is no clock.
+#[test]
+fn a_panic_is_an_error_and_only_that_loads_the_unwinder() {
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
+    let (code, clock, config) = (at("clock.c"), at("clock.so"), at("jobfence.conf"));
+    let text = r#"
+        #include <errno.h>
+        #include <sys/syscall.h>
+        #include <time.h>
+        #include <unistd.h>
+        int is_broken;
+        int clock_gettime(clockid_t clock, struct timespec *time)
+        {
+            if (is_broken)
+                return errno = EINVAL, -1;
+            return syscall(SYS_clock_gettime, clock, time);
+        }
+    "#;
+    fs::write(&code, text).unwrap();
+    fs::write(&config, format!("RunDir={}\n", at("run"))).unwrap();
+    output("cc", &["-shared", "-fPIC", "-o", &clock, &code]);
+    let program = r#"
+import ctypes, sys
+def has_unwinder(): return "libgcc_s" in open("/proc/self/maps").read()
+is_broken = ctypes.c_int.in_dll(ctypes.CDLL(None), "is_broken")
+so, lines = ctypes.CDLL(sys.argv[1]), []
+so.jobfence_last_error.restype = ctypes.c_char_p
+log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda level, line, data: lines.append(line))
+assert so.jobfence_set_log(log, None) == 0
+assert not has_unwinder(), "too soon"
+for _ in range(3):
+    is_broken.value = 1
+    code = so.jobfence_reap(sys.argv[2].encode(), 0, None)
+    is_broken.value = 0
+    assert code == -5, (code, so.jobfence_last_error())
+assert has_unwinder(), "no panic has got away by it"
+assert lines and all(b"internal error: " in line or b"did not finish" in line for line in lines), lines
+print("fine")
+"#;
+    let file = shared_object();
+    let args = ["-S", "-c", program, file.to_str().unwrap(), &config];
+    let done = Command::new("/usr/bin/python3").args(args).env("LD_PRELOAD", &clock).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "fine\n", "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// Python loads with RTLD_NOW, and has no symbol of Slurm's: every callback must answer all the same.

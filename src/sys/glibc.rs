@@ -41,6 +41,7 @@ macro_rules! define {
         );
     )* };
 }
+pub(super) use {define, jump};
 
 // Until 2.33 these were inline functions around __xstat and the like.
 define!("globl": "stat" = stat, "stat64" = stat, "lstat" = lstat, "lstat64" = lstat, "fstat" = fstat, "fstat64" = fstat);

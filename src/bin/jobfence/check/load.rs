@@ -20,6 +20,9 @@ use nix::fcntl::OFlag;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork, pipe2};
 
+/// The file loads it not before something has gone wrong: src/sys/unwinder.rs.
+const UNWINDER: &str = "libgcc_s.so.1";
+
 /// The file that Slurm would load, or why it cannot. `plugin_dir` is slurm.conf's.
 pub fn load(line: &PlugstackLine, plugin_dir: Option<&str>) -> Result<PathBuf, String> {
     let library = slurms_library();
@@ -88,6 +91,9 @@ fn peek(file: &Path, api: Option<c_long>) -> Result<(), String> {
     // SAFETY: this process is there for it, and ends without another word if it goes wrong.
     let loaded = unsafe { Library::open(Some(file), RTLD_LAZY | RTLD_LOCAL) };
     let loaded = loaded.map_err(|error| format!("cannot be loaded: {}", reason(&error)))?;
+    // SAFETY: gcc's own library, which most programs load.
+    unsafe { Library::open(Some(UNWINDER), RTLD_LAZY | RTLD_LOCAL) }
+        .map_err(|error| format!("needs the library of gcc, which is not here: {}", reason(&error)))?;
     let text = |name: &[u8]| {
         // SAFETY: an array of characters that ends with a NUL, in every plugin of Slurm's.
         let found: Option<Symbol<*const c_char>> = unsafe { loaded.get(name) }.ok();
