@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::fenced::{Fence, Tree};
+use super::fenced::{Fence, OpenDir, Tree};
 use super::names::{in_mount, own_task};
 use super::own::is_inhabited;
 use super::rules::has_swap_by;
@@ -157,6 +157,15 @@ impl Fence {
         let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
         let (file, _) = limits::memory_files(tree.hierarchy().version);
         limits::memory_limit(&*tree.step().ok()?, file).ok().flatten()
+    }
+
+    /// The lowest limit of memory that holds for the step, in bytes, as the kernel has it: its own, its job's or its user's.
+    pub fn lowest_memory(&self) -> Option<u64> {
+        let tree = self.trees.iter().find(|tree| tree.hierarchy().has("memory"))?;
+        let (file, _) = limits::memory_files(tree.hierarchy().version);
+        let limit = |dir: OpenDir<'_>| limits::memory_limit(&dir, file).ok().flatten();
+        let dirs = [tree.step().ok(), tree.job().ok(), tree.user().and_then(Result::ok)];
+        dirs.into_iter().flatten().filter_map(limit).min()
     }
 
     /// How many processes and threads the step may have, as the kernel has it; `None` when unlimited.

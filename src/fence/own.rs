@@ -393,14 +393,18 @@ pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()
         (Some(parent), Some(step)) => parent.remove(step).is_ok(),
         _ => false,
     };
-    if !whole.iter().all(is_gone) {
+    let gone: Vec<&Own> = whole.iter().copied().take_while(is_gone).collect();
+    if gone.len() < whole.len() {
         kill_members(&whole, deadline)?;
     }
     for tree in trees {
+        let is_gone = gone.iter().any(|gone| std::ptr::eq(*gone, *tree));
         for (depth, name) in levels.iter().enumerate().rev() {
             let Some(parent) = tree.dirs.get(depth) else { continue };
             if depth + 1 == levels.len() {
-                remove_step(parent, name, &tree.hierarchy, deadline)?;
+                if !is_gone {
+                    remove_step(parent, name, &tree.hierarchy, deadline)?;
+                }
             } else if let Err(error) = parent.remove(name) {
                 // Another step or job still lives there.
                 if is_in_use(&error) {

@@ -230,7 +230,7 @@ const AFTER_NUMBERS: &[LimitRule] = &[
             Ok(limits.swap.map(|limit| FileWrite::number(file, value(limit))).into_iter().collect())
         },
         set: |_, dir, version, limits| match limits.swap {
-            Some(swap) => set_swap(dir, version, swap),
+            Some(swap) => set_swap(dir, version, swap, limits.ram.is_some()),
             None => Ok(()),
         },
         overlay: INSIDE,
@@ -381,10 +381,11 @@ fn io_rules(config: &Config) -> [&IoRules; 3] {
     [&config.io_max, &config.io_max_per_user, &config.io_max_per_task]
 }
 
-/// Limits swap, if this kernel counts it.
-fn set_swap(dir: &Dir, version: Version, swap: SwapLimit) -> Result<()> {
-    // By us a moment ago, or by the scheduler. v2 limits swap by itself.
-    let is_limited = version == Version::V2 || limits::memory_limit(dir, limits::memory_files(version).0)?.is_some();
+/// Limits swap, if this kernel counts it. `has_ram`: RAM was limited by us a moment ago.
+fn set_swap(dir: &Dir, version: Version, swap: SwapLimit, has_ram: bool) -> Result<()> {
+    // Or by the scheduler. v2 limits swap by itself.
+    let is_limited =
+        version == Version::V2 || has_ram || limits::memory_limit(dir, limits::memory_files(version).0)?.is_some();
     if limits::set_swap(dir, version, swap, is_limited)? || !has_swap() {
         return Ok(());
     }

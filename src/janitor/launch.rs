@@ -62,7 +62,7 @@ impl Launch<'_> {
         mut roll: Roll,
         deadline: Instant,
     ) -> Result<Reaped> {
-        let looks = if tracked::is_watched(&config.run_dir) { LOOKS_WHERE_WATCHED } else { LOOKS };
+        let looks = if tracked::is_watched_in(records.dir()) { LOOKS_WHERE_WATCHED } else { LOOKS };
         let turn = roll.turn(&host.pid_namespace, looks, &self.of_job(host, schedulers), &self.of_user());
         let mut work = Work { host, config, schedulers, records, deadline, reaped: Reaped::default() };
         work.look_at(&mut roll, turn);

@@ -10,6 +10,7 @@ use crate::job::JobKey;
 use crate::log;
 use crate::record::files::open_run_dir;
 use crate::sorted;
+use crate::sys::dir::Dir;
 use crate::sys::lock::Lock;
 use crate::sys::process::{self, Owner};
 
@@ -85,7 +86,12 @@ pub fn watch(run_dir: &Path) -> Result<Option<Lock>> {
 
 /// Whether `jobfence hold` runs, and so reads the environments of processes before a step is forgotten.
 pub fn is_watched(run_dir: &Path) -> bool {
-    open_run_dir(run_dir).and_then(|dir| Lock::is_held(&dir, WATCHER)).unwrap_or(false)
+    open_run_dir(run_dir).is_ok_and(|dir| is_watched_in(&dir))
+}
+
+/// The same, where the directory is open.
+pub fn is_watched_in(run_dir: &Dir) -> bool {
+    Lock::is_held(run_dir, WATCHER).unwrap_or(false)
 }
 
 /// What became of one.

@@ -51,9 +51,8 @@ const VARIABLES: &[Variable] = &[
             let ours = [&plan.user, &plan.job, &plan.step, &plan.task];
             // Slurm's own limits are not ours to tell of.
             let ours = ours.iter().any(|limits| limits.ram.is_some() || limits.swap.is_some());
-            let levels = if ours { fence.memory_levels() } else { Vec::new() };
-            let bytes = levels.iter().filter_map(|level| level.limit).chain(plan.task.ram).min();
-            bytes.map(|bytes| bytes.to_string())
+            let around = if ours { fence.lowest_memory() } else { None };
+            around.into_iter().chain(plan.task.ram).min().map(|bytes| bytes.to_string())
         },
     },
     Variable {
