@@ -32,8 +32,10 @@ struct Variable {
     value: fn(&Plan, &Fence) -> Option<String>,
 }
 
+const CPUS: &CStr = c"JOBFENCE_CPUS";
+
 const VARIABLES: &[Variable] = &[
-    Variable { name: c"JOBFENCE_CPUS", value: |plan, fence| cpus(plan, fence).map(|cpus| cpus.to_string()) },
+    Variable { name: CPUS, value: |plan, fence| cpus(plan, fence).map(|cpus| cpus.to_string()) },
     Variable {
         name: c"JOBFENCE_CPU_BURST",
         value: |plan, fence| {
@@ -168,9 +170,9 @@ pub fn hand_nothing_on() {
 pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence, tasks: u32) -> Result<()> {
     let enforced = config.thread_hints && config.mode == Mode::Enforce;
     let visible = Affinity::of(Pid::this().as_raw()).map(|cpus| cpus.count());
-    let hint = match (fence_share(plan, fence, tasks), visible) {
-        (Some(share), Some(visible)) if enforced => threads(share, visible),
-        _ => None,
+    let hint = match visible.filter(|_| enforced) {
+        Some(visible) => share(of_step(spank, plan, fence), plan, tasks).and_then(|share| threads(share, visible)),
+        None => None,
     };
     // Ours have been taken out; one that is too long is the user's, too.
     let is_given = |name: &CStr| spank.getenv(name).map_or(true, |value| value.is_some());
@@ -178,9 +180,23 @@ pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence, 
     THREADS.iter().chain([&HINT]).try_for_each(|name| spank.setenv(name, &hint.to_string()))
 }
 
+/// The CPU time of the step. The task has been told already, unless it is its own time that it was told.
+fn of_step(spank: &Spank, plan: &Plan, fence: &Fence) -> Option<Cpus> {
+    match plan.task.cpu {
+        None => spank.getenv(CPUS).ok().flatten().and_then(|text| as_told(&text)),
+        Some(_) => fence.cpus().filter(|_| plan.step.cpu.is_some() || plan.job.cpu.is_some()),
+    }
+}
+
+/// The reverse of how [`tell`] writes it: `1.5`.
+fn as_told(text: &str) -> Option<Cpus> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let thousandths = format!("{whole}{part:0<3}").parse().ok().filter(|_| !whole.is_empty() && part.len() <= 3)?;
+    Some(Cpus::from_thousandths(thousandths))
+}
+
 /// The CPU time that a task has if the others of the step use theirs.
-fn fence_share(plan: &Plan, fence: &Fence, tasks: u32) -> Option<Cpus> {
-    let of_step = fence.cpus().filter(|_| plan.step.cpu.is_some() || plan.job.cpu.is_some());
+fn share(of_step: Option<Cpus>, plan: &Plan, tasks: u32) -> Option<Cpus> {
     let share = |cpus: Cpus| Cpus::from_thousandths(cpus.thousandths().div_ceil(u64::from(tasks.max(1))));
     of_step.map(share).into_iter().chain(plan.task.cpu.map(|quota| quota.cpus())).min()
 }
@@ -210,6 +226,15 @@ mod tests {
         ] {
             assert_eq!(threads(Cpus::from_thousandths(thousandths), visible), hint, "{thousandths} of {visible}");
         }
+    }
+
+    #[test]
+    fn what_was_told_is_understood() {
+        for thousandths in [1, 20, 500, 1000, 1050, 12_345, 64_000] {
+            let cpus = Cpus::from_thousandths(thousandths);
+            assert_eq!(as_told(&cpus.to_string()), Some(cpus));
+        }
+        assert!(["", ".5", "1.0005", "one", "-1"].iter().all(|text| as_told(text).is_none()));
     }
 
     #[test]
