@@ -262,8 +262,10 @@ def memory_of_user(site):
     for switch in (top / "memory.swappiness", *top.rglob("memory.swappiness")):
         if switch.exists():
             switch.write_text("0")
-    eater = site.submit(first, EAT, "-c1", "--mem=200")
+    eater = site.submit(first, f"echo may have $JOBFENCE_MEMORY_BYTES\n{EAT}", "-c1", "--mem=260")
     expect(site.wait(eater) != "COMPLETED", "the second job had all that it wanted")
+    # The least of what the user, the job and the step may have.
+    expect_in(f"may have {250 * MIB}\n", site.output(eater), "what the second job is told")
     until(lambda: not site.step_daemons(eater), 10, "the end of its step daemon")
     expect_in("was killed: your jobs on this node together reached their memory limit of 250.0 MiB", site.output(eater),
               "what the user is told")
