@@ -161,6 +161,9 @@ class InstalledHTCondor(sites.Site):
     def is_answering(self):
         return bool(self.ads("condor_status", "-limit", "1")) and self.command("condor_q", "-allusers").returncode == 0
 
+    def release(self):
+        return tuple(map(int, self.command("condor_version").stdout.split()[1].split(".")[:2]))
+
     def restart(self):
         done = self.command("systemctl", "restart", "condor.service", timeout=300)
         if done.returncode != 0:

@@ -9,6 +9,7 @@
 //! The schedd does the same for a job of the local universe, where `STARTER_LOCAL` names this program. Such a job has no slot, and no grant.
 
 mod descriptors;
+mod family;
 mod job;
 mod local;
 mod reason;
@@ -41,6 +42,7 @@ use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
 
+pub use family::stand_in;
 pub use refusal::refuse;
 pub use watch::watch;
 

@@ -79,8 +79,8 @@ pub fn runs_of(mut lines: Vec<LoggedStep>) -> Vec<JobRun> {
     runs.sort_by(|one, other| (one.ended(), one.began()).cmp(&(other.ended(), other.began())));
     let is_beside =
         |at: usize, run: &JobRun| runs.iter().enumerate().any(|(other, it)| other != at && run.is_beside(it));
-    let beside: Vec<bool> = runs.iter().enumerate().map(|(at, run)| is_beside(at, run)).collect();
-    for (run, is_beside_another) in runs.iter_mut().zip(beside) {
+    let shared: Vec<bool> = runs.iter().enumerate().map(|(at, run)| is_beside(at, run)).collect();
+    for (run, is_beside_another) in runs.iter_mut().zip(shared) {
         run.is_beside_another = is_beside_another;
     }
     runs
@@ -123,15 +123,15 @@ mod tests {
         let line = |run: u32, begin: &str, end: &str, uid: u32| {
             LoggedStep(serde_json::json!({"step": "0", "started": begin, "ended": end, "uid": uid, "run": run}))
         };
-        let beside = |second: LoggedStep| {
+        let together = |second: LoggedStep| {
             let runs = runs_of(vec![line(1, "T1", "T5", 1), second]);
             runs.iter().map(|run| run.is_beside_another).collect::<Vec<_>>()
         };
-        assert_eq!(beside(line(2, "T4", "T8", 1)), [true, true]);
-        assert_eq!(beside(line(2, "T2", "T3", 1)), [true, true]);
+        assert_eq!(together(line(2, "T4", "T8", 1)), [true, true]);
+        assert_eq!(together(line(2, "T2", "T3", 1)), [true, true]);
         // One after the other; another user's job has a directory of its own.
-        assert_eq!(beside(line(2, "T5", "T8", 1)), [false, false]);
-        assert_eq!(beside(line(2, "T4", "T8", 7)), [false, false]);
+        assert_eq!(together(line(2, "T5", "T8", 1)), [false, false]);
+        assert_eq!(together(line(2, "T4", "T8", 7)), [false, false]);
     }
 
     #[test]
