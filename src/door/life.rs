@@ -269,12 +269,15 @@ fn make(
 
 /// The job's GPUs, where it is said which or how many it has. Nothing is looked at where it has none.
 fn choose(host: &Host, config: &Config, request: &OpenRequest) -> Result<ChosenGpus> {
+    // Under Slurm such a job runs without, and is told so in its own output.
+    let is_strict = config.constrain_devices && config.mode == Mode::Enforce;
+    let uncertain = |why: &str| Error::new(format!("it is not certain which devices the job's GPUs are: {why}"));
     match (config.gpu_device.as_ref(), &request.granted.facts.gpus, request.granted.gpus.unwrap_or(0)) {
-        (Some(_), Gpus::Chosen(devices), _) => Ok(ChosenGpus::by_scheduler(devices.clone())),
-        // Under Slurm it would run, and be told so in its own output.
-        (Some(_), Gpus::Unknown(why), _) if config.constrain_devices && config.mode == Mode::Enforce => {
-            Err(Error::new(format!("it is not certain which devices the job's GPUs are: {why}")))
-        }
+        (Some(gpu), Gpus::Chosen(devices), _) => match devices.iter().find_map(|path| gpu.number_of(path).err()) {
+            Some(why) if is_strict => Err(uncertain(&why)),
+            _ => Ok(ChosenGpus::by_scheduler(devices.clone())),
+        },
+        (Some(_), Gpus::Unknown(why), _) if is_strict => Err(uncertain(why)),
         (None, ..) | (.., 0) => Ok(ChosenGpus::default()),
         (Some(gpu), _, wanted) => {
             let records = Records::open(&config.run_dir)?;
