@@ -43,7 +43,7 @@ pub enum Gpus {
     Positions(Vec<u32>, String),
     /// Some; why it is not certain which.
     Unknown(String),
-    /// The devices with these paths, which we have chosen: the scheduler has only said how many.
+    /// The devices with these paths: we have chosen them where the scheduler has only said how many, or it names them otherwise.
     Chosen(Vec<String>),
 }
 

@@ -19,6 +19,8 @@ use crate::sys::process::ProcessHandle;
 
 /// How long is waited at once.
 const WHILE: Duration = Duration::from_secs(3600);
+/// The same where there is something else to look at.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Puts this process into a directory of this name, in that of the step.
 pub fn enter(loaded: Result<Loaded, LoadError>, which: &Which, leaf: &str) -> Answer<()> {
@@ -35,16 +37,22 @@ pub fn enter(loaded: Result<Loaded, LoadError>, which: &Which, leaf: &str) -> An
     })
 }
 
-/// Waits for the end of the processes that hold these fences, without limit. Of other holders nothing is waited for.
-pub fn wait_for_holders(config: &Config, which: &Which) -> Result<()> {
+/// Waits for the end of the processes that hold these fences, without limit, or until it is `enough`, which is asked again and again. Of other
+/// holders nothing is waited for. Returns whether they have ended.
+pub fn wait_for_holders(config: &Config, which: &Which, enough: Option<fn() -> bool>) -> Result<bool> {
     let host = Host::read(config)?;
     for record in records(config, which)? {
         let Some(Holder::Process(owner)) = record.shared.as_ref().map(|shared| &shared.holder) else { continue };
         if let Some(handle) = ProcessHandle::open(&host.proc, *owner)? {
-            while !handle.has_ended_by(&host.proc, Instant::now() + WHILE) {}
+            let pause = if enough.is_some() { SOON } else { WHILE };
+            while !handle.has_ended_by(&host.proc, Instant::now() + pause) {
+                if enough.is_some_and(|enough| enough()) {
+                    return Ok(handle.has_ended_by(&host.proc, Instant::now()));
+                }
+            }
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Whether there is a directory of this name in that of a step, on cgroup v2. `None`: there is no such fence.

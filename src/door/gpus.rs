@@ -26,6 +26,13 @@ pub struct ChosenGpus {
     _lock: Option<Lock>,
 }
 
+impl ChosenGpus {
+    /// Those that the scheduler has chosen.
+    pub fn by_scheduler(devices: Vec<String>) -> Self {
+        Self { devices, _lock: None }
+    }
+}
+
 /// Chooses so many GPUs for a run of a job: those that it has already, and then the first that nobody has. Too few are an error that may
 /// pass, since the scheduler counts them, too: then the fence of somebody whom the scheduler has forgotten is about to go.
 pub fn choose(

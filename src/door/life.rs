@@ -267,11 +267,19 @@ fn make(
     })
 }
 
-/// The job's GPUs, where it is said how many it has. Nothing is looked at where it has none.
+/// The job's GPUs, where it is said which or how many it has. Nothing is looked at where it has none.
 fn choose(host: &Host, config: &Config, request: &OpenRequest) -> Result<ChosenGpus> {
-    match (config.gpu_device.as_ref(), request.granted.gpus.unwrap_or(0)) {
-        (None, _) | (_, 0) => Ok(ChosenGpus::default()),
-        (Some(gpu), wanted) => {
+    // Under Slurm such a job runs without, and is told so in its own output.
+    let is_strict = config.constrain_devices && config.mode == Mode::Enforce;
+    let uncertain = |why: &str| Error::new(format!("it is not certain which devices the job's GPUs are: {why}"));
+    match (config.gpu_device.as_ref(), &request.granted.facts.gpus, request.granted.gpus.unwrap_or(0)) {
+        (Some(gpu), Gpus::Chosen(devices), _) => match devices.iter().find_map(|path| gpu.number_of(path).err()) {
+            Some(why) if is_strict => Err(uncertain(&why)),
+            _ => Ok(ChosenGpus::by_scheduler(devices.clone())),
+        },
+        (Some(_), Gpus::Unknown(why), _) if is_strict => Err(uncertain(why)),
+        (None, ..) | (.., 0) => Ok(ChosenGpus::default()),
+        (Some(gpu), _, wanted) => {
             let records = Records::open(&config.run_dir)?;
             gpus::choose(&records, &host.boot_id, gpu, (&request.job, request.run), wanted)
         }
@@ -324,7 +332,7 @@ fn plan(resolved: &Resolved, granted: &Granted, gpus: &[String]) -> (policy::Pla
     let whole = Grant::whole(granted.cpus, granted.memory).with_memory_and_swap(granted.memory_and_swap);
     let grant =
         if granted.is_of_step { Grant { job_cpus: None, job_memory: None, is_of_step: true, ..whole } } else { whole };
-    let gpus = if gpus.is_empty() { Gpus::None } else { Gpus::Chosen(gpus.to_vec()) };
+    let gpus = if gpus.is_empty() { granted.facts.gpus.clone() } else { Gpus::Chosen(gpus.to_vec()) };
     let facts = Facts { gpus, ..granted.facts.clone() };
     policy::of_step(resolved, &facts, &grant, &granted.requests, true, || Ok(NoCores))
 }

@@ -5,6 +5,7 @@
 
 pub mod job_ad;
 pub mod slot_ad;
+pub mod slot_gpus;
 
 /// The name of the program that runs one job.
 pub const STARTER: &str = "condor_starter";

@@ -45,7 +45,7 @@ class InstalledHTCondor(sites.Site):
 
     # -- jobs ---------------------------------------------------------------------------
 
-    def submit(self, user, script, cpus=1, mib=100, queue=1, **lines):
+    def submit(self, user, script, cpus=1, mib=100, queue=1, schedd=None, **lines):
         """Submit a script and return the cluster's number. Its output is N.out in the user's directory."""
         place = self.directory(user)
         fd, path = tempfile.mkstemp(prefix="script-", dir=place)
@@ -59,7 +59,7 @@ class InstalledHTCondor(sites.Site):
             "request_disk": 1, "job_lease_duration": 20, **lines,
         }
         text = "".join(f"{key} = {value}\n" for key, value in said.items()) + f"queue {queue}\n"
-        done = self.as_user(user, ["condor_submit", "-terse", "-"], stdin=text)
+        done = self.as_user(user, ["condor_submit", *(["-name", schedd] if schedd else []), "-terse", "-"], stdin=text)
         if done.returncode != 0:
             raise AssertionError(f"condor_submit failed: {done.stderr.strip()} {done.stdout.strip()}")
         jobid = done.stdout.strip().split(".")[0]
@@ -161,6 +161,9 @@ class InstalledHTCondor(sites.Site):
     def is_answering(self):
         return bool(self.ads("condor_status", "-limit", "1")) and self.command("condor_q", "-allusers").returncode == 0
 
+    def release(self):
+        return tuple(map(int, self.command("condor_version").stdout.split()[1].split(".")[:2]))
+
     def restart(self):
         done = self.command("systemctl", "restart", "condor.service", timeout=300)
         if done.returncode != 0:
@@ -171,12 +174,16 @@ class InstalledHTCondor(sites.Site):
     def changed(self, restart=False, **keys):
         """For the time being HTCondor's configuration has these lines, too. Some, as those of slots, are read at the start alone."""
         read = self.restart if restart else lambda: self.command("condor_reconfig")
-        CONFIG.write_text("".join(f"{key} = {value}\n" for key, value in keys.items()))
+        before = CONFIG.read_text() if CONFIG.exists() else ""
+        CONFIG.write_text(before + "".join(f"{key} = {value}\n" for key, value in keys.items()))
         try:
             read()
             yield
         finally:
-            CONFIG.unlink()
+            if before:
+                CONFIG.write_text(before)
+            else:
+                CONFIG.unlink()
             read()
 
     def log_mark(self):

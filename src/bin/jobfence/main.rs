@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     if starter::is_asked_for() {
         return starter::starter();
     }
-    if let Some(status) = starter::watch().or_else(starter::refuse) {
+    if let Some(status) = starter::watch().or_else(starter::stand_in).or_else(starter::refuse) {
         return status;
     }
     if log::set_logger(&Stderr).is_ok() {

@@ -9,6 +9,7 @@
 //! The schedd does the same for a job of the local universe, where `STARTER_LOCAL` names this program. Such a job has no slot, and no grant.
 
 mod descriptors;
+mod family;
 mod job;
 mod local;
 mod reason;
@@ -26,11 +27,13 @@ use jobfence::config::Loaded;
 use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Which};
 use jobfence::door::{enter, user};
 use jobfence::error::{Error, Result};
-use jobfence::facts::Facts;
+use jobfence::facts::{Facts, Gpus};
 use jobfence::job::{Cpus, Id};
 use jobfence::requests::UserRequests;
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 use jobfence::scheduler::htcondor::{LOCAL, STARTER, STARTERS_LEAF};
+use jobfence::sys::dir::Dir;
+use jobfence::sys::nvidia;
 use log::LevelFilter;
 use nix::fcntl::readlink;
 use nix::unistd::{Pid, User, execv, geteuid, getppid};
@@ -39,6 +42,7 @@ use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
 
+pub use family::stand_in;
 pub use refusal::refuse;
 pub use watch::watch;
 
@@ -103,8 +107,8 @@ struct Run {
     cpus: Cpus,
     memory: Option<u64>,
     facts: Facts,
-    /// Of a local job, its name in all the world.
-    global_job: Option<String>,
+    /// What the watcher of a local job needs, to tell why the job is on hold.
+    environment: Vec<CString>,
 }
 
 /// Puts this process into a fence of its own, unless it is to go on without. The error is for the job's user.
@@ -118,7 +122,7 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
     let loaded = configured(vec![OsString::from("OOMKillStep=no")]);
     let number = u32::try_from(Pid::this().as_raw()).unwrap_or_default();
     let which = Which { job: run.job.clone(), step: Some(run.step.clone()), run: Some(number) };
-    let environment = run.global_job.as_deref().map(reason::environment).unwrap_or_default();
+    let environment = run.environment.clone();
     if fenced(life::open(loaded.clone(), &run.request(number, loaded.as_ref().ok())))?.is_none() {
         return Ok(());
     }
@@ -140,8 +144,14 @@ fn close(loaded: Option<&Loaded>, which: &Which) {
     }
 }
 
-/// On cgroup v1 HTCondor takes the job out of each fence: there it makes its directories below the root of each hierarchy.
+/// Whether fences can be made here at all. On cgroup v1 HTCondor takes the job out of each fence: there it makes its directories below the root
+/// of each hierarchy.
 fn check_host() -> Result<()> {
+    if !geteuid().is_root() {
+        return Err(Error::new("root has not started this HTCondor, and only root can make fences").hint(
+            "start HTCondor as root, or have STARTER and STARTER_LOCAL of its configuration name its own starter",
+        ));
+    }
     if Path::new(UNIFIED).exists() {
         return Ok(());
     }
@@ -153,8 +163,8 @@ fn check_host() -> Result<()> {
 impl Run {
     /// As the daemon says it that has started this process.
     fn find(arguments: &[OsString]) -> Result<Self> {
-        match local::id_in(arguments) {
-            Some(id) => Self::of_local(local::job(id)?),
+        match local::order_in(arguments) {
+            Some(order) => Self::of_local(local::job(order)?),
             None => Ok(Self::of_slot(&slot::slot()?, slot_type_in(arguments))),
         }
     }
@@ -173,8 +183,8 @@ impl Run {
             step: slot.slot.clone(),
             cpus: slot.cpus,
             memory: Some(slot.memory.saturating_add(STARTERS_MEMORY)),
-            facts: job.facts(slot_type),
-            global_job: None,
+            facts: Facts { gpus: gpus_of(slot), ..job.facts(slot_type) },
+            environment: Vec::new(),
         }
     }
 
@@ -182,7 +192,9 @@ impl Run {
     fn of_local(job: local::LocalJob) -> Result<Self> {
         let facts = job.ad.facts(&job.user.name);
         let (uid, step) = (job.user.uid.as_raw(), Id::new(LOCAL)?);
-        Ok(Self { uid, job: job.id, step, cpus: Cpus::ZERO, memory: None, facts, global_job: job.ad.global_job })
+        let local::LocalOrder { id, schedd } = job.order;
+        let environment = job.ad.global_job.map(|name| reason::environment(&name, &schedd)).unwrap_or_default();
+        Ok(Self { uid, job: id, step, cpus: Cpus::ZERO, memory: None, facts, environment })
     }
 
     fn request(self, number: u32, loaded: Option<&Loaded>) -> OpenRequest {
@@ -203,6 +215,12 @@ impl Run {
         let holder = HeldBy::Process(Pid::this().as_raw());
         OpenRequest { uid: self.uid, job: self.job, step: self.step, run: number, granted, holder, ask_unit: None }
     }
+}
+
+/// What the driver is asked for, only where the slot has GPUs.
+fn gpus_of(slot: &SlotAd) -> Gpus {
+    let driver = || nvidia::gpus(&Dir::open("/proc").ok()?);
+    slot.gpus.on_host(driver)
 }
 
 fn slot_type_in(arguments: &[OsString]) -> Option<&str> {

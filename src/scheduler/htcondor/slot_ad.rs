@@ -12,6 +12,7 @@
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
+use crate::scheduler::htcondor::slot_gpus::SlotGpus;
 
 /// No packet that HTCondor writes is longer.
 const LONGEST_PACKET: usize = 1 << 20;
@@ -31,6 +32,8 @@ pub struct SlotAd {
     pub cpus: Cpus,
     /// The slot's memory, in bytes.
     pub memory: u64,
+    /// The slot's GPUs.
+    pub gpus: SlotGpus,
 }
 
 impl SlotAd {
@@ -45,10 +48,13 @@ impl SlotAd {
         let slot = Id::new(name.split('@').next().unwrap_or_default())?;
         let cpus = ad.number("Cpus")?;
         let memory = ad.number("Memory")?;
-        // Both are amounts of one host.
+        let names = ad.find("AssignedGPUs").map(|_| ad.text("AssignedGPUs")).transpose()?;
+        let count = ad.find("GPUs").map(|_| ad.number("GPUs")).transpose()?.unwrap_or_default();
+        // All are amounts of one host.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
-        let (thousandths, mib) = ((cpus * 1000.0).round() as u64, memory as u64);
-        Ok(Self { name, slot, cpus: Cpus::from_thousandths(thousandths), memory: mib.saturating_mul(1 << 20) })
+        let (thousandths, mib, count) = ((cpus * 1000.0).round() as u64, memory as u64, count.ceil() as u64);
+        let (cpus, memory) = (Cpus::from_thousandths(thousandths), mib.saturating_mul(1 << 20));
+        Ok(Self { name, slot, cpus, memory, gpus: SlotGpus { names, count } })
     }
 }
 
@@ -235,8 +241,12 @@ mod tests {
             slot: Id::new("slot1_3").unwrap(),
             cpus: Cpus::from_thousandths(1500),
             memory: 512 << 20,
+            gpus: SlotGpus::default(),
         };
         assert_eq!(found, expected);
+        let all = [SLOT, &["GPUs = 2", "AssignedGPUs = \"GPU-a,GPU-b\""]].concat();
+        let found = SlotAd::parse(&packets(&ad(&all), 4096)).unwrap().unwrap();
+        assert_eq!(found.gpus, SlotGpus { names: Some("GPU-a,GPU-b".to_owned()), count: 2 });
     }
 
     #[test]
@@ -276,7 +286,8 @@ mod tests {
                 SLOT.iter().copied().filter(|one| !one.to_lowercase().starts_with(&missing.to_lowercase())).collect();
             assert!(refused(&packets(&ad(&some), 4096)).contains(missing));
         }
-        for wrong in ["Cpus = undefined", "Cpus = -1", "Name = 7", "Memory = \"5\""] {
+        for wrong in ["AssignedGPUs = 7", "GPUs = \"1\"", "Cpus = undefined", "Cpus = -1", "Name = 7", "Memory = \"5\""]
+        {
             let all = [SLOT, &[wrong]].concat();
             assert!(refused(&packets(&ad(&all), 4096)).contains("slot's ad"), "{wrong}");
         }

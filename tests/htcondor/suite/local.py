@@ -6,10 +6,10 @@ import re
 import signal
 
 from slurm import kernel
-from slurm.harness import MIB, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
+from slurm.harness import MIB, Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
 from slurm.sites import until
 
-from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, fenced, inode, let_go
+from ..harness import ESCAPEE, STARTERS_MIB, WAIT, escapee_of, expect_gone, fenced, inode, let_go
 from .failure import held_until_mended
 from .limits import EAT
 
@@ -159,6 +159,22 @@ def local_schedd_is_killed(site):
     expect_dead(who)
     until(site.is_answering, 120, "the pool")
     site.remove(jobid)
+
+
+@case
+def local_by_a_startd(site):
+    """Where the schedd has a startd of its own for local jobs, each has a slot, and the limits of that."""
+    if site.release() < (24, 0):
+        raise Skip("HTCondor 23.9 starts no job in this way: the schedd does not understand its startd")
+    with site.changed(SCHEDD_USES_STARTD_FOR_LOCAL_UNIVERSE="True"):
+        jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4", cpus=2, mib=100, universe="local")
+        group, who = fenced(site, jobid, 120), escapee_of(site, jobid)
+        expect_in(f"/uid_{uid('alice')}/job_{jobid}.0/step_slot1_1", group.path, "its directory")
+        expect_equal((group.cpu_limit(), group.memory_limit()), (2.0, (100 + STARTERS_MIB) * MIB), "its limits")
+        let_go(site, jobid)
+        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+        expect_dead(who)
+        expect_gone(group.parent)
 
 
 @case

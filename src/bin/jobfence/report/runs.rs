@@ -10,6 +10,9 @@ const LAST_AS_LONG: [&str; 3] = ["batch", "extern", "interactive"];
 #[derive(Debug)]
 pub struct JobRun {
     pub steps: Vec<LoggedStep>,
+    /// Whether another run of its user had the same id at the same time, as jobs of two schedds can. What the log has of the whole job is then
+    /// of both.
+    pub is_beside_another: bool,
 }
 
 /// When a step began, as far as its line says it. Such a time is compared as text.
@@ -31,6 +34,12 @@ impl JobRun {
     /// When the first of its steps began.
     pub fn began(&self) -> &str {
         self.steps.iter().map(began).min().unwrap_or_default()
+    }
+
+    /// Whether two of one user's went on at the same time.
+    fn is_beside(&self, other: &Self) -> bool {
+        let uid = |run: &Self| run.steps.first().and_then(LoggedStep::uid);
+        uid(self) == uid(other) && self.began() < other.ended() && other.began() < self.ended()
     }
 
     /// Whether a step that begins when all of these have ended is another run's.
@@ -64,10 +73,16 @@ pub fn runs_of(mut lines: Vec<LoggedStep>) -> Vec<JobRun> {
         let earlier = runs.iter_mut().rev().skip(1).find(|run| began(&line) <= run.ended() && !run.is_anothers(&line));
         match earlier {
             Some(run) => run.steps.push(line),
-            None => runs.push(JobRun { steps: vec![line] }),
+            None => runs.push(JobRun { steps: vec![line], is_beside_another: false }),
         }
     }
     runs.sort_by(|one, other| (one.ended(), one.began()).cmp(&(other.ended(), other.began())));
+    let is_beside =
+        |at: usize, run: &JobRun| runs.iter().enumerate().any(|(other, it)| other != at && run.is_beside(it));
+    let shared: Vec<bool> = runs.iter().enumerate().map(|(at, run)| is_beside(at, run)).collect();
+    for (run, is_beside_another) in runs.iter_mut().zip(shared) {
+        run.is_beside_another = is_beside_another;
+    }
     runs
 }
 
@@ -101,6 +116,22 @@ mod tests {
         // Without such a step.
         assert_eq!(runs(&["0 2-4", "1 15-16", "2 30-31"]), ["0 1 2"]);
         assert_eq!(runs(&["0 ?-4", "batch 1-8"]), ["batch 0"]);
+    }
+
+    #[test]
+    fn of_two_at_the_same_time_the_whole_job_is_not_known() {
+        let line = |run: u32, begin: &str, end: &str, uid: u32| {
+            LoggedStep(serde_json::json!({"step": "0", "started": begin, "ended": end, "uid": uid, "run": run}))
+        };
+        let together = |second: LoggedStep| {
+            let runs = runs_of(vec![line(1, "T1", "T5", 1), second]);
+            runs.iter().map(|run| run.is_beside_another).collect::<Vec<_>>()
+        };
+        assert_eq!(together(line(2, "T4", "T8", 1)), [true, true]);
+        assert_eq!(together(line(2, "T2", "T3", 1)), [true, true]);
+        // One after the other; another user's job has a directory of its own.
+        assert_eq!(together(line(2, "T5", "T8", 1)), [false, false]);
+        assert_eq!(together(line(2, "T4", "T8", 7)), [false, false]);
     }
 
     #[test]

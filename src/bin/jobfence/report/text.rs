@@ -96,10 +96,12 @@ pub fn in_words(runs: &[JobRun], of_log: usize, living: &[LivingRow], width: usi
     }
     for run in runs {
         let other = of_log.saturating_sub(runs.len());
+        // As two schedds of HTCondor can have a job of one number each.
+        let when = if run.is_beside_another { " It, or one of them, ran at the same time." } else { "" };
         let note = match other {
             0 => None,
-            1 => Some("The log has an earlier run of this id, too: --all shows both.".to_owned()),
-            _ => Some(format!("The log has {other} earlier runs of this id, too: --all shows them.")),
+            1 => Some(format!("The log has an earlier run of this id, too: --all shows both.{when}")),
+            _ => Some(format!("The log has {other} earlier runs of this id, too: --all shows them.{when}")),
         };
         let head = if is_mail { mail_head(run) } else { head(run) };
         let mut all = head;
@@ -256,8 +258,10 @@ mod tests {
 
     #[test]
     fn a_run_is_the_sum_of_its_steps() {
-        let run =
-            JobRun { steps: vec![step("batch", 40_000.0, 100 << 20, 300 << 20), step("0", 46_520.0, 1, 200 << 20)] };
+        let run = JobRun {
+            is_beside_another: false,
+            steps: vec![step("batch", 40_000.0, 100 << 20, 300 << 20), step("0", 46_520.0, 1, 200 << 20)],
+        };
         let total = Total::of(&run);
         assert_eq!((total.cpu, total.memory_peak), (Some(86_520.0), Some(300 << 20)));
         assert_eq!(total.wall, Some(Duration::from_secs(86_520)));
@@ -280,7 +284,10 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_no_zero() {
-        let run = JobRun { steps: vec![LoggedStep(json!({"job": "7", "step": "0", "ended": "2024-03-01T00:01:00Z"}))] };
+        let run = JobRun {
+            is_beside_another: false,
+            steps: vec![LoggedStep(json!({"job": "7", "step": "0", "ended": "2024-03-01T00:01:00Z"}))],
+        };
         let all = json(&Id::new("7").unwrap(), std::slice::from_ref(&run), 1, &[]);
         assert_eq!(all["runs"][0]["cpu_seconds"], Value::Null);
         assert_eq!(all["runs"][0]["memory_peak_bytes"], Value::Null);

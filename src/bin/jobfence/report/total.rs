@@ -32,8 +32,8 @@ impl Total {
             all.reduce(u64::saturating_add)
         };
         let seconds = |member: &str| run.steps.iter().filter_map(|step| step.number(member)).reduce(|a, b| a + b);
-        let peaks = ["memory_peak_bytes", "job_memory_peak_bytes"];
-        let peaks = run.steps.iter().flat_map(|step| peaks.map(|member| step.whole(member)));
+        let of_job = |step: &LoggedStep| step.whole("job_memory_peak_bytes").filter(|_| !run.is_beside_another);
+        let peaks = run.steps.iter().flat_map(|step| [step.whole("memory_peak_bytes"), of_job(step)]);
         Self {
             wall: passed(run.began(), run.ended()),
             cpu: seconds("cpu_seconds"),

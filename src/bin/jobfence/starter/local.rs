@@ -31,11 +31,20 @@ const LARGEST: i32 = 16 << 20;
 /// HTCondor's own command.
 const VERSION: &str = "condor_version";
 
+/// For which job of the local universe the starter is started, and by whom.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LocalOrder {
+    /// `12.0`.
+    pub id: Id,
+    /// The address of the schedd.
+    pub schedd: String,
+}
+
 /// A job of the local universe.
 #[derive(Debug)]
 pub struct LocalJob {
-    /// `12.0`.
-    pub id: Id,
+    /// Its number, and its schedd.
+    pub order: LocalOrder,
     /// As whom the starter runs it.
     pub user: User,
     /// What the schedd says of it.
@@ -44,7 +53,7 @@ pub struct LocalJob {
 
 /// Which job the schedd has started this program for. `None`: for none. All of these words are the schedd's own
 /// (`Scheduler::spawnLocalStarter`, the same in 23.9 and 25.14), and those of a startd begin with others.
-pub fn id_in(arguments: &[OsString]) -> Option<Id> {
+pub fn order_in(arguments: &[OsString]) -> Option<LocalOrder> {
     let words: Vec<&str> = arguments.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match words.as_slice() {
@@ -60,20 +69,22 @@ pub fn id_in(arguments: &[OsString]) -> Option<Id> {
             "-job-input-ad",
             "-",
             "-schedd-addr",
-            _,
-        ] if is_number(cluster) && is_number(process) => Id::new(format!("{cluster}.{process}")).ok(),
+            schedd,
+        ] if is_number(cluster) && is_number(process) => {
+            Some(LocalOrder { id: Id::new(format!("{cluster}.{process}")).ok()?, schedd: (*schedd).to_owned() })
+        }
         _ => None,
     }
 }
 
 /// What the schedd says of this job.
-pub fn job(id: Id) -> Result<LocalJob> {
+pub fn job(order: LocalOrder) -> Result<LocalJob> {
     let ad = JobAd::parse(&written(std::io::stdin().as_fd(), Instant::now() + PATIENCE)?)?;
     let name = ad.user(release)?;
     let known = |name: &str| User::from_name(name).ok().flatten();
     let user = known(name).or_else(|| known(without_domain(name)));
     let user = user.ok_or_else(|| Error::new("this host does not know the job's user:").value(name))?;
-    Ok(LocalJob { id, user, ad })
+    Ok(LocalJob { order, user, ad })
 }
 
 /// All that is in a pipe when its writer has closed it. It stays there.
@@ -141,7 +152,8 @@ mod tests {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         let text =
             "condor_starter -f -job-cluster 12 -job-proc 3 -header (12.3) -job-input-ad - -schedd-addr <127.0.0.1:1>";
-        assert_eq!(id_in(&words(text)), Some(Id::new("12.3").unwrap()));
+        let order = LocalOrder { id: Id::new("12.3").unwrap(), schedd: "<127.0.0.1:1>".to_owned() };
+        assert_eq!(order_in(&words(text)), Some(order));
         for (from, to) in [
             ("12 ", "x "),
             ("-job-proc 3", "-job-proc -3"),
@@ -150,9 +162,9 @@ mod tests {
             ("-schedd-addr", "-a"),
             (" <127.0.0.1:1>", ""),
         ] {
-            assert_eq!(id_in(&words(&text.replacen(from, to, 1))), None, "{to}");
+            assert_eq!(order_in(&words(&text.replacen(from, to, 1))), None, "{to}");
         }
-        assert_eq!(id_in(&words("condor_starter -f -local-name slot_type_1 -a slot1_1 host")), None);
+        assert_eq!(order_in(&words("condor_starter -f -local-name slot_type_1 -a slot1_1 host")), None);
     }
 
     fn pipe() -> (OwnedFd, File) {

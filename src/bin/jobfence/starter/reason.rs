@@ -22,6 +22,8 @@ const EDIT: &str = "condor_qedit";
 const PROGRAM: &str = "JOBFENCE_QEDIT";
 /// The job's name in all the world.
 const JOB: &str = "JOBFENCE_GLOBAL_JOB";
+/// The address of the schedd whose job it is: a host can have several.
+const SCHEDD: &str = "JOBFENCE_SCHEDD";
 /// By which HTCondor's commands find their configuration.
 const CONFIGURATION: &str = "CONDOR_CONFIG";
 /// In seconds. The schedd puts the job on hold when it has seen the starter's end. Of a job that is not put on hold no try succeeds, so they
@@ -31,10 +33,15 @@ const PAUSES: [u64; 4] = [1, 2, 4, 8];
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the watcher needs of this process, to tell why the job is on hold.
-pub fn environment(global_job: &str) -> Vec<CString> {
+pub fn environment(global_job: &str, schedd: &str) -> Vec<CString> {
     let program = beside_daemon(EDIT).into_os_string();
     let configuration = std::env::var_os(CONFIGURATION);
-    let all = [(PROGRAM, Some(program)), (JOB, Some(OsString::from(global_job))), (CONFIGURATION, configuration)];
+    let all = [
+        (PROGRAM, Some(program)),
+        (JOB, Some(OsString::from(global_job))),
+        (SCHEDD, Some(OsString::from(schedd))),
+        (CONFIGURATION, configuration),
+    ];
     let line = |(name, value): (&str, Option<OsString>)| {
         CString::new([name.as_bytes(), b"=", value?.as_bytes()].concat()).ok()
     };
@@ -44,6 +51,7 @@ pub fn environment(global_job: &str) -> Vec<CString> {
 /// As the watcher: has the schedd say these sentences, if the job is on hold for want of memory.
 pub fn say(job: &Id, sentences: &[String]) {
     let (Some(program), Ok(global_job)) = (std::env::var_os(PROGRAM), std::env::var(JOB)) else { return };
+    let Ok(schedd) = std::env::var(SCHEDD) else { return };
     if sentences.is_empty() || !geteuid().is_root() {
         return;
     }
@@ -51,7 +59,15 @@ pub fn say(job: &Id, sentences: &[String]) {
     for pause in PAUSES {
         std::thread::sleep(Duration::from_secs(pause));
         let mut command = Command::new(&program);
-        command.args(["-constraint", &constraint(job, &global_job), "HoldReason", &quoted(&sentences.join(" "))]);
+        // An address is a name, too (`Daemon::Daemon`, the same in 23.9 and 25.14).
+        command.args([
+            "-name",
+            &schedd,
+            "-constraint",
+            &constraint(job, &global_job),
+            "HoldReason",
+            &quoted(&sentences.join(" ")),
+        ]);
         why = match output_until(&mut command, Instant::now() + PATIENCE) {
             Ok(Some(output)) if output.status.success() => return,
             Ok(Some(output)) => String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "),
@@ -85,9 +101,10 @@ mod tests {
 
     #[test]
     fn the_watcher_gets_the_jobs_name() {
-        let all = environment("node1#12.3#17");
+        let all = environment("node1#12.3#17", "<127.0.0.1:9618?sock=schedd_7>");
+        assert!(all.iter().any(|line| line.as_bytes() == b"JOBFENCE_SCHEDD=<127.0.0.1:9618?sock=schedd_7>"), "{all:?}");
         assert!(all.iter().any(|line| line.as_bytes() == b"JOBFENCE_GLOBAL_JOB=node1#12.3#17"), "{all:?}");
         assert!(all.iter().any(|line| line.as_bytes().ends_with(b"condor_qedit")), "{all:?}");
-        assert_eq!(environment("a\0b").len(), all.len() - 1);
+        assert_eq!(environment("a\0b", "<>").len(), all.len() - 1);
     }
 }

@@ -19,7 +19,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
 
 use super::descriptors::leave_descriptors;
-use super::reason;
+use super::{family, reason};
 use crate::command::ignore_sigpipe;
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
@@ -36,6 +36,7 @@ pub fn start(which: &Which, environment: &[CString]) -> Result<()> {
     let words = [c_string(WATCH)?, c_string(which.job.as_str())?, c_string(step)?, c_string(&run)?];
     let null = OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.map_err(|error| Error::new(format!("open /dev/null: {error}")))?;
+    let daemons = family::daemons_cgroup();
     // SAFETY: this process has one thread, so the child may do what it likes until its exec.
     match unsafe { fork() }.map_err(|errno| Error::new("fork").errno(errno))? {
         ForkResult::Parent { child } => waitpid(child, None).map(drop).map_err(|errno| Error::new("wait").errno(errno)),
@@ -45,6 +46,9 @@ pub fn start(which: &Which, environment: &[CString]) -> Result<()> {
             if let Ok(ForkResult::Child) = unsafe { fork() } {
                 let _ = (dup2_stdin(&null), dup2_stdout(&null), dup2_stderr(&null));
                 leave_descriptors();
+                if let Some(daemons) = &daemons {
+                    family::leave_stand_in(daemons, THIS);
+                }
                 let _ = execve(THIS, &words, environment);
             }
             // SAFETY: ends the child without running what belongs to the parent.
@@ -66,7 +70,13 @@ pub fn watch() -> Option<ExitCode> {
         Which { job: Id::new(job.as_str()).ok()?, step: Some(Id::new(step.as_str()).ok()?), run: run.parse().ok() };
     let configured = || Configured { config: None, overrides: Vec::new() }.load();
     let result = configured().map_err(|errors| errors.to_string()).and_then(|loaded| {
-        enter::wait_for_holders(&loaded.config, &which).map_err(|error| error.to_string())?;
+        let ended = family::has_stand_in().then_some(family::stand_in_has_ended as fn() -> bool);
+        if !enter::wait_for_holders(&loaded.config, &which, ended).map_err(|error| error.to_string())? {
+            log::warn!(
+                "job {}: HTCondor has killed all that is left of its starter, which still lives in the fence",
+                which.job
+            );
+        }
         // It may have changed meanwhile; with mistakes in it, what it said before.
         let config = configured().map_or(loaded.config, |loaded| loaded.config);
         close(&config, &which).map_err(|error| error.to_string())

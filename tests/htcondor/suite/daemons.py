@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Daemons that are started otherwise: by an ordinary user, or each in a cgroup of its own."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from slurm import kernel
+from slurm.harness import Skip, case, expect, expect_dead, expect_equal, expect_match
+from slurm.sites import until
+
+from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go
+
+PORT = 9700
+PERSONAL = f"""
+LOCAL_DIR = %(top)s
+LOG = %(top)s/log
+SPOOL = %(top)s/spool
+EXECUTE = %(top)s/execute
+LOCK = %(top)s/log
+RUN = %(top)s/log
+RELEASE_DIR = /usr
+LIB = /usr/lib/condor
+LIBEXEC = /usr/libexec/condor
+NETWORK_INTERFACE = 127.0.0.1
+BIND_ALL_INTERFACES = False
+CONDOR_HOST = 127.0.0.1
+COLLECTOR_HOST = 127.0.0.1:{PORT}
+SHARED_PORT_PORT = {PORT}
+use ROLE: Personal
+use SECURITY: HOST_BASED
+ALLOW_READ = *
+ALLOW_WRITE = *
+ALLOW_DAEMON = *
+ALLOW_NEGOTIATOR = *
+START = True
+NEGOTIATOR_INTERVAL = 2
+NEGOTIATOR_CYCLE_DELAY = 1
+STARTER = %(jobfence)s
+STARTER_LOCAL = %(jobfence)s
+"""
+JOB = """
+universe = %(universe)s
+arguments = %(top)s/ran.%(universe)s
+executable = /bin/touch
+transfer_executable = False
+should_transfer_files = NO
+request_cpus = 1
+request_memory = 1
+request_disk = 1
+queue
+"""
+
+
+@contextlib.contextmanager
+def personal_condor(site, user):
+    """A pool that this user has started; what runs HTCondor's commands in it."""
+    top = Path(site.directory(user)) / "condor"
+    words = {"top": top, "jobfence": site.jobfence}
+
+    def run(*argv, **others):
+        return site.as_user(user, ["env", f"CONDOR_CONFIG={top}/config", *map(str, argv)], **others)
+    expect_equal(site.as_user(user, ["mkdir", "-p", *(str(top / name) for name in ("log", "spool", "execute"))]).returncode, 0, "mkdir")
+    (top / "config").write_text(PERSONAL % words)
+    run("sh", "-c", "setsid condor_master -f </dev/null >/dev/null 2>&1 &")
+    try:
+        until(lambda: run("condor_status", "-af", "Name").stdout.strip() and run("condor_q").returncode == 0, 60, "the user's own pool")
+        yield top, run, words
+    finally:
+        run("condor_off", "-master")
+        until(lambda: run("condor_q").returncode != 0, 60, "the end of the user's own pool")
+
+
+@case
+def started_by_a_user(site):
+    """Where root has not started HTCondor, nothing can be fenced: each job is held with that reason, and none runs."""
+    with personal_condor(site, "alice") as (top, run, words):
+        for universe in "vanilla", "local":
+            done = run("condor_submit", "-", stdin=JOB % {**words, "universe": universe})
+            expect_equal(done.returncode, 0, f"condor_submit ({done.stderr})")
+
+        def held():
+            reasons = run("condor_q", "-hold", "-af", "HoldReason").stdout.splitlines()
+            return reasons if len(reasons) == 2 or list(top.glob("ran.*")) else None
+        reasons = until(held, 60, "two jobs on hold")
+        expect_equal(list(top.glob("ran.*")), [], "what has run")
+        for reason in reasons:
+            expect_match("cannot be fenced: root has not started this HTCondor", reason, "the reason")
+    return reasons[0]
+
+
+@case
+def daemons_in_cgroups(site):
+    """With CGROUP_ALL_DAEMONS the startd makes a cgroup for the starter, ends what is left there, and nothing of that is the fence's."""
+    if site.release() < (24, 8):
+        raise Skip("HTCondor before 24.8 has no CGROUP_ALL_DAEMONS")
+    log = site.home / "usage.jsonl"
+    site.configure(f"UsageLog={log}\n")
+    with site.changed(restart=True, CGROUP_ALL_DAEMONS="True", KILLING_TIMEOUT="5"):
+        jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4")
+        group, who = fenced(site, jobid), escapee_of(site, jobid)
+        expect_limits(group, site.slot(jobid))
+        expect_match("STARTD", str(kernel.cgroups_of(site.startd_pid())), "the startd's cgroup")
+        let_go(site, jobid)
+        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+        expect_dead(who)
+        expect_gone(group.parent)
+        expect_match('"end":"closed"', until(lambda: log.exists() and log.read_text(), 20, "the usage log"), "how the fence ended")
+        # A starter that hangs is killed, as without CGROUP_ALL_DAEMONS.
+        jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+        group, who = fenced(site, jobid), escapee_of(site, jobid)
+        os.kill(site.starter(group), signal.SIGSTOP)
+        site.command("condor_vacate_job", "-fast", str(jobid))
+        site.remove(jobid)
+        expect_gone(group, 60)
+        expect_dead(who, 20)
+    expect(not site.watcher(jobid), "the watcher lives")
