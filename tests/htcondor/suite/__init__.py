@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cases, by what they are about."""
 
-from . import failure, life, limits, local  # noqa: F401
+from . import docker, failure, life, limits, local  # noqa: F401
