@@ -44,9 +44,12 @@ def start(driver):
         # The starter runs the client as HTCondor's user.
         words = ["dockerd", "--group", "condor", "--iptables=false", "--ip6tables=false", "--bridge=none",
                  "--exec-opt", f"native.cgroupdriver={driver}"]
-        subprocess.run(["systemd-run", "--quiet", f"--unit={UNIT}", "--property=Delegate=yes", *words], check=True)
-        RUNNING["driver"] = driver
+        # It gives its containerd 15 seconds, which a slow machine needs for reading the program for the first time.
+        again = "--property=Restart=on-failure", "--property=RestartSec=1", "--property=StartLimitIntervalSec=0"
+        subprocess.run(["systemd-run", "--quiet", f"--unit={UNIT}", "--property=Delegate=yes", *again, *words], check=True)
+        RUNNING["driver"] = None
         until(answers, 120, "Docker's daemon")
+        RUNNING["driver"] = driver
     if not ask("images", "--quiet", IMAGE):
         make_image()
 
