@@ -25,6 +25,7 @@ diff - "$stage.list" <<END || fail "other files than expected"
 ./usr/lib/slurm/libjobfence.so
 ./usr/lib/systemd/system/jobfence.service
 ./usr/lib/systemd/system/jobfence.slice
+./usr/libexec/jobfence/docker
 ./usr/sbin/jobfence
 ./usr/share/bash-completion/completions/jobfence
 ./usr/share/doc/jobfence/README.md
@@ -68,6 +69,8 @@ grep -rq '@[A-Z]*@' "$stage/etc" "$stage/usr/lib/systemd" "$stage/usr/share/jobf
 sensor=$stage/usr/share/jobfence/gridengine/load-sensor
 grep -qx 'exec /usr/sbin/jobfence host --gridengine' "$sensor" || fail "the load sensor"
 [ -x "$sensor" ] || fail "the load sensor cannot be run"
+
+[ "$(readlink "$stage/usr/libexec/jobfence/docker")" = /usr/sbin/jobfence ] || fail "the client of Docker is no link to the command"
 
 quiet install SYSCONFDIR=/opt/slurm/etc
 there=/opt/slurm/etc/slurm

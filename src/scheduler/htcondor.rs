@@ -17,5 +17,8 @@ pub const STARTERS_LEAF: &str = "starter";
 /// The first directory that HTCondor makes there, unless `BASE_CGROUP` of its configuration says otherwise.
 pub const JOBS_BRANCH: &str = "htcondor";
 
+/// The directory of the fence in which Docker makes the cgroups of the job's containers.
+pub const CONTAINERS_BRANCH: &str = "docker";
+
 /// The step of a job of the local universe, and its slot type for sections of the configuration: it has no slot.
 pub const LOCAL: &str = "local";

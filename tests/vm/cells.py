@@ -20,7 +20,9 @@ OPENPBS = (
     "libtcl8.6", "hostname",
 )
 GRIDENGINE = ("gridengine-master", "gridengine-exec", "gridengine-client")
-HTCONDOR = ("minicondor", "openssh-server", "openssh-client")
+# The Docker of its Docker universe, and what the container of a case is made of.
+DOCKER = ("docker.io", "docker-cli", "containerd", "runc", "iptables", "busybox-static")
+HTCONDOR = ("minicondor", "openssh-server", "openssh-client", *DOCKER)
 # A cluster is made in the guest, since it notes the name of its host.
 NO_CLUSTER = "gridengine-common shared/gridengineconfig boolean false"
 
@@ -97,8 +99,10 @@ def gridengine(cmdline="", image="debian12-gridengine"):
 
 
 def htcondor(image):
-    """A cell of HTCondor. It uses cgroup v2 alone. Its starters start an sshd for a job, and nobody needs that of the host."""
-    return Cell(image, "systemd.mask=ssh.service", scheduler="htcondor")
+    """A cell of HTCondor. It uses cgroup v2 alone. Its starters start an sshd for a job, and nobody needs that of the host. The cases
+    of Docker start a daemon of their own."""
+    masked = " ".join(f"systemd.mask={unit}" for unit in ("ssh.service", "docker.service", "docker.socket", "containerd.service"))
+    return Cell(image, masked, scheduler="htcondor")
 
 
 # By name: image, layout, and who owns the job's cgroup.

@@ -8,6 +8,7 @@ mod command;
 mod completions;
 mod configured;
 mod disable;
+mod docker;
 mod enable;
 mod explain;
 mod hold;
@@ -113,6 +114,9 @@ fn main() -> ExitCode {
     // A reader that went away (`jobfence check | head`) is no reason for a panic.
     // SAFETY: the default action is no code of ours, and nothing else runs yet.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+    if docker::is_asked_for() {
+        return docker::docker();
+    }
     if let Some(name) = shepherd::name() {
         return shepherd::shepherd(&name);
     }

@@ -157,6 +157,26 @@ fn htcondor(startd: &Daemon, verdict: &mut Verdict) {
         Some(name) => say(&format!("STARTD_CRON_JOBLIST has {name}")),
         None => say("STARTD_CRON_JOBLIST has no jobfence: the slots do not say what jobs can have of this host"),
     }
+    docker_universe(startd);
+}
+
+/// Few sites have such jobs, and each other job is fenced without it. Without Docker nothing is said.
+fn docker_universe(startd: &Daemon) {
+    let Ok(client) = startd.ask(&["condor_config_val", "DOCKER"]) else { return };
+    let client = client.trim();
+    // Behind sudo(8), as the starter has it.
+    let path = client.strip_prefix("sudo ").unwrap_or(client).trim_start();
+    let Ok(real) = std::fs::canonicalize(path) else { return };
+    let is_ours = is_ours(path) || real.ends_with("jobfence");
+    let unless = match startd.ask(&["docker", "info", "--format", "{{.CgroupDriver}}"]) {
+        _ if !is_ours => ": containers of the Docker universe are not fenced".to_owned(),
+        Ok(driver) if driver.trim() == "cgroupfs" => String::new(),
+        Ok(driver) => {
+            format!(": jobs of the Docker universe are refused, since Docker's cgroup driver is {}", driver.trim())
+        }
+        Err(why) => format!(": Docker does not say whether its containers can be fenced: {why}"),
+    };
+    println!("htcondor       DOCKER is {client}{unless}");
 }
 
 /// Few sites have such jobs, and each job of a slot is fenced without it.

@@ -13,7 +13,7 @@ use jobfence::door::enter;
 use jobfence::door::life::{self, HowClosed, Which};
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
-use jobfence::scheduler::htcondor::JOBS_BRANCH;
+use jobfence::scheduler::htcondor::{CONTAINERS_BRANCH, JOBS_BRANCH};
 use log::LevelFilter;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
@@ -91,7 +91,8 @@ pub fn watch() -> Option<ExitCode> {
 }
 
 fn close(config: &Config, which: &Which) -> Result<()> {
-    if let Ok(Some(false)) = enter::has_directory(config, which, JOBS_BRANCH) {
+    let has_none = |name| matches!(enter::has_directory(config, which, name), Ok(Some(false)));
+    if has_none(JOBS_BRANCH) && has_none(CONTAINERS_BRANCH) {
         log::info!("job {}: HTCondor has made no cgroup for it; jobfence alone has limited it", which.job);
     }
     for closed in life::close(config, which)? {

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The door of HTCondor's Docker universe: what the starter runs in the place of `docker`, where `DOCKER` of its configuration names a link of
+//! that name to this program.
+//!
+//! Docker's daemon makes the container, and not the starter. So its processes are in the fence only if the daemon is told where: by
+//! `--cgroup-parent`, which this program adds to `docker create`. What else HTCondor asks of Docker passes through unchanged.
+//!
+//! HTCondor runs it as its own user for most, and as root for some. Nothing here needs more rights than `docker` itself.
+
+mod place;
+
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr, OsString};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use jobfence::door::life;
+use jobfence::error::{Error, Result};
+use log::LevelFilter;
+use nix::unistd::execv;
+
+use crate::command::{fenced, output_until};
+use crate::configured::Configured;
+use crate::syslog::SyslogOfDaemon;
+
+/// The name under which this program is Docker's client.
+const NAME: &str = "docker";
+/// Where the real one is. The PATH is not looked at: it can be that of whoever has started HTCondor.
+const PLACES: [&str; 2] = ["/usr/bin/docker", "/usr/local/bin/docker"];
+/// How long the daemon may take to say something of itself or of a container. HTCondor itself waits for two minutes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The only way in which Docker makes a container's cgroup below a directory that is not systemd's.
+const CGROUPFS: &str = "cgroupfs";
+/// Behind this, docker(1) knows the same command by a longer name.
+const LONG: &str = "container";
+
+/// Whether this program was started as Docker's client.
+pub fn is_asked_for() -> bool {
+    std::env::args_os().next().is_some_and(|word| Path::new(&word).file_name() == Some(OsStr::new(NAME)))
+}
+
+/// As that client.
+pub fn docker() -> ExitCode {
+    if log::set_logger(&SyslogOfDaemon).is_ok() {
+        log::set_max_level(LevelFilter::Info);
+    }
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match real_docker().map_err(|error| error.to_string()).and_then(|docker| run(&docker, &words)) {
+        Ok(status) => status,
+        Err(why) => {
+            // HTCondor puts the job on hold, and shows what stands here.
+            eprintln!("jobfence: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs it. The error is for the job's user.
+fn run(docker: &Path, words: &[OsString]) -> Result<ExitCode, String> {
+    if let (Some(create), Some(parent)) = (words_of_create(words), place::containers_place()) {
+        let refused = |why: String| format!("this container cannot be fenced: {why}");
+        match check_driver(docker) {
+            Ok(()) => return create_in(docker, words, create, &parent).map_err(|error| refused(error.to_string())),
+            // Unless the site lets the job go on without.
+            Err(error) => fenced(life::of_unknown(Configured { config: None, overrides: Vec::new() }.load(), error))
+                .map(drop)
+                .map_err(refused)?,
+        }
+    }
+    match become_docker(docker, words) {
+        Ok(never) => match never {},
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The number of words that say `create`. `None`: they say something else. HTCondor writes them at the very beginning, so what
+/// follows, such as the arguments of a job, is nothing here.
+fn words_of_create(words: &[OsString]) -> Option<usize> {
+    let said = |word: &OsString| word == "create" || word == "run";
+    match words {
+        [word, ..] if said(word) => Some(1),
+        [long, word, ..] if long == LONG && said(word) => Some(2),
+        _ => None,
+    }
+}
+
+/// Whether Docker makes cgroups where it is told.
+fn check_driver(docker: &Path) -> Result<()> {
+    let driver = ask(docker, &["info", "--format", "{{.CgroupDriver}}"].map(OsStr::new), PATIENCE)?;
+    if driver == CGROUPFS {
+        return Ok(());
+    }
+    Err(Error::new("Docker's cgroup driver must be cgroupfs, and is").value(driver).hint(
+        "write \"exec-opts\": [\"native.cgroupdriver=cgroupfs\"] into /etc/docker/daemon.json, and start Docker again",
+    ))
+}
+
+/// What the client prints, in one line.
+fn ask(docker: &Path, words: &[&OsStr], patience: Duration) -> Result<String> {
+    let failed =
+        |why: String| Error::new(format!("{} {}: {why}", docker.display(), words.join(OsStr::new(" ")).display()));
+    let output = output_until(Command::new(docker).args(words), Instant::now() + patience);
+    let output = output.map_err(|error| failed(error.to_string()))?;
+    let output = output.ok_or_else(|| failed(format!("there was no answer within {} seconds", patience.as_secs())))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().replace('\n', "; ");
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(failed(text(&output.stderr))) }
+}
+
+/// Makes the container inside the fence, or none. What is written behind our own words could say otherwise: HTCondor hands on the name of the
+/// image as the job's user has written it, and of two words the last one counts. So the daemon is asked where the container is to be.
+fn create_in(docker: &Path, words: &[OsString], create: usize, parent: &str) -> Result<ExitCode> {
+    let (said, rest) = words.split_at(create);
+    let mut command = Command::new(docker);
+    command.args(said).arg(format!("--cgroup-parent={parent}")).args(rest);
+    let output = command.stdin(Stdio::inherit()).stderr(Stdio::inherit()).stdout(Stdio::piped()).output();
+    let output = output.map_err(|error| Error::new(format!("run {}: {error}", docker.display())))?;
+    if output.status.success() {
+        let text = String::from_utf8_lossy(&output.stdout);
+        let container = text.lines().last().unwrap_or_default().trim();
+        check_parent(docker, container, parent)?;
+    }
+    // Whoever does not read it need not.
+    let _ = std::io::stdout().write_all(&output.stdout);
+    Ok(status_of(output.status))
+}
+
+/// Removes a container that is not there.
+fn check_parent(docker: &Path, container: &str, parent: &str) -> Result<()> {
+    if container.len() != 64 || !container.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(Error::new("Docker names no container that it has made, and says").value(container));
+    }
+    let inspect = ["inspect", "--format", "{{.HostConfig.CgroupParent}}", container].map(OsStr::new);
+    let error = match ask(docker, &inspect, PATIENCE) {
+        Ok(found) if found == parent => return Ok(()),
+        Ok(found) => Error::new("its image, or DOCKER_EXTRA_ARGUMENTS of HTCondor, names another cgroup:").value(found),
+        Err(error) => error,
+    };
+    if let Err(left) = ask(docker, &["rm", "-f", "-v", container].map(OsStr::new), PATIENCE) {
+        log::warn!("a container that is not used was not removed: {left}");
+    }
+    Err(error)
+}
+
+/// As a shell has it.
+fn status_of(status: ExitStatus) -> ExitCode {
+    use std::os::unix::process::ExitStatusExt;
+    let number = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
+    ExitCode::from(u8::try_from(number).unwrap_or(1))
+}
+
+fn become_docker(docker: &Path, words: &[OsString]) -> Result<Infallible> {
+    let c_string = |bytes: &[u8]| CString::new(bytes).map_err(|_| Error::new("a NUL in a word"));
+    let program = c_string(docker.as_os_str().as_bytes())?;
+    let rest = words.iter().map(|word| c_string(word.as_bytes())).collect::<Result<Vec<_>>>()?;
+    execv(&program, &[vec![program.clone()], rest].concat()).map_err(|errno| Error::os("run", docker, errno))
+}
+
+/// Another program than this one, and than another installation of it.
+fn real_docker() -> Result<PathBuf> {
+    let this = std::fs::canonicalize("/proc/self/exe").ok();
+    let is_real = |path: &&Path| {
+        let found = std::fs::canonicalize(path).ok();
+        found.is_some_and(|found| found.is_file() && Some(&found) != this.as_ref() && !found.ends_with("jobfence"))
+    };
+    let found = PLACES.iter().map(Path::new).find(is_real).map(Path::to_path_buf);
+    found.ok_or_else(|| {
+        Error::new("there is no Docker at").value(PLACES.join(" nor ")).hint("make a link to it at one of these")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_words_say_what_is_done() {
+        let number = |text: &str| words_of_create(&text.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(number("create --name x image"), Some(1));
+        assert_eq!(number("container create --name x image"), Some(2));
+        assert_eq!(number("run --rm=true image"), Some(1));
+        for other in
+            ["start -a create", "exec -ti x create", "container prune -f create", "-v", "rm create", "--create"]
+        {
+            assert_eq!(number(other), None, "{other}");
+        }
+        assert_eq!(words_of_create(&[]), None);
+    }
+
+    #[test]
+    fn a_status_is_as_a_shell_has_it() {
+        use std::os::unix::process::ExitStatusExt;
+        for (raw, expected) in [(0, 0), (125 << 8, 125), (9, 137)] {
+            assert_eq!(status_of(ExitStatus::from_raw(raw)), ExitCode::from(expected));
+        }
+    }
+}
