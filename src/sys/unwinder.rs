@@ -2,6 +2,9 @@
 //! The unwinder is loaded when it is needed, which is at a panic. To load it at each launch cost a third of the time that this
 //! file takes to load.
 //!
+//! The loader looks for it as at the start of the process: what a user has set since is not asked. A task that another plugin has put
+//! into a container may find the container's, and runs as its user by then.
+//!
 //! The standard library refers to functions of libgcc_s.so.1. Here each has a stand-in of the same name, hidden from other files.
 //! It loads the library when it is called first, and calls the function there. Signatures are those of the C++ ABI for Itanium,
 //! level 1 (Exception Handling), and of gcc's unwind.h.
