@@ -271,7 +271,10 @@ fn make(
 fn choose(host: &Host, config: &Config, request: &OpenRequest) -> Result<ChosenGpus> {
     // Under Slurm such a job runs without, and is told so in its own output.
     let is_strict = config.constrain_devices && config.mode == Mode::Enforce;
-    let uncertain = |why: &str| Error::new(format!("it is not certain which devices the job's GPUs are: {why}"));
+    let uncertain = |why: &str| {
+        Error::new(format!("it is not certain which devices the job's GPUs are: {why}"))
+            .hint("take GPUDevice out of jobfence.conf, and have DeviceAllow name the devices of all GPUs")
+    };
     match (config.gpu_device.as_ref(), &request.granted.facts.gpus, request.granted.gpus.unwrap_or(0)) {
         (Some(gpu), Gpus::Chosen(devices), _) => match devices.iter().find_map(|path| gpu.number_of(path).err()) {
             Some(why) if is_strict => Err(uncertain(&why)),

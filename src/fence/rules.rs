@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Which limit is written into which file, by what, and at which levels: one table, by which limits are set, and shown before they are.
 
+use nix::errno::Errno;
+
 use crate::cgroup::cpuset;
 use crate::cgroup::devices::{self, Devices};
 use crate::cgroup::huge_pages;
@@ -381,12 +383,19 @@ fn io_rules(config: &Config) -> [&IoRules; 3] {
     [&config.io_max, &config.io_max_per_user, &config.io_max_per_task]
 }
 
-/// Limits swap, if this kernel counts it. `has_ram`: RAM was limited by us a moment ago.
+/// Limits swap, if this kernel counts it. `has_ram`: RAM should have been limited by us a moment ago.
 fn set_swap(dir: &Dir, version: Version, swap: SwapLimit, has_ram: bool) -> Result<()> {
     // Or by the scheduler. v2 limits swap by itself.
-    let is_limited =
-        version == Version::V2 || has_ram || limits::memory_limit(dir, limits::memory_files(version).0)?.is_some();
-    if limits::set_swap(dir, version, swap, is_limited)? || !has_swap() {
+    let asked = || Ok(limits::memory_limit(dir, limits::memory_files(version).0)?.is_some());
+    let is_limited = version == Version::V2 || has_ram || asked()?;
+    let set = match limits::set_swap(dir, version, swap, is_limited) {
+        // The limit of RAM may have failed.
+        Err(error) if has_ram && error.kernel_errno() == Some(Errno::EINVAL) => {
+            limits::set_swap(dir, version, swap, asked()?)
+        }
+        set => set,
+    };
+    if set? || !has_swap() {
         return Ok(());
     }
     Err(Error::new("this host has swap, but its kernel does not count swap by cgroup, so none can be limited in")

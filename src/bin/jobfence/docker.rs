@@ -60,8 +60,8 @@ pub fn docker() -> ExitCode {
 
 /// Runs it. The error is for the job's user.
 fn run(docker: &Path, words: &[OsString]) -> Result<ExitCode, String> {
-    if let (Some(create), Some(parent)) = (words_of_create(words), place::containers_place()) {
-        let refused = |why: String| format!("this container cannot be fenced: {why}");
+    let refused = |why: String| format!("this container cannot be fenced: {why}");
+    if let (Some(create), Some(parent)) = (words_of(words, "create"), place::containers_place()) {
         match check_driver(docker) {
             Ok(()) => return create_in(docker, words, create, &parent).map_err(|error| refused(error.to_string())),
             // Unless the site lets the job go on without.
@@ -69,6 +69,11 @@ fn run(docker: &Path, words: &[OsString]) -> Result<ExitCode, String> {
                 .map(drop)
                 .map_err(refused)?,
         }
+    } else if words_of(words, "create").is_some() {
+        log::info!("a container is made outside of all fences");
+    } else if words_of(words, "run").is_some() && place::containers_place().is_some() {
+        // It would run before anybody could look where. No starter of HTCondor's does that.
+        return Err(refused("it is to be run at once ('docker run'), and not made first".to_owned()));
     }
     match become_docker(docker, words) {
         Ok(never) => match never {},
@@ -76,13 +81,12 @@ fn run(docker: &Path, words: &[OsString]) -> Result<ExitCode, String> {
     }
 }
 
-/// The number of words that say `create`. `None`: they say something else. HTCondor writes them at the very beginning, so what
+/// The number of words that say this command. `None`: they say something else. HTCondor writes them at the very beginning, so what
 /// follows, such as the arguments of a job, is nothing here.
-fn words_of_create(words: &[OsString]) -> Option<usize> {
-    let said = |word: &OsString| word == "create" || word == "run";
+fn words_of(words: &[OsString], command: &str) -> Option<usize> {
     match words {
-        [word, ..] if said(word) => Some(1),
-        [long, word, ..] if long == LONG && said(word) => Some(2),
+        [word, ..] if word == command => Some(1),
+        [long, word, ..] if long == LONG && word == command => Some(2),
         _ => None,
     }
 }
@@ -115,14 +119,16 @@ fn create_in(docker: &Path, words: &[OsString], create: usize, parent: &str) -> 
     let (said, rest) = words.split_at(create);
     let mut command = Command::new(docker);
     command.args(said).arg(format!("--cgroup-parent={parent}")).args(rest);
-    let output = command.stdin(Stdio::inherit()).stderr(Stdio::inherit()).stdout(Stdio::piped()).output();
+    let output = command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::piped()).output();
     let output = output.map_err(|error| Error::new(format!("run {}: {error}", docker.display())))?;
     if output.status.success() {
         let text = String::from_utf8_lossy(&output.stdout);
         let container = text.lines().last().unwrap_or_default().trim();
         check_parent(docker, container, parent)?;
     }
-    // Whoever does not read it need not.
+    // Not before: HTCondor shows only the beginning of what the client says, and an image that is fetched takes many lines. Whoever does
+    // not read it need not.
+    let _ = std::io::stderr().write_all(&output.stderr);
     let _ = std::io::stdout().write_all(&output.stdout);
     Ok(status_of(output.status))
 }
@@ -177,16 +183,21 @@ mod tests {
 
     #[test]
     fn only_the_first_words_say_what_is_done() {
-        let number = |text: &str| words_of_create(&text.split(' ').map(OsString::from).collect::<Vec<_>>());
+        let number = |text: &str| words_of(&text.split(' ').map(OsString::from).collect::<Vec<_>>(), "create");
         assert_eq!(number("create --name x image"), Some(1));
         assert_eq!(number("container create --name x image"), Some(2));
-        assert_eq!(number("run --rm=true image"), Some(1));
-        for other in
-            ["start -a create", "exec -ti x create", "container prune -f create", "-v", "rm create", "--create"]
-        {
+        for other in [
+            "start -a create",
+            "exec -ti x create",
+            "container prune -f create",
+            "run --rm=true create",
+            "-v",
+            "rm create",
+            "--create",
+        ] {
             assert_eq!(number(other), None, "{other}");
         }
-        assert_eq!(words_of_create(&[]), None);
+        assert_eq!(words_of(&[], "create"), None);
     }
 
     #[test]

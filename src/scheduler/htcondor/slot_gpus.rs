@@ -27,7 +27,8 @@ impl SlotGpus {
         let names = self.names.as_deref().unwrap_or_default();
         let names: Vec<&str> = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
         match (names.is_empty(), self.count) {
-            (true, 0) => return Gpus::None,
+            // A static slot keeps the names of GPUs that are offline (`RefreshDevIds`).
+            (_, 0) => return Gpus::None,
             (true, _) => return Gpus::Unknown("HTCondor only counts the slot's GPUs, and names none".to_owned()),
             _ => {}
         }
@@ -108,6 +109,9 @@ mod tests {
     #[test]
     fn a_slot_without_gpus_asks_no_driver() {
         assert_eq!(SlotGpus::default().on_host(|| panic!("it is asked")), Gpus::None);
-        assert_eq!(SlotGpus { names: Some(" ".to_owned()), count: 0 }.on_host(|| panic!("it is asked")), Gpus::None);
+        for names in [" ", "GPU-c4a646d7"] {
+            let slot = SlotGpus { names: Some(names.to_owned()), count: 0 };
+            assert_eq!(slot.on_host(|| panic!("it is asked")), Gpus::None);
+        }
     }
 }

@@ -171,6 +171,7 @@ def container_is_not_led_elsewhere(site):
         jobid = docker.submit(site, "alice", "", docker_image="--cgroup-parent=/elsewhere", executable="",
                               arguments=f'"{docker.IMAGE} sleep 1000"')
         reason, _, _ = site.held(jobid)
+        expect_match(r"names another cgroup: .*/elsewhere", reason, "the reason")
         expect(not os.path.exists("/sys/fs/cgroup/elsewhere"), "the container was there")
         expect_no_containers()
     return reason

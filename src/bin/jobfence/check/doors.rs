@@ -167,14 +167,18 @@ fn docker_universe(startd: &Daemon) {
     // Behind sudo(8), as the starter has it.
     let path = client.strip_prefix("sudo ").unwrap_or(client).trim_start();
     let Ok(real) = std::fs::canonicalize(path) else { return };
-    let is_ours = is_ours(path) || real.ends_with("jobfence");
-    let unless = match startd.ask(&["docker", "info", "--format", "{{.CgroupDriver}}"]) {
-        _ if !is_ours => ": containers of the Docker universe are not fenced".to_owned(),
-        Ok(driver) if driver.trim() == "cgroupfs" => String::new(),
-        Ok(driver) => {
-            format!(": jobs of the Docker universe are refused, since Docker's cgroup driver is {}", driver.trim())
+    let unless = if !(is_ours(path) || real.ends_with("jobfence")) {
+        ": containers of the Docker universe are not fenced".to_owned()
+    } else if Path::new(path).file_name().is_none_or(|name| name != "docker") {
+        ": it is Docker's client only by a link of the name docker".to_owned()
+    } else {
+        match startd.ask(&[path, "info", "--format", "{{.CgroupDriver}}"]) {
+            Ok(driver) if driver.trim() == "cgroupfs" => String::new(),
+            Ok(driver) => {
+                format!(": jobs of the Docker universe are refused, since Docker's cgroup driver is {}", driver.trim())
+            }
+            Err(why) => format!(": Docker does not say whether its containers can be fenced: {why}"),
         }
-        Err(why) => format!(": Docker does not say whether its containers can be fenced: {why}"),
     };
     println!("htcondor       DOCKER is {client}{unless}");
 }

@@ -20,7 +20,7 @@ use nix::fcntl::OFlag;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork, pipe2};
 
-/// The file loads it not before something has gone wrong: src/sys/unwinder.rs.
+/// The file loads it only at a panic: src/sys/unwinder.rs.
 const UNWINDER: &str = "libgcc_s.so.1";
 
 /// The file that Slurm would load, or why it cannot. `plugin_dir` is slurm.conf's.

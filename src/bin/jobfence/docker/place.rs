@@ -11,7 +11,7 @@ const GENERATIONS: usize = 4;
 /// The directory for the containers of this job, seen from the root of cgroup v2. `None`: this process belongs to no fence.
 pub fn containers_place() -> Option<String> {
     let mut pid = std::process::id();
-    for _ in 0..GENERATIONS {
+    for _ in 0..=GENERATIONS {
         let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         if let Some(step) = step_of(&text) {
             return Some(format!("{step}/{CONTAINERS_BRANCH}"));

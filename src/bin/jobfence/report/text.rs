@@ -97,11 +97,14 @@ pub fn in_words(runs: &[JobRun], of_log: usize, living: &[LivingRow], width: usi
     for run in runs {
         let other = of_log.saturating_sub(runs.len());
         // As two schedds of HTCondor can have a job of one number each.
-        let when = if run.is_beside_another { " It, or one of them, ran at the same time." } else { "" };
-        let note = match other {
-            0 => None,
-            1 => Some(format!("The log has an earlier run of this id, too: --all shows both.{when}")),
-            _ => Some(format!("The log has {other} earlier runs of this id, too: --all shows them.{when}")),
+        let note = match (other, run.is_beside_another) {
+            (0, _) => None,
+            (1, false) => Some("The log has an earlier run of this id, too: --all shows both.".to_owned()),
+            (1, true) => Some("The log has another run of this id at the same time: --all shows both.".to_owned()),
+            (_, false) => Some(format!("The log has {other} earlier runs of this id, too: --all shows them.")),
+            (_, true) => {
+                Some(format!("The log has {other} more runs of this id, some at the same time: --all shows them."))
+            }
         };
         let head = if is_mail { mail_head(run) } else { head(run) };
         let mut all = head;

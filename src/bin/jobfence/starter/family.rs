@@ -9,7 +9,6 @@ use std::ffi::{CStr, CString};
 use std::process::ExitCode;
 
 use jobfence::sys::dir::Dir;
-use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, execve, fork, getpid, getppid, pause};
@@ -36,15 +35,19 @@ pub fn daemons_cgroup() -> Option<Dir> {
 pub fn leave_stand_in(daemons: &Dir, program: &CStr) {
     let parent = getpid();
     // SAFETY: this process has one thread, so the child may do what it likes until its exec.
-    if let Ok(ForkResult::Child) = unsafe { fork() } {
-        // SAFETY: this takes two numbers.
-        let dies_with_its_parent =
-            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, Signal::SIGKILL as libc::c_ulong) } == 0;
-        if dies_with_its_parent && getppid() == parent {
-            let _ = execve(program, &[STAND_IN], &[] as &[CString]);
+    match unsafe { fork() } {
+        Ok(ForkResult::Child) => {
+            // SAFETY: this takes two numbers.
+            let dies_with_its_parent =
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, Signal::SIGKILL as libc::c_ulong) } == 0;
+            if dies_with_its_parent && getppid() == parent {
+                let _ = execve(program, &[STAND_IN], &[] as &[CString]);
+            }
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(0) }
         }
-        // SAFETY: ends the child without running what belongs to the parent.
-        unsafe { libc::_exit(0) }
+        Ok(ForkResult::Parent { .. }) => {}
+        Err(errno) => log::warn!("HTCondor cannot end the starter if that hangs: fork: {}", errno.desc()),
     }
     if let Err(error) = daemons.write("cgroup.procs", &parent.to_string()) {
         log::warn!("the process that waits for the end of the job stays in the starter's cgroup: {error}");
@@ -60,17 +63,21 @@ pub fn stand_in() -> Option<ExitCode> {
     }
 }
 
-/// Whether the watcher has left one.
-pub fn has_stand_in() -> bool {
-    !matches!(look(), Err(Errno::ECHILD))
+/// What has become of that process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StandIn {
+    /// There is none, or it could not be started.
+    Missing,
+    Living,
+    /// By HTCondor, or by an administrator.
+    Killed,
 }
 
-/// Whether it has ended before the watcher.
-pub fn stand_in_has_ended() -> bool {
-    !matches!(look(), Ok(WaitStatus::StillAlive))
-}
-
-/// It is the watcher's only child.
-fn look() -> nix::Result<WaitStatus> {
-    waitpid(None::<Pid>, Some(WaitPidFlag::WNOHANG))
+/// Asked by the watcher, whose only child it is. That it was killed is said once.
+pub fn look() -> StandIn {
+    match waitpid(None::<Pid>, Some(WaitPidFlag::WNOHANG)) {
+        Ok(WaitStatus::StillAlive) => StandIn::Living,
+        Ok(WaitStatus::Signaled(..)) => StandIn::Killed,
+        _ => StandIn::Missing,
+    }
 }

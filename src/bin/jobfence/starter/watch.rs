@@ -19,7 +19,8 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
 
 use super::descriptors::leave_descriptors;
-use super::{family, reason};
+use super::family::{self, StandIn};
+use super::reason;
 use crate::command::ignore_sigpipe;
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
@@ -70,7 +71,11 @@ pub fn watch() -> Option<ExitCode> {
         Which { job: Id::new(job.as_str()).ok()?, step: Some(Id::new(step.as_str()).ok()?), run: run.parse().ok() };
     let configured = || Configured { config: None, overrides: Vec::new() }.load();
     let result = configured().map_err(|errors| errors.to_string()).and_then(|loaded| {
-        let ended = family::has_stand_in().then_some(family::stand_in_has_ended as fn() -> bool);
+        let ended: Option<fn() -> bool> = match family::look() {
+            StandIn::Missing => None,
+            StandIn::Living => Some(|| family::look() == StandIn::Killed),
+            StandIn::Killed => Some(|| true),
+        };
         if !enter::wait_for_holders(&loaded.config, &which, ended).map_err(|error| error.to_string())? {
             log::warn!(
                 "job {}: HTCondor has killed all that is left of its starter, which still lives in the fence",
