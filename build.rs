@@ -4,14 +4,19 @@
 //!
 //! `SLURM_INCLUDE_DIR` names the directory that holds `slurm/spank.h`, when it is not the compiler's default.
 
+#[path = "src/shared_object/names.rs"]
+mod names;
+
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{env, fs, panic};
+
+use names::Names;
 
 const COMMITTED: &str = "src/scheduler/slurm/spank/bindings.rs";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src/shared_object/names.rs");
     println!("cargo::rerun-if-changed=include/wrapper.h");
     println!("cargo::rerun-if-changed={COMMITTED}");
     println!("cargo::rerun-if-env-changed=SLURM_INCLUDE_DIR");
@@ -53,35 +58,17 @@ const MOVED: [(&str, &[&str]); 2] = [
 /// New ones load the same file, since their libdl.so.2 and libpthread.so.0 still exist, and the old version of each function
 /// in libc.so.6. The rest is in src/sys/glibc.rs.
 fn as_in_old_glibc(out_dir: &Path) {
-    let target = |key: &str| env::var(format!("CARGO_CFG_TARGET_{key}")).unwrap_or_default();
-    let first = match (target("OS").as_str(), target("ENV").as_str(), target("ARCH").as_str()) {
-        ("linux", "gnu", "x86_64") => "GLIBC_2.2.5",
-        ("linux", "gnu", "aarch64") => "GLIBC_2.17",
-        _ => return,
-    };
-    let compiler = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    let Some(processor) = names::processor() else { return };
+    let first = if processor == "x86_64" { "GLIBC_2.2.5" } else { "GLIBC_2.17" };
     for (library, functions) in MOVED {
-        // By another name than its own: cargo's tests look for libraries in this directory, too.
         let name = format!("names_of_{}", library.split('.').next().unwrap_or_default());
-        let (code, script) = (out_dir.join(&name).with_extension("c"), out_dir.join(&name).with_extension("map"));
-        let text: String = functions.iter().map(|function| format!("void {function}(void) {{}}\n")).collect();
-        fs::write(&code, text).expect("write the names of a library");
-        fs::write(&script, format!("{first} {{ global: {}; local: *; }};\n", functions.join("; ")))
-            .expect("write a map");
-        let made = Command::new(&compiler)
-            .args(["-shared", "-fPIC", "-nostdlib", "-fno-builtin", "-w", "-o"])
-            .arg(out_dir.join(format!("lib{name}.so")))
-            .arg(format!("-Wl,-soname,{library},--version-script={}", script.display()))
-            .arg(&code)
-            .status();
-        if !made.is_ok_and(|status| status.success()) {
-            println!("cargo::warning=cannot make a {library} with {}", compiler.display());
+        let names = Names { name: &name, soname: library, version: Some(first), functions };
+        if let Err(compiler) = names.link(out_dir) {
+            println!("cargo::warning=cannot make a {library} with {compiler}");
             println!("cargo::warning=what is built needs a glibc as new as this machine's");
             return;
         }
-        println!("cargo::rustc-link-lib=dylib={name}");
     }
-    println!("cargo::rustc-link-search=native={}", out_dir.display());
 }
 
 fn generate(include: Option<&Path>) -> Option<String> {

@@ -37,9 +37,9 @@ pub fn leave_stand_in(daemons: &Dir, program: &CStr) {
     // SAFETY: this process has one thread, so the child may do what it likes until its exec.
     match unsafe { fork() } {
         Ok(ForkResult::Child) => {
+            let signal = Signal::SIGKILL as libc::c_ulong;
             // SAFETY: this takes two numbers.
-            let dies_with_its_parent =
-                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, Signal::SIGKILL as libc::c_ulong) } == 0;
+            let dies_with_its_parent = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } == 0;
             if dies_with_its_parent && getppid() == parent {
                 let _ = execve(program, &[STAND_IN], &[] as &[CString]);
             }
