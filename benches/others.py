@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One command with limits of CPU time, memory and processes: by jobfence, and by what a site would use instead.
+"""A fence of CPU time, memory and processes: by jobfence, and by what a site would use instead.
 
-Each row makes a cgroup, limits it, runs `true` in it, and removes it. What is not installed is not measured.
+Each row makes a cgroup, limits it, has a process in it, and removes it. What is not installed is not measured. The first two
+rows are what a step daemon does by itself, as benches/setup measures it. The others are commands that run `true`.
 """
 
 import argparse
@@ -20,10 +21,12 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TOP / "tests"), str(TOP), str(TOP / "benches")]
 
+import program  # noqa: E402
 from slurm import kernel  # noqa: E402
 from tables import HOW_TO_READ, in_turn, table  # noqa: E402
 
 NAME = f"jobfence-bench-{os.getpid()}"
+FLOOR, LOADED = "bare system calls, in one process", "jobfence, in the step daemon"
 BARE, FENCE = "true alone", "jobfence run"
 TOOLS, SCOPE, CRUN = "cgcreate, cgset, cgexec, cgdelete", "systemd-run --scope", "crun run"
 # The kernel's wait for the first move after a quiet time is everybody's, so all have a quiet time before.
@@ -32,6 +35,12 @@ QUIET = 0.2
 
 def call(*argv):
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def by_setup(setup, what):
+    """The seconds that it says itself: it also starts, and finds its place."""
+    said = subprocess.run([setup, "--once", what], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return int(said.stdout) / 1e9
 
 
 def by_tools():
@@ -52,16 +61,16 @@ def by_systemd():
 def bundle():
     """What crun runs: `true`, with the libraries that it loads and nothing else."""
     with tempfile.TemporaryDirectory(prefix="jobfence-bench-") as top:
-        program = shutil.which("true")
-        loaded = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
-        for file in (program, *re.findall(r"(/\S+) \(0x", loaded)):
+        true = shutil.which("true")
+        loaded = subprocess.run(["ldd", true], check=True, capture_output=True, text=True).stdout
+        for file in (true, *re.findall(r"(/\S+) \(0x", loaded)):
             copy = Path(f"{top}/rootfs{file}")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
         subprocess.run(["crun", "spec"], cwd=top, check=True, stdout=subprocess.DEVNULL)
         file = Path(top, "config.json")
         spec = json.loads(file.read_text())
-        spec["process"].update(terminal=False, args=[program])
+        spec["process"].update(terminal=False, args=[true])
         spec["root"].update(path="rootfs", readonly=True)
         spec["linux"]["resources"] = {"cpu": {"quota": 100000, "period": 100000}, "memory": {"limit": 104857600}, "pids": {"limit": 100}}
         file.write_text(json.dumps(spec))
@@ -71,13 +80,16 @@ def bundle():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", required=True, help="the jobfence command")
+    parser.add_argument("--setup", help="the program of benches/setup [what cargo builds]")
     parser.add_argument("--rounds", type=int, default=40, help="runs of each kind [40]")
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("this needs root")
+    setup = options.setup or program.built("setup")
     fence = [options.bin, "run", *([] if Path("/run/systemd/system").is_dir() else ["-o", f"CgroupBase={NAME}-base"]), "--cpus", "1", "--mem", "100M", "--processes", "100", "--", "true"]
     with contextlib.ExitStack() as stack:
-        kinds = {BARE: lambda: call("true"), FENCE: lambda: call(*fence)}
+        kinds = {FLOOR: lambda: by_setup(setup, "whole-floor"), LOADED: lambda: by_setup(setup, "whole"),
+                 BARE: lambda: call("true"), FENCE: lambda: call(*fence)}
         if shutil.which("cgcreate"):
             kinds[TOOLS] = by_tools
         if Path("/run/systemd/system").is_dir():
@@ -97,13 +109,14 @@ def main():
         def timed(kind):
             time.sleep(QUIET)
             start = time.perf_counter()
-            works[kind]()
-            return time.perf_counter() - start
+            said = works[kind]()
+            return time.perf_counter() - start if said is None else said
         found = in_turn(works, options.rounds, timed)
         for name in "base", "crun":
             for directory in kernel.Group(f"/{NAME}-{name}").directories():
                 directory.rmdir()
-    table("one command with limits, and everything removed", {kind: found.get(kind, []) for kind in (BARE, FENCE, TOOLS, SCOPE, CRUN)})
+    rows = (FLOOR, LOADED, BARE, FENCE, TOOLS, SCOPE, CRUN)
+    table("a fence, with a process in it, and everything removed", {kind: found.get(kind, []) for kind in rows})
     print(HOW_TO_READ, end="")
 
 

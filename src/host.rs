@@ -68,8 +68,8 @@ impl Host {
             .map_err(|errno| Error::os("read", "/proc/self/ns/pid", errno))?
             .to_string_lossy()
             .into_owned();
-        // Where /sys is not mounted nothing is known of it.
-        let scheduler = Dir::open("/sys").ok().and_then(|sys| LoadedScheduler::find(&sys));
+        // Kernels before 6.12 have no such directory, and where /sys is not mounted nothing is known of it.
+        let scheduler = Dir::open(LoadedScheduler::ATTRIBUTES).ok().and_then(|dir| LoadedScheduler::find(&dir));
         Ok(Self { layout, systemd, base, boot_id, pid_namespace, scheduler, proc })
     }
 

@@ -471,6 +471,21 @@ fn a_later_step_never_raises_the_jobs_cpus_and_may_lower_them() {
 }
 
 #[test]
+fn a_step_that_made_its_job_sees_what_another_has_limited_meanwhile() {
+    let site = Site::new("meanwhile");
+    let (plan, _) = policy::plan(&site.config, &grant(4, 100));
+    let mut first = common::open(&site.host(), &site.config, &key("0"), None).unwrap();
+    let mut second = open(&site, "1", &grant(1, 100));
+    let errors = first.limit(&plan);
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(quota(&site, &second, true).quota_us, 100_000);
+    for fence in [&mut first, &mut second] {
+        fence.close(soon()).unwrap();
+    }
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
 fn a_job_whose_memory_grows_and_shrinks_is_limited_anew() {
     let site = Site::new("memory");
     for mib in [100, 400, 50] {

@@ -21,6 +21,14 @@ struct Tree {
     base: CString,
     /// Below the base, from the top down.
     directories: Vec<CString>,
+    /// The same, from the root of all.
+    whole: Vec<CString>,
+    /// The step's `cgroup.procs`.
+    procs: CString,
+    /// Its `cgroup.kill`, on cgroup2.
+    kill: Option<CString>,
+    /// Its files that say what was used.
+    usage: Vec<CString>,
     files: Vec<(CString, String)>,
 }
 
@@ -50,16 +58,47 @@ impl Floor {
         Ok(())
     }
 
+    /// Moves a process into the step.
+    pub fn attach(&self, pid: i32) -> io::Result<()> {
+        let pid = pid.to_string();
+        self.trees
+            .iter()
+            .try_for_each(|tree| Descriptor::open(libc::AT_FDCWD, &tree.procs, libc::O_WRONLY)?.write(&pid))
+    }
+
+    /// Reads what the step has used, from each file from which the product does.
+    pub fn read_usage(&self) {
+        for file in self.trees.iter().flat_map(|tree| &tree.usage) {
+            if let Ok(file) = Descriptor::open(libc::AT_FDCWD, file, libc::O_RDONLY) {
+                let _ = std::hint::black_box(file.read(&mut [0; 4096]));
+            }
+        }
+    }
+
+    /// Kills the step's process.
+    pub fn kill(&self, pid: i32) -> io::Result<()> {
+        match self.trees.iter().find_map(|tree| tree.kill.as_ref()) {
+            Some(kill) => Descriptor::open(libc::AT_FDCWD, kill, libc::O_WRONLY)?.write("1"),
+            // SAFETY: it touches no memory.
+            None => check(unsafe { libc::kill(pid, libc::SIGKILL) }.into()).map(|_| ()),
+        }
+    }
+
     /// Removes what [`Floor::set_up`] has made.
     pub fn remove(&self) -> io::Result<()> {
-        self.directories().iter().rev().try_for_each(std::fs::remove_dir)
+        for tree in &self.trees {
+            for directory in tree.whole.iter().rev() {
+                // SAFETY: a NUL-terminated path.
+                check(unsafe { libc::rmdir(directory.as_ptr()) }.into())?;
+            }
+        }
+        Ok(())
     }
 
     /// Every directory that is made.
     pub fn directories(&self) -> Vec<PathBuf> {
         let path = |name: &CString| PathBuf::from(OsString::from_vec(name.as_bytes().to_vec()));
-        let below = |tree: &Tree| tree.directories.iter().map(|name| path(&tree.base).join(path(name))).collect();
-        self.trees.iter().flat_map::<Vec<PathBuf>, _>(below).collect()
+        self.trees.iter().flat_map(|tree| &tree.whole).map(path).collect()
     }
 
     /// How many files are written.
@@ -107,13 +146,46 @@ impl Tree {
             }
         }
         let files = files.into_iter().map(|(file, value)| Ok((CString::new(file)?, value)));
+        let path = |path: PathBuf| CString::new(path.into_os_string().into_vec());
+        let step = |file: &str| path(base.join(paths.last().map_or("", String::as_str)).join(file));
+        // A kernel before 5.14 has no cgroup.kill, and no cgroup has all the others.
+        let has_kill = hierarchy.version == Version::V2 && base.join("cgroup.kill").exists();
+        let usage = USAGE.iter().filter(|file| base.join(file).exists());
         Ok(Self {
-            base: CString::new(base.into_os_string().into_vec())?,
+            base: path(base.clone())?,
+            whole: paths.iter().map(|name| path(base.join(name))).collect::<Result<_, _>>()?,
+            procs: step("cgroup.procs")?,
+            kill: has_kill.then(|| step("cgroup.kill")).transpose()?,
+            usage: usage.map(|file| step(file)).collect::<Result<_, _>>()?,
             directories: paths.into_iter().map(CString::new).collect::<Result<_, _>>()?,
             files: files.collect::<Result<_, Failure>>()?,
         })
     }
 }
+
+/// What `Usage::add` reads of a step, on either version.
+const USAGE: [&str; 20] = [
+    "cpu.stat",
+    "cpu.pressure",
+    "memory.pressure",
+    "io.pressure",
+    "memory.peak",
+    "memory.swap.peak",
+    "memory.events",
+    "memory.stat",
+    "pids.events",
+    "pids.peak",
+    "io.stat",
+    "cpuacct.usage",
+    "cpuacct.usage_user",
+    "cpuacct.usage_sys",
+    "memory.max_usage_in_bytes",
+    "memory.failcnt",
+    "memory.oom_control",
+    "memory.kmem.usage_in_bytes",
+    "blkio.throttle.io_service_bytes_recursive",
+    "blkio.throttle.io_serviced_recursive",
+];
 
 /// The files of one directory and their values, in the order in which the kernel takes them.
 fn written(hierarchy: &Hierarchy, limits: &Limits) -> Vec<(&'static str, String)> {

@@ -26,7 +26,7 @@ pub enum End {
 
 /// How long a process is in its step before that is closed: the kernel tells of the last exit at once, but not within 10 ms
 /// of telling something else about the same cgroup (CGROUP_FILE_NOTIFY_MIN_INTV), as that its first process has come.
-const LIFE: Duration = Duration::from_millis(25);
+pub const LIFE: Duration = Duration::from_millis(25);
 
 /// A fenced step with one process, ready to be closed.
 pub struct Step {
@@ -61,7 +61,7 @@ impl Step {
 }
 
 /// A child that does nothing until it is told to exit.
-struct Member {
+pub struct Member {
     pid: Pid,
     /// Closing it is the word.
     stay: Option<OwnedFd>,
@@ -71,7 +71,8 @@ struct Member {
 }
 
 impl Member {
-    fn start() -> Result<Self, Failure> {
+    /// Starts it.
+    pub fn start() -> Result<Self, Failure> {
         let page = Page::new()?;
         let (word, stay) = pipe()?;
         // SAFETY: this process has one thread, so the child may do anything.
@@ -95,7 +96,13 @@ impl Member {
         Ok(self.page.noted())
     }
 
-    fn was_killed(&mut self) -> Result<(), Failure> {
+    /// As the kernel knows it.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw()
+    }
+
+    /// Waits until it has been killed.
+    pub fn was_killed(&mut self) -> Result<(), Failure> {
         self.waited = true;
         match waitpid(self.pid, None)? {
             WaitStatus::Signaled(_, Signal::SIGKILL, _) => Ok(()),

@@ -13,40 +13,52 @@ use crate::sys::systemd::is_delegated;
 
 /// Opens our directory in a hierarchy, which is `base` below its root, making it where that is ours to do, with the controllers enabled for what is below.
 pub fn open(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<Dir> {
-    let mut dir = hierarchy.open()?;
     // systemd owns cgroup2: only the directory that it delegated to us is ours (CGROUP_DELEGATION.md).
-    let delegated = systemd && hierarchy.version == Version::V2;
-    for name in base.split('/') {
-        if !delegated {
-            enable(&dir, hierarchy, wanted, false)?;
-            let above = dir;
-            dir = match above.child(name) {
-                // Only a first launch after boot finds none. Of two at once each sees to use_hierarchy before it makes
-                // anything below.
-                Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
-                    let dir = above.ensure(name)?;
-                    count_children(&dir, hierarchy)?;
-                    dir
-                }
-                other => other?,
-            };
-            fill(&above, &dir, hierarchy, true)?;
-            continue;
-        }
-        dir = dir.child(name).map_err(|error| match error.kernel_errno() {
-            Some(Errno::ENOENT) => error.hint(
-                "the delegated scope does not exist: 'systemctl enable --now jobfence.service' makes it \
-                 (without an installation, 'jobfence hold')",
-            ),
-            _ => error,
-        })?;
+    if systemd && hierarchy.version == Version::V2 {
+        let dir = open_delegated(base, hierarchy)?;
+        enable(&dir, hierarchy, wanted, false)?;
+        return Ok(dir);
     }
-    if delegated && is_delegated(&dir) == Some(false) {
+    // On v1 nothing is handed down, and a directory of any controller but cpuset is ready as it was made.
+    if hierarchy.version == Version::V1
+        && !hierarchy.has("cpuset")
+        && let Ok(dir) = hierarchy.open_below(base)
+    {
+        return Ok(dir);
+    }
+    let mut dir = hierarchy.open()?;
+    for name in base.split('/') {
+        enable(&dir, hierarchy, wanted, false)?;
+        let above = dir;
+        dir = match above.child(name) {
+            // Only a first launch after boot finds none. Of two at once each sees to use_hierarchy before it makes
+            // anything below.
+            Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
+                let dir = above.ensure(name)?;
+                count_children(&dir, hierarchy)?;
+                dir
+            }
+            other => other?,
+        };
+        fill(&above, &dir, hierarchy, true)?;
+    }
+    enable(&dir, hierarchy, wanted, false)?;
+    Ok(dir)
+}
+
+fn open_delegated(base: &str, hierarchy: &Hierarchy) -> Result<Dir> {
+    let dir = hierarchy.open_below(base).map_err(|error| match error.kernel_errno() {
+        Some(Errno::ENOENT) => error.hint(
+            "the delegated scope does not exist: 'systemctl enable --now jobfence.service' makes it \
+             (without an installation, 'jobfence hold')",
+        ),
+        _ => error,
+    })?;
+    if is_delegated(&dir) == Some(false) {
         return Err(Error::new("systemd has not delegated the directory")
             .at(dir.path())
             .hint("jobfence.service makes one that is, if this is NAME.slice/NAME.scope: see CgroupBase"));
     }
-    enable(&dir, hierarchy, wanted, false)?;
     Ok(dir)
 }
 

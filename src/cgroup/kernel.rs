@@ -117,11 +117,13 @@ pub struct LoadedScheduler {
 }
 
 impl LoadedScheduler {
-    /// Looks in `sys`, which is `/sys`; `None` where the kernel's own scheduler is at work.
+    /// Where the kernel tells of it.
+    pub const ATTRIBUTES: &str = "/sys/kernel/sched_ext";
+
+    /// Looks in this directory ([`ATTRIBUTES`](Self::ATTRIBUTES)); `None` where the kernel's own scheduler is at work.
     ///
     /// Source: Documentation/scheduler/sched-ext.rst, and the attributes in kernel/sched/ext.c.
-    pub fn find(sys: &Dir) -> Option<Self> {
-        let dir = sys.child("kernel/sched_ext").ok()?;
+    pub fn find(dir: &Dir) -> Option<Self> {
         // "disabling" is over in a moment. Of Linux 6.12 "enabling" is, too, but it is what comes.
         if matches!(dir.read_value("state").ok()?.trim(), "disabled" | "disabling") {
             return None;
@@ -213,17 +215,17 @@ mod tests {
         assert!(older.contains("which came with Linux 5.14; set CPUBurst=0"), "{older}");
     }
 
-    /// `/sys` with these attributes.
+    /// A directory with these attributes.
     fn sys(state: &str, all: &str, ops: Option<&str>) -> (tempfile::TempDir, Dir) {
         let temp = tempfile::tempdir().unwrap();
-        let dir = temp.path().join("kernel/sched_ext");
+        let dir = temp.path();
         std::fs::create_dir_all(dir.join("root")).unwrap();
         std::fs::write(dir.join("state"), format!("{state}\n")).unwrap();
         std::fs::write(dir.join("switch_all"), format!("{all}\n")).unwrap();
         if let Some(ops) = ops {
             std::fs::write(dir.join("root/ops"), format!("{ops}\n")).unwrap();
         }
-        let dir = Dir::open(temp.path()).unwrap();
+        let dir = Dir::open(dir).unwrap();
         (temp, dir)
     }
 
@@ -253,7 +255,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_counts_for_the_worse() {
         let (temp, dir) = sys("enabling", "0", None);
-        std::fs::remove_file(temp.path().join("kernel/sched_ext/switch_all")).unwrap();
+        std::fs::remove_file(temp.path().join("switch_all")).unwrap();
         assert_eq!(LoadedScheduler::find(&dir).map(|found| found.everybody), Some(true));
     }
 }

@@ -51,6 +51,16 @@ impl Hierarchy {
         open_mount(&self.mount, self.version)
     }
 
+    /// Opens a directory that is there already, this far below the mount point, and makes sure that it is one of this hierarchy's kind.
+    /// There are no links in cgroups: the kernel makes none, and nobody can.
+    pub fn open_below(&self, path: &str) -> Result<Dir> {
+        let dir = Dir::open(self.mount.join(path))?;
+        if is_of(&dir, self.version)? {
+            return Ok(dir);
+        }
+        Err(Error::new("the directory is not one of a cgroup file system:").at(dir.path()))
+    }
+
     /// Where a path as `/proc/PID/cgroup` shows it is below the mount point; `None` if it is not below what is mounted there.
     pub fn below_mount<'a>(&self, path: &'a str) -> Option<&'a str> {
         let rest = path.strip_prefix(self.root.trim_end_matches('/'))?;
@@ -170,15 +180,19 @@ impl Layout {
 
 fn open_mount(mount: &Path, version: Version) -> Result<Dir> {
     let dir = Dir::open(mount)?;
-    let magic = fstatfs(&dir).map_err(|errno| Error::os("statfs", mount, errno))?.filesystem_type();
-    let expected: FsType = match version {
-        Version::V1 => CGROUP_SUPER_MAGIC,
-        Version::V2 => CGROUP2_SUPER_MAGIC,
-    };
-    if magic != expected {
+    if !is_of(&dir, version)? {
         return Err(Error::new("the mount point is not a cgroup file system:").at(mount));
     }
     Ok(dir)
+}
+
+fn is_of(dir: &Dir, version: Version) -> Result<bool> {
+    let magic: FsType = match version {
+        Version::V1 => CGROUP_SUPER_MAGIC,
+        Version::V2 => CGROUP2_SUPER_MAGIC,
+    };
+    let found = fstatfs(dir).map_err(|errno| Error::os("statfs", dir.path(), errno))?;
+    Ok(found.filesystem_type() == magic)
 }
 
 /// The usual host, known without its list of mounts: with a home directory mounted for each user, the kernel takes longer to
@@ -191,10 +205,8 @@ fn plain(proc: &Dir, mountpoint: &Path) -> Option<Vec<Hierarchy>> {
     if namespace != "cgroup:[4026531835]" {
         return None;
     }
-    match open_mount(mountpoint, Version::V2) {
-        Ok(dir) => Some(vec![plainly_unified(&dir, mountpoint)?]),
-        Err(_) => plainly_v1(proc, mountpoint),
-    }
+    let dir = Dir::open(mountpoint).ok()?;
+    if is_of(&dir, Version::V2).ok()? { Some(vec![plainly_unified(&dir, mountpoint)?]) } else { plainly_v1(proc, &dir) }
 }
 
 /// cgroup2 alone. Its root itself must be mounted there (the root alone has no `cgroup.type`) and have every controller that is
@@ -208,9 +220,9 @@ fn plainly_unified(dir: &Dir, mountpoint: &Path) -> Option<Hierarchy> {
 /// The hierarchies of v1, and with them cgroup2 if it is mounted at all, each where systemd and cgroupfs-mount(8) mount it:
 /// named after its controllers, and cgroup2 `unified`. `/proc/self/cgroup` has a line for each that is mounted anywhere. The
 /// root itself must be mounted there (the root alone has a `release_agent`); that it is one of v1 is seen where it is opened.
-fn plainly_v1(proc: &Dir, mountpoint: &Path) -> Option<Vec<Hierarchy>> {
-    let below = Dir::open(mountpoint).ok()?;
-    let text = proc.read("self/cgroup").ok()?;
+fn plainly_v1(proc: &Dir, below: &Dir) -> Option<Vec<Hierarchy>> {
+    let mountpoint = below.path();
+    let text = proc.read_value("self/cgroup").ok()?;
     let mut found = Vec::new();
     let mut has_unified = false;
     // The last is the first that was mounted.
@@ -390,10 +402,10 @@ mod tests {
         }
         write("cpu,cpuacct/release_agent", "");
         write("systemd/release_agent", "");
-        let proc = Dir::open(host.path()).unwrap();
+        let [proc, below] = [Dir::open(host.path()).unwrap(), Dir::open(host.path()).unwrap()];
         let found = |text: &str| {
             write("self/cgroup", text);
-            plainly_v1(&proc, host.path()).map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
+            plainly_v1(&proc, &below).map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         let place = host.path().display();
         let usual = found("2:cpu,cpuacct:/a\n1:name=systemd:/b:c\n").unwrap();

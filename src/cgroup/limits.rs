@@ -118,18 +118,30 @@ fn parse_quota(dir: &Dir, text: &str) -> Result<Option<CpuQuota>> {
 const CPU_MAX: &str = "cpu.max";
 const QUOTA: &str = "cpu.cfs_quota_us";
 const PERIOD: &str = "cpu.cfs_period_us";
+/// What it is in a new directory (`default_cfs_period`, kernel/sched/fair.c).
+const FIRST_PERIOD: &str = "100000";
 
 /// Limits the CPU time of a directory. v1 may refuse another period than that of a quota that is there: see [`in_its_period`].
 ///
 /// What may be saved there cannot be more than the quota: it is taken back where it is in the way. Afterwards it is the quota's
 /// slack, for the caller to say what more it is to be.
 pub fn set_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
-    match write_cpu_quota(dir, version, want) {
+    match write_cpu_quota(dir, version, want, false) {
         Err(error) if error.kernel_errno() == Some(Errno::EINVAL) && forget_burst(dir, version) => {
-            write_cpu_quota(dir, version, want)
+            write_cpu_quota(dir, version, want, false)
         }
         other => other,
     }?;
+    set_slack(dir, version, want)
+}
+
+/// The same where nobody has limited CPU time before, as in a directory that has just been made.
+pub fn set_first_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
+    write_cpu_quota(dir, version, want, true)?;
+    set_slack(dir, version, want)
+}
+
+fn set_slack(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
     match set_cpu_burst(dir, version, want.slack_us()) {
         // Linux before 5.14 has none to give.
         Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Ok(()),
@@ -144,7 +156,7 @@ pub fn in_its_period(dir: &Dir, version: Version, want: CpuQuota) -> Result<(Cpu
     Ok((current.map_or(want, |current| want.in_period(current.period_us)), current))
 }
 
-fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
+fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota, is_first: bool) -> Result<()> {
     let too_large = || Error::new("the quota is too large for").at(dir.path()).value(want.quota_us);
     let quota = i64::try_from(want.quota_us).map_err(|_| too_large())?;
     let found = match version {
@@ -158,7 +170,7 @@ fn write_cpu_quota(dir: &Dir, version: Version, want: CpuQuota) -> Result<()> {
             // The period first: while there is no quota any period is allowed, and a quota in the wrong period could be
             // above the parent's, which v1 refuses.
             // And only when it is another, since the kernel writes the quota back along with it.
-            let mut period = read_control(dir, PERIOD, "cpu")?;
+            let mut period = if is_first { FIRST_PERIOD.to_owned() } else { read_control(dir, PERIOD, "cpu")? };
             if period.trim() != want.period_us.to_string() {
                 cpu.set_cfs_period(want.period_us)
                     .map_err(|e| refused(dir, PERIOD, "cpu", want.period_us.to_string(), &e))?;

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::fenced::{Fence, LOCK_TIMEOUT, OpenDir, Tree, not_made};
 use super::limiting::{self, Cores, LEAST_WEIGHT, LimitError, Whose};
 use super::overlay::Overlay;
+use super::own::{self, Untouched};
 use crate::cgroup::disk::Disks;
 use crate::cgroup::handing_down;
 use crate::cgroup::io;
@@ -49,6 +50,11 @@ impl Fence {
         self.limits.plan = Some(plan.clone());
         for tree in &self.trees {
             self.limit_tree(tree, plan, &mut errors);
+        }
+        for tree in &mut self.trees {
+            if let Tree::Own(own) = tree {
+                own.untouched = Untouched::default();
+            }
         }
         // Where the scheduler's directories are known before (Slurm 26.05), nobody knew of tasks then.
         if self.has_own_tasks() {
@@ -121,7 +127,8 @@ impl Fence {
             errors.extend(limiting::none_for_the_user(plan, &hierarchy, overlay.scheduler));
         }
         let is_change = self.limits.is_change;
-        Some(Levels { hierarchy, plan, user, job, step, place: Whose::Own, is_change })
+        let untouched = tree.own().map_or_else(Untouched::default, |own| own.untouched);
+        Some(Levels { hierarchy, plan, user, job, step, place: Whose::Own, is_change, untouched })
     }
 
     /// Those limits that another step could be writing now. Only these: the kernel may take long to lower a memory limit, and nobody
@@ -300,6 +307,7 @@ struct Levels<'a> {
     place: Whose,
     /// See [`Fence::change`].
     is_change: bool,
+    untouched: Untouched,
 }
 
 impl Levels<'_> {
@@ -318,12 +326,26 @@ impl Levels<'_> {
         limiting::set(dir, &self.hierarchy, level, self.place, &limits, which, errors);
     }
 
+    /// As `untouched`, seen now: another step can have limited the job since its directory was made.
+    fn untouched_now(&self) -> Untouched {
+        Untouched { job: self.untouched.job && own::has_one_step(&self.job), ..self.untouched }
+    }
+
     fn limit_cpu(&self, errors: &mut Vec<LimitError>) {
         let version = self.hierarchy.version;
         let of_user = self.user.as_ref().zip(self.plan.user.cpu);
         let limited = of_user.map_or(Ok(()), |(user, quota)| limiting::change_cpu(user, version, quota).map(drop));
         // Where OnError lets a job run all the same, the user's limit alone is missing.
-        let all = [limited, limiting::cpu(&self.job, &self.step, version, self.plan, (self.place, self.is_change))];
+        let all = [
+            limited,
+            limiting::cpu(
+                &self.job,
+                &self.step,
+                version,
+                self.plan,
+                (self.place, self.is_change, self.untouched_now()),
+            ),
+        ];
         errors.extend(all.into_iter().filter_map(Result::err).map(|error| (Limit::Cpu, error)));
     }
 
@@ -346,7 +368,7 @@ impl Levels<'_> {
         for level in [Level::User, Level::Job, Level::Step] {
             let (Some(dir), true) = (self.dir(level), self.hierarchy.has("memory")) else { continue };
             let limits = plan.of(level);
-            let is_new = self.is_change && level == Level::Job;
+            let is_new = level == Level::Job && (self.is_change || self.untouched_now().job);
             if level != Level::Step && !is_new && limiting::stays_in_memory(dir, version, limits)
                 || level == Level::User && limiting::is_exceeded(dir, version, limits)
             {

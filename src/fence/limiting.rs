@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::own::is_inhabited;
+use super::own::{Untouched, is_inhabited};
 use super::rules::{LimitRule, RULES};
 use crate::bytes::mebibytes;
 use crate::cgroup::cpuset;
@@ -119,13 +119,20 @@ pub fn set(
 /// Limits the CPU time of the job and of the step. The step's quota is never above the job's, which may be lower than planned
 /// when an earlier step was told less; v1 would refuse it. With headroom in it the job's own quota does not tell (it may have
 /// been another headroom): the batch step's does. With `is_change` the job may get more than it has.
-pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, (place, is_change): (Whose, bool)) -> Result<()> {
+pub fn cpu(
+    job: &Dir,
+    step: &Dir,
+    version: Version,
+    plan: &Plan,
+    (place, is_change, untouched): (Whose, bool, Untouched),
+) -> Result<()> {
     // Not limited, the controller may well be off: in cgroup2 there is no file to read then.
     if plan.job.cpu.is_none() && plan.step.cpu.is_none() {
         return Ok(());
     }
     let of_job = match limits_at(plan, Level::Job, place, version).cpu {
         Some(quota) if is_change => change_cpu(job, version, quota).map(Some),
+        Some(quota) if untouched.job && limits::set_first_cpu_quota(job, version, quota).is_ok() => Ok(Some(quota)),
         Some(quota) => limits::lower_cpu_quota(job, version, quota).map(Some),
         None => limits::cpu_quota(job, version),
     };
@@ -135,7 +142,14 @@ pub fn cpu(job: &Dir, step: &Dir, version: Version, plan: &Plan, (place, is_chan
         _ => plan.job.cpu,
     };
     let of_step = match limits_at(plan, Level::Step, place, version).cpu {
-        Some(quota) => limits::set_cpu_quota(step, version, above.map_or(quota, |above| quota.at_most(above))),
+        Some(quota) => {
+            let quota = above.map_or(quota, |above| quota.at_most(above));
+            if untouched.step {
+                limits::set_first_cpu_quota(step, version, quota)
+            } else {
+                limits::set_cpu_quota(step, version, quota)
+            }
+        }
         None => Ok(()),
     };
     // Where OnError lets a job run all the same, its own limit alone is missing.
@@ -334,7 +348,7 @@ mod tests {
         let quota = CpuQuota { quota_us: 50_000, period_us: 100_000 };
         let limits = Limits { cpu: Some(quota), ..Limits::default() };
         let plan = Plan { job: limits.clone(), step: limits, ..Plan::default() };
-        cpu(&dirs[0], &dirs[1], Version::V2, &plan, (Whose::Own, false)).unwrap_err();
+        cpu(&dirs[0], &dirs[1], Version::V2, &plan, (Whose::Own, false, Untouched::default())).unwrap_err();
         assert_eq!(limits::cpu_quota(&dirs[1], Version::V2).unwrap(), Some(quota));
     }
 

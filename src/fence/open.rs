@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::fenced::{Around, Claim, Fence, OwnPath, Tree, WantedLimits};
 use super::names::IDLE;
 use super::overlay::{self, Overlay};
-use super::own::{self, Own, open_existing};
+use super::own::{self, Own, Untouched, open_existing};
 use super::rules;
 use crate::cgroup::io;
 use crate::cgroup::kernel::LoadedScheduler;
@@ -305,7 +305,8 @@ impl Fence {
             let made = own::make_dirs(opening.host, &hierarchy, &wanted, class, levels, &mut dirs);
             // EEXIST: somebody else lives there, and nothing of it is ours to remove.
             if made.as_ref().err().and_then(Error::kernel_errno) != Some(Errno::EEXIST) {
-                self.trees.push(Tree::Own(Own { hierarchy, dirs, class }));
+                let untouched = made.as_ref().map_or_else(|_| Untouched::default(), |made| *made);
+                self.trees.push(Tree::Own(Own { hierarchy, dirs, class, untouched }));
             }
             if let Err(error) = made {
                 // What was made goes away again, here too, where it may be a part of the way down.

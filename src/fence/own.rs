@@ -30,6 +30,24 @@ pub struct Own {
     pub dirs: Vec<Dir>,
     /// The name of the first, where that is a branch below our own directory, and goes with the last step in it.
     pub class: Option<&'static str>,
+    /// Which of them are as the kernel made them.
+    pub untouched: Untouched,
+}
+
+/// Directories in which nobody has limited anything yet, so that there is nothing to read before a limit is written.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Untouched {
+    /// The step's.
+    pub step: bool,
+    /// The job's, when this step made it: see [`has_one_step`].
+    pub job: bool,
+}
+
+/// Whether the job has no step but one. Another one's directory is there before it limits the job. The kernel counts as links of a
+/// directory `.`, `..` and its children (`kernfs_refresh_inode`, fs/kernfs/inode.c).
+pub fn has_one_step(job: &Dir) -> bool {
+    const ONE_CHILD: u64 = 3;
+    job.stat().is_ok_and(|stat| stat.st_nlink == ONE_CHILD)
 }
 
 impl Own {
@@ -53,7 +71,8 @@ impl Own {
 const NOBODYS: Duration = Duration::from_secs(1);
 
 /// Makes the directories of a step; the innermost must not exist, unless nobody has recorded it. `dirs` has those that were
-/// opened, whether all of them could be or not. `class` is a branch below our own directory, in which they are then.
+/// opened, whether all of them could be or not. `class` is a branch below our own directory, in which they are then. Says which
+/// have just been made.
 pub fn make_dirs(
     host: &Host,
     hierarchy: &Hierarchy,
@@ -61,7 +80,7 @@ pub fn make_dirs(
     class: Option<&str>,
     levels: &[String],
     dirs: &mut Vec<Dir>,
-) -> Result<()> {
+) -> Result<Untouched> {
     const TRIES: usize = 20;
     let mut tries = 1;
     loop {
@@ -93,7 +112,7 @@ fn try_dirs(
     class: Option<&str>,
     levels: &[String],
     dirs: &mut Vec<Dir>,
-) -> Result<()> {
+) -> Result<Untouched> {
     let base = base::open(&host.base, host.systemd, hierarchy, wanted)?;
     dirs.push(match class {
         Some(class) => {
@@ -139,10 +158,10 @@ fn try_dirs(
         dirs.push(child);
     }
     // From the top down, and after the step exists: from now on its parents cannot vanish.
-    for (dir, new) in dirs.iter().skip(1).zip(made) {
-        enable(dir, hierarchy, wanted, new)?;
+    for (dir, new) in dirs.iter().skip(1).zip(&made) {
+        enable(dir, hierarchy, wanted, *new)?;
     }
-    Ok(())
+    Ok(Untouched { step: true, job: made.last() == Some(&true) })
 }
 
 /// It is of use only if the record is lost, or the scheduler leaves its own directories: no reason to refuse a job.
@@ -172,7 +191,12 @@ pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Lefto
         let above = base.split('/').count();
         if dirs.len() > above + 1 {
             let class = base.ends_with(&format!("/{IDLE}")).then_some(IDLE);
-            trees.push(Own { hierarchy: hierarchy.clone(), dirs: dirs.split_off(above), class });
+            trees.push(Own {
+                hierarchy: hierarchy.clone(),
+                dirs: dirs.split_off(above),
+                class,
+                untouched: Untouched::default(),
+            });
         }
     }
     Ok(Leftovers { trees, base: base.to_owned(), levels: levels.to_vec() })
@@ -393,9 +417,20 @@ pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()
         (Some(parent), Some(step)) => parent.remove(step).is_ok(),
         _ => false,
     };
-    let gone: Vec<&Own> = whole.iter().copied().take_while(is_gone).collect();
+    let mut gone: Vec<&Own> = whole.iter().copied().take_while(is_gone).collect();
     if gone.len() < whole.len() {
         kill_members(&whole, deadline)?;
+        // A process can be in one hierarchy's directory and not in another's, when attaching failed between the two.
+        for tree in whole.iter().filter(|tree| tree.hierarchy.version == Version::V1) {
+            if gone.iter().any(|gone| std::ptr::eq(*gone, *tree)) {
+                continue;
+            }
+            if is_gone(tree) {
+                gone.push(tree);
+            } else if let Some(dir) = tree.step() {
+                kill::kill_all(Members { unified: None, freezer: None, any: dir }, deadline)?;
+            }
+        }
     }
     for tree in trees {
         let is_gone = gone.iter().any(|gone| std::ptr::eq(*gone, *tree));
@@ -425,14 +460,7 @@ fn kill_members(trees: &[&Own], deadline: Instant) -> Result<()> {
     let step_in = |test: fn(&Hierarchy) -> bool| trees.iter().find(|tree| test(&tree.hierarchy)).and_then(|t| t.step());
     let Some(any) = trees.first().and_then(|tree| tree.step()) else { return Ok(()) };
     let unified = step_in(|h| h.version == Version::V2);
-    kill::kill_all(Members { unified, freezer: step_in(|h| h.has("freezer")), any }, deadline)?;
-    // A process can be in one hierarchy's directory and not in another's, when attaching failed between the two.
-    for tree in trees.iter().filter(|tree| tree.hierarchy.version == Version::V1) {
-        if let Some(dir) = tree.step() {
-            kill::kill_all(Members { unified: None, freezer: None, any: dir }, deadline)?;
-        }
-    }
-    Ok(())
+    kill::kill_all(Members { unified, freezer: step_in(|h| h.has("freezer")), any }, deadline)
 }
 
 /// Removes a step's directory and whatever is below it. The kernel says EBUSY until the last member has left entirely.

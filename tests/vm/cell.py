@@ -7,7 +7,6 @@ private Slurm that is placed as the cell says. `--help` has the options that cho
 """
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -19,7 +18,8 @@ from pathlib import Path
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm")]
+sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm"), str(TOP / "benches")]
+import program  # noqa: E402
 from cells import CELLS, lacking  # noqa: E402
 from slurm import reboot, saboteur, suite  # noqa: E402, F401
 from slurm.harness import CASES  # noqa: E402
@@ -58,7 +58,7 @@ python3 -B /{TESTS}/slurm/cases.py --site installed $INSTALLED_CASES || status=1
 systemctl stop slurmd.service slurmctld.service
 """
 BENCH = f"""
-python3 -B /{TESTS}/benches/others.py --bin /usr/sbin/jobfence || status=1
+python3 -B /{TESTS}/benches/others.py --bin /usr/sbin/jobfence --setup /{TESTS}/benches/setup || status=1
 /{TESTS}/benches/setup --rounds 50 || status=1
 python3 -B /{TESTS}/benches/launch.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence --rounds 20 --batches 1 \
     --jobs 20 --steps 20 --tasks 1 8 64 || status=1
@@ -136,10 +136,7 @@ def payload(directory, scheduler):
 def benches(place):
     """The benchmarks, with the one that cargo builds."""
     shutil.copytree(TOP / "benches", place, ignore=shutil.ignore_patterns("__pycache__", "setup"))
-    built = subprocess.run(["cargo", "bench", "--locked", "--bench", "setup", "--no-run", "--message-format=json"], cwd=TOP,
-                           check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
-    programs = (json.loads(line).get("executable") for line in built)
-    shutil.copy(next(program for program in programs if program and "/setup-" in program), place / "setup")
+    shutil.copy(program.built("setup"), place / "setup")
 
 
 def openpbs(tree, directory):
