@@ -10,7 +10,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::Failure;
-use crate::daemon::Daemon;
+use crate::daemon::{By, Daemon};
 use crate::launch;
 use crate::place::{Place, soon};
 use crate::processes::Others;
@@ -76,7 +76,7 @@ fn steps(place: &Place, count: usize) -> Result<Vec<Daemon>, Failure> {
         (0..count).map(|number| launch::key(place, 2 + number / 10, number % 10)).collect::<Result<Vec<_>, _>>()?;
     let mut daemons = Vec::new();
     for keys in keys.chunks(OF_ONE) {
-        let daemon = Daemon::start(place, keys.to_vec())?;
+        let daemon = Daemon::start(place, keys.to_vec(), By::Fences)?;
         daemon.tell()?;
         daemon.wait()?;
         daemons.push(daemon);

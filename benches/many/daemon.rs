@@ -9,8 +9,18 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, pipe, read, write};
 
 use crate::Failure;
+use crate::floor::Floor;
 use crate::launch;
 use crate::place::{Place, soon};
+
+/// By what it makes and removes what a step needs.
+#[derive(Clone, Copy)]
+pub enum By {
+    /// As the product does.
+    Fences,
+    /// With the same directories and files, and nothing else.
+    BareCalls,
+}
 
 /// A process that opens fences when it is told to, and closes them when it is told again.
 pub struct Daemon {
@@ -20,7 +30,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    pub fn start(place: &Place, keys: Vec<JobKey>) -> Result<Self, Failure> {
+    pub fn start(place: &Place, keys: Vec<JobKey>, by: By) -> Result<Self, Failure> {
         let (word, tells) = pipe()?;
         let (done, says) = pipe()?;
         // SAFETY: this process has one thread, so the child may do anything.
@@ -28,7 +38,7 @@ impl Daemon {
             ForkResult::Parent { child } => Ok(Self { pid: child, tells, done }),
             ForkResult::Child => {
                 drop((tells, done));
-                let status = match live(place, &keys, &word, &says) {
+                let status = match live(place, &keys, by, &word, &says) {
                     Ok(()) => 0,
                     Err(error) => {
                         eprintln!("{error}");
@@ -61,14 +71,34 @@ impl Daemon {
     }
 }
 
-fn live(place: &Place, keys: &[JobKey], word: &OwnedFd, says: &OwnedFd) -> Result<(), Failure> {
+fn live(place: &Place, keys: &[JobKey], by: By, word: &OwnedFd, says: &OwnedFd) -> Result<(), Failure> {
+    match by {
+        By::Fences => two_parts(
+            || keys.iter().map(|key| launch::begin(place, key)).collect::<Result<Vec<_>, _>>(),
+            |fences| Ok(fences.iter_mut().try_for_each(|fence| fence.close(soon()))?),
+            (word, says),
+        ),
+        By::BareCalls => {
+            let floors = keys.iter().map(|key| Floor::of(place, key)).collect::<Result<Vec<_>, _>>()?;
+            two_parts(
+                || Ok(floors.iter().try_for_each(Floor::set_up)?),
+                |()| Ok(floors.iter().try_for_each(Floor::remove)?),
+                (word, says),
+            )
+        }
+    }
+}
+
+fn two_parts<T>(
+    begin: impl FnOnce() -> Result<T, Failure>,
+    end: impl FnOnce(&mut T) -> Result<(), Failure>,
+    (word, says): (&OwnedFd, &OwnedFd),
+) -> Result<(), Failure> {
     heard(word)?;
-    let fences = keys.iter().map(|key| launch::begin(place, key)).collect::<Result<Vec<_>, _>>()?;
+    let mut begun = begin()?;
     write(says, b"d")?;
     heard(word)?;
-    for mut fence in fences {
-        fence.close(soon())?;
-    }
+    end(&mut begun)?;
     write(says, b"d")?;
     Ok(())
 }

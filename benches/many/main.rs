@@ -3,6 +3,9 @@
 //!
 //! `cargo bench --bench many`, as root.
 
+#[path = "../setup/floor.rs"]
+#[allow(dead_code, reason = "the other benchmark uses all of it")]
+mod floor;
 #[path = "../setup/place.rs"]
 #[allow(dead_code, reason = "the other benchmark uses all of it")]
 mod place;

@@ -10,6 +10,7 @@ use crate::Failure;
 use crate::place::Place;
 use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::fence;
+use jobfence::job::JobKey;
 use jobfence::policy::Limits;
 
 /// Everything is known beforehand, so that only system calls are measured.
@@ -33,11 +34,11 @@ struct Tree {
 }
 
 impl Floor {
-    /// What the product makes and writes in this place.
-    pub fn of(place: &Place) -> Result<Self, Failure> {
+    /// What the product makes and writes in this place, for this step.
+    pub fn of(place: &Place, key: &JobKey) -> Result<Self, Failure> {
         let wanted = fence::controllers(&place.config);
         let hierarchies = place.host.hierarchies(&wanted)?;
-        let trees = hierarchies.into_iter().map(|hierarchy| Tree::of(place, hierarchy, &wanted));
+        let trees = hierarchies.into_iter().map(|hierarchy| Tree::of(place, key, hierarchy, &wanted));
         Ok(Self { trees: trees.collect::<Result<_, _>>()? })
     }
 
@@ -47,7 +48,7 @@ impl Floor {
             let base = Descriptor::open(libc::AT_FDCWD, &tree.base, libc::O_PATH | libc::O_DIRECTORY)?;
             for directory in &tree.directories {
                 // SAFETY: an open descriptor and a NUL-terminated path.
-                check(unsafe { libc::mkdirat(base.0, directory.as_ptr(), 0o755) }.into())?;
+                check_but(&[libc::EEXIST], unsafe { libc::mkdirat(base.0, directory.as_ptr(), 0o755) })?;
             }
             for (file, value) in &tree.files {
                 let file = Descriptor::open(base.0, file, libc::O_RDWR)?;
@@ -89,7 +90,7 @@ impl Floor {
         for tree in &self.trees {
             for directory in tree.whole.iter().rev() {
                 // SAFETY: a NUL-terminated path.
-                check(unsafe { libc::rmdir(directory.as_ptr()) }.into())?;
+                check_but(&[libc::EBUSY, libc::ENOTEMPTY, libc::ENOENT], unsafe { libc::rmdir(directory.as_ptr()) })?;
             }
         }
         Ok(())
@@ -123,10 +124,10 @@ impl Floor {
 }
 
 impl Tree {
-    fn of(place: &Place, hierarchy: &Hierarchy, wanted: &[&str]) -> Result<Self, Failure> {
+    fn of(place: &Place, key: &JobKey, hierarchy: &Hierarchy, wanted: &[&str]) -> Result<Self, Failure> {
         let base = hierarchy.mount.join(&place.host.base);
-        let mut levels = place.key.parents();
-        levels.push(place.key.step_dir(1));
+        let mut levels = key.parents();
+        levels.push(key.step_dir(1));
         let paths: Vec<String> = (1..=levels.len()).filter_map(|depth| Some(levels.get(..depth)?.join("/"))).collect();
         let mut files = Vec::new();
         let controllers: Vec<&&str> = wanted.iter().filter(|controller| hierarchy.has(controller)).collect();
@@ -236,6 +237,14 @@ impl Drop for Descriptor {
     fn drop(&mut self) {
         // SAFETY: our own descriptor, which nobody uses any more.
         unsafe { libc::close(self.0) };
+    }
+}
+
+/// With those errors that say that another step is there, or has just gone with what both had.
+fn check_but(known: &[i32], result: libc::c_int) -> io::Result<()> {
+    match check(result.into()) {
+        Err(error) if error.raw_os_error().is_some_and(|errno| known.contains(&errno)) => Ok(()),
+        other => other.map(|_| ()),
     }
 }
 

@@ -100,7 +100,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
         return Ok(true);
     }
     let mut goals = Goals::default();
-    let floor = Floor::of(&place)?;
+    let floor = Floor::of(&place, &place.key)?;
     describe(&place, &floor)?;
     same_result(&place, &floor)?;
     whole_life(&place, options.rounds.div_ceil(4), &mut goals)?;
@@ -296,7 +296,7 @@ fn once(place: &Place, what: What) -> Result<Duration, Failure> {
             Ok(split.whole())
         }
         What::Floor => {
-            let floor = Floor::of(place)?;
+            let floor = Floor::of(place, &place.key)?;
             let start = Instant::now();
             between_marks(|| floor.set_up())?;
             let took = start.elapsed();
@@ -306,6 +306,6 @@ fn once(place: &Place, what: What) -> Result<Duration, Failure> {
         What::Exited => Step::start(place, End::Exited)?.close(),
         What::Straggler => Step::start(place, End::Straggler)?.close(),
         What::Whole => whole::ours(place),
-        What::WholeFloor => whole::bare(place, &Floor::of(place)?),
+        What::WholeFloor => whole::bare(place, &Floor::of(place, &place.key)?),
     }
 }
