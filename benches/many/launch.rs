@@ -3,7 +3,7 @@
 
 use jobfence::cgroup::membership::Membership;
 use jobfence::config::Config;
-use jobfence::fence::Fence;
+use jobfence::fence::{Fence, Opening};
 use jobfence::host::Host;
 use jobfence::janitor::{self, Launch, Who};
 use jobfence::job::{Id, JobKey};
@@ -33,7 +33,8 @@ pub fn begin_with(config: &Config, key: &JobKey) -> Result<Fence, Failure> {
     let here = Membership::read(&host.proc, Pid::this().as_raw())?;
     let launch = Launch { daemon: &here, key: Some(key), all: false };
     janitor::reap(&host, config, ALL, Who::Launch(launch), soon())?;
-    let mut fence = Fence::open(&janitor::opening(&host, config, ALL, key))?;
+    let opening = Opening { daemon: Some(&here), ..janitor::opening(&host, config, ALL, key) };
+    let mut fence = Fence::open(&opening)?;
     match fence.limit(&Place::plan_with(config, MEMORY)).into_iter().next() {
         None => Ok(fence),
         Some((limit, error)) => Err(format!("the {limit} limit: {error}").into()),

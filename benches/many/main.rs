@@ -13,6 +13,7 @@ mod place;
 #[allow(dead_code, reason = "the other benchmark uses all of it")]
 mod stats;
 
+mod attach;
 mod crowd;
 mod daemon;
 mod kills;
@@ -54,6 +55,8 @@ enum Part {
     Crowd,
     /// Steps that begin and end at the same moment
     Together,
+    /// The tasks of a step are attached
+    Attach,
 }
 
 fn main() -> ExitCode {
@@ -74,6 +77,9 @@ fn run(options: &Options) -> Result<(), Failure> {
     let place = Place::make(None, None)?;
     if wants(Part::Kills) {
         kills::measure(&place, &options.processes)?;
+    }
+    if wants(Part::Attach) {
+        attach::measure(&place)?;
     }
     if wants(Part::Together) {
         together::measure(&place)?;

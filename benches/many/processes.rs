@@ -100,6 +100,10 @@ impl Others {
         }
         Ok(others)
     }
+
+    pub fn pids(&self) -> &[Pid] {
+        &self.0
+    }
 }
 
 impl Drop for Others {

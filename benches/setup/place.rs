@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::base;
+use jobfence::cgroup::membership::Membership;
 use jobfence::config::Config;
 use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
@@ -16,9 +17,13 @@ use jobfence::policy::{self, Plan};
 use jobfence::scheduler::all::ALL;
 use jobfence::sys::dir::Dir;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::Failure;
+
+/// How long after an early move a launch comes. For some milliseconds more the kernel makes the next move at once.
+const WARM: Duration = Duration::from_millis(2);
 
 /// Where to work, and as whose job. What was made for it is removed with it.
 pub struct Place {
@@ -106,6 +111,18 @@ impl Place {
             None => Ok((fence, split)),
             Some((limit, error)) => Err(format!("the {limit} limit: {error}").into()),
         }
+    }
+
+    /// What `jobfence hold` does before a launch, so that nobody waits for the kernel: this process is moved to where it is.
+    pub fn move_early(&self) -> Result<(), Failure> {
+        let here = Membership::read(&self.host.proc, Pid::this().as_raw())?;
+        for hierarchy in &self.host.layout.hierarchies {
+            let Some(below) = here.path_in(hierarchy).and_then(|path| hierarchy.below_mount(path)) else { continue };
+            std::fs::write(hierarchy.mount.join(below).join("cgroup.procs"), "0")?;
+            std::thread::sleep(WARM);
+            return Ok(());
+        }
+        Err("this process is in no cgroup that can be seen".into())
     }
 
     /// The options with which another process takes this place over.

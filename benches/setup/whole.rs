@@ -4,22 +4,16 @@
 
 use std::time::{Duration, Instant};
 
-use jobfence::cgroup::membership::Membership;
-use nix::unistd::Pid;
-
 use crate::Failure;
 use crate::floor::Floor;
 use crate::place::{Place, soon};
 use crate::removal::{LIFE, Member};
 use crate::trace::between_marks;
 
-/// How long after an early move a launch comes. For some milliseconds more the kernel makes the next move at once.
-const WARM: Duration = Duration::from_millis(2);
-
 /// By jobfence. What the step lives is not counted.
 pub fn ours(place: &Place) -> Result<Duration, Failure> {
     let mut member = Member::start()?;
-    move_early(place)?;
+    place.move_early()?;
     let start = Instant::now();
     let mut fence = between_marks(|| -> Result<_, Failure> {
         let (mut fence, _) = place.set_up()?;
@@ -41,7 +35,7 @@ pub fn ours(place: &Place) -> Result<Duration, Failure> {
 /// By bare system calls.
 pub fn bare(place: &Place, floor: &Floor) -> Result<Duration, Failure> {
     let mut member = Member::start()?;
-    move_early(place)?;
+    place.move_early()?;
     let start = Instant::now();
     between_marks(|| floor.set_up().and_then(|()| floor.attach(member.pid())))?;
     let began = start.elapsed();
@@ -54,16 +48,4 @@ pub fn bare(place: &Place, floor: &Floor) -> Result<Duration, Failure> {
         Ok(floor.remove()?)
     })?;
     Ok(began + end.elapsed())
-}
-
-/// What `jobfence hold` does before a launch, so that neither waits for the kernel: this process is moved to where it is.
-fn move_early(place: &Place) -> Result<(), Failure> {
-    let here = Membership::read(&place.host.proc, Pid::this().as_raw())?;
-    for hierarchy in &place.host.layout.hierarchies {
-        let Some(below) = here.path_in(hierarchy).and_then(|path| hierarchy.below_mount(path)) else { continue };
-        std::fs::write(hierarchy.mount.join(below).join("cgroup.procs"), "0")?;
-        std::thread::sleep(WARM);
-        return Ok(());
-    }
-    Err("this process is in no cgroup that can be seen".into())
 }

@@ -35,6 +35,18 @@ impl Fence {
     }
 
     fn put(&mut self, host: &Host, pid: i32, task: Option<u32>, leaf: Option<&str>) -> Result<Vec<LimitError>> {
+        // A step's tasks are all in the same: where its first one has shown that all directories are ours, the next ones are.
+        let is_settled = self.are_others_marked && self.around.has_daemon && !self.has_overlay();
+        let mut errors = if is_settled { Vec::new() } else { self.find_theirs(host, pid, task)? };
+        let plan = self.limits.plan_of_task(task);
+        self.attach_own(host, pid, (plan.zip(task), leaf), &mut errors)?;
+        self.check_cores();
+        self.note_devices(&errors);
+        Ok(errors)
+    }
+
+    /// Where the scheduler itself has put the process, which is limited there. Returns the limits that could not be set.
+    fn find_theirs(&mut self, host: &Host, pid: i32, task: Option<u32>) -> Result<Vec<LimitError>> {
         let before = Membership::read(&host.proc, pid)?;
         if !self.around.has_daemon {
             self.refuse_a_schedulers(&before)?;
@@ -43,9 +55,7 @@ impl Fence {
         self.end_earlier_run(host);
         self.mark_located();
         self.mark_others(host, &before);
-        // Its tasks are all in the same.
         self.are_others_marked = true;
-        let plan = self.limits.plan.as_ref().filter(|plan| task.is_some() && !plan.task.is_empty());
         for tree in &self.trees {
             let Tree::Overlay(overlay) = tree else { continue };
             let place = before.path_in(&overlay.hierarchy).unwrap_or("nowhere");
@@ -63,7 +73,7 @@ impl Fence {
             if let Some(plan) = &self.limits.plan {
                 self.reclaim_again(overlay, plan, &mut errors);
             }
-            let Some(plan) = plan else { continue };
+            let Some(plan) = self.limits.plan_of_task(task) else { continue };
             match overlay.task(&before) {
                 Ok(dir) => self.limit_task(tree, &dir, plan, &mut errors),
                 Err(error) => errors.extend(limiting::none_of(
@@ -73,9 +83,6 @@ impl Fence {
                 )),
             }
         }
-        self.attach_own(host, pid, (plan.zip(task), leaf), &mut errors)?;
-        self.check_cores();
-        self.note_devices(&errors);
         Ok(errors)
     }
 
@@ -104,7 +111,9 @@ impl Fence {
                 base::fill(step, dir, tree.hierarchy(), false)?;
                 self.limit_task(tree, dir, plan, errors);
             }
-            bound = bound.or_else(|| Affinity::of(pid));
+            if tree.hierarchy().has("cpuset") {
+                bound = bound.or_else(|| Affinity::of(pid));
+            }
             dir.as_ref().unwrap_or(step).write("cgroup.procs", &pid.to_string()).map_err(|error| {
                 match error.kernel_errno() {
                     Some(Errno::EOPNOTSUPP) => error.hint("the cgroup, or one above it, is threaded"),
@@ -112,16 +121,20 @@ impl Fence {
                 }
             })?;
         }
-        let Some(bound) = bound else { return Ok(()) };
-        if Affinity::of(pid).is_some_and(|now| now != bound)
+        if let Some(bound) = bound
+            && Affinity::of(pid).is_some_and(|now| now != bound)
             && let Err(errno) = bound.set(pid)
         {
             // As where none of those CPUs is in our cgroup's cpuset. It is fenced all the same.
             let error = Error::new(format!("cannot bind process {pid} again to the CPUs that it was bound to"));
             log::warn!("{}", error.errno(errno));
         }
+        let mut own = self.trees.iter().filter_map(Tree::own).peekable();
+        if own.peek().is_none() {
+            return Ok(());
+        }
         let after = Membership::read(&host.proc, pid)?;
-        for own in self.trees.iter().filter_map(Tree::own) {
+        for own in own {
             let mut expected = in_mount(&own.hierarchy, &self.ours.path);
             if let Some(name) = &name {
                 expected = format!("{expected}/{name}");

@@ -177,6 +177,11 @@ impl WantedLimits {
             is_change: false,
         }
     }
+
+    /// What is planned, if it has limits of each task, and this is one.
+    pub(super) fn plan_of_task(&self, task: Option<u32>) -> Option<&Plan> {
+        self.plan.as_ref().filter(|plan| task.is_some() && !plan.task.is_empty())
+    }
 }
 
 impl Fence {
