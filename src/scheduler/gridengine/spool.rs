@@ -126,6 +126,7 @@ impl SpooledJob {
             partition: Fact::Known(named("queue")?),
             account: Fact::Known(named("account")?),
             project: Fact::Known(named("acct_project")?),
+            pe: Fact::Known(named("pe")?),
             vnode_types: Fact::Known(Vec::new()),
             qos: Fact::Known(String::new()),
             uid: Fact::Known(uid),
@@ -265,7 +266,7 @@ mod tests {
     use super::*;
 
     const JOB: &str = "job_id=7\nja_task_id=0\njob_owner=root\nhost_slots=2\npe_slots=5\nqueue=all.q\naccount=sge\n\
-                       acct_project=none\nh_vmem=100M\nh_vmem_is_consumable_job=0\nsuspend_method=NONE\nnotify=0\n\
+                       acct_project=none\npe=mpi\nh_vmem=100M\nh_vmem_is_consumable_job=0\nsuspend_method=NONE\nnotify=0\n\
                        merge_stderr=0\nstdout_path=/home/a\nstderr_path=/home/b\njob_name=x\n";
 
     fn parse(changes: &[(&str, &str)]) -> Result<SpooledJob> {
@@ -279,6 +280,8 @@ mod tests {
         assert_eq!(job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
         assert_eq!(job.facts.partition, Fact::Known("all.q".to_owned()));
         assert_eq!(job.facts.project, Fact::Known(String::new()));
+        assert_eq!(job.facts.pe, Fact::Known("mpi".to_owned()));
+        assert_eq!(parse(&[("pe=mpi", "pe=none")]).unwrap().facts.pe, Fact::Known(String::new()));
         assert!(job.is_stopped_at_once);
         assert_eq!((job.errors_path.as_str(), job.errors_name.as_str()), ("/home/b", "x.e7"));
         assert_eq!(job.cpus(Cpus::from_thousandths(500)), Cpus::whole(1));
@@ -302,7 +305,9 @@ mod tests {
 
     #[test]
     fn what_a_user_can_have_written_there_is_refused() {
-        for (key, forged) in [("host_slots", "64"), ("job_owner", "daemon"), ("h_vmem", "1T"), ("queue", "x")] {
+        for (key, forged) in
+            [("host_slots", "64"), ("job_owner", "daemon"), ("h_vmem", "1T"), ("queue", "x"), ("pe", "smp")]
+        {
             let error = parse(&[("job_name=x", &format!("job_name=x\n{key}={forged}"))]).unwrap_err().to_string();
             assert!(error.contains(&format!("{key} stands there with more than one value")), "{error}");
         }
