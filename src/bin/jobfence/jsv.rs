@@ -23,9 +23,8 @@ use crate::configured::Configured;
 
 /// Less is a mistake, such as a unit that was forgotten.
 const LEAST: u64 = 1 << 20;
-/// What a job asks for, and the parameters behind one of which it stands: every job has the first of them.
+/// The parameter with what a job asks for.
 const REQUESTS_OF_JOB: &str = "l_hard";
-const BEFORE_REQUESTS: [&str; 2] = ["j", "js"];
 /// In milliseconds. Whoever does not wait for the answer goes on much sooner, and each job that is submitted waits so long.
 const FOLLOWS_WITHIN: u8 = 10;
 
@@ -82,9 +81,8 @@ struct Asked {
     gpus: BTreeMap<String, String>,
     /// What is wrong with the variables by which its user asks for lower limits.
     refused: Option<Error>,
-    /// Which parameters were named, and which was the last.
+    /// Which parameters were named: each comes once.
     parameters: BTreeSet<String>,
-    last: String,
     /// A newline in one of its user's words, which looks like a line of the protocol.
     is_forged: bool,
 }
@@ -97,12 +95,10 @@ impl Asked {
             ("PARAM", Some(name), value) => {
                 self.is_forged |= !self.parameters.insert(name.to_owned());
                 if name == REQUESTS_OF_JOB {
-                    self.is_forged |= !BEFORE_REQUESTS.contains(&self.last.as_str());
                     let (wanted, list) = (wanted(), value.unwrap_or_default());
                     self.memory = of(list, &wanted.memory);
                     self.gpus = of(list, &wanted.gpus);
                 }
-                name.clone_into(&mut self.last);
             }
             ("ENV", Some("ADD"), Some(variable)) => {
                 let (name, value) = variable.split_once(' ').unwrap_or((variable, ""));
@@ -233,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_counts_is_noted_and_nothing_else() {
-        let first = "START\nPARAM j n\nPARAM l_hard mem_free=1G,gpu=2,arch=lx-amd64,h_vmem=200M\nBEGIN\n";
+        let first = "START\nPARAM l_hard mem_free=1G,gpu=2,arch=lx-amd64,h_vmem=200M\nBEGIN\n";
         let noted =
             "SEND ENV\nSTARTED\nENV MOD JOBFENCE_REQUESTED h_vmem=200M,mem_free=1G,gpu=2\nRESULT STATE CORRECT\n";
         assert_eq!(answers(first), noted);
@@ -243,14 +239,14 @@ mod tests {
 
     #[test]
     fn what_no_job_can_run_in_is_refused() {
-        let said = said_of("PARAM j n\nPARAM l_hard h_vmem=200\n");
+        let said = said_of("PARAM l_hard h_vmem=200\n");
         let refused =
             "RESULT STATE REJECT jobfence: h_vmem=200 is 200 bytes. Ask for at least 1.0 MiB, or did you mean 200M?\n";
         assert_eq!(said, refused);
-        assert!(said_of("PARAM j n\nPARAM l_hard h_vmem=2k\n").ends_with("at least 1.0 MiB.\n"));
-        assert!(said_of("PARAM j n\nPARAM l_hard h_vmem=INFINITY\n").ends_with("STATE CORRECT\n"));
+        assert!(said_of("PARAM l_hard h_vmem=2k\n").ends_with("at least 1.0 MiB.\n"));
+        assert!(said_of("PARAM l_hard h_vmem=INFINITY\n").ends_with("STATE CORRECT\n"));
         for amount in ["1.5", "1k", "INFINITY", "-1", ""] {
-            let said = said_of(&format!("PARAM j n\nPARAM l_hard gpu={amount}\n"));
+            let said = said_of(&format!("PARAM l_hard gpu={amount}\n"));
             let refused =
                 format!("REJECT jobfence: gpu={amount} is no whole number of GPUs. Ask for one, such as gpu=1\n");
             assert_eq!(said, format!("RESULT STATE {refused}"));
@@ -275,15 +271,12 @@ mod tests {
     fn what_a_user_can_have_written_is_no_line_of_the_protocol() {
         let newline = "RESULT STATE REJECT jobfence: there is a newline in a name, a path or an argument of the job";
         for forged in [
-            "PARAM CMDARG0 x\nPARAM l_hard gpu=4\nPARAM j n\n",
-            "PARAM CMDARG0 x\nPARAM j n\nPARAM l_hard gpu=4\nPARAM j n\nPARAM l_hard gpu=1\n",
-            "PARAM CMDARG0 x\nPARAM l_hard gpu=4\nPARAM j n\nPARAM l_hard gpu=1\n",
-            "PARAM j n\nPARAM l_hard gpu=1\nPARAM o x\nPARAM l_hard gpu=4\n",
-            "PARAM j n\nPARAM o x\nPARAM l_hard gpu=4\n",
-            "PARAM CMDARG0 x\nand more\nPARAM j n\n",
-            "PARAM CMDARG0 x\nSTART\nPARAM j n\n",
-            "PARAM CMDARG0 x\nQUIT\nPARAM j n\n",
-            "PARAM CMDARG0 x\nBEGIN\nPARAM j n\nPARAM l_hard mem_free=1G\n",
+            "PARAM CMDARG0 x\nPARAM l_hard gpu=4\nPARAM l_hard gpu=1\n",
+            "PARAM l_hard gpu=1\nPARAM o x\nPARAM l_hard gpu=4\n",
+            "PARAM CMDARG0 x\nand more\nPARAM notify n\n",
+            "PARAM CMDARG0 x\nSTART\nPARAM notify n\n",
+            "PARAM CMDARG0 x\nQUIT\nPARAM notify n\n",
+            "PARAM CMDARG0 x\nBEGIN\nPARAM notify n\nPARAM l_hard mem_free=1G\n",
         ] {
             let said = said_of(forged);
             assert!(said.starts_with(newline) && said.lines().count() == 1, "{forged}: {said}");

@@ -31,6 +31,10 @@ pub const REQUESTED: &str = "JOBFENCE_REQUESTED";
 const H_VMEM: &str = "h_vmem";
 /// More than execd writes: a job's arguments are in it.
 const LARGEST: u64 = 16 << 20;
+/// As qmaster begins what it tells a JSV. execd writes no such line.
+const JSV_PARAMETER: &str = "PARAM ";
+/// What is to be done about a line that is none of execd's.
+const NEWLINE: &str = "a newline in the name, the directory or an argument of the job can do that; submit it without";
 /// As execd says that there is none.
 const NONE: &str = "none";
 
@@ -108,6 +112,10 @@ impl SpooledJob {
 
     /// The same from the text of that file; `directory` is the name of the spool directory.
     pub fn parse(text: &str, directory: &str) -> Result<Self> {
+        // A user's, which the JSV may have taken for what the job asks for.
+        if text.lines().any(|line| line.starts_with(JSV_PARAMETER)) {
+            return Err(Error::new("a line looks like one of the JSV's protocol").hint(NEWLINE));
+        }
         let config = Values::of(text);
         let owner = config.get("job_owner")?;
         let user = User::from_name(owner)
@@ -200,8 +208,7 @@ impl<'a> Values<'a> {
             None => Ok(None),
             // execd writes the number of a slave task twice.
             Some(value) if values.all(|other| other == value) => Ok(Some(value)),
-            Some(_) => Err(Error::new(format!("{key} stands there with more than one value"))
-                .hint("a newline in the name, the directory or an argument of the job can do that; submit it without")),
+            Some(_) => Err(Error::new(format!("{key} stands there with more than one value")).hint(NEWLINE)),
         }
     }
 
@@ -312,6 +319,7 @@ mod tests {
             assert!(error.contains(&format!("{key} stands there with more than one value")), "{error}");
         }
         for (from, to, why) in [
+            ("job_name=x", "job_name=x\nPARAM l_hard gpu=4", "a line looks like one of the JSV's protocol"),
             ("host_slots=2", "host_slots=0", "host_slots is no number of slots"),
             ("host_slots=2\n", "", "host_slots is missing"),
             ("job_owner=root", "job_owner=nobody-has-this-name", "does not know the job's user"),

@@ -66,13 +66,14 @@ def forged(site):
     """A user who has a newline in an argument gets no more slots, and reads why."""
     script = site.directory("alice") / "script"
     script.write_text("#!/bin/sh\ntouch ran.$JOB_ID\n")
-    for argument in "x\nhost_slots=64", "x\njob_owner=root", "x\nh_vmem=INFINITY":
+    for argument in "x\nhost_slots=64", "x\njob_owner=root", "x\nh_vmem=INFINITY", "x\nPARAM l_hard gpu=4":
         done = site.as_user("alice", ["qsub", "-terse", "-cwd", "script", argument])
         jobid = done.stdout.strip()
         site.submitted.append(("alice", jobid))
         site.wait_state(jobid, "Eqw")
         key = argument.split("\n")[1].split("=")[0]
-        expect_in(f"{key} stands there with more than one value", site.reason(jobid), "the reason")
+        why = "a line looks like one of the JSV's protocol" if "PARAM" in key else f"{key} stands there with more than one value"
+        expect_in(why, site.reason(jobid), "the reason")
         site.qdel(jobid)
 
 
