@@ -118,7 +118,7 @@ def checked(site):
     for lacking in "complexes", "consumable":
         expect(lacking not in said, f"all complexes are as they should be: {said}")
     complexes = site.command("qconf", "-sc").stdout
-    with complexes_of(site, re.sub(r"(?m)^jobfence_pressure .*\n", "", re.sub(r"(?m)^(h_vmem .*) YES YES .*$", r"\1 YES NO 0 0", complexes))):
+    with complexes_of(site, re.sub(r"(?m)^jobfence_pressure .*\n", "", re.sub(r"(?m)^h_vmem .*$", "h_vmem h_vmem MEMORY <= YES NO 0 0", complexes))):
         said = verdict()[1]
         expect_in("complexes of the load sensor are missing, so their values are lost: jobfence_pressure\n", said, "what is missing")
         expect_in("h_vmem is no consumable: qmaster grants more of it than the host has\n", said, "what is no grant")

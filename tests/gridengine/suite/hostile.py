@@ -66,7 +66,7 @@ def spool_of_the_job(site):
         for name in pid job_pid usage signal config; do
             { echo 1 >$name; } 2>/dev/null && echo "wrote $name"
             mv $name $name.new 2>/dev/null && echo "moved $name"
-            rm -f $name 2>/dev/null && [ ! -e $name ] && [ -e config ] && echo "removed $name"
+            [ -e $name ] && rm -f $name 2>/dev/null && echo "removed $name"
         done
         mkdir new 2>/dev/null && echo "made new"
         until [ -e $OLDPWD/go.$JOB_ID ]; do sleep 0.2; done
