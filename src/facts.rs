@@ -60,6 +60,8 @@ pub struct Facts {
     pub project: Fact<String>,
     /// The types of the parts of this node that it has, where the scheduler gives them types. Empty: it is known that there is none.
     pub vnode_types: Fact<Vec<String>>,
+    /// The parallel environment that grants its slots, where the scheduler has such. Empty: it is known that there is none.
+    pub pe: Fact<String>,
     /// Its user, by number.
     pub uid: Fact<u32>,
     /// Its user, by name.
@@ -87,13 +89,14 @@ impl Facts {
     pub fn of_no_job(self) -> Self {
         let none = || Fact::Known(String::new());
         Self { partition: none(), qos: none(), account: none(), gpus: Gpus::None, cpus: None, ..self }
-            .of_no_project_or_vnode()
+            .of_no_project_vnode_or_pe()
     }
 
-    /// Of a scheduler that has neither projects nor types of vnodes, which is known and no reason to be strict.
+    /// Of a scheduler that has neither projects nor types of vnodes nor parallel environments, which is known and no reason to be strict.
     #[must_use]
-    pub fn of_no_project_or_vnode(self) -> Self {
-        Self { project: Fact::Known(String::new()), vnode_types: Fact::Known(Vec::new()), ..self }
+    pub fn of_no_project_vnode_or_pe(self) -> Self {
+        let none = || Fact::Known(String::new());
+        Self { project: none(), vnode_types: Fact::Known(Vec::new()), pe: none(), ..self }
     }
 }
 

@@ -296,7 +296,7 @@ mod tests {
             errors_of(text),
             [
                 "2:2: found \"Partiton\", expected a section about Partition (or Queue), QOS, Account, Project, \
-                 VnodeType, User, Group or Node (or Host); did you mean Partition?",
+                 VnodeType, PE, User, Group or Node (or Host); did you mean Partition?",
                 "3:6: found \"of\", expected Mode to be enforce, observe or off",
                 "4:1: found \"RunDir\", expected a key that can differ from job to job; RunDir stands before the first section",
                 "6:16: found \"MAXPROCESSES\", expected MaxProcesses only once; it is given on line 6 already",

@@ -33,6 +33,8 @@ pub enum SectionKind {
     Project,
     /// A type of the vnodes that it has on this node.
     VnodeType,
+    /// Its parallel environment.
+    Pe,
     /// Its user, by name or number.
     User,
     /// One of its user's groups, by name or number.
@@ -48,6 +50,7 @@ const KINDS: &[(&str, SectionKind)] = &[
     ("Account", SectionKind::Account),
     ("Project", SectionKind::Project),
     ("VnodeType", SectionKind::VnodeType),
+    ("PE", SectionKind::Pe),
     ("User", SectionKind::User),
     ("Group", SectionKind::Group),
     ("Node", SectionKind::Node),
@@ -58,7 +61,7 @@ const KINDS: &[(&str, SectionKind)] = &[
 
 /// What a header must begin with.
 const EXPECTED_KINDS: &str =
-    "a section about Partition (or Queue), QOS, Account, Project, VnodeType, User, Group or Node (or Host)";
+    "a section about Partition (or Queue), QOS, Account, Project, VnodeType, PE, User, Group or Node (or Host)";
 
 impl fmt::Display for SectionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -144,6 +147,7 @@ impl Section {
             SectionKind::Qos => one_of(&facts.qos),
             SectionKind::Account => one_of(&facts.account),
             SectionKind::Project => one_of(&facts.project),
+            SectionKind::Pe => one_of(&facts.pe),
             SectionKind::VnodeType => match facts.vnode_types.known() {
                 Some(types) if types.iter().any(|name| matches_one(names, name)) => Has::Yes,
                 Some(_) => Has::No,
@@ -214,7 +218,7 @@ pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
             }
             SectionKind::Node => asked.node = true,
             // Whoever calls has said them, or nobody can.
-            SectionKind::Project | SectionKind::VnodeType => {}
+            SectionKind::Project | SectionKind::VnodeType | SectionKind::Pe => {}
         }
     }
     sorted::sort(&mut asked.groups);
@@ -262,6 +266,7 @@ pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec
             | SectionKind::Qos
             | SectionKind::Account
             | SectionKind::Project
+            | SectionKind::Pe
             | SectionKind::User => vec![with],
         };
         for alternatives in steps {
@@ -349,13 +354,13 @@ mod tests {
                 "Partiton",
                 "gpu",
                 "f:1:2: found \"Partiton\", expected a section about Partition (or Queue), QOS, Account, Project, VnodeType, \
-                 User, Group or Node (or Host); did you mean Partition?",
+                 PE, User, Group or Node (or Host); did you mean Partition?",
             ),
             (
                 "Job",
                 "1",
-                "f:1:2: found \"Job\", expected a section about Partition (or Queue), QOS, Account, Project, VnodeType, User, \
-                 Group or Node (or Host)",
+                "f:1:2: found \"Job\", expected a section about Partition (or Queue), QOS, Account, Project, VnodeType, PE, \
+                 User, Group or Node (or Host)",
             ),
             ("QOS", "a,,b", "f:1:2: found \"a,,b\", expected one or more names, separated by commas"),
             ("Group", "a, b", "f:1:2: found \"a, b\", expected one or more names, separated by commas"),
@@ -442,23 +447,28 @@ mod tests {
             ("Host", "login*"),
             ("HOST", "n[1-4]"),
             ("Host", "n1.example.org"),
+            ("PE", "smp,mpi"),
+            ("pe", "Mpi"),
         ];
         let types = |all: &[&str]| Fact::Known(all.iter().map(|name| (*name).to_owned()).collect());
         let facts = Facts {
             partition: known("workq"),
             project: known("p2"),
             vnode_types: types(&["thin", "gpu_a100"]),
+            pe: known("mpi"),
             node: known("n1.example.org"),
             ..Facts::default()
         };
-        assert_eq!(sets(&headers, &facts), [[0, 2, 3, 5, 6]]);
-        let short = Facts { node: known("n1"), vnode_types: types(&["fat"]), ..facts.clone() };
+        assert_eq!(sets(&headers, &facts), [[0, 2, 3, 5, 6, 7]]);
+        let short = Facts { node: known("n1"), vnode_types: types(&["fat"]), pe: known(""), ..facts.clone() };
         assert_eq!(sets(&headers, &short), [[0, 2, 3, 5]]);
-        // Of Slurm's jobs it is known that they have neither.
-        let slurms = Facts { node: known("login1"), ..facts }.of_no_project_or_vnode();
+        // Of Slurm's jobs it is known that they have none of these.
+        let slurms = Facts { node: known("login1"), ..facts }.of_no_project_vnode_or_pe();
         assert_eq!(sets(&headers, &slurms), [[0, 4]]);
         let (all, unknown) = candidates(&sections(&headers[2..4]), &Facts::default()).unwrap();
         assert_eq!((all.len(), unknown), (4, vec![SectionKind::Project, SectionKind::VnodeType]));
+        let (all, unknown) = candidates(&sections(&[("PE", "smp"), ("PE", "mpi")]), &Facts::default()).unwrap();
+        assert_eq!((all.len(), unknown), (3, vec![SectionKind::Pe]), "a job has one of them, or none");
         // A job may have vnodes of both types, and is in one queue, whatever the section calls it.
         assert_eq!(sets(&[("VnodeType", "a"), ("VnodeType", "b")], &Facts::default()).len(), 4);
         let (all, unknown) = candidates(&sections(&[("Queue", "a"), ("Partition", "b")]), &Facts::default()).unwrap();

@@ -728,6 +728,7 @@ BREAKS = (
     Break("a_second_value_in_the_spool", SPOOL, "values.all(|other| other == value)", "values.by_ref().count() < 9", "unit gridengine::spool"),
     Break("a_slave_task_that_a_user_says", SPOOL, ".filter(|task| *task == directory)", "", "unit gridengine::spool"),
     Break("memory_of_one_slot", SPOOL, "bytes.saturating_mul(u64::from(self.slots))", "bytes", "unit gridengine::spool"),
+    Break("a_parallel_environment_that_is_unknown", SPOOL, 'pe: Fact::Known(named("pe")?),', "pe: Fact::Unknown,", "unit gridengine::spool"),
     Break("a_notice_that_is_not_heard", SPOOL, 'is_none_or(|seconds| seconds == "0")', "is_none_or(|_| true)", "unit gridengine::spool"),
     # HTCondor.
     Break("a_gpu_for_all_slots", SPOOL, "if request.per == PerSlot::Job { count }", "if true { count }", "unit gridengine::spool"),

@@ -107,6 +107,7 @@ LACKS = 77
 # What is installed: for plugstack/installation, as in the source tree.
 FILES = (
     "target/release/libjobfence.so", "target/release/jobfence", "plugstack", "hooks", "include/jobfence.h", "docs/man", "README.md",
+    "docs/install/gridengine.md",
 )
 
 

@@ -28,6 +28,9 @@ pub struct FactOptions {
     /// The types of the job's vnodes on this node, with commas between them; "" for none [default: unknown]
     #[arg(long, value_name = "NAMES")]
     vnode_type: Option<String>,
+    /// The job's parallel environment; "" for none [default: unknown]
+    #[arg(long, value_name = "NAME")]
+    pe: Option<String>,
 }
 
 impl FactOptions {
@@ -40,6 +43,7 @@ impl FactOptions {
             account: named(&self.account),
             project: named(&self.project),
             vnode_types: self.vnode_type.as_deref().map(vnode_types).into(),
+            pe: named(&self.pe),
             ..facts
         }
     }

@@ -5,8 +5,10 @@
 //! every job that the configuration knows, the directories in which they would be.
 
 mod attach;
+mod daemon;
 mod describe;
 mod doors;
+mod gridengine;
 mod line;
 mod load;
 mod slurms;

@@ -236,15 +236,17 @@ fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
     let project = facts.project.known().filter(|name| !name.is_empty()).map(|name| format!(", project {name}"));
     let types = facts.vnode_types.known().filter(|types| !types.is_empty());
     let types = types.map(|types| format!(", vnodes of type {}", types.join(",")));
+    let pe = facts.pe.known().filter(|name| !name.is_empty()).map(|name| format!(", parallel environment {name}"));
     println!(
-        "job        {} of {} (uid {uid}), partition {}, QOS {}, account {}{}{}",
+        "job        {} of {} (uid {uid}), partition {}, QOS {}, account {}{}{}{}",
         job.id,
         or_unknown(&facts.user),
         or_unknown(&facts.partition),
         or_unknown(&facts.qos),
         or_unknown(&facts.account),
         project.unwrap_or_default(),
-        types.unwrap_or_default()
+        types.unwrap_or_default(),
+        pe.unwrap_or_default()
     );
     let instead = |key: &str| format!(", for which {} counts", setting(key, resolved));
     let cpus = match job.grant.job_cpus {
@@ -354,7 +356,7 @@ fn of_slurm(options: &ExplainOptions, id: u32) -> Result<ExplainedJob, Failure> 
     let SlurmJob { uid, partition, qos, account, sluid, granted } = slurm_job::ask(id, &node_name(options))?;
     let name = User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
     let facts = Facts { partition, qos, account, uid: Fact::Known(uid), user: Fact::from(name), ..Facts::default() }
-        .of_no_project_or_vnode();
+        .of_no_project_vnode_or_pe();
     let count = u32::try_from(granted.threads.len()).ok().filter(|count| *count > 0);
     let cores = options.cores.clone().unwrap_or_else(|| cores_of(&granted.threads));
     let memory = granted.mib.map(|mib| mib.saturating_mul(1 << 20));

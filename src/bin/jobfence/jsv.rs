@@ -4,20 +4,29 @@
 //! It notes in the job's environment what the job asks for as memory and as GPUs, since execd tells its shepherd of `h_vmem` alone. And it
 //! refuses what no job can run in.
 
-use std::collections::BTreeMap;
-use std::io::{self, BufRead, Write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use clap::Args;
 use jobfence::bytes::mebibytes;
 use jobfence::config::{Config, SlotRequest};
+use jobfence::error::Error;
+use jobfence::requests::{REQUESTS, Requests};
 use jobfence::scheduler::gridengine::spool::{REQUESTED, bytes};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::command::Failure;
 use crate::configured::Configured;
 
 /// Less is a mistake, such as a unit that was forgotten.
 const LEAST: u64 = 1 << 20;
+/// The parameter with what a job asks for.
+const REQUESTS_OF_JOB: &str = "l_hard";
+/// In milliseconds. Whoever does not wait for the answer goes on much sooner, and each job that is submitted waits so long.
+const FOLLOWS_WITHIN: u8 = 10;
 
 #[derive(Args)]
 pub struct JsvOptions {
@@ -35,8 +44,20 @@ pub fn jsv(options: &JsvOptions) -> Result<ExitCode, Failure> {
             CountedRequests::default()
         }
     };
-    verify(wanted, io::stdin().lock(), io::stdout().lock())?;
+    // Not that of the standard library, which does not say what it has read ahead.
+    let input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
+    verify(wanted, is_followed, input, io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether more comes, though whoever asks should wait for the answer now.
+fn is_followed(questions: &mut BufReader<File>) -> bool {
+    if !questions.buffer().is_empty() {
+        return true;
+    }
+    let mut fds = [PollFd::new(questions.get_ref().as_fd(), PollFlags::POLLIN)];
+    matches!(poll(&mut fds, PollTimeout::from(FOLLOWS_WITHIN)), Ok(1..))
+        && questions.fill_buf().is_ok_and(|more| !more.is_empty())
 }
 
 /// Which requests of a job are noted.
@@ -52,43 +73,81 @@ impl CountedRequests {
     }
 }
 
-/// What a job asks for, each as its user wrote it.
+/// What is known of a job.
 #[derive(Default)]
 struct Asked {
+    /// What it asks for, each as its user wrote it.
     memory: BTreeMap<String, String>,
     gpus: BTreeMap<String, String>,
+    /// What is wrong with the variables by which its user asks for lower limits.
+    refused: Option<Error>,
+    /// Which parameters were named: each comes once.
+    parameters: BTreeSet<String>,
+    /// A newline in one of its user's words, which looks like a line of the protocol.
+    is_forged: bool,
 }
 
-/// `wanted` says for each job anew what is noted.
-fn verify(
-    mut wanted: impl FnMut() -> CountedRequests,
-    questions: impl BufRead,
-    mut answers: impl Write,
-) -> io::Result<()> {
-    let mut asked = Asked::default();
-    for line in questions.lines() {
-        let line = line?;
+impl Asked {
+    /// One line about it. Whoever asks writes words as they are, so a user can have written any but the first of them.
+    fn hear(&mut self, line: &str, mut wanted: impl FnMut() -> CountedRequests) {
         let mut words = line.splitn(3, ' ');
         match (words.next().unwrap_or_default(), words.next(), words.next()) {
-            ("START", ..) => {
-                asked = Asked::default();
-                writeln!(answers, "STARTED")?;
-            }
-            ("PARAM", Some("l_hard"), Some(list)) => {
-                let wanted = wanted();
-                asked = Asked { memory: of(list, &wanted.memory), gpus: of(list, &wanted.gpus) };
-            }
-            ("BEGIN", ..) => {
-                for answer in verdict(&asked) {
-                    writeln!(answers, "{answer}")?;
+            ("PARAM", Some(name), value) => {
+                self.is_forged |= !self.parameters.insert(name.to_owned());
+                if name == REQUESTS_OF_JOB {
+                    let (wanted, list) = (wanted(), value.unwrap_or_default());
+                    self.memory = of(list, &wanted.memory);
+                    self.gpus = of(list, &wanted.gpus);
                 }
             }
-            ("QUIT", ..) => break,
-            _ => {}
+            ("ENV", Some("ADD"), Some(variable)) => {
+                let (name, value) = variable.split_once(' ').unwrap_or((variable, ""));
+                let known = REQUESTS.iter().find(|request| request.variable() == name && !value.is_empty());
+                let wrong =
+                    known.and_then(|request| request.read(name, value.as_bytes(), &mut Requests::default()).err());
+                self.refused = self.refused.take().or(wrong);
+            }
+            ("ENV", ..) => {}
+            _ => self.is_forged = true,
+        }
+    }
+}
+
+/// `wanted` says for each job anew what is noted, and `is_followed` whether somebody who waits for an answer goes on.
+fn verify<Q: BufRead>(
+    mut wanted: impl FnMut() -> CountedRequests,
+    mut is_followed: impl FnMut(&mut Q) -> bool,
+    mut questions: Q,
+    mut answers: impl Write,
+) -> io::Result<()> {
+    let mut asked = None;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if questions.read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        // The variables of a user need not be text, and qrsh puts bytes of 0xff into one.
+        match (String::from_utf8_lossy(&line).trim_end_matches('\n'), &mut asked) {
+            ("QUIT", None) => return Ok(()),
+            // It has the variables only if it asks for them.
+            ("START", None) => {
+                asked = Some(Asked::default());
+                writeln!(answers, "SEND ENV\nSTARTED")?;
+            }
+            ("BEGIN", Some(job)) => {
+                job.is_forged |= is_followed(&mut questions);
+                for answer in verdict(job) {
+                    writeln!(answers, "{answer}")?;
+                }
+                asked = None;
+            }
+            (line, Some(job)) => job.hear(line, &mut wanted),
+            // What comes behind a forged end.
+            (_, None) => {}
         }
         answers.flush()?;
     }
-    Ok(())
 }
 
 /// Those of a list that are wanted.
@@ -101,6 +160,22 @@ fn of(list: &str, wanted: &[SlotRequest]) -> BTreeMap<String, String> {
 }
 
 fn verdict(asked: &Asked) -> Vec<String> {
+    if asked.is_forged {
+        return vec![
+            "RESULT STATE REJECT jobfence: there is a newline in a name, a path or an argument of the job. Submit it without."
+                .to_owned(),
+        ];
+    }
+    if let Some(error) = &asked.refused {
+        return vec![format!("RESULT STATE REJECT jobfence: {error}")];
+    }
+    for (name, amount) in &asked.gpus {
+        if amount.is_empty() || !amount.bytes().all(|byte| byte.is_ascii_digit()) {
+            return vec![format!(
+                "RESULT STATE REJECT jobfence: {name}={amount} is no whole number of GPUs. Ask for one, such as {name}=1"
+            )];
+        }
+    }
     for (name, amount) in &asked.memory {
         if let Some(Some(found)) = bytes(amount)
             && found < LEAST
@@ -132,27 +207,79 @@ mod tests {
     fn answers(questions: &str) -> String {
         let all = |names: &[&str]| names.iter().map(|name| SlotRequest::of(name, PerSlot::AsCounted)).collect();
         let wanted = || CountedRequests { memory: all(&["h_vmem", "mem_free"]), gpus: all(&["gpu"]) };
+        let follows = |rest: &mut &[u8]| !(rest.is_empty() || rest.starts_with(b"START") || rest.starts_with(b"QUIT"));
         let mut said = Vec::new();
-        verify(wanted, questions.as_bytes(), &mut said).unwrap();
+        verify(wanted, follows, questions.as_bytes(), &mut said).unwrap();
         String::from_utf8(said).unwrap()
+    }
+
+    /// What is said of a job with these lines.
+    fn said_of(lines: &str) -> String {
+        let said = answers(&format!("START\nPARAM CONTEXT server\n{lines}BEGIN\n"));
+        said.strip_prefix("SEND ENV\nSTARTED\n").unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_variable_need_not_be_text() {
+        let mut said = Vec::new();
+        let asked = b"START\nENV ADD QRSH_COMMAND a\xffb\nBEGIN\n".as_slice();
+        verify(CountedRequests::default, |_| false, asked, &mut said).unwrap();
+        assert!(said.ends_with(b"RESULT STATE CORRECT\n"));
     }
 
     #[test]
     fn what_counts_is_noted_and_nothing_else() {
-        let first = "START\nPARAM CONTEXT server\nPARAM l_hard mem_free=1G,gpu=2,arch=lx-amd64,h_vmem=200M\nBEGIN\n";
-        let noted = "STARTED\nENV MOD JOBFENCE_REQUESTED h_vmem=200M,mem_free=1G,gpu=2\nRESULT STATE CORRECT\n";
+        let first = "START\nPARAM l_hard mem_free=1G,gpu=2,arch=lx-amd64,h_vmem=200M\nBEGIN\n";
+        let noted =
+            "SEND ENV\nSTARTED\nENV MOD JOBFENCE_REQUESTED h_vmem=200M,mem_free=1G,gpu=2\nRESULT STATE CORRECT\n";
         assert_eq!(answers(first), noted);
-        let none = "STARTED\nENV MOD JOBFENCE_REQUESTED none\nRESULT STATE CORRECT\n";
+        let none = "SEND ENV\nSTARTED\nENV MOD JOBFENCE_REQUESTED none\nRESULT STATE CORRECT\n";
         assert_eq!(answers(&format!("{first}START\nBEGIN\nQUIT\nSTART\n")), format!("{noted}{none}"), "the next job");
     }
 
     #[test]
     fn what_no_job_can_run_in_is_refused() {
-        let said = answers("START\nPARAM l_hard h_vmem=200\nBEGIN\n");
+        let said = said_of("PARAM l_hard h_vmem=200\n");
         let refused =
             "RESULT STATE REJECT jobfence: h_vmem=200 is 200 bytes. Ask for at least 1.0 MiB, or did you mean 200M?\n";
-        assert_eq!(said, format!("STARTED\n{refused}"));
-        assert!(answers("START\nPARAM l_hard h_vmem=2k\nBEGIN\n").ends_with("at least 1.0 MiB.\n"));
-        assert!(answers("START\nPARAM l_hard h_vmem=INFINITY\nBEGIN\n").ends_with("STATE CORRECT\n"));
+        assert_eq!(said, refused);
+        assert!(said_of("PARAM l_hard h_vmem=2k\n").ends_with("at least 1.0 MiB.\n"));
+        assert!(said_of("PARAM l_hard h_vmem=INFINITY\n").ends_with("STATE CORRECT\n"));
+        for amount in ["1.5", "1k", "INFINITY", "-1", ""] {
+            let said = said_of(&format!("PARAM l_hard gpu={amount}\n"));
+            let refused =
+                format!("REJECT jobfence: gpu={amount} is no whole number of GPUs. Ask for one, such as gpu=1\n");
+            assert_eq!(said, format!("RESULT STATE {refused}"));
+        }
+    }
+
+    #[test]
+    fn a_wrong_wish_is_refused_when_the_job_is_submitted() {
+        for (variable, why) in [
+            ("JOBFENCE_CPU_LIMIT half", "JOBFENCE_CPU_LIMIT: found \"half\", expected a number of CPUs"),
+            ("JOBFENCE_PIDS_MAX 1\\n2", "JOBFENCE_PIDS_MAX: found \"1\\n2\""),
+        ] {
+            let said = said_of(&format!("ENV ADD A b\nENV ADD {variable}\nENV ADD JOBFENCE_PIDS_MAX 60\n"));
+            assert!(said.starts_with(&format!("RESULT STATE REJECT jobfence: {why}")), "{said}");
+        }
+        for fine in ["JOBFENCE_CPU_LIMIT 0.5", "JOBFENCE_CPU_LIMIT ", "JOBFENCE_CPU_LIMIT", "JOBFENCE_CPUS half"] {
+            assert!(said_of(&format!("ENV ADD {fine}\n")).ends_with("STATE CORRECT\n"), "{fine}");
+        }
+    }
+
+    #[test]
+    fn what_a_user_can_have_written_is_no_line_of_the_protocol() {
+        let newline = "RESULT STATE REJECT jobfence: there is a newline in a name, a path or an argument of the job";
+        for forged in [
+            "PARAM CMDARG0 x\nPARAM l_hard gpu=4\nPARAM l_hard gpu=1\n",
+            "PARAM l_hard gpu=1\nPARAM o x\nPARAM l_hard gpu=4\n",
+            "PARAM CMDARG0 x\nand more\nPARAM notify n\n",
+            "PARAM CMDARG0 x\nSTART\nPARAM notify n\n",
+            "PARAM CMDARG0 x\nQUIT\nPARAM notify n\n",
+            "PARAM CMDARG0 x\nBEGIN\nPARAM notify n\nPARAM l_hard mem_free=1G\n",
+        ] {
+            let said = said_of(forged);
+            assert!(said.starts_with(newline) && said.lines().count() == 1, "{forged}: {said}");
+        }
     }
 }

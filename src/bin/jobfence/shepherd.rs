@@ -9,6 +9,7 @@
 //! ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
 //! janitor ends what is left. (The kernel could kill the shepherd at once, but forgets that wish when the shepherd changes its rights.)
 
+mod both;
 mod environment;
 mod process;
 mod sentences;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 
 use jobfence::config::{Config, LoadError, Loaded};
 use jobfence::door::card::{JobEnd, card};
-use jobfence::door::life::{self, Granted, HeldBy, HowClosed, OpenRequest, Seen, Which};
+use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Which};
 use jobfence::door::run::{How, end_as};
 use jobfence::door::user;
 use jobfence::error::Error;
@@ -37,6 +38,7 @@ use nix::unistd::Pid;
 use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
+use both::BothFences;
 use process::{ShepherdEvent, ShepherdProcess};
 use spool::{JOB_IS_IN_ERROR, Spool};
 
@@ -141,13 +143,12 @@ impl FencedJob {
         let started = ShepherdProcess::start(name, spool.user, |pid| self.attach(&self.job, pid));
         let how = started.and_then(|mut child| self.watch(spool, &mut child));
         let card = self.card(spool);
-        if let Some(seen) = self.close() {
-            if let Err(error) = usage::raise(spool, &seen.usage) {
-                log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
-            }
-            let sentences = seen.sentences.iter().map(|sentence| format!("jobfence: {sentence}"));
-            sentences::say(&self.spooled, sentences.chain(card));
+        let ended = self.close();
+        if let Some(Err(error)) = ended.usage.map(|used| usage::raise(spool, &used)) {
+            log::warn!("job {}: cannot say what it used: {error}", self.spooled.job);
         }
+        let sentences = ended.sentences.iter().map(|sentence| format!("jobfence: {sentence}"));
+        sentences::say(&self.spooled, sentences.chain(card));
         how
     }
 
@@ -208,6 +209,9 @@ impl FencedJob {
                     if let Err(error) = self.attach(&self.shepherd, child.pid()) {
                         log::warn!("job {}: its shepherd stays in the step of the job: {error}", self.spooled.job);
                     }
+                    if let Err(error) = child.spare() {
+                        log::warn!("job {}: its shepherd can be killed for want of memory: {error}", self.spooled.job);
+                    }
                 }
             }
         }
@@ -226,23 +230,14 @@ impl FencedJob {
         }
     }
 
-    /// Ends both fences; what the job has used.
-    fn close(&self) -> Option<Box<Seen>> {
-        let mut seen = None;
-        for which in [&self.job, &self.shepherd] {
+    /// Ends both fences.
+    fn close(&self) -> BothFences {
+        let mut ended = BothFences::default();
+        for (which, is_of_job) in [(&self.job, true), (&self.shepherd, false)] {
             let closed = life::close(self.config(), which).unwrap_or_else(|error| vec![Err(error)]);
-            for one in closed {
-                match one {
-                    Ok(HowClosed::Removed(one)) => {
-                        log::info!("{}", life::in_words(&one));
-                        seen.get_or_insert(one);
-                    }
-                    Ok(_) => {}
-                    Err(error) => log::error!("job {}: {error}; the janitor looks again", self.spooled.job),
-                }
-            }
+            ended.add(&self.spooled.job, is_of_job, closed);
         }
-        seen
+        ended
     }
 }
 

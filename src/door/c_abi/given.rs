@@ -242,6 +242,8 @@ pub(super) unsafe fn granted(
         granted.facts.qos = fact(grant.qos, "qos")?;
         granted.facts.account = fact(grant.account, "account")?;
         granted.facts.project = fact(grant.project, "project")?;
+        // No caller can say it, and none has one.
+        granted.facts.pe = Fact::Known(String::new());
         // SAFETY: as this function's own contract.
         granted.facts.vnode_types = unsafe { text(grant.vnode_type, "vnode_type") }?.map(life::vnode_types).into();
         // SAFETY: as this function's own contract.

@@ -31,6 +31,10 @@ pub const REQUESTED: &str = "JOBFENCE_REQUESTED";
 const H_VMEM: &str = "h_vmem";
 /// More than execd writes: a job's arguments are in it.
 const LARGEST: u64 = 16 << 20;
+/// As qmaster begins what it tells a JSV. execd writes no such line.
+const JSV_PARAMETER: &str = "PARAM ";
+/// What is to be done about a line that is none of execd's.
+const NEWLINE: &str = "a newline in the name, the directory or an argument of the job can do that; submit it without";
 /// As execd says that there is none.
 const NONE: &str = "none";
 
@@ -108,6 +112,10 @@ impl SpooledJob {
 
     /// The same from the text of that file; `directory` is the name of the spool directory.
     pub fn parse(text: &str, directory: &str) -> Result<Self> {
+        // A user's, which the JSV may have taken for what the job asks for.
+        if text.lines().any(|line| line.starts_with(JSV_PARAMETER)) {
+            return Err(Error::new("a line looks like one of the JSV's protocol").hint(NEWLINE));
+        }
         let config = Values::of(text);
         let owner = config.get("job_owner")?;
         let user = User::from_name(owner)
@@ -126,6 +134,7 @@ impl SpooledJob {
             partition: Fact::Known(named("queue")?),
             account: Fact::Known(named("account")?),
             project: Fact::Known(named("acct_project")?),
+            pe: Fact::Known(named("pe")?),
             vnode_types: Fact::Known(Vec::new()),
             qos: Fact::Known(String::new()),
             uid: Fact::Known(uid),
@@ -199,8 +208,7 @@ impl<'a> Values<'a> {
             None => Ok(None),
             // execd writes the number of a slave task twice.
             Some(value) if values.all(|other| other == value) => Ok(Some(value)),
-            Some(_) => Err(Error::new(format!("{key} stands there with more than one value"))
-                .hint("a newline in the name, the directory or an argument of the job can do that; submit it without")),
+            Some(_) => Err(Error::new(format!("{key} stands there with more than one value")).hint(NEWLINE)),
         }
     }
 
@@ -265,7 +273,7 @@ mod tests {
     use super::*;
 
     const JOB: &str = "job_id=7\nja_task_id=0\njob_owner=root\nhost_slots=2\npe_slots=5\nqueue=all.q\naccount=sge\n\
-                       acct_project=none\nh_vmem=100M\nh_vmem_is_consumable_job=0\nsuspend_method=NONE\nnotify=0\n\
+                       acct_project=none\npe=mpi\nh_vmem=100M\nh_vmem_is_consumable_job=0\nsuspend_method=NONE\nnotify=0\n\
                        merge_stderr=0\nstdout_path=/home/a\nstderr_path=/home/b\njob_name=x\n";
 
     fn parse(changes: &[(&str, &str)]) -> Result<SpooledJob> {
@@ -279,6 +287,8 @@ mod tests {
         assert_eq!(job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
         assert_eq!(job.facts.partition, Fact::Known("all.q".to_owned()));
         assert_eq!(job.facts.project, Fact::Known(String::new()));
+        assert_eq!(job.facts.pe, Fact::Known("mpi".to_owned()));
+        assert_eq!(parse(&[("pe=mpi", "pe=none")]).unwrap().facts.pe, Fact::Known(String::new()));
         assert!(job.is_stopped_at_once);
         assert_eq!((job.errors_path.as_str(), job.errors_name.as_str()), ("/home/b", "x.e7"));
         assert_eq!(job.cpus(Cpus::from_thousandths(500)), Cpus::whole(1));
@@ -302,11 +312,14 @@ mod tests {
 
     #[test]
     fn what_a_user_can_have_written_there_is_refused() {
-        for (key, forged) in [("host_slots", "64"), ("job_owner", "daemon"), ("h_vmem", "1T"), ("queue", "x")] {
+        for (key, forged) in
+            [("host_slots", "64"), ("job_owner", "daemon"), ("h_vmem", "1T"), ("queue", "x"), ("pe", "smp")]
+        {
             let error = parse(&[("job_name=x", &format!("job_name=x\n{key}={forged}"))]).unwrap_err().to_string();
             assert!(error.contains(&format!("{key} stands there with more than one value")), "{error}");
         }
         for (from, to, why) in [
+            ("job_name=x", "job_name=x\nPARAM l_hard gpu=4", "a line looks like one of the JSV's protocol"),
             ("host_slots=2", "host_slots=0", "host_slots is no number of slots"),
             ("host_slots=2\n", "", "host_slots is missing"),
             ("job_owner=root", "job_owner=nobody-has-this-name", "does not know the job's user"),

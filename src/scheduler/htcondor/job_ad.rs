@@ -76,6 +76,7 @@ impl JobAd {
             partition: none(),
             qos: none(),
             project: none(),
+            pe: none(),
             account: Fact::Known(group.unwrap_or_default()),
             vnode_types: Fact::Known(vec![super::LOCAL.to_owned()]),
             user: Fact::Known(user.to_owned()),

@@ -99,6 +99,7 @@ impl SlotJob {
             partition: none(),
             qos: none(),
             project: none(),
+            pe: none(),
             account: Fact::from(account),
             vnode_types: Fact::Known(slot_type.map(str::to_owned).into_iter().collect()),
             user: Fact::from(self.user.clone()),

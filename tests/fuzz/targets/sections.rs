@@ -17,6 +17,7 @@ pub const WORDS: &[&str] = &[
     "[Node=n[01-16],login]\n",
     "#! vnode_types=gpu_a,fat\n",
     "[VnodeType=gpu*,fat]\n",
+    "[PE=smp,mpi]\n",
     "[Project=p]\n",
     "[Queue=gpu]\n",
     "[Host=n?,log*]\n",

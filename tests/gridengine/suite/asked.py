@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a job reads of its fence, what its user asks for, and which GPUs it has."""
 
+import contextlib
+
 from pbs.gpus import SHOW_GPUS, gpus_of_the_node
 from slurm.harness import MIB, Skip, case, expect, expect_equal, expect_in, expect_match
 from slurm.sites import until
 
 from ..harness import ask, expect_limits, fenced
-from .capacity import JSV
+from .capacity import JSV, complexes_of
 from .failure import refused
 
 
@@ -56,14 +58,9 @@ def usage_card(site):
 @case
 def gpus(site):
     """Each job can open the GPUs that it asked for, and no other, and CUDA is told so."""
-    complexes = site.command("qconf", "-sc").stdout
-    given = site.home / "complexes"
-
-    def change(text):
-        given.write_text(text)
-        site.qconf("-Mc", str(given))
-    change(complexes + "gpu gpu INT <= YES YES 0 0\n")
-    try:
+    complexes = site.command("qconf", "-sc").stdout + "gpu gpu INT <= YES YES 0 0\n"
+    with complexes_of(site, complexes), contextlib.ExitStack() as ends:
+        ends.callback(site.command, "qconf", "-dattr", "exechost", "complex_values", "gpu=3", site.node)
         with gpus_of_the_node((0, 1)) as top, site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
             if site.as_user("alice", ["sh", "-c", f": <{top}/nvidia0 && : <{top}/nvidia1"]).returncode != 0:
                 raise Skip("this machine has no two devices that a user can open")
@@ -88,6 +85,3 @@ def gpus(site):
             both = site.submit("alice", script, "-l", "gpu=1", "-pe", "smp", "2")
             site.wait(both)
             expect_equal(site.output(both).split(), ["nvidia0", "nvidia1", "CUDA=0,1"], "a GPU for each slot")
-    finally:
-        site.command("qconf", "-dattr", "exechost", "complex_values", "gpu=3", site.node)
-        change(complexes)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the load sensor says of the host, qmaster knows; what the JSV notes of a job, the host knows."""
 
+import contextlib
 import json
 import re
 import signal
@@ -12,7 +13,23 @@ from ..harness import fenced
 
 JSV = "/usr/share/jobfence/gridengine/jsv"
 SENSOR = "/usr/share/jobfence/gridengine/load-sensor"
-NAMES = ("jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free")
+NAMES = ("jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free", "jobfence_pressure")
+
+
+@contextlib.contextmanager
+def complexes_of(site, text):
+    """For the time being, Grid Engine has these complexes."""
+    before = site.command("qconf", "-sc").stdout
+    given = site.home / "complexes"
+
+    def change(text):
+        given.write_text(text)
+        site.qconf("-Mc", str(given))
+    change(text)
+    try:
+        yield
+    finally:
+        change(before)
 
 
 def reported(site):
@@ -36,6 +53,7 @@ def load_sensor(site):
         expect_equal(float(found["jobfence_threads"]), float(host["ncpus"]), "threads")
         for name, bytes in ("jobfence_mem", host["mem_bytes"]), ("jobfence_vmem", host["vmem_bytes"]):
             expect(abs(size(found[name]) - bytes) <= 257 * MIB, f"{name}: {found[name]}, and 'jobfence host' says {bytes}")
+        expect(0 <= float(found["jobfence_pressure"]) <= 100, f"jobfence_pressure: {found['jobfence_pressure']}")
         expect(size(found["jobfence_free"]) <= size(found["jobfence_mem"]), f"more is free than there is: {found}")
         site.stop_execd(signal.SIGTERM)
         site.start_execd()
@@ -53,9 +71,39 @@ def verified(site):
         expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the job")
         site.qdel(jobid)
         site.wait(jobid)
+        # What it has noted would be untrue then.
+        held = site.submit("alice", "true", "-h", "-l", "mem_free=90M")
+        done = site.as_user("alice", ["qalter", "-l", "mem_free=1M", held])
+        expect_in("jsv_allowed_mod", done.stdout + done.stderr, "what qalter says")
+        expect_in("mem_free=90M", site.job(held)["hard resource_list"], "what the job asks for")
+        site.qdel(held)
         done = site.as_user("alice", ["qsub", "-l", "h_vmem=200"], stdin="true\n")
         expect(done.returncode != 0, "a job with 200 bytes was taken")
         expect_in("jobfence: h_vmem=200 is 200 bytes", done.stdout + done.stderr, "what qsub says")
+
+
+@case
+def forged_requests(site):
+    """A newline in an argument looks like a line of the JSV's protocol: such a job is refused, and the next one is not."""
+    script = site.directory("alice") / "script"
+    script.write_text("#!/bin/sh\nsleep 1000\n")
+    site.configure("SlotMemory=mem_free:job,h_vmem\n")
+    with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
+        for argument in "x\nPARAM l_hard mem_free=1T", "x\nPARAM j n\nPARAM l_hard mem_free=1T", "x\nBEGIN", "x\nQUIT":
+            done = site.as_user("alice", ["qsub", "-terse", "-cwd", "-l", "mem_free=90M", "script", argument])
+            if done.returncode == 0:
+                site.submitted.append(("alice", done.stdout.strip()))
+            expect(done.returncode != 0, f"a job with {argument!r} was taken: {site.job(done.stdout.strip())}")
+            expect_in("jobfence: there is a newline in a name, a path or an argument of the job", done.stdout + done.stderr, f"what qsub says of {argument!r}")
+            jobid = site.submit("alice", "sleep 1000", "-l", "mem_free=90M")
+            expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the next job")
+            site.qdel(jobid)
+            site.wait(jobid)
+        done = site.as_user("alice", ["qrsh", "-now", "no", "-l", "mem_free=90M", "echo", "two", "words"])
+        expect_equal(done.stdout.strip(), "two words", f"what an interactive job says ({done.stderr})")
+        done = site.as_user("alice", ["qsub", "-v", "JOBFENCE_CPU_LIMIT=half"], stdin="true\n")
+        expect(done.returncode != 0, "a job with half of what is no number was taken")
+        expect_in('jobfence: JOBFENCE_CPU_LIMIT: found "half", expected a number of CPUs', done.stdout + done.stderr, "what qsub says")
 
 
 @case
@@ -67,17 +115,32 @@ def checked(site):
     status, said = verdict()
     expect_equal(status, 0, f"the status of a good check ({said})")
     expect_in("gridengine     load_sensor is none: qmaster does not learn", said, "what is missing")
-    with site.changed(["-sconf", "global"], ["-Mconf"], load_sensor=SENSOR, jsv_url=f"script:{JSV}"):
-        status, said = verdict()
-        expect_in("complexes are missing, so their values are lost: jobfence_pressure\n", said, "what is missing")
+    for lacking in "complexes", "consumable":
+        expect(lacking not in said, f"all complexes are as they should be: {said}")
+    complexes = site.command("qconf", "-sc").stdout
+    with complexes_of(site, re.sub(r"(?m)^jobfence_pressure .*\n", "", re.sub(r"(?m)^h_vmem .*$", "h_vmem h_vmem MEMORY <= YES NO 0 0", complexes))):
+        said = verdict()[1]
+        expect_in("complexes of the load sensor are missing, so their values are lost: jobfence_pressure\n", said, "what is missing")
+        expect_in("h_vmem is no consumable: qmaster grants more of it than the host has\n", said, "what is no grant")
+    with site.changed(["-sconf", "global"], ["-Mconf"], load_sensor=SENSOR, jsv_url=f"script:{JSV}", jsv_allowed_mod="ac,l_hard,N"):
+        expect("jsv_allowed_mod" not in verdict()[1], "what qalter changes matters to h_vmem")
         site.configure("SlotMemory=mem_free\n")
-        expect_equal(verdict()[0], 0, "the status with the JSV")
+        status, said = verdict()
+        expect_equal(status, 0, f"the status with the JSV ({said})")
+        expect_in("jsv_allowed_mod has l_hard: after 'qalter -l' a job has other limits than it was granted\n", said, "what users may change")
+        expect_in("mem_free is no consumable", said, "what is no grant")
     status, said = verdict()
     expect(status == 1 and "NO job would be fenced here as configured: jsv_url of Grid Engine is none" in said, said)
     site.configure()
     with site.changed(["-sconf", "global"], ["-Mconf"], shepherd_cmd="none"):
         status, said = verdict()
     expect(status == 1 and "NO job would be fenced here: shepherd_cmd of Grid Engine is none, and not jobfence" in said, said)
+    gone = site.home / "jobfence"
+    for why in "and no such file is here", "which is not executable":
+        with site.changed(["-sconf", "global"], ["-Mconf"], shepherd_cmd=str(gone)):
+            status, said = verdict()
+        expect(status == 1 and f"NO job would be fenced here: shepherd_cmd of Grid Engine is {gone}, {why}" in said, said)
+        gone.touch(mode=0o644)
 
     # execd reads it again with its next report.
     def is_fenced():

@@ -66,13 +66,14 @@ def forged(site):
     """A user who has a newline in an argument gets no more slots, and reads why."""
     script = site.directory("alice") / "script"
     script.write_text("#!/bin/sh\ntouch ran.$JOB_ID\n")
-    for argument in "x\nhost_slots=64", "x\njob_owner=root", "x\nh_vmem=INFINITY":
+    for argument in "x\nhost_slots=64", "x\njob_owner=root", "x\nh_vmem=INFINITY", "x\nPARAM l_hard gpu=4":
         done = site.as_user("alice", ["qsub", "-terse", "-cwd", "script", argument])
         jobid = done.stdout.strip()
         site.submitted.append(("alice", jobid))
         site.wait_state(jobid, "Eqw")
         key = argument.split("\n")[1].split("=")[0]
-        expect_in(f"{key} stands there with more than one value", site.reason(jobid), "the reason")
+        why = "a line looks like one of the JSV's protocol" if "PARAM" in key else f"{key} stands there with more than one value"
+        expect_in(why, site.reason(jobid), "the reason")
         site.qdel(jobid)
 
 
@@ -88,6 +89,40 @@ def door_is_killed(site):
     reaped(site, group)
     for one in who, own:
         expect_dead(one)
+    expect_gone(group.parent)
+
+
+@case
+def door_of_a_job_that_runs_again(site):
+    """Its door is killed, and the job comes back to this host while its old shepherd lives: both are never together in one fence."""
+    top = site.directory("alice")
+    jobid = site.submit("alice", f"{ESCAPEE}; touch ran.$RESTARTED.$JOB_ID; sleep 1000", "-r", "y")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    door, shepherd = site.shepherds(jobid)
+    step = group.parent.step("step_shepherd")
+    old = {pid: kernel.identity(pid) for pid in {*group.members(), *step.members(), shepherd}}
+    os.kill(door, signal.SIGKILL)
+    expect_equal(kernel.identity(shepherd), old[shepherd], "the shepherd after its door's death")
+    mixed = []
+
+    def runs_again():
+        for one in group, step:
+            members = one.members()
+            stale = {pid for pid in members if old.get(pid) and kernel.identity(pid) == old[pid]}
+            fresh = {pid for pid in members - set(old) if kernel.is_alive(pid)}
+            if stale and fresh:
+                mixed.append((one.path, stale, {pid: kernel.command_line(pid) for pid in fresh}))
+        return (top / f"ran.1.{jobid}").exists()
+    until(runs_again, 150, f"the second run of a job that is {site.queued(jobid)}")
+    expect(not mixed, f"processes of both runs in one fence: {mixed[:3]}")
+    for one in (who, *old.values()):
+        expect_dead(one, 1)
+    again = fenced(site, jobid)
+    expect_equal(again, group, "the fence of the second run")
+    new_door, new_shepherd = site.shepherds(jobid)
+    expect(new_door not in (None, door) and new_shepherd not in (None, shepherd), "there is no new shepherd")
+    site.qdel(jobid)
+    site.wait(jobid, timeout=120)
     expect_gone(group.parent)
 
 

@@ -223,6 +223,22 @@ def prolog_and_epilog(site):
 
 
 @case(dear=True)
+def service_restarts(site):
+    """systemd restarts the service of execd, and leaves the jobs and their doors alone, as Debian's unit has it."""
+    jobid = site.submit("alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 5")
+    group = fenced(site, jobid)
+    doors, execd = site.shepherds(jobid), site.execd_pid()
+    site.command("systemctl", "restart", "gridengine-exec.service")
+    until(lambda: site.execd_pid() not in (None, execd), 30, "another execd")
+    expect_equal(site.command("systemctl", "show", "-p", "KillMode", "gridengine-exec.service").stdout.strip(), "KillMode=process", "its unit")
+    expect_equal(site.shepherds(jobid), doors, "door and shepherd")
+    expect(group.members(), "the job is gone")
+    (site.directory("alice") / f"end.{jobid}").touch()
+    expect_equal(site.wait(jobid, timeout=120)["exit_status"].split()[0], "5", "exit_status")
+    expect_gone(group.parent)
+
+
+@case(dear=True)
 def execd_restarts(site):
     """The job goes on, and execd finds it again: it is suspended, resumed, and accounted for as any other."""
     jobid = site.submit("alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 5")

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A job is limited to what it was granted, and its user is told."""
 
+import os
+import re
+
 from slurm import kernel
 from slurm.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, uid
 from slurm.sites import until
@@ -11,6 +14,17 @@ from ..harness import ask, expect_limits, fenced
 EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)'"
 # The other is a file in memory, which is no address space and counts as memory of the job.
 HALF = "exec 9>/dev/shm/half.$JOB_ID && rm /dev/shm/half.$JOB_ID && head -c 70M /dev/zero >&9"
+
+
+def logged(site):
+    """What jobfence has logged last."""
+    lines = site.command("journalctl", "--no-pager", "-n", "300").stdout.splitlines()
+    return "\n".join(line for line in lines if "jobfence:" in line)
+
+
+def parent_of(pid):
+    fields = kernel.stat_fields(pid)
+    return int(fields[1]) if fields else None
 
 
 @case
@@ -40,6 +54,23 @@ def more_than_a_thread(site):
     expect_equal(group.processes_limit(), 77, "processes")
     site.qdel(jobid)
     site.wait(jobid)
+
+
+@case
+def sections(site):
+    """A job has the sections of its account, its project and its parallel environment."""
+    project = site.home / "project"
+    project.write_text("name p1\noticket 0\nfshare 0\nacl NONE\nxacl NONE\n")
+    site.qconf("-Aprj", str(project))
+    try:
+        site.configure("MaxProcesses=90\n[Account=lab]\nMaxProcesses=70\n[Project=p1]\nMaxProcesses=60\n[PE=mpi]\nMaxProcesses=50\n")
+        for given, count in ((), 90), (("-A", "lab"), 70), (("-P", "p1"), 60), (("-pe", "mpi", "2"), 50), (("-pe", "smp", "2"), 90):
+            jobid = site.submit("alice", "sleep 1000", *given)
+            expect_equal(fenced(site, jobid).processes_limit(), count, f"processes of a job with {given}")
+            site.qdel(jobid)
+            site.wait(jobid)
+    finally:
+        site.command("qconf", "-dprj", "p1")
 
 
 @case
@@ -73,6 +104,7 @@ def out_of_memory(site):
     expect_in("137", site.output(jobid), "the job's output")
     expect_equal(row["exit_status"].split()[0], "7", "exit_status")
     told = until(lambda: site.told(jobid), 10, "a sentence")
+    expect_equal(told.count("jobfence: job"), 1, f"the sentences in {told}")
     expect_match(r"jobfence: job \d+ step job: process \d+ \(python3\) was killed: the job reached its memory\s+limit", told.replace("\n    ", " "), "what the user reads")
 
 
@@ -90,14 +122,48 @@ def out_of_memory_as_a_whole(site):
 
 
 @case
+def at_no_file(site):
+    """An interactive job has no file for its errors: the log says why a process of it was killed."""
+    script = site.directory("alice") / "too-much"
+    script.write_text(f"#!/bin/bash\necho $JOB_ID\n{HALF}; {EAT % 9}\n")
+    script.chmod(0o755)
+    done = site.as_user("alice", ["qrsh", "-now", "no", "-l", "h_vmem=125M", str(script)])
+    jobid = expect_match(r"^\d+", done.stdout, f"its number ({done.stderr})")[0]
+    until(lambda: re.search(rf"job {jobid} step job: process \d+ \(python3\) was killed: the job reached its memory\s+limit", logged(site)),
+          10, f"the reason in the log of jobfence:\n{logged(site)[-2000:]}")
+
+
+@case
+def epilog_out_of_memory(site):
+    """What the shepherd runs behind the job is within the job's limits, and the user reads why it was killed."""
+    epilog = site.home / "epilog"
+    epilog.write_text(f"#!/bin/bash\n{HALF}; {EAT % 9}; exit 0\n")
+    epilog.chmod(0o755)
+    with site.queue(epilog=str(epilog)):
+        jobid = site.submit("alice", "true", *ask(1, 125))
+        site.wait(jobid)
+    told = until(lambda: site.told(jobid), 10, "a sentence")
+    expect_match(rf"jobfence: job {jobid} step shepherd: process \d+ \(python3\) was killed", told.replace("\n    ", " "), "what the user reads")
+
+
+@case
 def used(site):
-    """qacct shows the CPU time and the peak of memory of a process that the shepherd never waits for."""
+    """qacct shows the CPU time and the peak of memory of processes that the shepherd never waits for: they are init's children."""
     spin = "end=$(($(date +%s) + 4)); while [ $(date +%s) -lt $end ]; do i=0; while [ $i -lt 2000 ]; do i=$((i + 1)); done; done"
-    script = f"setsid sh -c '{spin}; touch spun.$JOB_ID' >/dev/null 2>&1 & {EAT % 1}; until [ -e spun.$JOB_ID ]; do sleep 0.2; done"
-    jobid = site.submit("alice", script, *ask(1, 200))
+    orphans = f"(setsid sh -c '{spin}; touch spun.$JOB_ID' >/dev/null 2>&1 &); (setsid {EAT % 60} >/dev/null 2>&1 & echo $! >eater.$JOB_ID)"
+    jobid = site.submit("alice", f"{orphans}; until [ -e spun.$JOB_ID ] && [ -e stop.$JOB_ID ]; do sleep 0.2; done", *ask(1, 200))
+    top = site.directory("alice")
+    for program in "sh -c", "import time":
+        orphan = until(lambda program=program: [pid for pid in site.job_pids(jobid, program) if parent_of(pid) == 1], 60, f"an orphan: {program}")[0]
+        expect(kernel.identity(orphan), "the orphan is gone")
+    until((top / f"spun.{jobid}").exists, 60, "the end of the spinner")
+    group = fenced(site, jobid)
+    until(lambda: int(kernel.keyed(group.file("memory", "memory.stat", "memory.stat")).get("anon", "0")) >= 70 * MIB
+          or "anon" not in group.file("memory", "memory.stat", "memory.stat"), 30, "70 MiB")
+    (top / f"stop.{jobid}").touch()
     row = site.wait(jobid)
     cpu = float(row["ru_utime"].rstrip("s")) + float(row["ru_stime"].rstrip("s"))
-    expect(cpu > 1.5, f"CPU time {cpu} s: {row}")
+    expect(cpu > 2, f"CPU time {cpu} s: {row}")
     # qacct takes KiB for bytes, and so says kB for MiB.
     amount = expect_match(r"^([\d.]+)([KM]?)B", row["ru_maxrss"], "ru_maxrss")
     size = float(amount[1]) * {"": 1, "K": 1000, "M": 1000000}[amount[2]] * 1024
@@ -115,6 +181,26 @@ def processes(site):
     site.wait(jobid)
     expect_match("BlockingIOError|Resource temporarily unavailable", site.told(jobid), "what the program says")
     expect_match("jobfence: job .* was refused: this node allows the job 40 at once", site.told(jobid), "what the user reads")
+    expect_equal(site.told(jobid).count("jobfence: job"), 1, f"the sentences in {site.told(jobid)}")
+
+
+@case
+def io(site):
+    """The lower rates of the site and of the user hold for the job."""
+    if not kernel.hierarchies().get("blkio") and not (kernel.has_v2_controllers() and "io" in kernel.controllers_of_v2()):
+        raise Skip("no controller of I/O")
+    device = os.stat("/scratch").st_dev
+    site.configure("IOMax=\"/scratch rbps=8M wbps=4M\"\n")
+    wanted = {"rbps": 2 * MIB, "wbps": 4 * MIB, "riops": 500}
+    asked = "JOBFENCE_IO_MAX=/scratch rbps=2M wbps=900M riops=500"
+    for user, given, limits in ("alice", (), {"rbps": 8 * MIB, "wbps": 4 * MIB}), ("bob", ("-v", asked), wanted):
+        jobid = site.submit(user, "sleep 1000", *given)
+        step = fenced(site, jobid)
+        # v1 counts each directory for itself, so each step is held to it.
+        for one in (step, step.parent) if kernel.has_v2_controllers() else (step,):
+            expect_equal(one.io_max().get(f"{os.major(device)}:{os.minor(device)}"), limits, f"I/O limits of {one.path}")
+        site.qdel(jobid)
+        site.wait(jobid)
 
 
 @case

@@ -14,6 +14,7 @@ from .capacity import JSV
 @case
 def slave_task(site):
     """What qrsh -inherit starts has a step of its own, and the job's directory the slots of all on this host."""
+    site.configure("[PE=mpi]\nMaxProcesses=50\n[PE=smp]\nMaxProcesses=5\n")
     script = "qrsh -inherit $(hostname) sleep 1000 & sleep 1000"
     jobid = site.submit("alice", script, "-pe", "mpi", "3", "-l", "h_vmem=100M", "-v", "PATH")
 
@@ -27,6 +28,8 @@ def slave_task(site):
     expect_in(".", slave.replace("+2E", "."), "the slave task's name")
     expect_equal(found[slave].parent, found["step_job"].parent, "its job's directory")
     expect_limits(found["step_job"].parent, 3, 300)
+    for group in found.values():
+        expect_equal(group.processes_limit(), 50, f"processes of {group.path}")
     site.qdel(jobid)
     site.wait(jobid)
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from .. import kernel, sites
+from ..attempted import ATTEMPTS, END, expect_refused, expect_state, state_of
 from ..harness import (
     PYTHON, Skip, case, ended_after, ended_line, expect, expect_equal, expect_in, expect_limits, fenced, fences_well,
     kill_daemons, logged, nobody_looks, started, uid,
@@ -20,14 +21,6 @@ from ..harness import (
 from ..sites import until
 from .sharing import oversubscribed
 
-ATTEMPTS = Path(__file__).resolve().parents[1] / "attempts.py"
-# What is written to limit or to stop somebody, whatever the version.
-SET = (
-    "cgroup.freeze", "cgroup.max.depth", "cgroup.max.descendants", "cgroup.subtree_control", "cgroup.type", "cpu.cfs_period_us",
-    "cpu.cfs_quota_us", "cpu.idle", "cpu.max", "cpu.max.burst", "cpu.shares", "cpu.weight", "cpuset.cpus", "devices.list",
-    "freezer.state", "io.max", "memory.high", "memory.limit_in_bytes", "memory.max", "memory.memsw.limit_in_bytes",
-    "memory.oom.group", "memory.swap.max", "pids.max",
-)
 # A shell that can start nothing more can still wait.
 PREPARED = "rm -f never; mkfifo never; exec 3<>never"  # a pipe that says nothing
 UNTIL_STOP = "while read -t 0.2 -u 3 || [ ! -e stop ]; do :; done; echo stopped"
@@ -53,25 +46,6 @@ def fresh(site, user, *names):
     return top
 
 
-def state_of(group):
-    """All that is set in the directories of step, job and user, and whose these are."""
-    found = {}
-    for one in (group, group.parent, group.parent.user):
-        for directory in one.directories():
-            stat = directory.stat()
-            found[str(directory)] = stat.st_uid, stat.st_gid, oct(stat.st_mode)
-            for name in SET:
-                if (directory / name).exists():
-                    found[str(directory / name)] = kernel.read(directory / name)
-    return found
-
-
-def expect_state(group, before):
-    after = state_of(group)
-    changed = {name: (before.get(name), after.get(name)) for name in {*before, *after} if before.get(name) != after.get(name)}
-    expect(not changed, f"what the kernel's files say has changed: {changed}")
-
-
 @contextlib.contextmanager
 def bystander(site, *args):
     """Another user's job, which is as before at the end."""
@@ -95,20 +69,6 @@ def bystander(site, *args):
     expect_equal(site.job(jobid)["JobState"], "RUNNING", "state of the bystander's job")
     site.scancel(jobid)
     expect_equal(site.wait(jobid), "CANCELLED", "state of the bystander's job")
-
-
-END = "end of the attempts"
-
-
-def expect_refused(said, *wanted):
-    """None of the attempts has succeeded, and among them were some like these. How many there were."""
-    lines = re.findall(r"^(.+): (SUCCEEDED|refused|E[A-Z0-9]+)$", said, re.M)
-    through = [name for name, word in lines if word == "SUCCEEDED"]
-    expect(not through, f"{len(through)} attempts succeeded: {', '.join(through[:40])}")
-    expect(END in said, f"the attempts have not come to their end:\n{said[-2000:]}")
-    for pattern in wanted:
-        expect(any(re.search(pattern, name) for name, _ in lines), f"no attempt was like {pattern!r}")
-    return len(lines)
 
 
 def attempted(site, user, what, *args, options=("-c1", "--mem=100")):

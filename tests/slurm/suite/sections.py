@@ -16,7 +16,7 @@ UNLIMITED, FEW, SOME = None, 50, 200
 BY_PARTITION = (
     f"MaxProcesses={SOME}\n[Partition=small]\nMaxProcesses={FEW}\n[Queue=free]\nMaxProcesses=unlimited\n"
     # A job of Slurm's is known to have neither: no process could start if that were unknown.
-    "[Project=p]\nMaxProcesses=1\n[VnodeType=*]\nMaxProcesses=1\n"
+    "[Project=p]\nMaxProcesses=1\n[VnodeType=*]\nMaxProcesses=1\n[PE=smp]\nMaxProcesses=1\n"
 )
 # What a user can put into the environment of what he starts.
 FORGED = {

@@ -44,30 +44,14 @@ fn with_ours(text: &[u8], mode: Mode, seen: &Seen, visible_gpus: Option<&str>) -
 
 #[cfg(test)]
 mod tests {
-    use jobfence::cgroup::usage::Usage;
-    use jobfence::job::{Cpus, Id, JobKey};
-    use jobfence::record::holder::Holder;
+    use jobfence::job::Cpus;
 
+    use super::super::both::seen;
     use super::*;
 
     #[test]
     fn what_is_not_limited_is_taken_out() {
-        let id = |text| Id::new(text).unwrap();
-        let seen = Seen {
-            key: JobKey { node: None, uid: 1000, job: id("7"), step: id("job") },
-            run: 1,
-            holder: Holder::Manual,
-            path: Some("/x".to_owned()),
-            usage: Usage::default(),
-            job_cpu: None,
-            job_memory_peak: None,
-            job_memory_swap_peak: None,
-            cpus: Some(Cpus::whole(2)),
-            memory: None,
-            processes: None,
-            gpus: Vec::new(),
-            sentences: Vec::new(),
-        };
+        let seen = Seen { cpus: Some(Cpus::whole(2)), ..seen("job") };
         let text = b"A=b\xffc\nJOBFENCE_CPUS=64\nJOBFENCE_MEMORY_BYTES=1\nCUDA_VISIBLE_DEVICES=5\nB=\n";
         let seen_by = |mode, gpus| with_ours(text, mode, &seen, gpus);
         let limited = b"A=b\xffc\nCUDA_VISIBLE_DEVICES=5\nB=\nJOBFENCE_CGROUP=/x\nJOBFENCE_CPUS=2\n";

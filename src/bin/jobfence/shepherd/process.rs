@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::spool::SpoolUser;
 use jobfence::door::run::How;
@@ -15,7 +15,7 @@ use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, readlink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -45,13 +45,15 @@ pub const PID: &str = "pid";
 /// The file that the shepherd writes when it has started the job.
 const JOB_PID: &str = "job_pid";
 
+/// By proc(5), as if it had less memory by half of the job's limit. The shepherd of an interactive job has more than 20 MiB, and each process of
+/// the job may have less.
+const SPARED: &str = "-500";
+
 /// A shepherd that runs.
 pub struct ShepherdProcess {
     pid: Pid,
     signals: SignalFd,
-    spool: Inotify,
-    has_pid: bool,
-    is_begun: bool,
+    spool: SpoolWatch,
     /// What is not yet handed on.
     waiting: Vec<ShepherdEvent>,
 }
@@ -100,6 +102,43 @@ pub fn is_stop(dir: &Dir, signal: Signal) -> bool {
     signal == Signal::SIGTTIN && number() == Some(Signal::SIGSTOP as i32)
 }
 
+/// What comes of the shepherd's files.
+struct SpoolWatch {
+    inotify: Inotify,
+    /// `None`: what was to be seen there was seen.
+    watched: Option<WatchDescriptor>,
+    has_pid: bool,
+    is_begun: bool,
+}
+
+impl SpoolWatch {
+    fn of(directory: &Path) -> nix::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let watched = Some(inotify.add_watch(directory, AddWatchFlags::IN_CLOSE_WRITE)?);
+        Ok(Self { inotify, watched, has_pid: false, is_begun: false })
+    }
+
+    /// In the order in which it has happened.
+    fn read(&mut self) -> Vec<ShepherdEvent> {
+        let mut found = Vec::new();
+        // One that was lost for want of room is the next one's, too: what counts are the files.
+        let Ok(events) = self.inotify.read_events() else { return found };
+        for name in events.iter().filter_map(|event| event.name.as_deref()) {
+            if name == PID && !std::mem::replace(&mut self.has_pid, true) {
+                found.push(ShepherdEvent::HasPid);
+            }
+            if name == JOB_PID && !std::mem::replace(&mut self.is_begun, true) {
+                found.push(ShepherdEvent::JobBegins);
+            }
+        }
+        // The job's user may write to some files there, and this process is in no fence: it is not to be woken by that.
+        if let Some(watched) = self.watched.take_if(|_| self.has_pid && self.is_begun) {
+            let _ = self.inotify.rm_watch(watched);
+        }
+        found
+    }
+}
+
 impl ShepherdProcess {
     /// Starts it; `attach` puts it into its fence before it runs anything.
     pub fn start(name: &OsStr, user: SpoolUser, attach: impl FnOnce(Pid) -> Result<()>) -> Result<Self> {
@@ -115,8 +154,7 @@ impl ShepherdProcess {
         pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&wanted), Some(&mut before)).map_err(os("block signals"))?;
         let signals = SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(os("watch for signals"))?;
-        let spool = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(os("watch the spool"))?;
-        spool.add_watch(".", AddWatchFlags::IN_CLOSE_WRITE).map_err(os("watch the spool"))?;
+        let spool = SpoolWatch::of(Path::new(".")).map_err(os("watch the spool"))?;
         let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
         let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
         let parent = Pid::this();
@@ -149,7 +187,7 @@ impl ShepherdProcess {
                         let _ = waitpid(child, None);
                         Err(Error::new(String::from_utf8_lossy(why.get(..length).unwrap_or_default()).into_owned()))
                     }
-                    _ => Ok(Self { pid: child, signals, spool, has_pid: false, is_begun: false, waiting: Vec::new() }),
+                    _ => Ok(Self { pid: child, signals, spool, waiting: Vec::new() }),
                 }
             }
         }
@@ -168,27 +206,14 @@ impl ShepherdProcess {
             }
             let mut fds = [
                 PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-                PollFd::new(self.spool.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.spool.inotify.as_fd(), PollFlags::POLLIN),
             ];
             match poll(&mut fds, PollTimeout::NONE) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Error::new("wait for the shepherd").errno(errno)),
             }
-            self.read_spool();
+            self.spool.read().into_iter().for_each(|event| self.waiting.insert(0, event));
             self.read_signals();
-        }
-    }
-
-    fn read_spool(&mut self) {
-        // One that was lost for want of room is the next one's, too: what counts are the files.
-        let Ok(events) = self.spool.read_events() else { return };
-        for name in events.iter().filter_map(|event| event.name.as_deref()) {
-            if name == PID && !std::mem::replace(&mut self.has_pid, true) {
-                self.waiting.insert(0, ShepherdEvent::HasPid);
-            }
-            if name == JOB_PID && !std::mem::replace(&mut self.is_begun, true) {
-                self.waiting.insert(0, ShepherdEvent::JobBegins);
-            }
         }
     }
 
@@ -210,6 +235,14 @@ impl ShepherdProcess {
         self.waiting.insert(0, ShepherdEvent::Ended(ended));
     }
 
+    /// Has the kernel kill others first, if the job is out of memory. The job was born before, and what the shepherd starts later is still
+    /// killed if it is large.
+    pub fn spare(&self) -> Result<()> {
+        // It is not waited for yet, so the number is its own.
+        let path = PathBuf::from(format!("/proc/{}/oom_score_adj", self.pid));
+        std::fs::write(&path, SPARED).map_err(|error| Error::new(format!("write {SPARED}: {error}")).at(&path))
+    }
+
     /// Sends it a signal.
     pub fn pass_on(&self, signal: Signal) {
         // When it has been waited for, its number can be another's.
@@ -229,4 +262,38 @@ fn begin(wait: &OwnedFd, parent: Pid, mask: &SigSet, exec: impl FnOnce() -> Resu
     }
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(mask), None).map_err(os("unblock signals"))?;
     exec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_looks_at_the_spool_when_the_job_has_begun() {
+        let top = std::env::temp_dir().join(format!("jobfence-spool-{}", std::process::id()));
+        std::fs::create_dir(&top).unwrap();
+        let mut spool = SpoolWatch::of(&top).unwrap();
+        let mut seen_after = |names: &[&str]| {
+            names.iter().for_each(|name| std::fs::write(top.join(name), "1").unwrap());
+            let is_woken =
+                poll(&mut [PollFd::new(spool.inotify.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() > 0;
+            let events = spool.read();
+            let is = |wanted: fn(&ShepherdEvent) -> bool| events.iter().filter(|event| wanted(event)).count();
+            (
+                is_woken,
+                is(|event| matches!(event, ShepherdEvent::HasPid)),
+                is(|event| matches!(event, ShepherdEvent::JobBegins)),
+            )
+        };
+        let found = [
+            seen_after(&["trace"]),
+            seen_after(&[PID, PID]),
+            seen_after(&["trace", JOB_PID]),
+            // That the watch is gone.
+            seen_after(&[]),
+            seen_after(&["trace", "error", "exit_status", PID, JOB_PID]),
+        ];
+        std::fs::remove_dir_all(&top).unwrap();
+        assert_eq!(found, [(true, 0, 0), (true, 1, 0), (true, 0, 1), (true, 0, 0), (false, 0, 0)]);
+    }
 }

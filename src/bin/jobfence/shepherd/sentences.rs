@@ -12,7 +12,7 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 /// Says it, if there is such a file. An interactive job and a slave task have none.
 pub fn say(job: &SpooledJob, lines: impl Iterator<Item = String>) {
     let text: String = lines.map(|line| line + "\n").collect();
-    if text.is_empty() || job.errors_path.is_empty() || job.slave_task.is_some() {
+    if text.is_empty() || ["", "/dev/null"].contains(&job.errors_path.as_str()) || job.slave_task.is_some() {
         return;
     }
     let path = Path::new(&job.errors_path);

@@ -27,7 +27,7 @@ use crate::scheduler::slurm::spank::grant::StepKind;
 /// Finds out what is asked for.
 pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option<&JobRecord>) -> Result<Facts> {
     let uid = spank.u32(spank_item::S_JOB_UID)?;
-    let mut facts = Facts { uid: Fact::Known(uid), ..Facts::default() }.of_no_project_or_vnode();
+    let mut facts = Facts { uid: Fact::Known(uid), ..Facts::default() }.of_no_project_vnode_or_pe();
     if let Some(record) = record {
         record.add_to(&mut facts);
     } else if kind == StepKind::Batch && asked.job {

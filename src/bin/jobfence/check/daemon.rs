@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A daemon of a scheduler's that runs here: what its commands say, and whether what it is to start is this program.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use jobfence::sys::dir::Dir;
+use jobfence::sys::process;
+
+use crate::command::output_until;
+
+/// How long a program of the scheduler's may take: it asks its server.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One that runs here.
+pub(super) struct SchedulerDaemon {
+    /// Where its program is, and with some schedulers those of its commands, too.
+    directory: PathBuf,
+    /// What its commands need of the environment that it was started with.
+    environment: Vec<(&'static str, String)>,
+}
+
+impl SchedulerDaemon {
+    /// A process of root's with this name. Of a user's process, neither the place nor the environment is to be trusted.
+    pub(super) fn find(proc: &Dir, name: &str) -> Option<Self> {
+        let is_it = |pid: i32| process::name(proc, pid).is_some_and(|found| found == name);
+        let all = process::all(proc).unwrap_or_default();
+        let pid = all.iter().map(|one| one.id.pid).find(|pid| is_it(*pid) && process::uid(proc, *pid) == Some(0))?;
+        let exe = std::fs::read_link(proc.path().join(pid.to_string()).join("exe")).unwrap_or_default();
+        let soon = Instant::now() + PATIENCE;
+        let value = |name| Some((name, process::environment(proc, pid, name, soon).ok().flatten()?));
+        let environment = ["SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"].into_iter().filter_map(value);
+        Some(Self {
+            directory: exe.parent().map(Path::to_path_buf).unwrap_or_default(),
+            environment: environment.collect(),
+        })
+    }
+
+    /// What a command of this scheduler's prints, or why not. It is looked for where ours are, and beside the daemon.
+    pub(super) fn ask(&self, argv: &[&str]) -> Result<String, String> {
+        let [program, arguments @ ..] = argv else { return Ok(String::new()) };
+        let failed = |why: String| format!("{}: {why}", argv.join(" "));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let directories = std::env::split_paths(&path).chain(["/usr/bin".into(), self.directory.clone()]);
+        let found = directories.map(|directory| directory.join(program)).find(|path| path.is_file());
+        let mut command = Command::new(found.ok_or_else(|| failed("there is no such program".to_owned()))?);
+        command.args(arguments).envs(self.environment.iter().cloned());
+        match output_until(&mut command, Instant::now() + PATIENCE) {
+            Ok(Some(output)) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            Ok(Some(output)) => Err(failed(String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "))),
+            Ok(None) => Err(failed("there was no answer within 10 seconds".to_owned())),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+}
+
+/// Why a daemon that is to start what is at this path does not start this program, or another one of its name, to complete "it is PATH, ...".
+pub(super) fn not_ours(path: &str) -> Option<String> {
+    if !is_ours(path) {
+        return Some("and not jobfence".to_owned());
+    }
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some("and no such file is here".to_owned()),
+        Err(error) => Some(format!("and what is there cannot be seen: {error}")),
+        Ok(found) if !found.is_file() => Some("which is no file".to_owned()),
+        Ok(found) if found.permissions().mode() & 0o111 == 0 => Some("which is not executable".to_owned()),
+        Ok(_) => None,
+    }
+}
+
+/// Whether a path means this program, or another one of its name; it may be missing.
+pub(super) fn is_ours(path: &str) -> bool {
+    let same = || Some(std::fs::canonicalize(path).ok()? == std::fs::canonicalize("/proc/self/exe").ok()?);
+    Path::new(path).file_name().is_some_and(|name| name == "jobfence") || same().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_program_is_known_by_its_name_and_by_itself() {
+        assert_eq!(not_ours("/proc/self/exe"), None);
+        for other in ["none", "/bin/sh"] {
+            assert_eq!(not_ours(other).as_deref(), Some("and not jobfence"), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_started_is_not_ours() {
+        let top = std::env::temp_dir().join(format!("jobfence-doors-{}", std::process::id()));
+        std::fs::create_dir(&top).unwrap();
+        let file = top.join("jobfence");
+        let why = || not_ours(file.to_str().unwrap());
+        let missing = why();
+        std::fs::write(&file, "#!/bin/sh\n").unwrap();
+        let with_mode = |mode| {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            why()
+        };
+        let (plain, executable) = (with_mode(0o644), with_mode(0o755));
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        let directory = why();
+        std::fs::remove_dir_all(&top).unwrap();
+        assert_eq!(missing.as_deref(), Some("and no such file is here"));
+        assert_eq!(plain.as_deref(), Some("which is not executable"));
+        assert_eq!(executable, None);
+        assert_eq!(directory.as_deref(), Some("which is no file"));
+    }
+}

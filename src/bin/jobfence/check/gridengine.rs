@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Whether the execd that runs here starts jobs by this program, and what is missing of the rest.
+
+use jobfence::config::{Config, SlotRequest};
+
+use super::daemon::{SchedulerDaemon, not_ours};
+use super::verdict::Verdict;
+
+/// What the load sensor reports, as in docs/install/gridengine.md.
+const COMPLEXES: [&str; 5] =
+    ["jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free", "jobfence_pressure"];
+
+/// The words of jsv_allowed_mod by which qalter(1) makes what our JSV has noted untrue, and which of its options they stand for.
+const UNTRUE: [(&str, &str); 2] = [("v", "-v"), ("l_hard", "-l")];
+
+/// Says it, and why no job would be fenced, if so.
+pub(super) fn look(execd: &SchedulerDaemon, config: &Config, verdict: &mut Verdict) {
+    let global = match execd.ask(&["qconf", "-sconf", "global"]) {
+        Ok(global) => global,
+        Err(why) => {
+            say(&format!("what its configuration says is not known: {why}"));
+            return verdict
+                .no("NO job is known to be fenced here: Grid Engine does not say what starts its jobs".to_owned());
+        }
+    };
+    let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+    // A host without a configuration of its own is no mistake.
+    let local = execd.ask(&["qconf", "-sconf", &host]).unwrap_or_default();
+    let value =
+        |key: &str| value_of(&local, key).or_else(|| value_of(&global, key)).unwrap_or_else(|| "none".to_owned());
+    let shepherd = value("shepherd_cmd");
+    say(&format!("shepherd_cmd is {shepherd}"));
+    if let Some(why) = not_ours(&shepherd) {
+        verdict.no(format!("NO job would be fenced here: shepherd_cmd of Grid Engine is {shepherd}, {why}"));
+    }
+    let jsv = value("jsv_url");
+    let has_jsv = jsv.contains("jobfence");
+    let needs_jsv = !config.slot_gpus.is_empty() || config.slot_memory.iter().any(|memory| memory.name != "h_vmem");
+    match (has_jsv, needs_jsv) {
+        (true, _) => say(&format!("jsv_url is {jsv}")),
+        (false, false) => say(&format!("jsv_url is {jsv}: only h_vmem counts as memory, and no job has GPUs")),
+        (false, true) => {
+            say(&format!("jsv_url is {jsv}, and SlotMemory and SlotGPUs need 'jobfence jsv' there"));
+            verdict.no(format!("NO job would be fenced here as configured: jsv_url of Grid Engine is {jsv}"));
+        }
+    }
+    if has_jsv && needs_jsv {
+        changes(&value("jsv_allowed_mod")).iter().for_each(|line| say(line));
+    }
+    let sensor = value("load_sensor");
+    match sensor.contains("jobfence") {
+        true => say(&format!("load_sensor is {sensor}")),
+        false => say(&format!("load_sensor is {sensor}: qmaster does not learn what jobs can have of this host")),
+    }
+    match execd.ask(&["qconf", "-sc"]) {
+        Ok(complexes) => {
+            let granted: Vec<&SlotRequest> = config.slot_memory.iter().chain(&config.slot_gpus).collect();
+            of_complexes(&complexes, &granted).iter().for_each(|line| say(line));
+        }
+        Err(why) => say(&format!("which complexes there are is not known: {why}")),
+    }
+}
+
+fn say(what: &str) {
+    println!("gridengine     {what}");
+}
+
+/// What users can change of a job behind the JSV's back.
+fn changes(allowed: &str) -> Vec<String> {
+    let has = |wanted: &str| allowed.split([',', ' ']).any(|word| word == wanted);
+    let one = |(word, option): (&str, &str)| {
+        has(word).then(|| {
+            format!("jsv_allowed_mod has {word}: after 'qalter {option}' a job has other limits than it was granted")
+        })
+    };
+    UNTRUE.into_iter().filter_map(one).collect()
+}
+
+/// What is missing of the complexes, as `qconf -sc` prints them.
+fn of_complexes(text: &str, granted: &[&SlotRequest]) -> Vec<String> {
+    let rows: Vec<Vec<&str>> =
+        text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split_whitespace().collect()).collect();
+    let find = |name: &str| rows.iter().find(|row| row.first() == Some(&name));
+    let mut said = Vec::new();
+    let missing: Vec<&str> = COMPLEXES.into_iter().filter(|name| find(name).is_none()).collect();
+    if !missing.is_empty() {
+        said.push(format!(
+            "complexes of the load sensor are missing, so their values are lost: {}",
+            missing.join(", ")
+        ));
+    }
+    for SlotRequest { name, .. } in granted {
+        match find(name).map(|row| row.get(5).copied().unwrap_or_default()) {
+            None => said.push(format!("there is no complex {name}: no job can ask for it")),
+            Some(consumable) if consumable.eq_ignore_ascii_case("no") => {
+                said.push(format!("{name} is no consumable: qmaster grants more of it than the host has"));
+            }
+            Some(_) => {}
+        }
+    }
+    said
+}
+
+/// The value of a key of `qconf -sconf`, also one that goes on in the next line.
+fn value_of(text: &str, key: &str) -> Option<String> {
+    let text = text.replace("\\\n", " ");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let found = text.lines().map(words).find(|words| words.first().is_some_and(|first| first == key))?;
+    Some(found.get(1..)?.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use jobfence::config::PerSlot;
+
+    use super::*;
+
+    #[test]
+    fn a_value_of_qconf_may_have_several_lines() {
+        let text =
+            "#global:\nshepherd_cmd                 /usr/sbin/jobfence\nload_sensor  /a,\\\n             /b\nx\n";
+        assert_eq!(value_of(text, "shepherd_cmd").as_deref(), Some("/usr/sbin/jobfence"));
+        assert_eq!(value_of(text, "load_sensor").as_deref(), Some("/a, /b"));
+        assert_eq!(value_of(text, "jsv_url"), None);
+        assert_eq!(value_of(text, "x").as_deref(), Some(""));
+    }
+
+    #[test]
+    fn what_qalter_may_not_change_is_said() {
+        let [v, l_hard] = ["v: after 'qalter -v'", "l_hard: after 'qalter -l'"]
+            .map(|what| format!("jsv_allowed_mod has {what} a job has other limits than it was granted"));
+        assert_eq!(changes("ac,h,v,l_hard"), [v, l_hard.clone()]);
+        assert_eq!(changes("ac, l_hard"), [l_hard]);
+        for harmless in ["none", "ac,h,i,e,o,j,M,N,p,w", "l_soft,pe_min"] {
+            assert!(changes(harmless).is_empty(), "{harmless}");
+        }
+    }
+
+    #[test]
+    fn what_complexes_lack_is_said() {
+        let ours: String = COMPLEXES.map(|name| format!("{name} {name} MEMORY <= YES NO 0 0\n")).concat();
+        let text = format!("#name shortcut type relop requestable consumable default urgency\n{ours}");
+        let [h_vmem, gpu] = ["h_vmem", "gpu"].map(|name| SlotRequest::of(name, PerSlot::AsCounted));
+        let said = |more: &str| of_complexes(&format!("{text}{more}"), &[&h_vmem, &gpu]);
+        let good = "h_vmem h_vmem MEMORY <= YES YES 0 0\ngpu gpu INT <= YES JOB 0 0\n";
+        assert!(said(good).is_empty(), "{:?}", said(good));
+        let counted = "h_vmem is no consumable: qmaster grants more of it than the host has";
+        assert_eq!(
+            said("h_vmem h_vmem MEMORY <= YES NO 0 0\n"),
+            [counted, "there is no complex gpu: no job can ask for it"]
+        );
+        let without = of_complexes(&text.replace("jobfence_free jobfence_free", "x x"), &[]);
+        assert_eq!(without, ["complexes of the load sensor are missing, so their values are lost: jobfence_free"]);
+    }
+}
