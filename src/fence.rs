@@ -25,6 +25,7 @@ mod settle;
 
 pub use fenced::Fence;
 pub use limiting::LimitError;
+pub use names::IDLE;
 pub use observe::{JobForACard, MemoryLevel};
 pub use open::{Freed, Opening, controllers};
 pub use own::{Leftovers, marked_by_another, open_existing, remove_if_empty, unrecorded};

@@ -15,6 +15,7 @@ from slurm.sites import until
 
 LOGS = Path("/var/log/condor")
 CONFIG = Path("/etc/condor/config.d/60-jobfence-case")
+DROP_IN = Path("/run/systemd/system/condor.service.d/60-jobfence-case.conf")
 # As condor_q has them.
 STATES = {1: "idle", 2: "running", 3: "removed", 4: "completed", 5: "held", 6: "transferring", 7: "suspended"}
 
@@ -185,6 +186,20 @@ class InstalledHTCondor(sites.Site):
             else:
                 CONFIG.unlink()
             read()
+
+    @contextlib.contextmanager
+    def unit_changed(self, *lines):
+        """For the time being condor.service has these lines of its section [Service], too."""
+        DROP_IN.parent.mkdir(parents=True, exist_ok=True)
+        DROP_IN.write_text("".join(f"{line}\n" for line in ("[Service]", *lines)))
+        try:
+            self.command("systemctl", "daemon-reload")
+            self.restart()
+            yield
+        finally:
+            DROP_IN.unlink()
+            self.command("systemctl", "daemon-reload")
+            self.restart()
 
     def log_mark(self):
         return {path: path.stat().st_size for path in LOGS.glob("*Log*")}

@@ -83,7 +83,8 @@ pub fn starter() -> ExitCode {
         ignore_sigpipe();
         if let Err(why) = fence(&arguments) {
             log::error!("this job is not run: {why}");
-            if let Err(error) = refusal::have_refused(&format!("this job cannot be fenced: {why}")) {
+            let sentence = format!("this job cannot be fenced: {why}");
+            if let Err(error) = refusal::have_refused(&sentence, slot_type_in(&arguments)) {
                 log::error!("its user cannot be told: {error}");
                 return ExitCode::FAILURE;
             }

@@ -3,11 +3,12 @@
 
 import contextlib
 import os
+import shutil
 import signal
 from pathlib import Path
 
 from slurm import kernel
-from slurm.harness import Skip, case, expect, expect_dead, expect_equal, expect_match
+from slurm.harness import Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match
 from slurm.sites import until
 
 from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go
@@ -116,3 +117,46 @@ def daemons_in_cgroups(site):
         expect_gone(group, 60)
         expect_dead(who, 20)
     expect(not site.watcher(jobid), "the watcher lives")
+
+
+@case
+def daemons_without_a_subgroup(site):
+    """Where systemd knows no DelegateSubgroup=, as that of EL 9 does not, HTCondor makes its directories beside its unit. The fence holds."""
+    with site.unit_changed("DelegateSubgroup="):
+        expect_equal(kernel.cgroups_of(site.startd_pid())[""], "/system.slice/condor.service", "the startd's cgroup")
+        expect_equal(site.command(str(site.jobfence), "check").returncode, 0, "the status of the check")
+        jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4")
+        group, who = fenced(site, jobid), escapee_of(site, jobid)
+        expect_limits(group, site.slot(jobid))
+        expect_in(f"{group.path}/htcondor/", kernel.cgroups_of(who[0])[""], "the job's cgroup")
+        expect(not Path("/sys/fs/cgroup/system.slice/htcondor").exists(), "HTCondor has made directories beside its unit")
+        let_go(site, jobid)
+        expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+        expect_dead(who)
+        expect_gone(group.parent)
+
+
+@case
+def checked_elsewhere(site):
+    """'jobfence check' asks the configuration of the daemons that run, also where that is not the usual one."""
+    place = site.home / "condor"
+    shutil.copytree("/etc/condor/config.d", place / "config.d")
+    (place / "config.d/99-other").write_text("STARTER = /usr/sbin/condor_starter\nSTARTER_LOCAL = /usr/sbin/condor_starter\n")
+    (place / "condor_config").write_text(Path("/etc/condor/condor_config").read_text() + f"\nLOCAL_CONFIG_DIR = {place}/config.d\n")
+    with site.unit_changed(f"Environment=CONDOR_CONFIG={place}/condor_config"):
+        done = site.command(str(site.jobfence), "check")
+    expect_in("NO job would be fenced here: STARTER of HTCondor is /usr/sbin/condor_starter", done.stdout, "the check")
+    expect_in("STARTER_LOCAL is /usr/sbin/condor_starter: jobs of the local universe are not fenced", done.stdout, "the check")
+    expect_equal(done.returncode, 1, "the status of the check")
+
+
+@case
+def asked_what_it_can(site):
+    """What the startd asks a starter, jobfence answers as the starter itself, also where STARTER names a link to it."""
+    link = site.home / "condor_starter"
+    link.symlink_to(site.jobfence)
+    said = {program: site.command(str(program), "-classad") for program in ("/usr/sbin/condor_starter", site.jobfence, link)}
+    real, *ours = said.values()
+    expect_in("HasFileTransfer = True", real.stdout, "what the real starter can")
+    for done in ours:
+        expect_equal((done.returncode, done.stdout), (real.returncode, real.stdout), f"what {done.args} says")

@@ -5,7 +5,7 @@ import os
 import signal
 
 from slurm import kernel
-from slurm.harness import case, expect, expect_dead, expect_equal, expect_match, expect_unfenced
+from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced
 from slurm.sites import until
 
 from ..harness import ESCAPEE, escapee_of, expect_gone, fenced, inode
@@ -49,6 +49,36 @@ def hook_of_the_users(site):
         reason, _, _ = site.held(jobid)
     expect_match("cannot be fenced", reason, "the reason")
     expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
+
+
+@case
+def hook_of_the_sites(site):
+    """No keyword of the site's runs a job that is to be refused, however the configuration names the starters that it is for."""
+    name = "STARTER_JOB_HOOK_KEYWORD"
+    persistent = site.home / "persistent/.config.STARTER"
+    persistent.parent.mkdir()
+    persistent.write_text(f"STARTER.{name} = SITE\nSLOT_TYPE_1.{name} = SITE\n")
+    forms = (
+        {f"STARTER.{name}": "SITE"}, {f"SLOT_TYPE_1.{name}": "SITE"},
+        {"STARTER.ENABLE_PERSISTENT_CONFIG": "True", "PERSISTENT_CONFIG_DIR": persistent.parent},
+    )
+    # A starter has the name of its slot's type only where the configuration has types.
+    types = {"NUM_SLOTS_TYPE_1": 1, "SLOT_TYPE_1": "100%", "SLOT_TYPE_1_PARTITIONABLE": True}
+    with site.changed(restart=True, SITE_HOOK_PREPARE_JOB="/bin/true", **types):
+        jobid = site.submit("alice", "sleep 1000")
+        expect_in("-local-name slot_type_1", kernel.command_line(site.starter(fenced(site, jobid))), "the starter's arguments")
+        site.remove(jobid)
+        site.configure("CPUQuotaPercnt=90\n")
+        reasons, refused = {}, "cannot be fenced: /etc/slurm/jobfence.conf:1:1"
+        for keys in forms:
+            with site.changed(**keys):
+                jobid = site.submit("alice", "touch ran.$JOB_ID")
+                until(lambda jobid=jobid: not site.queued(jobid) or "held" in site.queued(jobid), 60, "its end")
+                reason = site.job(jobid).get("HoldReason", "")
+                if refused not in reason or (site.directory("alice") / f"ran.{jobid}").exists():
+                    reasons[" and ".join(keys)] = reason or "it has run"
+        site.configure()
+    expect_equal(reasons, {}, "what became of jobs that are to be refused, by HTCondor's keys")
 
 
 @case
@@ -116,6 +146,24 @@ def startd_is_killed(site):
     expect_gone(group, 120)
     expect_dead(who)
     site.remove(jobid)
+
+
+@case
+def master_is_killed(site):
+    """systemd ends the daemons that are left, and with them the job and the fence. HTCondor starts again, and so does the job."""
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    before, startd = inode(group), kernel.identity(site.startd_pid())
+    os.kill(site.daemon_pid("condor_master"), signal.SIGKILL)
+    until(lambda: inode(group) != before, 120, f"the end of {group.path}")
+    expect_dead(who)
+    expect_dead(startd, 60)
+    site.restart()
+    again = fenced(site, jobid, 180)
+    expect(inode(again) not in (None, before), "the same fence")
+    expect_equal(again.cpu_limit(), 1.0, "its CPU limit")
+    site.remove(jobid)
+    expect_gone(again, 60)
 
 
 @case

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The life of a job: how it is stopped, runs again and ends."""
 
+import time
+from pathlib import Path
+
 from slurm import kernel
-from slurm.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match, uid
+from slurm.harness import PYTHON, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
 from slurm.kernel import Group
 from slurm.sites import until
 
@@ -34,14 +37,46 @@ def removed(site):
 @case
 def suspended(site):
     """condor_suspend is HTCondor's own: the processes stand still in its directory, and go on in the fence."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    spin = "setsid sh -c 'echo $$ >spinner.new; mv spinner.new spinner.$JOB_ID; while :; do :; done' & wait"
+    jobid = site.submit("alice", f"{ESCAPEE}; {spin}")
     group, who = fenced(site, jobid), escapee_of(site, jobid)
+    spinner = pid_from(site.directory("alice") / f"spinner.{jobid}")
+
+    def used_in(seconds):
+        before = kernel.process_seconds(spinner)
+        time.sleep(seconds)
+        return kernel.process_seconds(spinner) - before
+    expect(used_in(2) > 0.2, "the spinner does not run")
     site.act("suspend", jobid)
     site.wait_state(jobid, "suspended")
+    place = Path(f"/sys/fs/cgroup{kernel.cgroups_of(who[0])['']}")
+    until(lambda: kernel.keyed(kernel.read(place / "cgroup.events"))["frozen"] == "1", 30, f"that {place} is frozen")
+    expect_equal(used_in(3), 0.0, "the spinner's CPU time while it is suspended")
     site.act("continue", jobid)
     site.wait_state(jobid, "running")
+    until(lambda: used_in(1) > 0.1, 30, "that the spinner goes on")
     expect_equal(kernel.identity(who[0]), who, "the escapee")
     expect_equal(Group.of(who[0]), group, "its fence")
+
+
+@case
+def before_and_after(site):
+    """What HTCondor runs before and after the job is in the job's fence, and what that leaves running dies with the fence."""
+    place = site.directory("alice")
+    script = place / "around"
+    script.write_text(f"#!/bin/sh\ncat /proc/self/cgroup >$1\nJOB_ID=$1\n{ESCAPEE}\n")
+    script.chmod(0o755)
+    around = {f"+{when}{name}": f'"{value}"' for when in ("Pre", "Post") for name, value in (("Cmd", script), ("Arguments", when))}
+    jobid = site.submit("alice", f"{WAIT}; exit 4", **around)
+    group, who = fenced(site, jobid), escapee_of(site, "Pre")
+    let_go(site, jobid)
+    expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+    for when in "Pre", "Post":
+        expect_in(f"0::{group.path}/", (place / when).read_text(), f"the cgroup of {when}Cmd")
+    expect_gone(group.parent)
+    expect_dead(who)
+    expect(not kernel.is_alive(pid_from(place / "escapee.Post")), "what PostCmd has left is alive")
+    return (place / "Pre").read_text().strip().removeprefix(f"0::{group.path}")
 
 
 @case
@@ -152,6 +187,17 @@ def capacity(site):
 @case
 def used_in_the_ad(site):
     """With METRICS the job's own ad has the peak of its memory and its CPU time, of processes with sessions of their own, too."""
+    return used_as_reported(site)
+
+
+@case
+def used_by_a_scavenger(site):
+    """The same for a job whose fence lies below that of all scavengers."""
+    site.configure("Scavenger=yes\n")
+    return used_as_reported(site)
+
+
+def used_as_reported(site):
     spin = f"{PYTHON} -S -c 'import time\nb = bytes([1]) * (60 << 20)\nwhile time.process_time() < 3: pass\ntime.sleep(9)'"
     with reported(site, STARTD_CRON_JOBFENCE_METRICS=METRICS):
         until(lambda: any("JobfenceMemory" in ad for ad in site.ads("condor_status")), 60, "the first report")

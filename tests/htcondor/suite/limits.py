@@ -31,16 +31,24 @@ def as_granted(site):
 
 @case
 def quota(site):
-    """Four spinners have the time of one CPU, and HTCondor's history says so."""
-    jobid = site.submit("alice", SPIN % 8)
+    """Four spinners have the time of one CPU, and HTCondor's own accounting says so in the job's ad."""
+    # CpusUsage is what the startd has seen last, and it has looked only if the job lasts.
+    jobid = site.submit("alice", f"{EAT % (60, 20)} & {SPIN % 25}")
     group = fenced(site, jobid)
     until(lambda: len(site.job_pids(jobid)) > 5, 60, "the spinners")
     began, before = time.monotonic(), group.cpu_seconds()
     time.sleep(5)
     used = (group.cpu_seconds() - before) / (time.monotonic() - began)
     expect(0.6 < used < 1.1, f"{used} CPUs were used")
-    site.wait(jobid)
-    return f"{used:.2f} CPUs"
+    ad = site.wait(jobid)
+    seconds = ad["RemoteUserCpu"] + ad["RemoteSysCpu"]
+    expect(15 <= seconds <= 30, f"RemoteUserCpu and RemoteSysCpu: {seconds} s")
+    expect(0.5 < ad["CpusUsage"] < 1.2, f"CpusUsage {ad['CpusUsage']}")
+    # MemoryUsage is an expression over this, in KiB.
+    expect(60 << 10 <= ad["ResidentSetSize_RAW"] <= 100 << 10, f"ResidentSetSize {ad['ResidentSetSize_RAW']}")
+    said = site.command("condor_history", str(jobid), "-limit", "1", "-af", "MemoryUsage").stdout.strip()
+    expect(said.isdecimal() and 60 <= int(said) <= 100, f"MemoryUsage {said}")
+    return f"{used:.2f} CPUs; HTCondor says {seconds:.0f} s, {ad['CpusUsage']:.2f} CPUs, {said} MiB"
 
 
 @case

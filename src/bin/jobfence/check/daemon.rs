@@ -14,6 +14,11 @@ use crate::command::output_until;
 /// How long a program of the scheduler's may take: it asks its server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Which configuration a daemon has read.
+const NEEDED: [&str; 5] = ["CONDOR_CONFIG", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"];
+/// Where an HTCondor that is no package has its commands, beside its daemons.
+const BIN: &str = "../bin";
+
 /// One that runs here.
 pub(super) struct SchedulerDaemon {
     /// Where its program is, and with some schedulers those of its commands, too.
@@ -31,7 +36,7 @@ impl SchedulerDaemon {
         let exe = std::fs::read_link(proc.path().join(pid.to_string()).join("exe")).unwrap_or_default();
         let soon = Instant::now() + PATIENCE;
         let value = |name| Some((name, process::environment(proc, pid, name, soon).ok().flatten()?));
-        let environment = ["SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"].into_iter().filter_map(value);
+        let environment = NEEDED.into_iter().filter_map(value);
         Some(Self {
             directory: exe.parent().map(Path::to_path_buf).unwrap_or_default(),
             environment: environment.collect(),
@@ -43,7 +48,8 @@ impl SchedulerDaemon {
         let [program, arguments @ ..] = argv else { return Ok(String::new()) };
         let failed = |why: String| format!("{}: {why}", argv.join(" "));
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let directories = std::env::split_paths(&path).chain(["/usr/bin".into(), self.directory.clone()]);
+        let others = ["/usr/bin".into(), self.directory.clone(), self.directory.join(BIN)];
+        let directories = std::env::split_paths(&path).chain(others);
         let found = directories.map(|directory| directory.join(program)).find(|path| path.is_file());
         let mut command = Command::new(found.ok_or_else(|| failed("there is no such program".to_owned()))?);
         command.args(arguments).envs(self.environment.iter().cloned());
@@ -79,6 +85,18 @@ pub(super) fn is_ours(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_is_found_beside_the_daemons_directory() {
+        let top = tempfile::tempdir().unwrap();
+        for name in ["sbin", "bin"] {
+            std::fs::create_dir(top.path().join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink("/bin/sh", top.path().join("bin/condor_sh")).unwrap();
+        let environment = vec![("CONDOR_CONFIG", "/x".to_owned())];
+        let daemon = SchedulerDaemon { directory: top.path().join("sbin"), environment };
+        assert_eq!(daemon.ask(&["condor_sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("/x\n"));
+    }
 
     #[test]
     fn this_program_is_known_by_its_name_and_by_itself() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::usage::Usage;
+use jobfence::fence::IDLE;
 use jobfence::host::Host;
 use jobfence::job::Id;
 use jobfence::scheduler::htcondor::{LOCAL, STARTERS_LEAF};
@@ -31,15 +32,14 @@ pub fn slots(host: &Host) -> Vec<SlotUse> {
     let Some(unified) = host.layout.unified().filter(|unified| unified.version == Version::V2) else { return found };
     let base = unified.open().and_then(|root| root.child(&host.base));
     let Ok(base) = base else { return found };
-    for user in children(&base, "uid_") {
-        for job in children(&user, "job_") {
-            for step in children(&job, "step_") {
-                let Some(slot) = slot_of(&step).filter(|_| step.has(STARTERS_LEAF)) else { continue };
-                let mut usage = Usage::default();
-                usage.add(unified, &step);
-                found.push(SlotUse { slot, memory_peak: usage.memory_peak, cpu: usage.cpu });
-            }
-        }
+    let idle = base.child(IDLE).ok();
+    let users = children(&base, "uid_").into_iter().chain(idle.iter().flat_map(|idle| children(idle, "uid_")));
+    let jobs = users.flat_map(|user| children(&user, "job_"));
+    for step in jobs.flat_map(|job| children(&job, "step_")) {
+        let Some(slot) = slot_of(&step).filter(|_| step.has(STARTERS_LEAF)) else { continue };
+        let mut usage = Usage::default();
+        usage.add(unified, &step);
+        found.push(SlotUse { slot, memory_peak: usage.memory_peak, cpu: usage.cpu });
     }
     found
 }
