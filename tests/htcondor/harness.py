@@ -2,9 +2,11 @@
 """What the cases of HTCondor are written with, beside what they share with those of other schedulers."""
 
 import contextlib
+import os
+import stat
 
 from slurm import kernel
-from slurm.harness import MIB, expect_equal, pid_from, steps_of
+from slurm.harness import MIB, Skip, expect_dead, expect_equal, pid_from, steps_of
 from slurm.sites import until
 
 # In a session of its own.
@@ -46,6 +48,36 @@ def expect_gone(group, timeout=20):
     until(lambda: not group.exists(), timeout, f"the end of {group.path}")
 
 
+def expect_ended(who, group, timeout=60):
+    """All of these processes, and the fence of their job."""
+    for one in who:
+        expect_dead(one, timeout)
+    expect_gone(group.parent, timeout)
+
+
 def let_go(site, jobid, user="alice"):
     """Ends the WAIT of a job."""
     (site.directory(user) / f"go.{jobid}").touch()
+
+
+# What can be read of a terminal on a screen: the device of one that is there can be opened by whoever may.
+SCREENS = 7
+
+
+@contextlib.contextmanager
+def screens(numbers):
+    """Devices that any user may open, by their path and the number of a screen."""
+    made = []
+    try:
+        for node, number in numbers.items():
+            os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(SCREENS, number))
+            made.append(node)
+            os.chmod(node, 0o666)
+            try:
+                os.close(os.open(node, os.O_RDONLY))
+            except OSError:
+                raise Skip(f"this machine has no terminal {number} on a screen") from None
+        yield
+    finally:
+        for node in made:
+            os.unlink(node)

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cases, by what they are about."""
 
-from . import amounts, daemons, docker, failure, gpus, life, limits, local, schedds  # noqa: F401
+from . import amounts, daemons, docker, docker_limits, docker_restarts, failure, gpus, life, limits, local, schedds  # noqa: F401

@@ -1,31 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Jobs of the Docker universe: Docker makes the container, and it is inside the job's fence."""
 
+import contextlib
 import os
 import signal
 import time
 
 from slurm import kernel
-from slurm.harness import MIB, case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced
+from slurm.harness import MIB, case, expect, expect_dead, expect_equal, expect_match, expect_unfenced
 from slurm.kernel import Group
 from slurm.sites import until
 
 from .. import docker
-from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go
+from ..harness import ESCAPEE, WAIT, expect_ended, expect_gone, expect_limits, fenced, let_go
 
-# Earlier ones leave the starter of a container that was out of memory alive (HTCONDOR-3621).
-STARTER_ENDS_FROM = (25, 11)
-SPIN = "for i in 1 2 3 4; do timeout 60 sh -c 'while :; do :; done' & done; wait"
+# From then on HTCondor itself has Docker fetch an image first, and a word that is none has no image.
+PULLS_FROM = (24, 7)
 
 
 def place_of(pid):
     """The cgroup of a process below its step, as a list of names."""
-    path = next(line.removeprefix("0::") for line in kernel.read(f"/proc/{pid}/cgroup").splitlines() if line.startswith("0::"))
-    return path.removeprefix(Group.of(pid).path).strip("/").split("/")
-
-
-def expect_no_containers():
-    until(lambda: not docker.containers(), 60, "the end of all containers")
+    return kernel.cgroups_of(pid)[""].removeprefix(Group.of(pid).path).strip("/").split("/")
 
 
 @case
@@ -52,91 +47,74 @@ def container(site):
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
         expect_dead(who)
         expect_gone(group.parent)
-        expect_no_containers()
+        docker.expect_none()
     return f"{len(pids)} processes"
-
-
-@case
-def container_has_the_quota(site):
-    """Four spinners in a container have the time of one CPU, as the slot has."""
-    with docker.universe(site):
-        jobid = docker.submit(site, "alice", SPIN)
-        group = fenced(site, jobid, 120)
-        expect_equal(site.slot(jobid)["Cpus"], 1, "the slot's CPUs")
-        until(lambda: len(site.job_pids(jobid, "while")) >= 4, 60, "the spinners")
-        began, before = time.monotonic(), group.cpu_seconds()
-        time.sleep(8)
-        used = (group.cpu_seconds() - before) / (time.monotonic() - began)
-        expect(0.6 < used < 1.1, f"{used} CPUs were used")
-        site.remove(jobid)
-        expect_gone(group.parent, 60)
-    return f"{used:.2f} CPUs"
-
-
-@case
-def container_stops_at_its_processes(site):
-    """A fork bomb in a container stops at the limit. Docker's client counts, too."""
-    site.configure("MaxProcesses=60\n")
-    bomb = "for i in $(seq 100); do sleep 5 & done; wait"
-    with docker.universe(site):
-        jobid = docker.submit(site, "alice", f"{WAIT}; sh -c '{bomb}'; exit 0")
-        group = fenced(site, jobid, 120)
-        expect_equal(group.parent.processes_limit(), 60, "the limit")
-        clients = int(kernel.read(group.directory("") / "starter/pids.current"))
-        let_go(site, jobid)
-        site.wait(jobid)
-    expect_match("can't fork|Resource temporarily unavailable", site.output(jobid, "err"), "what the shell says")
-    return f"{clients} of the starter and of Docker's client"
-
-
-@case
-def container_is_out_of_memory(site):
-    """HTCondor holds the job, as without jobfence."""
-    with docker.universe(site):
-        jobid = docker.submit(site, "alice", f"{WAIT}; dd if=/dev/zero of=/dev/null bs=300M count=1", mib=100)
-        group = fenced(site, jobid, 120)
-        before = int(kernel.read(group.directory("") / "memory.current"))
-        let_go(site, jobid)
-        reason, code, _ = site.held(jobid)
-        expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
-        release = tuple(map(int, site.command("condor_version").stdout.split()[1].split(".")))
-        if release < STARTER_ENDS_FROM:
-            os.kill(site.starter(group), signal.SIGKILL)
-        expect_gone(group.parent)
-        expect_no_containers()
-    return f"{reason}; before that, the fence had {before // MIB} MiB"
 
 
 @case
 def container_is_removed(site):
     """condor_rm ends all that is in it, and leaves nothing."""
     with docker.universe(site):
-        jobid = docker.submit(site, "alice", f"{ESCAPEE}; trap '' TERM; while :; do sleep 1; done", want_graceful_removal="False")
-        group = fenced(site, jobid, 120)
-        until(lambda: (site.directory("alice") / f"escapee.{jobid}").exists(), 60, "the escapee")
-        who = [kernel.identity(pid) for pid in site.job_pids(jobid)]
+        jobid, group, who = docker.job_with_escapee(site, "trap '' TERM; while :; do sleep 1; done", want_graceful_removal="False")
         site.remove(jobid)
-        for one in who:
-            expect_dead(one, 60)
-        expect_gone(group.parent, 60)
-        expect_no_containers()
+        expect_ended(who, group)
+        docker.expect_none()
 
 
 @case
 def container_of_a_starter_that_is_killed(site):
     """All of the container ends with the starter."""
     with docker.universe(site):
-        jobid = docker.submit(site, "alice", f"{ESCAPEE}; sleep 1000")
-        group = fenced(site, jobid, 120)
-        until(lambda: (site.directory("alice") / f"escapee.{jobid}").exists(), 60, "the escapee")
-        who = [kernel.identity(pid) for pid in site.job_pids(jobid)]
+        jobid, group, who = docker.job_with_escapee(site, "sleep 1000")
         os.kill(site.starter(group), signal.SIGKILL)
         for one in who:
             expect_dead(one, 20)
         site.remove(jobid)
         expect_gone(group.parent, 60)
         # The startd of 23.9 leaves the remains of it to Docker.
-        until(lambda: not docker.ask("ps", "--quiet"), 60, "the end of all containers that run")
+        until(lambda: not docker.running(), 60, "the end of all containers that run")
+
+
+@contextlib.contextmanager
+def ssh(site, user, jobid):
+    """condor_ssh_to_job on a terminal, which 'docker exec -ti' wants; the descriptor of who types."""
+    ours, users = os.openpty()
+    process = site.as_user(user, ["condor_ssh_to_job", "-auto-retry", jobid], terminal=users)
+    os.close(users)
+    try:
+        yield ours
+    except AssertionError as error:
+        os.set_blocking(ours, False)
+        with contextlib.suppress(OSError):
+            raise AssertionError(f"{error}; condor_ssh_to_job says {os.read(ours, 4096)}") from None
+        raise
+    finally:
+        process.terminate()
+        os.close(ours)
+        process.wait(60)
+
+
+@case
+def ssh_to_container(site):
+    """The shell of condor_ssh_to_job is one of the container's, by Docker: it is in the fence, and what it leaves ends with the job."""
+    with docker.universe(site):
+        jobid, group = docker.fenced_job(site, f"{WAIT}; exit 4")
+        (container,) = docker.containers()
+
+        def in_container(end):
+            return next((pid for pid in kernel.all_pids() if kernel.command_line(pid).endswith(end)
+                         and container in kernel.read(f"/proc/{pid}/cgroup")), None)
+        with ssh(site, "alice", jobid) as typing:
+            shell = until(lambda: in_container("sh -i"), 120, "the shell")
+            os.write(typing, b"setsid sleep 4322 </dev/null &\n")
+            left = until(lambda: in_container("sleep 4322"), 60, "its command")
+            started = {Group.of(pid) for pid in [shell, left, *kernel.descendants(site.starter(group))]} - {None}
+            expect_equal(started, {group}, "the groups of it, and of what the starter has started for it")
+            who = [kernel.identity(pid) for pid in (shell, left)]
+            let_go(site, jobid)
+            expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
+            expect_ended(who, group)
+        docker.expect_none()
 
 
 @case
@@ -147,7 +125,7 @@ def container_is_not_run_outside(site):
         reason, _, _ = site.held(jobid)
         expect_match(r'cannot be fenced: Docker\S* cgroup driver .*systemd.*native\.cgroupdriver=cgroupfs.*Only your administrator', reason, "why")
         expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
-        expect_no_containers()
+        docker.expect_none()
         said = site.command(str(site.jobfence), "check", timeout=60).stdout
         expect_match(rf"(?m)^htcondor +DOCKER is {docker.CLIENT}: .*refused.*cgroup driver", said, "the check")
         site.configure("OnError=warn\n")
@@ -157,13 +135,13 @@ def container_is_not_run_outside(site):
         expect_unfenced(pid)
         expect_match("WITHOUT a fence .*cgroup driver", site.said(began), "the log")
         site.remove(jobid)
-        expect_no_containers()
+        docker.expect_none()
     return reason
 
 
 @case
 def container_is_not_led_elsewhere(site):
-    """Neither the name of the image nor an argument of the job says where the container is."""
+    """Neither an argument of the job, nor the name of the image, nor the site's own words for Docker say where the container is."""
     with docker.universe(site):
         jobid = docker.submit(site, "alice", 'echo "$@"; cat /proc/self/cgroup', arguments='"create --cgroup-parent=/elsewhere"')
         expect_equal(site.wait(jobid)["ExitCode"], 0, "ExitCode")
@@ -171,10 +149,18 @@ def container_is_not_led_elsewhere(site):
         jobid = docker.submit(site, "alice", "", docker_image="--cgroup-parent=/elsewhere", executable="",
                               arguments=f'"{docker.IMAGE} sleep 1000"')
         reason, _, _ = site.held(jobid)
+        expect_match(r"names another cgroup: .*/elsewhere" if site.release() < PULLS_FROM else "Cannot pull image --cgroup-parent", reason, "the reason")
+        expect_nothing_elsewhere()
+    with docker.universe(site, DOCKER_EXTRA_ARGUMENTS="--cgroup-parent=/elsewhere"):
+        reason, _, _ = site.held(docker.submit(site, "alice", "sleep 1000"))
         expect_match(r"names another cgroup: .*/elsewhere", reason, "the reason")
-        expect(not os.path.exists("/sys/fs/cgroup/elsewhere"), "the container was there")
-        expect_no_containers()
+        expect_nothing_elsewhere()
     return reason
+
+
+def expect_nothing_elsewhere():
+    expect(not os.path.exists("/sys/fs/cgroup/elsewhere"), "the container was there")
+    docker.expect_none()
 
 
 @case
@@ -188,3 +174,4 @@ def docker_is_checked(site):
         expect_match(rf"(?m)^htcondor +DOCKER is {docker.REAL}: containers .* are not fenced$", said(), "the check")
     with site.changed(DOCKER="/nowhere/docker"):
         expect("DOCKER" not in said(), "it speaks of a Docker that is not there")
+    return f"Docker {docker.ask('version', '--format', '{{.Server.Version}}')}"

@@ -2,23 +2,19 @@
 """GPUs that HTCondor has given to a slot, on a host that has none: HTCondor simulates them, and terminals stand for their devices."""
 
 import contextlib
-import os
 import shutil
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
-from slurm.harness import Skip, case, expect, expect_equal, expect_match
+from slurm.harness import case, expect, expect_equal, expect_match
 from slurm.sites import until
 
-from ..harness import WAIT
+from ..harness import WAIT, screens
 
 # The UUIDs that condor_gpu_discovery simulates, and the numbers of their devices.
 SIMULATED = {1: "GPU-a0223334-4445-5667-899a-abbccddeeff0", 2: "GPU-b1223334-4445-5667-899a-abbccddeeff0"}
 DISCOVERY = "-simulate:2,2"
-# What can be read of a terminal on a screen: the device of one that is there can be opened by whoever may.
-SCREENS = 7
 SHOW = "for gpu in 1 2 ctl; do (: </dev/nvidia$gpu) 2>/dev/null && echo can $gpu; done; echo $_CONDOR_AssignedGPUs is $CUDA_VISIBLE_DEVICES"
 CONSTRAIN = 'ConstrainDevices=yes\nDeviceAllow="/dev/nvidiactl rw"\nGPUDevice=/dev/nvidia%d\n'
 
@@ -28,17 +24,10 @@ def gpus_of_the_host():
     """Devices of two GPUs, and what NVIDIA's driver would say of them."""
     driver = Path(tempfile.mkdtemp(prefix="driver-", dir="/srv"))
     driver.chmod(0o755)
-    made = []
-    try:
-        for number, name in [(0, "ctl"), *((number, number) for number in SIMULATED)]:
-            node = f"/dev/nvidia{name}"
-            os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(SCREENS, number))
-            os.chmod(node, 0o666)
-            made.append(node)
-            with contextlib.suppress(OSError):
-                os.close(os.open(node, os.O_RDONLY))
-                continue
-            raise Skip(f"this machine has no terminal {number} on a screen")
+    nodes = {"/dev/nvidiactl": 0, **{f"/dev/nvidia{number}": number for number in SIMULATED}}
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, driver)
+        stack.enter_context(screens(nodes))
         for number, uuid in SIMULATED.items():
             place = driver / f"nvidia/gpus/0000:4{number}:00.0"
             place.mkdir(parents=True)
@@ -48,10 +37,6 @@ def gpus_of_the_host():
             yield
         finally:
             subprocess.run(["umount", "/proc/driver"], check=True)
-    finally:
-        for node in made:
-            os.unlink(node)
-        shutil.rmtree(driver)
 
 
 def show(site, gpus):

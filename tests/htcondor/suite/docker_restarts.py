@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Docker's daemon is started anew while a container of a job runs. What HTCondor makes of the job is its own; nothing runs outside."""
+
+import time
+
+from slurm import kernel
+from slurm.harness import case, expect, expect_dead
+from slurm.kernel import Group
+from slurm.sites import until
+
+from .. import docker
+from ..harness import expect_gone, inode
+
+
+def fate(site, jobid, before):
+    """What becomes of a job when the fence with this inode is gone. Until then, each process of it is in a fence."""
+    def decided():
+        suspects = {pid: kernel.identity(pid) for pid in site.job_pids(jobid) if not Group.of(pid)}
+        if suspects:
+            # One that is ending has no group.
+            time.sleep(1)
+            outside = [pid for pid, who in suspects.items() if who and kernel.identity(pid) == who and not Group.of(pid)]
+            expect(not outside, f"{[(kernel.command_line(pid), kernel.cgroups_of(pid)) for pid in outside]} run outside")
+        groups = {Group.of(pid) for pid in site.job_pids(jobid)} - {None}
+        again = [group for group in groups if inode(group) not in (before, None)]
+        states = site.queued(jobid)
+        if again:
+            return "runs again"
+        if "held" in states:
+            return f"held: {site.job(jobid).get('HoldReason')}"
+        if not states:
+            ended = site.ads("condor_history", str(jobid), "-limit", "1")
+            return ended and f"ended: ExitCode {ended[0].get('ExitCode')}, ExitSignal {ended[0].get('ExitSignal')}"
+        return None
+    return until(decided, 180, f"what becomes of job {jobid}")
+
+
+def restarted(site, live_restore):
+    with docker.universe(site, live_restore=live_restore):
+        jobid, group, who = docker.job_with_escapee(site, "sleep 1000")
+        before = inode(group)
+        docker.restart()
+        survived = [one for one in who if kernel.identity(one[0]) == one]
+        became = fate(site, jobid, before)
+        for one in who:
+            expect_dead(one, 60)
+        until(lambda: inode(group) != before, 60, "the end of the fence")
+        site.remove(jobid)
+        expect_gone(group.parent, 90)
+        until(lambda: not docker.running(), 60, "the end of all containers that run")
+    return len(survived), became
+
+
+@case
+def docker_is_restarted(site):
+    """The daemon ends the container, and the fence goes with it."""
+    _, became = restarted(site, live_restore=False)
+    return became
+
+
+@case
+def docker_is_restarted_with_live_restore(site):
+    """The daemon leaves the container running, and HTCondor takes the job for ended: the container ends with the fence."""
+    survivors, became = restarted(site, live_restore=True)
+    return f"{survivors} processes were there when the daemon was back; {became}"
