@@ -417,20 +417,9 @@ pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()
         (Some(parent), Some(step)) => parent.remove(step).is_ok(),
         _ => false,
     };
-    let mut gone: Vec<&Own> = whole.iter().copied().take_while(is_gone).collect();
+    let gone: Vec<&Own> = whole.iter().copied().take_while(is_gone).collect();
     if gone.len() < whole.len() {
         kill_members(&whole, deadline)?;
-        // A process can be in one hierarchy's directory and not in another's, when attaching failed between the two.
-        for tree in whole.iter().filter(|tree| tree.hierarchy.version == Version::V1) {
-            if gone.iter().any(|gone| std::ptr::eq(*gone, *tree)) {
-                continue;
-            }
-            if is_gone(tree) {
-                gone.push(tree);
-            } else if let Some(dir) = tree.step() {
-                kill::kill_all(Members { unified: None, freezer: None, any: dir }, deadline)?;
-            }
-        }
     }
     for tree in trees {
         let is_gone = gone.iter().any(|gone| std::ptr::eq(*gone, *tree));
@@ -463,7 +452,8 @@ fn kill_members(trees: &[&Own], deadline: Instant) -> Result<()> {
     kill::kill_all(Members { unified, freezer: step_in(|h| h.has("freezer")), any }, deadline)
 }
 
-/// Removes a step's directory and whatever is below it. The kernel says EBUSY until the last member has left entirely.
+/// Removes a step's directory and whatever is below it. The kernel says EBUSY until the last member has left entirely. A process can
+/// be in one hierarchy's directory and not in another's, when attaching failed between the two: it is killed here.
 fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instant) -> Result<()> {
     let mut tries = 0u32;
     loop {
