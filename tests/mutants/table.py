@@ -740,7 +740,7 @@ BREAKS = (
         "a_long_roll_of_which_a_third_is_looked_at", "src/janitor/launch.rs", "if !roll.is_whole()", "if false",
         "host crowd who_finds_something_in_a_long_roll_looks_at_all_of_it",
     ),
-    Break("the_mounts_are_always_read", LAYOUT, "        plainly_v1(proc, &dir)", "        None", "unit layout"),
+    Break("the_mounts_are_always_read", LAYOUT, "plainly_v1(proc, &dir)", "None", "unit layout"),
     Break("a_hierarchy_that_may_be_a_containers", LAYOUT, 'format!("{place}/release_agent")', 'format!("{place}")', "unit layout"),
     Break(
         "a_job_with_another_step_is_taken_for_new", "src/fence/own.rs", "stat.st_nlink == ONE_CHILD", "stat.st_nlink >= ONE_CHILD",
