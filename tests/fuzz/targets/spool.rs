@@ -26,10 +26,11 @@ pub const WORDS: &[&str] = &[
     "merge_stderr=1",
     "stderr_path=/etc/passwd",
     "host_slots=2",
+    "pe=mpi",
 ];
 
 const BEFORE: &str = "stdout_path=/home/a\nstderr_path=/home/b\nmerge_stderr=0\nh_vmem=100M\nh_vmem_is_consumable_job=0\njob_owner=root\n\
-                      suspend_method=NONE\nhost_slots=2\nqueue=all.q\njob_name=";
+                      suspend_method=NONE\npe=none\nhost_slots=2\nqueue=all.q\njob_name=";
 const BEHIND: &str = "\njob_id=7\nja_task_id=0\naccount=sge\nnotify=0\nacct_project=none\n";
 
 pub fn run(data: &[u8]) {
