@@ -17,6 +17,7 @@ pub const WORDS: &[&str] = &[
     "[Node=n[01-16],login]\n",
     "#! vnode_types=gpu_a,fat\n",
     "[VnodeType=gpu*,fat]\n",
+    "#! pe=mpi\n",
     "[PE=smp,mpi]\n",
     "[Project=p]\n",
     "[Queue=gpu]\n",
@@ -46,6 +47,7 @@ pub fn run(data: &[u8]) {
         Facts { user: Fact::Unknown, gids: Fact::Unknown, groups: [].into(), ..truth.clone() },
         Facts { node: Fact::Unknown, ..truth.clone() },
         Facts { project: Fact::Unknown, vnode_types: Fact::Unknown, ..truth.clone() },
+        Facts { pe: Fact::Unknown, ..truth.clone() },
     ];
     for facts in hidden {
         match loaded.for_job(&facts) {
@@ -94,6 +96,7 @@ fn facts(text: &str, groups: Vec<String>) -> Facts {
         groups,
         node: known("node"),
         project: known("project"),
+        pe: known("pe"),
         vnode_types: Fact::Known(jobfence::door::life::vnode_types(&said("vnode_types").unwrap_or_default())),
         ..Facts::default()
     }
