@@ -146,7 +146,7 @@ def checked_elsewhere(site):
     with site.unit_changed(f"Environment=CONDOR_CONFIG={place}/condor_config"):
         done = site.command(str(site.jobfence), "check")
     expect_in("NO job would be fenced here: STARTER of HTCondor is /usr/sbin/condor_starter", done.stdout, "the check")
-    expect_in("STARTER_LOCAL is /usr/sbin/condor_starter: jobs of the local universe are not fenced", done.stdout, "the check")
+    expect_in("STARTER_LOCAL is /usr/sbin/condor_starter, and not jobfence: jobs of the local universe are not fenced", done.stdout, "the check")
     expect_equal(done.returncode, 1, "the status of the check")
 
 
