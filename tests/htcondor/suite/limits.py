@@ -176,5 +176,5 @@ def checked(site):
         expect_in("htcondor       STARTD_CRON_JOBLIST has FENCE\n", verdict()[1], "what is there")
     with site.changed(STARTER="/usr/sbin/condor_starter", STARTER_LOCAL="/usr/sbin/condor_starter"):
         status, said = verdict()
-    expect_in("STARTER_LOCAL is /usr/sbin/condor_starter: jobs of the local universe are not fenced", said, "what is missing")
+    expect_in("STARTER_LOCAL is /usr/sbin/condor_starter, and not jobfence: jobs of the local universe are not fenced", said, "what is missing")
     expect(status == 1 and "NO job would be fenced here: STARTER of HTCondor is /usr/sbin/condor_starter, and not jobfence" in said, said)
