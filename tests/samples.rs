@@ -122,9 +122,11 @@ impl Site {
         }
     }
 
+    /// The series of steps that have ended, without those of tests beside this one.
     fn logged(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("log/usage.jsonl.series")).unwrap_or_default();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        all.filter(|line| line["uid"] == USER).collect()
     }
 
     /// The files of living steps, without those of tests beside this one.

@@ -65,8 +65,10 @@ impl Base {
         base
     }
 
-    /// Directories as of Slurm's, whose marks any janitor of this machine finds, are there still if an earlier run was ended in its middle.
+    /// What an earlier run has left that was ended in its middle: directories called as Slurm's are seen by every test that lists
+    /// steps, and the janitor knows only those that have a mark.
     fn sweep(&self) {
+        cgroup_mounts().iter().for_each(|mount| sweep_mount(mount));
         let run = tempfile::tempdir().unwrap();
         let output = command("reap", self, run.path()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -98,6 +100,29 @@ fn cgroup_mounts() -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let cgroups = mounts.lines().filter(|line| line.contains(" - cgroup"));
     cgroups.map(|line| PathBuf::from(line.split(' ').nth(4).unwrap())).collect()
+}
+
+/// Removes the directories of test processes that have ended, as far as no process is in them.
+fn sweep_mount(mount: &Path) {
+    for entry in fs::read_dir(mount).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let plain = name.strip_prefix("slurm_").unwrap_or(&name);
+        // jobfence-FILE-PID-TEST
+        let Some(words) = plain.strip_prefix("jobfence-") else { continue };
+        let pid = words.split('-').find(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_digit()));
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            remove_empty(&entry.path());
+        }
+    }
+}
+
+fn remove_empty(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_empty(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(dir);
 }
 
 fn has_cgroup2() -> bool {
