@@ -1394,8 +1394,15 @@ fn where_the_scheduler_has_its_own_directories_those_are_limited() {
     let ours = site.left().iter().filter(|path| !path.to_string_lossy().contains("slurm")).count();
     assert!(ours < before, "{ours} of {before} directories are left");
 
-    child.kill().unwrap();
-    child.wait().unwrap();
+    // Each later task is asked where it is, too.
+    let mut untracked = Command::new("sleep").arg("1000").spawn().unwrap();
+    let error = fence.attach(&site.host(), untracked.id().cast_signed(), None).unwrap_err().to_string();
+    assert!(error.contains("is not where Slurm tracks its step"), "{error}");
+
+    for child in [&mut child, &mut untracked] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
     fence.close(soon()).unwrap();
     slurms.remove();
     assert_eq!(site.left(), Vec::<PathBuf>::new());

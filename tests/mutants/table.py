@@ -347,6 +347,12 @@ BREAKS = (
         "slurm tree_and_limits",
     ),
     Break(
+        "later_tasks_of_an_overlay_are_not_asked", "src/fence/attach.rs",
+        "&& self.around.has_daemon && !self.has_overlay();",
+        "&& self.around.has_daemon;",
+        "host host where_the_scheduler_has_its_own_directories",
+    ),
+    Break(
         "the_end_removes_nothing", "src/launch/end.rs",
         "match fence.close(deadline) {",
         "let _ = deadline;\n        match Ok::<(), Error>(()) {",
