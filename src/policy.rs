@@ -16,6 +16,7 @@ use crate::job::{Cpus, Grant};
 use crate::requests::{Requests, UserRequests};
 
 mod quota;
+pub mod threads;
 
 use quota::{quota, quota_of, requested_quota};
 

@@ -156,7 +156,7 @@ impl FencedJob {
     fn tell(&self, spool: &Spool) -> Result<(), Error> {
         let seen = life::usage(self.config(), &self.job)?.pop();
         let seen = seen.ok_or_else(|| Error::new("its fence is gone"))?;
-        environment::tell(spool, self.config(), &seen, self.visible_gpus.as_deref())
+        environment::tell(spool, &self.spooled, self.config(), &seen, self.visible_gpus.as_deref())
     }
 
     /// The card at the end of its output; a slave task has no output of its own.

@@ -37,6 +37,8 @@ const JSV_PARAMETER: &str = "PARAM ";
 const NEWLINE: &str = "a newline in the name, the directory or an argument of the job can do that; submit it without";
 /// As execd says that there is none.
 const NONE: &str = "none";
+/// The same of a binding to cores.
+const UNBOUND: [&str; 2] = ["NULL", "no_job_binding"];
 
 /// One job on this host, or one slave task of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +71,8 @@ pub struct SpooledJob {
     pub is_array_task: bool,
     /// How long it may run; `None`: as long as it likes.
     pub time_limit: Option<Duration>,
+    /// Whether the shepherd binds it to cores (`qsub -binding`).
+    pub is_bound: bool,
 }
 
 /// An amount of memory.
@@ -156,6 +160,7 @@ impl SpooledJob {
             is_utf8: false,
             is_array_task: is_array,
             time_limit: config.find("h_rt")?.and_then(time),
+            is_bound: config.find("binding")?.is_some_and(|binding| !UNBOUND.contains(&binding)),
             facts,
             is_stopped_at_once: is_none("suspend_method")?
                 && config.find("notify")?.is_none_or(|seconds| seconds == "0"),
@@ -307,6 +312,14 @@ mod tests {
     fn who_is_warned_or_has_a_method_is_not_stopped_at_once() {
         for change in [("notify=0", "notify=60"), ("suspend_method=NONE", "suspend_method=/bin/stop")] {
             assert!(!parse(&[change]).unwrap().is_stopped_at_once, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn a_binding_is_one_to_cores() {
+        for (binding, is_bound) in [("NULL", false), ("no_job_binding", false), ("linear:1:0,0", true)] {
+            let job = parse(&[("notify=0", &format!("notify=0\nbinding={binding}"))]).unwrap();
+            assert_eq!(job.is_bound, is_bound, "{binding}");
         }
     }
 

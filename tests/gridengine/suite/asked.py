@@ -22,7 +22,30 @@ def told_of_its_limits(site):
     for line in "JOBFENCE_CPUS=2", f"JOBFENCE_MEMORY_BYTES={200 * MIB}", "KEPT='a b'":
         expect_in(line + "\n", said, "the job's environment")
     expect("MAX_PROCESSES" not in said, f"a limit that the job has not: {said}")
+    expect_equal(threads_told(site, 2), [], "threads with a quota of all the CPUs")
     expect_in(expect_match(r"JOBFENCE_CGROUP=(\S+)", said, "its cgroup")[1], said.split("JOBFENCE_CGROUP")[1].split("\n", 1)[1], "its cgroup")
+
+
+def threads_told(site, slots, *options):
+    """The lines of a job's environment that say how many threads to start."""
+    jobid = site.submit("alice", "env | grep -e THREADS -e GOMAXPROCS", *options, *ask(slots, 100))
+    site.wait(jobid)
+    return sorted(site.output(jobid).split())
+
+
+@case
+def told_how_many_threads(site):
+    """A program is told to start no more threads than have CPU time, unless its user says how many, or it is bound to cores."""
+    names = "GOMAXPROCS", "JOBFENCE_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"
+    ours = [f"{name}=1" for name in names]
+    expect_equal(threads_told(site, 1), ours, "threads with a quota of one CPU of two")
+    expect_equal(threads_told(site, 1, "-v", "OMP_NUM_THREADS=4"), ["OMP_NUM_THREADS=4"], "threads of a user who says how many")
+    # As 'qsub -V' has it in a job that was told.
+    inherited = ",".join(f"{name}=4" for name in names)
+    expect_equal(threads_told(site, 1, "-v", inherited), ours, "threads of a job that another has submitted")
+    expect_equal(threads_told(site, 1, "-binding", "linear:1"), [], "threads of a job that is bound")
+    site.configure("ThreadHints=no\n")
+    expect_equal(threads_told(site, 1), [], "threads with ThreadHints=no")
 
 
 @case

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::job::Cpus;
 use crate::policy::Plan;
+use crate::policy::threads::{HINT, THREADS, threads};
 use crate::scheduler::slurm::spank::api::Spank;
 
 /// By which processes of the step can be found that have left everything else: see `record::tracked`.
@@ -120,18 +121,6 @@ pub fn tell(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Resul
     Ok(())
 }
 
-/// What programs ask how many threads to start, that count CPUs otherwise and know of no quota. Not among them are those that
-/// start one thread if nothing is said, since a number would be more (JULIA_NUM_THREADS, BLIS_NUM_THREADS), those that only
-/// repeat another (GOTO_NUM_THREADS), those of other systems (VECLIB_MAXIMUM_THREADS), and those of run times that read the
-/// quota: Rust and libuv (Node.js) in every directory above them, as Java since 24; Java before, .NET, and Go since 1.25 in the
-/// process's own alone (their sources; docs/decisions.md has a table), which is not the one that is limited where each task has a
-/// directory. Of these Go alone has a variable that it obeys without a word on stderr.
-const THREADS: [&CStr; 5] =
-    [c"OMP_NUM_THREADS", c"OPENBLAS_NUM_THREADS", c"MKL_NUM_THREADS", c"NUMEXPR_NUM_THREADS", c"GOMAXPROCS"];
-
-/// What we have set them to, so that a step within the job is told its own number, and a user's is left.
-const HINT: &CStr = c"JOBFENCE_THREADS";
-
 /// Of an environment, by which `get` finds a variable's value, the variables that we have told another step. Not among them is
 /// what its user has set instead, nor the mark.
 fn set_before(get: impl Fn(&CStr) -> Option<String>) -> Vec<&'static CStr> {
@@ -201,32 +190,9 @@ fn share(of_step: Option<Cpus>, plan: &Plan, tasks: u32) -> Option<Cpus> {
     of_step.map(share).into_iter().chain(plan.task.cpu.map(|quota| quota.cpus())).min()
 }
 
-/// How many threads use so much CPU time; `None` where that is no less than the CPUs that they can run on. Rounded up, so that
-/// the last part of it is not lost: 1.5 CPUs are two threads that pause for a quarter of the time.
-fn threads(share: Cpus, visible: u32) -> Option<u64> {
-    let threads = share.thousandths().div_ceil(1000).max(1);
-    (threads < u64::from(visible)).then_some(threads)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn no_more_threads_than_cpu_time_and_no_hint_where_cpus_are_the_limit() {
-        for (thousandths, visible, hint) in [
-            (500, 2, Some(1)),
-            (500, 1, None),
-            (1000, 2, Some(1)),
-            (1001, 4, Some(2)),
-            (1500, 2, None),
-            (2000, 2, None),
-            (64_000, 128, Some(64)),
-            (0, 2, Some(1)),
-        ] {
-            assert_eq!(threads(Cpus::from_thousandths(thousandths), visible), hint, "{thousandths} of {visible}");
-        }
-    }
 
     #[test]
     fn what_was_told_is_understood() {
