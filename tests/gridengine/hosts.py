@@ -49,13 +49,13 @@ def delegate():
 
 
 @contextlib.contextmanager
-def second_host(site):
-    """Its configuration has no limits of its own; jobs must be gone at the end."""
+def second_host(site, configured=""):
+    """Its configuration has no limits but these; jobs must be gone at the end."""
     top = Path(tempfile.mkdtemp(prefix="jobfence-node2-"))
     top.chmod(0o755)
     config, ready = top / "etc", top / "ready"
     config.mkdir()
-    (config / "jobfence.conf").write_text(f"CgroupBase={BASE}\nRunDir={top}/run\nOnError=fail\n")
+    (config / "jobfence.conf").write_text(f"CgroupBase={BASE}\nRunDir={top}/run\nOnError=fail\n{configured}")
     before = HOSTS.read_text()
     HOSTS.write_text(f"{before}{ADDRESS} {NODE}\n")
     delegated = delegate()

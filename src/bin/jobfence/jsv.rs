@@ -25,6 +25,8 @@ use crate::configured::Configured;
 const LEAST: u64 = 1 << 20;
 /// The parameter with what a job asks for.
 const REQUESTS_OF_JOB: &str = "l_hard";
+/// So many bytes an answer may have: qmaster reads a line into 10,000, and does not look for its end.
+const LONGEST: usize = 4096;
 /// In milliseconds. Whoever does not wait for the answer goes on much sooner, and each job that is submitted waits so long.
 const FOLLOWS_WITHIN: u8 = 10;
 
@@ -79,6 +81,8 @@ struct Asked {
     /// What it asks for, each as its user wrote it.
     memory: BTreeMap<String, String>,
     gpus: BTreeMap<String, String>,
+    /// All that it asks for, in one line.
+    requests: String,
     /// What is wrong with the variables by which its user asks for lower limits.
     refused: Option<Error>,
     /// Which parameters were named: each comes once.
@@ -98,6 +102,7 @@ impl Asked {
                     let (wanted, list) = (wanted(), value.unwrap_or_default());
                     self.memory = of(list, &wanted.memory);
                     self.gpus = of(list, &wanted.gpus);
+                    self.requests = list.to_owned();
                 }
             }
             ("ENV", Some("ADD"), Some(variable)) => {
@@ -150,16 +155,24 @@ fn verify<Q: BufRead>(
     }
 }
 
-/// Those of a list that are wanted.
+/// Those of a list that are wanted. qmaster, too, takes a space for a comma, and of two values the last one.
 fn of(list: &str, wanted: &[SlotRequest]) -> BTreeMap<String, String> {
     let one = |one: &str| {
         let (name, amount) = one.split_once('=')?;
         wanted.iter().any(|request| request.name == name).then(|| (name.to_owned(), amount.to_owned()))
     };
-    list.split(',').filter_map(one).collect()
+    list.split([',', ' ']).filter_map(one).collect()
 }
 
 fn verdict(asked: &Asked) -> Vec<String> {
+    let said = answer(asked);
+    if said.iter().all(|line| line.len() <= LONGEST) {
+        return said;
+    }
+    vec!["RESULT STATE REJECT jobfence: what the job asks for is too long. Ask for less at once.".to_owned()]
+}
+
+fn answer(asked: &Asked) -> Vec<String> {
     if asked.is_forged {
         return vec![
             "RESULT STATE REJECT jobfence: there is a newline in a name, a path or an argument of the job. Submit it without."
@@ -193,9 +206,15 @@ fn verdict(asked: &Asked) -> Vec<String> {
     }
     let noted: Vec<String> =
         asked.memory.iter().chain(&asked.gpus).map(|(name, amount)| format!("{name}={amount}")).collect();
+    let mut said = Vec::new();
+    if !noted.is_empty() {
+        // A user can have made the whole line, where nothing was asked for. So qmaster is told to grant what is noted here.
+        said.push(format!("PARAM {REQUESTS_OF_JOB} {}", asked.requests));
+    }
     let noted = if noted.is_empty() { "none".to_owned() } else { noted.join(",") };
     // Whatever the user has said there is replaced.
-    vec![format!("ENV MOD {REQUESTED} {noted}"), "RESULT STATE CORRECT".to_owned()]
+    said.extend([format!("ENV MOD {REQUESTED} {noted}"), "RESULT STATE CORRECT".to_owned()]);
+    said
 }
 
 #[cfg(test)]
@@ -230,8 +249,8 @@ mod tests {
     #[test]
     fn what_counts_is_noted_and_nothing_else() {
         let first = "START\nPARAM l_hard mem_free=1G,gpu=2,arch=lx-amd64,h_vmem=200M\nBEGIN\n";
-        let noted =
-            "SEND ENV\nSTARTED\nENV MOD JOBFENCE_REQUESTED h_vmem=200M,mem_free=1G,gpu=2\nRESULT STATE CORRECT\n";
+        let noted = "SEND ENV\nSTARTED\nPARAM l_hard mem_free=1G,gpu=2,arch=lx-amd64,h_vmem=200M\n\
+                     ENV MOD JOBFENCE_REQUESTED h_vmem=200M,mem_free=1G,gpu=2\nRESULT STATE CORRECT\n";
         assert_eq!(answers(first), noted);
         let none = "SEND ENV\nSTARTED\nENV MOD JOBFENCE_REQUESTED none\nRESULT STATE CORRECT\n";
         assert_eq!(answers(&format!("{first}START\nBEGIN\nQUIT\nSTART\n")), format!("{noted}{none}"), "the next job");
@@ -250,6 +269,25 @@ mod tests {
             let refused =
                 format!("REJECT jobfence: gpu={amount} is no whole number of GPUs. Ask for one, such as gpu=1\n");
             assert_eq!(said, format!("RESULT STATE {refused}"));
+        }
+    }
+
+    #[test]
+    fn what_is_noted_is_what_qmaster_grants() {
+        let noted = |lines: &str| said_of(lines).strip_suffix("RESULT STATE CORRECT\n").unwrap().to_owned();
+        let granted = |list: &str, noted: &str| format!("PARAM l_hard {list}\nENV MOD JOBFENCE_REQUESTED {noted}\n");
+        assert_eq!(noted("PARAM ac x\nPARAM l_hard gpu=4\n"), granted("gpu=4", "gpu=4"), "forged in the context");
+        assert_eq!(noted("PARAM l_hard a=b gpu=1 gpu=2\n"), granted("a=b gpu=1 gpu=2", "gpu=2"), "as qmaster reads it");
+        assert_eq!(noted("PARAM l_hard arch=lx-amd64\n"), "ENV MOD JOBFENCE_REQUESTED none\n", "nothing that counts");
+    }
+
+    #[test]
+    fn no_answer_is_longer_than_qmaster_reads() {
+        let long = "1".repeat(LONGEST);
+        for asked in [format!("mem_free={long}"), format!("gpu={long}x"), format!("gpu=1,other={long}")] {
+            let said = said_of(&format!("PARAM l_hard {asked}\n"));
+            assert!(said.starts_with("RESULT STATE REJECT jobfence: what the job asks for is too long"), "{said}");
+            assert_eq!(said.lines().count(), 1);
         }
     }
 

@@ -108,3 +108,89 @@ def gpus(site):
             both = site.submit("alice", script, "-l", "gpu=1", "-pe", "smp", "2")
             site.wait(both)
             expect_equal(site.output(both).split(), ["nvidia0", "nvidia1", "CUDA=0,1"], "a GPU for each slot")
+
+
+def submitted_by_bob(site, script, given):
+    """The number of a job that qsub takes; otherwise nothing, and what it says."""
+    done = site.as_user("bob", ["qsub", "-terse", "-cwd", *given], stdin=script)
+    if done.returncode != 0:
+        return None, done.stdout + done.stderr
+    jobid = done.stdout.strip().split("\n")[-1]
+    site.submitted.append(("bob", jobid))
+    return jobid, ""
+
+
+@case
+def gpus_that_are_not_granted(site):
+    """A newline in a user's word can make a line that looks as if the job asked for a GPU: no job has one that qmaster has not counted."""
+    line = "PARAM l_hard gpu=1"
+    hidden = {
+        "context": ("-ac", f"a=x\n{line}"), "variable": ("-v", f"A=x\n{line}"), "name of a variable": ("-v", f"A\n{line}"),
+        "mail": ("-M", f"x\n{line}"), "queue": ("-q", f"all.q,x\n{line}"), "job before": ("-hold_jid", f"x\n{line}"),
+        "path elsewhere": ("-o", f"localhost:/tmp/x\n{line}"), "soft": ("-soft", "-l", f"arch=x\n{line}")}
+    outcomes, waiting = {}, None
+    complexes = site.command("qconf", "-sc").stdout + "gpu gpu INT <= YES YES 0 0\n"
+    with complexes_of(site, complexes), contextlib.ExitStack() as ends:
+        ends.callback(site.command, "qconf", "-dattr", "exechost", "complex_values", "gpu=1", site.node)
+        with gpus_of_the_node((0, 1)) as top, site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
+            if site.as_user("alice", ["sh", "-c", f": <{top}/nvidia0 && : <{top}/nvidia1"]).returncode != 0:
+                raise Skip("this machine has no two devices that a user can open")
+            site.qconf("-aattr", "exechost", "complex_values", "gpu=1", site.node)
+            site.configure(f"SlotGPUs=gpu\nGPUDevice={top}/nvidia%d\nConstrainDevices=yes\n")
+            script = SHOW_GPUS.format(top)
+            holder = site.submit("alice", f"{script} sleep 1000", "-l", "gpu=1")
+            until(lambda: "CUDA=0" in site.output(holder), 60, "a job with the one GPU that qmaster grants")
+            for name, given in hidden.items():
+                jobid, why = submitted_by_bob(site, script, given)
+
+                def outcome(jobid=jobid):
+                    if "CUDA=" in site.output(jobid):
+                        return " ".join(site.output(jobid).split())
+                    if "Eqw" in site.queued(jobid):
+                        return f"in error: {site.reason(jobid)}"
+                    is_counted = "gpu=1" in site.job(jobid).get("hard resource_list", "")
+                    return "waits for it" if is_counted and site.queued(jobid) else None
+                outcomes[name] = until(outcome, 60, f"what becomes of a job with it in the {name}") if jobid else f"refused: {' '.join(why.split())[:80]}"
+                expect("nvidia" not in outcomes[name], f"a GPU that nobody has granted, by the {name}: {outcomes}")
+                if jobid and name != "context":
+                    site.qdel(jobid)
+                    until(lambda jobid=jobid: not site.queued(jobid), 30, "its end")
+                waiting = waiting or jobid
+            expect_equal(outcomes["context"], "waits for it", "a job with it in its context")
+            site.qdel(holder)
+            site.wait(waiting)
+            expect_equal(site.output(waiting).split(), ["nvidia0", "CUDA=0"], "its GPUs, when qmaster has granted one")
+    return "; ".join(f"{name}: {what}" for name, what in outcomes.items())
+
+
+@case
+def asked_by_a_shortcut(site):
+    """The JSV hears what the user has written: where a complex has a shortcut, the site names both, and 'jobfence check' says so."""
+    with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
+        wanted = "mem_free has the shortcut mf: a job that asks by it has no limit"
+        site.configure("SlotMemory=mem_free:job\n")
+        expect_in(wanted, site.command(str(site.jobfence), "check").stdout, "what is missing")
+        site.configure("SlotMemory=mem_free:job,mf:job\n")
+        expect("shortcut" not in site.command(str(site.jobfence), "check").stdout, "all names are there")
+        jobid = site.submit("alice", "sleep 1000", "-l", "mf=90M")
+        expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the job")
+        expect_in("mem_free=90M", site.job(jobid)["hard resource_list"], "what qmaster has granted")
+        site.qdel(jobid)
+        site.wait(jobid)
+
+
+@case
+def asks_for_too_much_at_once(site):
+    """qmaster reads each line of a JSV into 10,000 bytes: a longer one is never said, and the job is refused."""
+    site.configure("SlotMemory=mem_free:job,h_vmem\n")
+    with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
+        # qsub itself takes no more than 2048 characters at once.
+        zeros = "0" * 1900
+        asked = "mem_free=90M", f"num_proc={zeros}1", f"h_rt={zeros}60", f"swap_free={zeros}1"
+        done = site.as_user("alice", ["qsub", "-terse", *(word for one in asked for word in ("-l", one))], stdin="true\n")
+        expect(done.returncode != 0, "the job was taken")
+        expect_in("jobfence: what the job asks for is too long", done.stdout + done.stderr, "what qsub says")
+        jobid = site.submit("alice", "sleep 1000", "-l", "mem_free=90M")
+        expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the next job")
+        site.qdel(jobid)
+        site.wait(jobid)

@@ -9,7 +9,7 @@ import signal
 import time
 
 from slurm import kernel, sites
-from slurm.harness import case, expect, expect_dead, expect_equal, expect_in
+from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match
 from slurm.kernel import Group
 from slurm.sites import until
 
@@ -204,6 +204,40 @@ def at_a_terminal(site):
             process.wait()
             os.close(ours)
         until(site.idle_again, 30, f"the end of {command}")
+
+
+@case
+def x_terminal(site):
+    """What qsh starts as an X terminal is fenced as a job, ends with all that it has left behind, and qdel ends it."""
+    program = site.home / "x-terminal"
+    program.write_text(f"#!/bin/sh\n{ESCAPEE}\necho \"$@\" >said.new; mv said.new said.$JOB_ID\nuntil [ -e close.$JOB_ID ]; do sleep 0.2; done\n")
+    program.chmod(0o755)
+    top = site.directory("alice")
+    with site.changed(["-sconf", "global"], ["-Mconf"], xterm=str(program)):
+        # It reads its configuration then, and otherwise at some time.
+        site.stop_execd(signal.SIGTERM)
+        site.start_execd()
+        for is_closed in True, False:
+            done = site.as_user("alice", ["qsh", "-now", "no", "-cwd", "-display", "display:7", *ask(2, 200)])
+            expect_equal(done.returncode, 0, f"qsh ({done.stdout}{done.stderr})")
+            jobid = expect_match(r"Your job (\d+)", done.stdout + done.stderr, "its number")[1]
+            site.submitted.append(("alice", jobid))
+            until((top / f"said.{jobid}").exists, 30, f"a terminal of job {jobid}, which is {site.queued(jobid)} {site.reason(jobid)}")
+            expect_match(r"^-display display:7 -n .* -e /bin/bash$", (top / f"said.{jobid}").read_text().strip(), "what the terminal is told")
+            group, who = fenced(site, jobid), escapee_of(site, jobid)
+            terminal = site.job_pids(jobid, str(program))
+            expect_equal([Group.of(pid) for pid in terminal], [group], "the group of the terminal")
+            expect_equal(Group.of(who[0]), group, "the escapee's group")
+            expect_in(f"/job_{jobid}/step_job", group.path, "its directory")
+            for one in group, group.parent, group.parent.step("step_shepherd"):
+                expect_limits(one, 2, 200)
+            if is_closed:
+                (top / f"close.{jobid}").touch()
+            else:
+                site.qdel(jobid)
+            site.wait(jobid)
+            expect_dead(who, 20)
+            expect_gone(group.parent)
 
 
 @case

@@ -54,8 +54,7 @@ pub(super) fn look(execd: &SchedulerDaemon, config: &Config, verdict: &mut Verdi
     }
     match execd.ask(&["qconf", "-sc"]) {
         Ok(complexes) => {
-            let granted: Vec<&SlotRequest> = config.slot_memory.iter().chain(&config.slot_gpus).collect();
-            of_complexes(&complexes, &granted).iter().for_each(|line| say(line));
+            of_complexes(&complexes, &config.slot_memory, &config.slot_gpus).iter().for_each(|line| say(line));
         }
         Err(why) => say(&format!("which complexes there are is not known: {why}")),
     }
@@ -77,10 +76,10 @@ fn changes(allowed: &str) -> Vec<String> {
 }
 
 /// What is missing of the complexes, as `qconf -sc` prints them.
-fn of_complexes(text: &str, granted: &[&SlotRequest]) -> Vec<String> {
+fn of_complexes(text: &str, memory: &[SlotRequest], gpus: &[SlotRequest]) -> Vec<String> {
     let rows: Vec<Vec<&str>> =
         text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split_whitespace().collect()).collect();
-    let find = |name: &str| rows.iter().find(|row| row.first() == Some(&name));
+    let find = |name: &str| rows.iter().find(|row| row.get(..2).is_some_and(|names| names.contains(&name)));
     let mut said = Vec::new();
     let missing: Vec<&str> = COMPLEXES.into_iter().filter(|name| find(name).is_none()).collect();
     if !missing.is_empty() {
@@ -89,7 +88,7 @@ fn of_complexes(text: &str, granted: &[&SlotRequest]) -> Vec<String> {
             missing.join(", ")
         ));
     }
-    for SlotRequest { name, .. } in granted {
+    for SlotRequest { name, .. } in memory.iter().chain(gpus) {
         match find(name).map(|row| row.get(5).copied().unwrap_or_default()) {
             None => said.push(format!("there is no complex {name}: no job can ask for it")),
             Some(consumable) if consumable.eq_ignore_ascii_case("no") => {
@@ -98,7 +97,20 @@ fn of_complexes(text: &str, granted: &[&SlotRequest]) -> Vec<String> {
             Some(_) => {}
         }
     }
+    said.extend(unheard(&find, memory, "a job that asks by it has no limit. Name it in SlotMemory, too"));
+    // Two names of the same GPUs would be counted twice.
+    said.extend(unheard(&find, gpus, "a job that asks by it has no GPU. Give the complex its name as the shortcut"));
     said
+}
+
+/// The JSV hears the words of users, who can ask by a shortcut. Of `h_vmem` execd says it.
+fn unheard<'a>(find: &impl Fn(&str) -> Option<&'a Vec<&'a str>>, requests: &[SlotRequest], so: &str) -> Vec<String> {
+    let is_named = |name: &str| name == "h_vmem" || requests.iter().any(|request| request.name == name);
+    let one = |request: &SlotRequest| {
+        let shortcut = find(&request.name)?.get(1).filter(|shortcut| !is_named(shortcut))?;
+        Some(format!("{} has the shortcut {shortcut}: {so}", request.name))
+    };
+    requests.iter().filter(|request| request.name != "h_vmem").filter_map(one).collect()
 }
 
 /// The value of a key of `qconf -sconf`, also one that goes on in the next line.
@@ -140,8 +152,10 @@ mod tests {
     fn what_complexes_lack_is_said() {
         let ours: String = COMPLEXES.map(|name| format!("{name} {name} MEMORY <= YES NO 0 0\n")).concat();
         let text = format!("#name shortcut type relop requestable consumable default urgency\n{ours}");
-        let [h_vmem, gpu] = ["h_vmem", "gpu"].map(|name| SlotRequest::of(name, PerSlot::AsCounted));
-        let said = |more: &str| of_complexes(&format!("{text}{more}"), &[&h_vmem, &gpu]);
+        let requests = |names: &[&str]| -> Vec<SlotRequest> {
+            names.iter().map(|name| SlotRequest::of(name, PerSlot::AsCounted)).collect()
+        };
+        let said = |more: &str| of_complexes(&format!("{text}{more}"), &requests(&["h_vmem"]), &requests(&["gpu"]));
         let good = "h_vmem h_vmem MEMORY <= YES YES 0 0\ngpu gpu INT <= YES JOB 0 0\n";
         assert!(said(good).is_empty(), "{:?}", said(good));
         let counted = "h_vmem is no consumable: qmaster grants more of it than the host has";
@@ -149,7 +163,17 @@ mod tests {
             said("h_vmem h_vmem MEMORY <= YES NO 0 0\n"),
             [counted, "there is no complex gpu: no job can ask for it"]
         );
-        let without = of_complexes(&text.replace("jobfence_free jobfence_free", "x x"), &[]);
+        let short = format!("{text}mem_free mf MEMORY <= YES YES 0 0\ngpu g INT <= YES YES 0 0\n");
+        assert_eq!(
+            of_complexes(&short, &requests(&["mem_free"]), &requests(&["gpu"])),
+            [
+                "mem_free has the shortcut mf: a job that asks by it has no limit. Name it in SlotMemory, too",
+                "gpu has the shortcut g: a job that asks by it has no GPU. Give the complex its name as the shortcut",
+            ]
+        );
+        let both = of_complexes(&short, &requests(&["mem_free", "mf"]), &[]);
+        assert!(both.is_empty(), "{both:?}");
+        let without = of_complexes(&text.replace("jobfence_free jobfence_free", "x x"), &[], &[]);
         assert_eq!(without, ["complexes of the load sensor are missing, so their values are lost: jobfence_free"]);
     }
 }
