@@ -177,20 +177,3 @@ def asked_by_a_shortcut(site):
         expect_in("mem_free=90M", site.job(jobid)["hard resource_list"], "what qmaster has granted")
         site.qdel(jobid)
         site.wait(jobid)
-
-
-@case
-def asks_for_too_much_at_once(site):
-    """qmaster reads each line of a JSV into 10,000 bytes: a longer one is never said, and the job is refused."""
-    site.configure("SlotMemory=mem_free:job,h_vmem\n")
-    with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
-        # qsub itself takes no more than 2048 characters at once.
-        zeros = "0" * 1900
-        asked = "mem_free=90M", f"num_proc={zeros}1", f"h_rt={zeros}60", f"swap_free={zeros}1"
-        done = site.as_user("alice", ["qsub", "-terse", *(word for one in asked for word in ("-l", one))], stdin="true\n")
-        expect(done.returncode != 0, "the job was taken")
-        expect_in("jobfence: what the job asks for is too long", done.stdout + done.stderr, "what qsub says")
-        jobid = site.submit("alice", "sleep 1000", "-l", "mem_free=90M")
-        expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the next job")
-        site.qdel(jobid)
-        site.wait(jobid)
