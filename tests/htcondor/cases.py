@@ -22,10 +22,13 @@ from slurm.runner import Runner  # noqa: E402
 from slurm.sites import die_properly, until  # noqa: E402
 
 from htcondor import sites, suite  # noqa: E402, F401
+from htcondor.harness import is_restarting  # noqa: E402
 
 
 class HTCondorRunner(Runner):
     def before(self, site, function):
+        if not is_restarting(function):
+            site.restored()
         site.configure()
 
     def after(self, site, known):
@@ -65,6 +68,7 @@ def main():
     if unknown:
         sys.exit(f"no such case: {', '.join(sorted(unknown))}")
     chosen = [function for function in CASES if not options.cases or function.__name__ in options.cases]
+    chosen.sort(key=is_restarting, reverse=True)
     if options.list:
         print("\n".join(function.__name__ for function in chosen))
         return 0

@@ -17,6 +17,17 @@ WAIT = "until [ -e go.$JOB_ID ]; do sleep 0.2; done"
 STARTERS_MIB = 64
 
 
+def restarts(function):
+    """Declares that a case begins with a restart of HTCondor, which takes half a minute. Those cases come first, one after the other: what one
+    leaves to be read, the next one's restart reads."""
+    function.restarts = True
+    return function
+
+
+def is_restarting(function):
+    return getattr(function, "restarts", False)
+
+
 def fenced(site, jobid, timeout=60):
     """Wait until processes of the job are in a fence, and return that group."""
     try:

@@ -27,6 +27,8 @@ class InstalledHTCondor(sites.Site):
         super().__init__()
         self.config = Path("/etc/slurm/jobfence.conf")
         self.jobfence = Path(shutil.which("jobfence", path=sites.PATH))
+        # HTCondor runs with settings of a case that is over, which it reads at its start alone.
+        self.is_stale = False
 
     def __enter__(self):
         # HTCondor gives each job a /tmp of its own.
@@ -169,23 +171,28 @@ class InstalledHTCondor(sites.Site):
         done = self.command("systemctl", "restart", "condor.service", timeout=300)
         if done.returncode != 0:
             raise AssertionError(f"systemctl restart: {done.stderr}")
+        self.is_stale = False
         until(self.is_answering, 180, "the pool")
 
     @contextlib.contextmanager
     def changed(self, restart=False, **keys):
-        """For the time being HTCondor's configuration has these lines, too. Some, as those of slots, are read at the start alone."""
-        read = self.restart if restart else lambda: self.command("condor_reconfig")
+        """For the time being HTCondor's configuration has these lines, too. Some, as those of slots, are read at the start alone:
+        the next restart forgets them, and `restored` sees to that."""
+        def read():
+            self.command("condor_reconfig")
         before = CONFIG.read_text() if CONFIG.exists() else ""
         CONFIG.write_text(before + "".join(f"{key} = {value}\n" for key, value in keys.items()))
         try:
-            read()
+            self.restart() if restart else read()
             yield
         finally:
+            self.is_stale |= restart
             if before:
                 CONFIG.write_text(before)
             else:
                 CONFIG.unlink()
-            read()
+            if not self.is_stale:
+                read()
 
     @contextlib.contextmanager
     def unit_changed(self, *lines):
@@ -197,8 +204,13 @@ class InstalledHTCondor(sites.Site):
             self.restart()
             yield
         finally:
+            self.is_stale = True
             DROP_IN.unlink()
             self.command("systemctl", "daemon-reload")
+
+    def restored(self):
+        """HTCondor has the settings of `start` again."""
+        if self.is_stale:
             self.restart()
 
     def log_mark(self):

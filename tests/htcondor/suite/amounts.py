@@ -12,7 +12,7 @@ from slurm import kernel
 from slurm.harness import MIB, Skip, case, expect, expect_equal
 from slurm.sites import until
 
-from ..harness import STARTERS_MIB, WAIT, expect_limits, fenced, let_go
+from ..harness import STARTERS_MIB, WAIT, expect_limits, fenced, let_go, restarts
 
 
 def own_weights(group):
@@ -22,6 +22,7 @@ def own_weights(group):
 
 
 @case
+@restarts
 def unusual_cpus(site):
     """A slot with a part of a CPU, with one and a half, or with 150, has just so much CPU time. HTCondor's own weights do not follow."""
     # 15000 is more than the kernel takes as a weight, and HTCondor counts whole CPUs.

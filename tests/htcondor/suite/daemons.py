@@ -11,7 +11,7 @@ from slurm import kernel
 from slurm.harness import Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match
 from slurm.sites import until
 
-from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go
+from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go, restarts
 
 PORT = 9700
 PERSONAL = f"""
@@ -92,6 +92,7 @@ def started_by_a_user(site):
 
 
 @case
+@restarts
 def daemons_in_cgroups(site):
     """With CGROUP_ALL_DAEMONS the startd makes a cgroup for the starter, ends what is left there, and nothing of that is the fence's."""
     if site.release() < (24, 8):
@@ -120,6 +121,7 @@ def daemons_in_cgroups(site):
 
 
 @case
+@restarts
 def daemons_without_a_subgroup(site):
     """Where systemd knows no DelegateSubgroup=, as that of EL 9 does not, HTCondor makes its directories beside its unit. The fence holds."""
     with site.unit_changed("DelegateSubgroup="):
@@ -137,6 +139,7 @@ def daemons_without_a_subgroup(site):
 
 
 @case
+@restarts
 def checked_elsewhere(site):
     """'jobfence check' asks the configuration of the daemons that run, also where that is not the usual one."""
     place = site.home / "condor"

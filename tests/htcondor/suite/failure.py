@@ -8,7 +8,7 @@ from slurm import kernel
 from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced
 from slurm.sites import until
 
-from ..harness import ESCAPEE, escapee_of, expect_gone, fenced, inode
+from ..harness import ESCAPEE, escapee_of, expect_gone, fenced, inode, restarts
 
 
 def reaped(site, group):
@@ -52,6 +52,7 @@ def hook_of_the_users(site):
 
 
 @case
+@restarts
 def hook_of_the_sites(site):
     """No keyword of the site's runs a job that is to be refused, however the configuration names the starters that it is for."""
     name = "STARTER_JOB_HOOK_KEYWORD"

@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm.harness import case, expect, expect_equal, expect_match
 from slurm.sites import until
 
-from ..harness import WAIT, screens
+from ..harness import WAIT, restarts, screens
 
 # The UUIDs that condor_gpu_discovery simulates, and the numbers of their devices.
 SIMULATED = {1: "GPU-a0223334-4445-5667-899a-abbccddeeff0", 2: "GPU-b1223334-4445-5667-899a-abbccddeeff0"}
@@ -52,6 +52,7 @@ def seen(site, jobid):
 
 
 @case
+@restarts
 def gpus(site):
     """With ConstrainDevices a slot's jobs have the GPUs that HTCondor has named, and no others, whether HTCondor hides others or not."""
     names = {uuid[:12]: str(number) for number, uuid in SIMULATED.items()}
@@ -74,6 +75,7 @@ def gpus(site):
 
 
 @case
+@restarts
 def gpus_without_names(site):
     """A GPU of which nobody says which device it is: with ConstrainDevices its job is held, and others run."""
     site.configure(CONSTRAIN)
