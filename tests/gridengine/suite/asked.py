@@ -78,36 +78,43 @@ def usage_card(site):
         expect_equal(f"jobfence: job {jobid}: status 1" in site.told(jobid), is_there, f"a card of '{script}'")
 
 
-@case
-def gpus(site):
-    """Each job can open the GPUs that it asked for, and no other, and CUDA is told so."""
+@contextlib.contextmanager
+def granted_gpus(site, count, per="gpu"):
+    """Two devices that stand for GPUs, of which qmaster says that there are so many; with the lines of jobfence.conf that go with them."""
     complexes = site.command("qconf", "-sc").stdout + "gpu gpu INT <= YES YES 0 0\n"
     with complexes_of(site, complexes), contextlib.ExitStack() as ends:
-        ends.callback(site.command, "qconf", "-dattr", "exechost", "complex_values", "gpu=3", site.node)
+        ends.callback(site.command, "qconf", "-dattr", "exechost", "complex_values", f"gpu={count}", site.node)
         with gpus_of_the_node((0, 1)) as top, site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
             if site.as_user("alice", ["sh", "-c", f": <{top}/nvidia0 && : <{top}/nvidia1"]).returncode != 0:
                 raise Skip("this machine has no two devices that a user can open")
-            site.qconf("-aattr", "exechost", "complex_values", "gpu=3", site.node)
-            site.configure(f"SlotGPUs=gpu\nGPUDevice={top}/nvidia%d\nConstrainDevices=yes\n")
-            script = SHOW_GPUS.format(top)
-            # What a user notes there is replaced.
-            forged = "-v", "JOBFENCE_REQUESTED=gpu=2"
-            jobs = [site.submit(user, f"{script} sleep 1000", "-l", "gpu=1", *forged) for user in site.users]
-            none = site.submit("bob", f"{script} sleep 1000", *forged)
-            said = [until(lambda jobid=jobid: "CUDA=" in site.output(jobid) and site.output(jobid), 60, "its words").split() for jobid in jobs + [none]]
-            for jobid in jobs:
-                expect_in("gpu=1", site.job(jobid)["hard resource_list"], "what qmaster has granted")
-            expect_equal(sorted(words[0] for words in said[:2]), ["nvidia0", "nvidia1"], f"the GPUs of both: {said}")
-            expect(all(len(words) == 2 and words[1] == "CUDA=0" for words in said[:2]), f"what CUDA is told: {said}")
-            expect_equal(said[2], ["CUDA="], "what a job without GPUs sees")
-            # qmaster says that there is a third.
-            expect_in("too few GPUs are free for this job", refused(site, "touch ran.$JOB_ID", "-l", "gpu=1"), "the reason")
-            for jobid in (*jobs, none):
-                site.qdel(jobid)
-                site.wait(jobid)
-            both = site.submit("alice", script, "-l", "gpu=1", "-pe", "smp", "2")
-            site.wait(both)
-            expect_equal(site.output(both).split(), ["nvidia0", "nvidia1", "CUDA=0,1"], "a GPU for each slot")
+            site.qconf("-aattr", "exechost", "complex_values", f"gpu={count}", site.node)
+            yield top, f"SlotGPUs={per}\nGPUDevice={top}/nvidia%d\nConstrainDevices=yes\n"
+
+
+@case
+def gpus(site):
+    """Each job can open the GPUs that it asked for, and no other, and CUDA is told so."""
+    with granted_gpus(site, 3) as (top, configured):
+        site.configure(configured)
+        script = SHOW_GPUS.format(top)
+        # What a user notes there is replaced.
+        forged = "-v", "JOBFENCE_REQUESTED=gpu=2"
+        jobs = [site.submit(user, f"{script} sleep 1000", "-l", "gpu=1", *forged) for user in site.users]
+        none = site.submit("bob", f"{script} sleep 1000", *forged)
+        said = [until(lambda jobid=jobid: "CUDA=" in site.output(jobid) and site.output(jobid), 60, "its words").split() for jobid in jobs + [none]]
+        for jobid in jobs:
+            expect_in("gpu=1", site.job(jobid)["hard resource_list"], "what qmaster has granted")
+        expect_equal(sorted(words[0] for words in said[:2]), ["nvidia0", "nvidia1"], f"the GPUs of both: {said}")
+        expect(all(len(words) == 2 and words[1] == "CUDA=0" for words in said[:2]), f"what CUDA is told: {said}")
+        expect_equal(said[2], ["CUDA="], "what a job without GPUs sees")
+        # qmaster says that there is a third.
+        expect_in("too few GPUs are free for this job", refused(site, "touch ran.$JOB_ID", "-l", "gpu=1"), "the reason")
+        for jobid in (*jobs, none):
+            site.qdel(jobid)
+            site.wait(jobid)
+        both = site.submit("alice", script, "-l", "gpu=1", "-pe", "smp", "2")
+        site.wait(both)
+        expect_equal(site.output(both).split(), ["nvidia0", "nvidia1", "CUDA=0,1"], "a GPU for each slot")
 
 
 def submitted_by_bob(site, script, given):
@@ -129,37 +136,31 @@ def gpus_that_are_not_granted(site):
         "mail": ("-M", f"x\n{line}"), "queue": ("-q", f"all.q,x\n{line}"), "job before": ("-hold_jid", f"x\n{line}"),
         "path elsewhere": ("-o", f"localhost:/tmp/x\n{line}"), "soft": ("-soft", "-l", f"arch=x\n{line}")}
     outcomes, waiting = {}, None
-    complexes = site.command("qconf", "-sc").stdout + "gpu gpu INT <= YES YES 0 0\n"
-    with complexes_of(site, complexes), contextlib.ExitStack() as ends:
-        ends.callback(site.command, "qconf", "-dattr", "exechost", "complex_values", "gpu=1", site.node)
-        with gpus_of_the_node((0, 1)) as top, site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
-            if site.as_user("alice", ["sh", "-c", f": <{top}/nvidia0 && : <{top}/nvidia1"]).returncode != 0:
-                raise Skip("this machine has no two devices that a user can open")
-            site.qconf("-aattr", "exechost", "complex_values", "gpu=1", site.node)
-            site.configure(f"SlotGPUs=gpu\nGPUDevice={top}/nvidia%d\nConstrainDevices=yes\n")
-            script = SHOW_GPUS.format(top)
-            holder = site.submit("alice", f"{script} sleep 1000", "-l", "gpu=1")
-            until(lambda: "CUDA=0" in site.output(holder), 60, "a job with the one GPU that qmaster grants")
-            for name, given in hidden.items():
-                jobid, why = submitted_by_bob(site, script, given)
+    with granted_gpus(site, 1) as (top, configured):
+        site.configure(configured)
+        script = SHOW_GPUS.format(top)
+        holder = site.submit("alice", f"{script} sleep 1000", "-l", "gpu=1")
+        until(lambda: "CUDA=0" in site.output(holder), 60, "a job with the one GPU that qmaster grants")
+        for name, given in hidden.items():
+            jobid, why = submitted_by_bob(site, script, given)
 
-                def outcome(jobid=jobid):
-                    if "CUDA=" in site.output(jobid):
-                        return " ".join(site.output(jobid).split())
-                    if "Eqw" in site.queued(jobid):
-                        return f"in error: {site.reason(jobid)}"
-                    is_counted = "gpu=1" in site.job(jobid).get("hard resource_list", "")
-                    return "waits for it" if is_counted and site.queued(jobid) else None
-                outcomes[name] = until(outcome, 60, f"what becomes of a job with it in the {name}") if jobid else f"refused: {' '.join(why.split())[:80]}"
-                expect("nvidia" not in outcomes[name], f"a GPU that nobody has granted, by the {name}: {outcomes}")
-                if jobid and name != "context":
-                    site.qdel(jobid)
-                    until(lambda jobid=jobid: not site.queued(jobid), 30, "its end")
-                waiting = waiting or jobid
-            expect_equal(outcomes["context"], "waits for it", "a job with it in its context")
-            site.qdel(holder)
-            site.wait(waiting)
-            expect_equal(site.output(waiting).split(), ["nvidia0", "CUDA=0"], "its GPUs, when qmaster has granted one")
+            def outcome(jobid=jobid):
+                if "CUDA=" in site.output(jobid):
+                    return " ".join(site.output(jobid).split())
+                if "Eqw" in site.queued(jobid):
+                    return f"in error: {site.reason(jobid)}"
+                is_counted = "gpu=1" in site.job(jobid).get("hard resource_list", "")
+                return "waits for it" if is_counted and site.queued(jobid) else None
+            outcomes[name] = until(outcome, 60, f"what becomes of a job with it in the {name}") if jobid else f"refused: {' '.join(why.split())[:80]}"
+            expect("nvidia" not in outcomes[name], f"a GPU that nobody has granted, by the {name}: {outcomes}")
+            if jobid and name != "context":
+                site.qdel(jobid)
+                until(lambda jobid=jobid: not site.queued(jobid), 30, "its end")
+            waiting = waiting or jobid
+        expect_equal(outcomes["context"], "waits for it", "a job with it in its context")
+        site.qdel(holder)
+        site.wait(waiting)
+        expect_equal(site.output(waiting).split(), ["nvidia0", "CUDA=0"], "its GPUs, when qmaster has granted one")
     return "; ".join(f"{name}: {what}" for name, what in outcomes.items())
 
 

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parallel jobs: a slave task is a step of its own, within the limits of the job."""
 
-import contextlib
-
-from pbs.gpus import SHOW_GPUS, gpus_of_the_node
+from pbs.gpus import SHOW_GPUS
 from slurm import kernel
-from slurm.harness import MIB, Skip, case, expect_equal, expect_in, steps_of
+from slurm.harness import MIB, case, expect_equal, expect_in, steps_of
 from slurm.kernel import Group
 from slurm.sites import until
 
 from ..harness import expect_gone, expect_limits
 from ..hosts import NODE, second_host, slots_by_host
-from .capacity import JSV, complexes_of
+from .asked import granted_gpus
+from .capacity import JSV
 
 
 @case
@@ -91,24 +90,17 @@ def gpus_of_slave_tasks(site):
             qrsh -inherit -v JOBFENCE_REQUESTED=gpu=2 $host sh $PWD/show >on.$host.$JOB_ID </dev/null
         done
         sh ./show; hostname"""
-    complexes = site.command("qconf", "-sc").stdout + "gpu gpu INT <= YES YES 0 0\n"
-    with complexes_of(site, complexes), contextlib.ExitStack() as ends:
-        ends.callback(site.command, "qconf", "-dattr", "exechost", "complex_values", "gpu=4", site.node)
-        with gpus_of_the_node((0, 1)) as top, site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
-            if site.as_user("alice", ["sh", "-c", f": <{top}/nvidia0 && : <{top}/nvidia1"]).returncode != 0:
-                raise Skip("this machine has no two devices that a user can open")
-            script.write_text(SHOW_GPUS.format(top) + "\n")
-            configured = f"SlotGPUs=gpu:job\nGPUDevice={top}/nvidia%d\nConstrainDevices=yes\n"
-            site.configure(configured)
-            with second_host(site, configured):
-                for host in site.node, NODE:
-                    site.qconf("-aattr", "exechost", "complex_values", "gpu=4", host)
-                jobid = site.submit("alice", tell, "-pe", "mpi", "5", "-l", "gpu=1", "-v", "PATH")
-                site.wait(jobid)
-        seen = {path.name.split(".")[1]: path.read_text().split() for path in site.directory("alice").glob(f"on.*.{jobid}")}
-        *gpus, master = site.output(jobid).split()
-        expect_equal(sorted(seen), sorted((site.node, NODE)), f"the hosts of slave tasks ({site.told(jobid)})")
-        expect_equal(gpus, ["nvidia0", "CUDA=0"], "the GPUs of the job")
-        for host, words in seen.items():
-            expect_equal(words, ["nvidia0", "CUDA=0"] if host == master else ["CUDA="], f"the GPUs of the slave task on {host}, of a job on {master}")
+    with granted_gpus(site, 4, "gpu:job") as (top, configured):
+        script.write_text(SHOW_GPUS.format(top) + "\n")
+        site.configure(configured)
+        with second_host(site, configured):
+            site.qconf("-aattr", "exechost", "complex_values", "gpu=4", NODE)
+            jobid = site.submit("alice", tell, "-pe", "mpi", "5", "-l", "gpu=1", "-v", "PATH")
+            site.wait(jobid)
+    seen = {path.name.split(".")[1]: path.read_text().split() for path in site.directory("alice").glob(f"on.*.{jobid}")}
+    *gpus, master = site.output(jobid).split()
+    expect_equal(sorted(seen), sorted((site.node, NODE)), f"the hosts of slave tasks ({site.told(jobid)})")
+    expect_equal(gpus, ["nvidia0", "CUDA=0"], "the GPUs of the job")
+    for host, words in seen.items():
+        expect_equal(words, ["nvidia0", "CUDA=0"] if host == master else ["CUDA="], f"the GPUs of the slave task on {host}, of a job on {master}")
     return f"the job was on {master}"
