@@ -51,6 +51,8 @@ struct Work<'a> {
     records: &'a Records,
     deadline: Instant,
     reaped: Reaped,
+    /// Whether `jobfence hold` runs.
+    is_watched: bool,
 }
 
 impl Launch<'_> {
@@ -62,9 +64,10 @@ impl Launch<'_> {
         mut roll: Roll,
         deadline: Instant,
     ) -> Result<Reaped> {
-        let looks = if tracked::is_watched_in(records.dir()) { LOOKS_WHERE_WATCHED } else { LOOKS };
+        let is_watched = tracked::is_watched_in(records.dir());
+        let looks = if is_watched { LOOKS_WHERE_WATCHED } else { LOOKS };
         let turn = roll.turn(&host.pid_namespace, looks, &self.of_job(host, schedulers), &self.of_user());
-        let mut work = Work { host, config, schedulers, records, deadline, reaped: Reaped::default() };
+        let mut work = Work { host, config, schedulers, records, deadline, reaped: Reaped::default(), is_watched };
         work.look_at(&mut roll, turn);
         if self.all || !work.reaped.removed.is_empty() || !work.reaped.failed.is_empty() {
             // Where that fails, the next launches come to the others.
@@ -150,7 +153,8 @@ impl Work<'_> {
                 }
                 EntryKind::Theirs => self.find(&entry, &mut theirs),
                 EntryKind::Job => self.forget_job(&entry.name),
-                EntryKind::Tracked => self.look_after(&entry.name),
+                // Each would be a look at every process, and `jobfence hold` looks better: it takes the line out, too.
+                EntryKind::Tracked => !self.is_watched && self.look_after(&entry.name),
             };
             if done {
                 roll.strike(at);
@@ -163,7 +167,7 @@ impl Work<'_> {
                 roll.strike(at);
             }
         }
-        let Work { host, config, schedulers, records, deadline, ref mut reaped } = *self;
+        let Work { host, config, schedulers, records, deadline, ref mut reaped, .. } = *self;
         let ours = Theirs { host, config, records, is_launch: true, deadline };
         for theirs in schedulers.iter().copied().zip(theirs) {
             ours.end(theirs, reaped);
@@ -214,8 +218,7 @@ impl Work<'_> {
         let looked = TrackedRecords::existing(run_dir).and_then(|records| {
             let Some(records) = records else { return Ok(None) };
             let Some(tracked) = records.read(name)? else { return Ok(None) };
-            // Each would be a look at every process, and `jobfence hold` looks better.
-            if tracked::is_watched(run_dir) || Instant::now() >= self.deadline {
+            if Instant::now() >= self.deadline {
                 return Ok(Some(None));
             }
             let outcome = tracked::look_after(self.host, run_dir, &records, &tracked, None, self.deadline);

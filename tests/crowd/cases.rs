@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The cases: whose the others' steps are, and where.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
@@ -18,7 +18,7 @@ use jobfence::host::Host;
 use jobfence::janitor::{self, LOOKS, LOOKS_WHERE_WATCHED, Launch, Reaped, Who};
 use jobfence::job::{Id, JobKey};
 use jobfence::record::roll::EntryKind;
-use jobfence::record::tracked;
+use jobfence::record::tracked::{self, Tracked, TrackedRecords};
 use jobfence::record::{Record, Records};
 use jobfence::scheduler::all::ALL;
 use jobfence::sys::dir::Dir;
@@ -399,6 +399,28 @@ fn path(whose: Whose, number: usize) -> String {
 
 fn key(uid: u32, job: u32) -> JobKey {
     JobKey { node: None, uid, job: Id::new(job.to_string()).unwrap(), step: Id::new("0").unwrap() }
+}
+
+/// A host without systemd has such a record of each step that has ended, until `jobfence hold` looks.
+#[test]
+fn a_watched_launch_does_not_look_at_what_dead_steps_have_noted_down() {
+    let Some(mut site) = Site::new("noted") else { return };
+    let _lock = tracked::watch(&site.config.run_dir).unwrap().unwrap();
+    site.launch(None);
+    let alone = site.fewest();
+    let records = TrackedRecords::open(&site.config.run_dir).unwrap();
+    for number in 0..2 * LOOKS {
+        let owner = site.owner();
+        let (boot_id, pid_namespace) = (site.host.boot_id.clone(), site.host.pid_namespace.clone());
+        let (levels, seen) = (Whose::Others.levels(number), BTreeSet::new());
+        let mut dead = Tracked { boot_id, pid_namespace, owner, levels, uid: UID, seen };
+        records.write(&mut dead, Instant::now() + Duration::from_secs(1)).unwrap();
+        site.die(owner);
+    }
+    let beside = site.fewest();
+    let most = alone.sum() + 2 * LOOKS_WHERE_WATCHED;
+    assert!(beside.sum() <= most, "{} instead of {}:\n{}", beside.sum(), alone.sum(), more(&beside, &alone));
+    assert!(records.list().unwrap().len() >= 2 * LOOKS, "they are hold's to remove");
 }
 
 /// However many live, and where nobody else looks.

@@ -140,10 +140,11 @@ impl TrackedRecords {
         let name = Self::file_name(tracked);
         if let Some(recorded) = self.read(&name)? {
             tracked.seen.extend(recorded.seen);
-        } else {
-            roll::note(&self.run_dir, &[tracked.entry()]);
+            return self.put(&name, tracked);
         }
-        self.put(&name, tracked)
+        roll::note(&self.run_dir, &[tracked.entry()]);
+        // Nobody else gives a record its name meanwhile: he would have the lock.
+        files::link_new(&self.dir, &name, &tracked.to_string()).map(drop)
     }
 
     /// Writes one in the place of what it was before, if it is still there.
