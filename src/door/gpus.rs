@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which GPUs of this node a job has, where its scheduler only says how many.
+//! Which GPUs of this node a job has: those that its scheduler names or, where it only says how many, those that are chosen here.
 //!
 //! What is chosen stands in the record of each fence of the job's run, and is taken as long as there is one of them. So it needs no file of its
 //! own that could say something else after a crash, and goes with the last fence.
@@ -7,7 +7,11 @@
 use std::time::{Duration, Instant};
 
 use crate::cgroup::devices::{GpuDevice, gpus_of_node};
+use crate::config::{Config, Mode};
 use crate::error::{Error, Result};
+use crate::facts::Gpus;
+use crate::fence::Fence;
+use crate::host::Host;
 use crate::job::Id;
 use crate::record::{Records, Shared};
 use crate::sys::dir::Dir;
@@ -26,16 +30,32 @@ pub struct ChosenGpus {
     _lock: Option<Lock>,
 }
 
-impl ChosenGpus {
-    /// Those that the scheduler has chosen.
-    pub fn by_scheduler(devices: Vec<String>) -> Self {
-        Self { devices, _lock: None }
+/// The GPUs of a run of a job. The scheduler says which they are, or how many. Nothing is looked at where the job has none.
+pub fn of_run(
+    (host, config): (&Host, &Config),
+    (job, run): (&Id, u32),
+    (named, count): (&Gpus, Option<usize>),
+) -> Result<ChosenGpus> {
+    // Under Slurm such a job runs without, and is told so in its own output.
+    let is_strict = config.constrain_devices && config.mode == Mode::Enforce;
+    let uncertain = |why: &str| {
+        Error::new(format!("it is not certain which devices the job's GPUs are: {why}"))
+            .hint("take GPUDevice out of jobfence.conf, and have DeviceAllow name the devices of all GPUs")
+    };
+    match (config.gpu_device.as_ref(), named, count.unwrap_or(0)) {
+        (Some(gpu), Gpus::Chosen(devices), _) => match devices.iter().find_map(|path| gpu.number_of(path).err()) {
+            Some(why) if is_strict => Err(uncertain(&why)),
+            _ => Ok(ChosenGpus { devices: devices.clone(), _lock: None }),
+        },
+        (Some(_), Gpus::Unknown(why), _) if is_strict => Err(uncertain(why)),
+        (None, ..) | (.., 0) => Ok(ChosenGpus::default()),
+        (Some(gpu), _, wanted) => choose(&Records::open(&config.run_dir)?, &host.boot_id, gpu, (job, run), wanted),
     }
 }
 
 /// Chooses so many GPUs for a run of a job: those that it has already, and then the first that nobody has. Too few are an error that may
 /// pass, since the scheduler counts them, too: then the fence of somebody whom the scheduler has forgotten is about to go.
-pub fn choose(
+fn choose(
     records: &Records,
     boot_id: &str,
     gpu: &GpuDevice,
@@ -89,12 +109,17 @@ fn in_use(recorded: &[Shared], whose: (&Id, u32)) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join("; ") }
 }
 
+/// What `CUDA_VISIBLE_DEVICES` is to be in a fence; see `visible`.
+pub fn visible_in(fence: &Fence, host: &Host, config: &Config) -> Option<String> {
+    visible(&host.proc, config.gpu_device.as_ref(), fence.gpus(), fence.devices().is_some())
+}
+
 /// What `CUDA_VISIBLE_DEVICES` is to be for processes that have these devices, and may open no others if `are_denied`. `None`: it is not ours
 /// to say, since the node's GPUs are not NVIDIA's, or not known.
 ///
 /// A UUID means the same whatever is visible. A number is a place in CUDA's order, which is that of PCI addresses if `CUDA_DEVICE_ORDER` says
 /// so, and counts only what the process can open.
-pub fn visible(proc: &Dir, gpu: Option<&GpuDevice>, devices: &[String], are_denied: bool) -> Option<String> {
+fn visible(proc: &Dir, gpu: Option<&GpuDevice>, devices: &[String], are_denied: bool) -> Option<String> {
     let gpu = gpu.filter(|gpu| gpu.is_nvidias())?;
     if devices.is_empty() {
         return Some(String::new());

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use crate::cgroup::usage::Usage;
 use crate::config::{Config, LoadError, Loaded, Mode, Resolved};
 use crate::cpu_list::CpuList;
-use crate::door::gpus::{self, ChosenGpus};
+use crate::door::gpus;
 use crate::error::{Error, Result};
 use crate::facts::{Facts, Gpus};
 use crate::fence::{Fence, resume};
@@ -169,7 +169,7 @@ pub struct Which {
 pub struct Opened {
     /// Its directory, below the root of each hierarchy.
     pub path: Option<String>,
-    /// What `CUDA_VISIBLE_DEVICES` of its processes is to be, where it was just limited; see [`gpus::visible`].
+    /// What `CUDA_VISIBLE_DEVICES` of its processes is to be, where it was just limited; see [`gpus::visible_in`].
     pub visible_gpus: Option<String>,
 }
 
@@ -258,39 +258,14 @@ fn make(
         }
         let (requests, holder) = (&request.granted.requests, Some((&holder, request.run)));
         // Nobody else chooses before these are in the record.
-        let chosen = choose(&host, config, request)?;
+        let of_scheduler = (&request.granted.facts.gpus, request.granted.gpus);
+        let chosen = gpus::of_run((&host, config), (&request.job, request.run), of_scheduler)?;
         let (gpus, noted) = (&chosen.devices, Some(&noted(&facts, &request.granted)));
         let begin =
             Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus, noted };
         let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted, gpus))?;
-        Ok(Opened { path: fence.path(), visible_gpus: visible_gpus(&host, config, &fence) })
+        Ok(Opened { path: fence.path(), visible_gpus: gpus::visible_in(&fence, &host, config) })
     })
-}
-
-/// The job's GPUs, where it is said which or how many it has. Nothing is looked at where it has none.
-fn choose(host: &Host, config: &Config, request: &OpenRequest) -> Result<ChosenGpus> {
-    // Under Slurm such a job runs without, and is told so in its own output.
-    let is_strict = config.constrain_devices && config.mode == Mode::Enforce;
-    let uncertain = |why: &str| {
-        Error::new(format!("it is not certain which devices the job's GPUs are: {why}"))
-            .hint("take GPUDevice out of jobfence.conf, and have DeviceAllow name the devices of all GPUs")
-    };
-    match (config.gpu_device.as_ref(), &request.granted.facts.gpus, request.granted.gpus.unwrap_or(0)) {
-        (Some(gpu), Gpus::Chosen(devices), _) => match devices.iter().find_map(|path| gpu.number_of(path).err()) {
-            Some(why) if is_strict => Err(uncertain(&why)),
-            _ => Ok(ChosenGpus::by_scheduler(devices.clone())),
-        },
-        (Some(_), Gpus::Unknown(why), _) if is_strict => Err(uncertain(why)),
-        (None, ..) | (.., 0) => Ok(ChosenGpus::default()),
-        (Some(gpu), _, wanted) => {
-            let records = Records::open(&config.run_dir)?;
-            gpus::choose(&records, &host.boot_id, gpu, (&request.job, request.run), wanted)
-        }
-    }
-}
-
-fn visible_gpus(host: &Host, config: &Config, fence: &Fence) -> Option<String> {
-    gpus::visible(&host.proc, config.gpu_device.as_ref(), fence.gpus(), fence.devices().is_some())
 }
 
 /// As [`open`], for a caller that may come twice: the fence that this run of the step has already is limited to what is granted now. It is
@@ -360,7 +335,7 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
         let noted = if has_log { noted(&granted.facts, granted) } else { Noted::default() };
         fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
-        Ok(Opened { path: fence.path(), visible_gpus: visible_gpus(&host, &resolved.config, &fence) })
+        Ok(Opened { path: fence.path(), visible_gpus: gpus::visible_in(&fence, &host, &resolved.config) })
     })
 }
 

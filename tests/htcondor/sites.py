@@ -151,7 +151,9 @@ class InstalledHTCondor(sites.Site):
 
     def idle_again(self):
         # A dynamic slot goes when its claim is given up, which can be later.
-        return not self.ads("condor_q", "-allusers")
+        # A schedd that does not answer says nothing, either.
+        queue = self.command("condor_q", "-allusers", "-json", timeout=60)
+        return queue.returncode == 0 and not queue.stdout.strip().strip("[]").strip()
 
     # -- the host and its daemons ---------------------------------------------------------
 

@@ -28,7 +28,7 @@ pub const ENVIRONMENT: &str = "environment";
 /// The variable in which `jobfence jsv` notes the requests that are memory.
 pub const REQUESTED: &str = "JOBFENCE_REQUESTED";
 /// The one request of memory that execd knows.
-const H_VMEM: &str = "h_vmem";
+pub const H_VMEM: &str = "h_vmem";
 /// More than execd writes: a job's arguments are in it.
 const LARGEST: u64 = 16 << 20;
 /// As qmaster begins what it tells a JSV. execd writes no such line.

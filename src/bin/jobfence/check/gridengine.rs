@@ -2,6 +2,7 @@
 //! Whether the execd that runs here starts jobs by this program, and what is missing of the rest.
 
 use jobfence::config::{Config, SlotRequest};
+use jobfence::scheduler::gridengine::spool::H_VMEM;
 
 use super::daemon::{SchedulerDaemon, not_ours};
 use super::verdict::Verdict;
@@ -35,7 +36,7 @@ pub(super) fn look(execd: &SchedulerDaemon, config: &Config, verdict: &mut Verdi
     }
     let jsv = value("jsv_url");
     let has_jsv = jsv.contains("jobfence");
-    let needs_jsv = !config.slot_gpus.is_empty() || config.slot_memory.iter().any(|memory| memory.name != "h_vmem");
+    let needs_jsv = !config.slot_gpus.is_empty() || config.slot_memory.iter().any(|memory| memory.name != H_VMEM);
     match (has_jsv, needs_jsv) {
         (true, _) => say(&format!("jsv_url is {jsv}")),
         (false, false) => say(&format!("jsv_url is {jsv}: only h_vmem counts as memory, and no job has GPUs")),
@@ -105,12 +106,12 @@ fn of_complexes(text: &str, memory: &[SlotRequest], gpus: &[SlotRequest]) -> Vec
 
 /// The JSV hears the words of users, who can ask by a shortcut. Of `h_vmem` execd says it.
 fn unheard<'a>(find: &impl Fn(&str) -> Option<&'a Vec<&'a str>>, requests: &[SlotRequest], so: &str) -> Vec<String> {
-    let is_named = |name: &str| name == "h_vmem" || requests.iter().any(|request| request.name == name);
+    let is_named = |name: &str| name == H_VMEM || requests.iter().any(|request| request.name == name);
     let one = |request: &SlotRequest| {
         let shortcut = find(&request.name)?.get(1).filter(|shortcut| !is_named(shortcut))?;
         Some(format!("{} has the shortcut {shortcut}: {so}", request.name))
     };
-    requests.iter().filter(|request| request.name != "h_vmem").filter_map(one).collect()
+    requests.iter().filter(|request| request.name != H_VMEM).filter_map(one).collect()
 }
 
 /// The value of a key of `qconf -sconf`, also one that goes on in the next line.
