@@ -1,50 +1,77 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Where a process is now, as the kernel says.
 
+use std::ops::Range;
+
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::error::Result;
 use crate::sys::dir::Dir;
 
 /// The cgroups of one process, one for each hierarchy: `/proc/PID/cgroup` (cgroups(7)).
+///
+/// Each launch asks for each hierarchy, more than once. So a line is taken apart once, and byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Membership(Vec<MembershipLine>);
+pub struct Membership {
+    text: String,
+    lines: Vec<MembershipLine>,
+}
 
+/// Where a line has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct MembershipLine {
     /// Empty for cgroup2.
-    controllers: String,
-    path: String,
+    controllers: Range<usize>,
+    path: Range<usize>,
 }
 
 impl Membership {
     /// Of a process, through a handle of `/proc`.
     pub fn read(proc: &Dir, pid: i32) -> Result<Self> {
-        Ok(Self::parse(&proc.read_value(&format!("{pid}/cgroup"))?))
+        Ok(Self::of(proc.read_value(&format!("{pid}/cgroup"))?))
     }
 
     /// Lines `ID:CONTROLLERS:PATH`; others are skipped.
     pub fn parse(text: &str) -> Self {
-        let entry = |line: &str| {
-            let (_, rest) = line.split_once(':')?;
-            let (controllers, path) = rest.split_once(':')?;
-            Some(MembershipLine { controllers: controllers.to_owned(), path: path.to_owned() })
-        };
-        Self(text.lines().filter_map(entry).collect())
+        Self::of(text.to_owned())
+    }
+
+    fn of(text: String) -> Self {
+        let mut lines = Vec::new();
+        let (mut first, mut second) = (None, None);
+        for (at, byte) in text.bytes().chain([b'\n']).enumerate() {
+            match (byte, first, second) {
+                (b'\n', Some(first), Some(second)) => {
+                    lines.push(MembershipLine { controllers: first + 1..second, path: second + 1..at });
+                }
+                (b':', None, _) => first = Some(at),
+                (b':', _, None) => second = Some(at),
+                _ => {}
+            }
+            if byte == b'\n' {
+                (first, second) = (None, None);
+            }
+        }
+        Self { text, lines }
     }
 
     /// The path in this hierarchy, seen from the hierarchy's root.
     pub fn path_in(&self, hierarchy: &Hierarchy) -> Option<&str> {
-        let matches = |entry: &&MembershipLine| match hierarchy.version {
-            Version::V2 => entry.controllers.is_empty(),
-            Version::V1 => {
-                entry.controllers.split(',').any(|item| match (&hierarchy.name, item.strip_prefix("name=")) {
-                    (Some(ours), Some(name)) => ours == name,
-                    (_, None) => hierarchy.has(item),
-                    (None, Some(_)) => false,
-                })
-            }
+        let is_v2 = hierarchy.version == Version::V2;
+        // A controller is in one hierarchy, and one without has a name.
+        let wanted = hierarchy.controllers.first().or(hierarchy.name.as_ref()).filter(|_| !is_v2);
+        let is_named = hierarchy.controllers.is_empty();
+        let is_it = |line: &&MembershipLine| {
+            let controllers = self.text.get(line.controllers.clone()).unwrap_or_default();
+            let Some(wanted) = wanted else { return is_v2 && controllers.is_empty() };
+            // Taken apart only if it can be.
+            controllers == wanted && !is_named
+                || controllers.len() > wanted.len()
+                    && controllers.split(',').any(|item| match is_named {
+                        true => item.strip_prefix("name=") == Some(wanted.as_str()),
+                        false => item == wanted,
+                    })
         };
-        self.0.iter().find(matches).map(|entry| entry.path.as_str())
+        self.text.get(self.lines.iter().find(is_it)?.path.clone())
     }
 }
 
@@ -65,10 +92,14 @@ mod tests {
 
     #[test]
     fn finds_the_path_in_each_hierarchy() {
-        let text = "9:name=systemd:/s\n4:memory:/m:with:colons\n1:cpu,cpuacct:/c\n0::/u\nnonsense\n";
+        let text =
+            "9:name=systemd:/s\n4:memory:/m:with:colons\n1:cpu,cpuacct:/c\r\n0::/u\nnonsense\n1:half\n7:freezer:/f";
         let membership = Membership::parse(text);
         assert_eq!(membership.path_in(&v1(&["memory"], None)), Some("/m:with:colons"));
-        assert_eq!(membership.path_in(&v1(&["cpuacct", "cpu"], None)), Some("/c"));
+        assert_eq!(membership.path_in(&v1(&["cpuacct", "cpu"], None)), Some("/c\r"), "a name may end so");
+        assert_eq!(membership.path_in(&v1(&["freezer"], None)), Some("/f"));
+        assert_eq!(membership.path_in(&v1(&["system"], None)), None);
+        assert_eq!(membership.path_in(&v1(&[], Some("sys"))), None);
         assert_eq!(membership.path_in(&v1(&[], Some("systemd"))), Some("/s"));
         assert_eq!(membership.path_in(&v1(&["pids"], None)), None);
         assert_eq!(membership.path_in(&Hierarchy { version: Version::V2, ..v1(&[], None) }), Some("/u"));

@@ -280,25 +280,13 @@ impl MemoryParts {
 
     /// What one file has.
     fn of_stat(version: Version, dir: &Dir) -> Self {
-        let stat = read(dir, "memory.stat");
-        let of = |key| keyed(&stat, key);
-        match version {
-            Version::V2 => Self {
-                anonymous: of("anon"),
-                file: of("file").map(|file| file.saturating_sub(of("shmem").unwrap_or(0))),
-                shared: of("shmem"),
-                kernel: of("kernel"),
-                swap: None,
-            },
-            // With what is below, as v2 counts.
-            Version::V1 => Self {
-                anonymous: of("total_rss"),
-                file: of("total_cache").map(|cache| cache.saturating_sub(of("total_shmem").unwrap_or(0))),
-                shared: of("total_shmem"),
-                kernel: None,
-                swap: of("total_swap"),
-            },
-        }
+        // With what is below, as v2 counts.
+        let keys = match version {
+            Version::V2 => ["anon", "file", "shmem", "kernel", ""],
+            Version::V1 => ["total_rss", "total_cache", "total_shmem", "", "total_swap"],
+        };
+        let [anonymous, file, shared, kernel, swap] = each_keyed(&read(dir, "memory.stat"), keys);
+        Self { anonymous, file: file.map(|file| file.saturating_sub(shared.unwrap_or(0))), shared, kernel, swap }
     }
 
     fn or(&mut self, other: Self) {
@@ -315,8 +303,9 @@ impl Pressure {
     fn read(dir: &Dir, file: &str) -> Self {
         let text = read(dir, file);
         let of = |kind| {
-            let line = text.lines().find_map(|line| line.strip_prefix(kind))?;
-            let total = line.split_whitespace().find_map(|word| word.strip_prefix("total="));
+            let line = text.split('\n').find_map(|line| line.strip_prefix(kind))?;
+            // It is the last word.
+            let total = line.rsplit(' ').find_map(|word| word.strip_prefix("total="));
             total.and_then(number).map(Duration::from_micros)
         };
         Self { some: of("some "), full: of("full ") }
@@ -470,9 +459,22 @@ fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
+/// The values of the lines `KEY VALUE` with these keys. The kernel writes no empty key. The file has dozens of lines, so it is gone through once.
+fn each_keyed<const N: usize>(text: &str, keys: [&str; N]) -> [Option<u64>; N] {
+    let mut values = [None; N];
+    for (key, value) in text.split('\n').filter_map(|line| line.split_once(' ')) {
+        if let Some(at) = keys.iter().position(|wanted| *wanted == key)
+            && let Some(found) = values.get_mut(at)
+        {
+            *found = number(value);
+        }
+    }
+    values
+}
+
 /// The value of a line `KEY VALUE`.
 fn keyed(text: &str, key: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')).and_then(number)
+    text.split('\n').find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')).and_then(number)
 }
 
 #[cfg(test)]

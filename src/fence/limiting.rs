@@ -95,10 +95,12 @@ pub fn limits_at(plan: &Plan, level: Level, place: Whose, version: Version) -> L
 
 /// The rules by which this level is limited in this place, in a hierarchy.
 pub fn rules(hierarchy: &Hierarchy, level: Level, place: Whose) -> impl Iterator<Item = &'static LimitRule> {
-    let here = move |rule: &&LimitRule| {
-        place == Whose::Own || rule.overlay.contains(&level) && !is_theirs_alone(rule.limit, hierarchy)
-    };
-    RULES.iter().filter(|rule| hierarchy.has(rule.controller)).filter(here)
+    RULES.iter().filter(move |rule| is_here(rule, hierarchy, level, place))
+}
+
+fn is_here(rule: &LimitRule, hierarchy: &Hierarchy, level: Level, place: Whose) -> bool {
+    hierarchy.has(rule.controller)
+        && (place == Whose::Own || rule.overlay.contains(&level) && !is_theirs_alone(rule.limit, hierarchy))
 }
 
 /// Sets those of these limits for which `which` stands, and reads them back.
@@ -111,7 +113,8 @@ pub fn set(
     which: impl Fn(Limit) -> bool,
     errors: &mut Vec<LimitError>,
 ) {
-    for rule in rules(hierarchy, level, place).filter(|rule| which(rule.limit)) {
+    // Mostly it is one of many.
+    for rule in RULES.iter().filter(|rule| which(rule.limit) && is_here(rule, hierarchy, level, place)) {
         errors.extend((rule.set)(rule, dir, hierarchy.version, limits).err().map(|error| (rule.limit, error)));
     }
 }

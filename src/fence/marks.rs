@@ -62,10 +62,13 @@ impl Fence {
 
 /// Marks those that have no mark yet, which the roll says before.
 fn mark_all(claim: &Claim, overlays: Vec<&mut Overlay>) {
-    let unmarked = overlays.iter().filter_map(|overlay| overlay.unmarked());
-    let header = Header::parse(&claim.mark).ok();
-    let entry = |path| header.as_ref().map(|header| header.entry(EntryKind::Theirs, path));
-    claim.records.note(&unmarked.filter_map(entry).collect::<Vec<_>>());
+    let unmarked: Vec<String> = overlays.iter().filter_map(|overlay| overlay.unmarked()).collect();
+    if !unmarked.is_empty()
+        && let Ok(header) = Header::parse(&claim.mark)
+    {
+        let entry = |path| header.entry(EntryKind::Theirs, path);
+        claim.records.note(&unmarked.into_iter().map(entry).collect::<Vec<_>>());
+    }
     for overlay in overlays {
         overlay.mark(&claim.mark);
     }

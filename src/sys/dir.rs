@@ -105,7 +105,7 @@ impl Dir {
 
     /// Reads a whole file.
     pub fn read(&self, name: &str) -> Result<String> {
-        Ok(String::from_utf8_lossy(&self.read_bytes(name)?).into_owned())
+        Ok(text_of(&self.read_bytes(name)?))
     }
 
     /// The same of a file that need not be text.
@@ -153,7 +153,7 @@ impl Dir {
         loop {
             match pread(fd, &mut text, 0) {
                 Ok(n) if n == text.len() => return Ok(None),
-                Ok(n) => return Ok(Some(String::from_utf8_lossy(text.get(..n).unwrap_or_default()).into_owned())),
+                Ok(n) => return Ok(Some(text_of(text.get(..n).unwrap_or_default()))),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Error::os("read", self.path.join(name), errno)),
             }
@@ -239,6 +239,14 @@ impl Dir {
     /// Valid while the handle lives, in the process (and under the `/proc`) in which it was opened.
     pub fn handle_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+}
+
+/// What is no UTF-8, as a process's name can be, is replaced. Mostly there is nothing of the kind, and to look whether there is costs less.
+fn text_of(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => String::from_utf8_lossy(bytes).into_owned(),
     }
 }
 

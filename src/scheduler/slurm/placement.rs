@@ -44,6 +44,14 @@ pub fn of(member: &Membership, hierarchy: &Hierarchy) -> Option<Placement> {
 /// `slurmd` if systemd has not started that. v1, at the top of a hierarchy only: `/slurm[_NODE]/uid_U/job_J[/step_S…]`.
 /// Source: src/plugins/cgroup/ of Slurm 22.05 to 26.05.
 fn of_path(path: &str, hierarchy: &Hierarchy) -> Option<Placement> {
+    // Most are not, and each launch asks of each hierarchy.
+    let always = match hierarchy.version {
+        Version::V1 => "/slurm",
+        Version::V2 => SCOPE,
+    };
+    if !path.contains(always) {
+        return None;
+    }
     let below = format!("/{}", hierarchy.below_mount(path)?);
     // The kernel writes no such path; in one a job could have no name.
     if below.contains("//") || below.len() > 1 && below.ends_with('/') {

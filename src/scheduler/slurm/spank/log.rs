@@ -76,5 +76,9 @@ fn c_string(text: &str) -> Option<CString> {
 }
 
 fn without_controls(text: &str) -> String {
+    // Hardly ever there is one.
+    if text.is_ascii() && !text.bytes().any(|byte| byte.is_ascii_control()) {
+        return text.to_owned();
+    }
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
