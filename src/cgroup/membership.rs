@@ -56,20 +56,16 @@ impl Membership {
 
     /// The path in this hierarchy, seen from the hierarchy's root.
     pub fn path_in(&self, hierarchy: &Hierarchy) -> Option<&str> {
-        let is_v2 = hierarchy.version == Version::V2;
-        // A controller is in one hierarchy, and one without has a name.
-        let wanted = hierarchy.controllers.first().or(hierarchy.name.as_ref()).filter(|_| !is_v2);
-        let is_named = hierarchy.controllers.is_empty();
+        let Hierarchy { version, controllers, name, .. } = hierarchy;
         let is_it = |line: &&MembershipLine| {
-            let controllers = self.text.get(line.controllers.clone()).unwrap_or_default();
-            let Some(wanted) = wanted else { return is_v2 && controllers.is_empty() };
-            // Taken apart only if it can be.
-            controllers == wanted && !is_named
-                || controllers.len() > wanted.len()
-                    && controllers.split(',').any(|item| match is_named {
-                        true => item.strip_prefix("name=") == Some(wanted.as_str()),
-                        false => item == wanted,
-                    })
+            let items = self.text.get(line.controllers.clone()).unwrap_or_default();
+            // Taken apart only where it can be one of several.
+            let has = |item: &str| items == item || items.len() > item.len() && items.split(',').any(|one| one == item);
+            match (version, name) {
+                (Version::V2, _) => items.is_empty(),
+                (Version::V1, Some(name)) => items.split(',').any(|one| one.strip_prefix("name=") == Some(name)),
+                (Version::V1, None) => controllers.iter().any(|controller| has(controller)),
+            }
         };
         self.text.get(self.lines.iter().find(is_it)?.path.clone())
     }
