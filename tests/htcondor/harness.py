@@ -4,9 +4,11 @@
 import contextlib
 import os
 import stat
+import time
 
 from slurm import kernel
-from slurm.harness import MIB, Skip, expect_dead, expect_equal, pid_from, steps_of
+from slurm.harness import MIB, Skip, expect, expect_dead, expect_equal, pid_from, steps_of
+from slurm.kernel import Group
 from slurm.sites import until
 
 # In a session of its own.
@@ -57,6 +59,17 @@ def inode(group):
 
 def expect_gone(group, timeout=20):
     until(lambda: not group.exists(), timeout, f"the end of {group.path}")
+
+
+def expect_none_outside(pids, group=None):
+    """Each of these processes that lives is in a fence, or in this one. One that is ending is in none: so it is looked at again."""
+    def is_outside(pid):
+        return Group.of(pid) != group if group else not Group.of(pid)
+    suspects = {pid: kernel.identity(pid) for pid in pids if is_outside(pid)}
+    if suspects:
+        time.sleep(1)
+    outside = [pid for pid, who in suspects.items() if who and kernel.identity(pid) == who and is_outside(pid)]
+    expect(not outside, f"{[(kernel.command_line(pid), kernel.cgroups_of(pid)) for pid in outside]} run outside")
 
 
 def expect_ended(who, group, timeout=60):

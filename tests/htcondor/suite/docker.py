@@ -12,7 +12,7 @@ from slurm.kernel import Group
 from slurm.sites import until
 
 from .. import docker
-from ..harness import ESCAPEE, WAIT, expect_ended, expect_gone, expect_limits, fenced, let_go
+from ..harness import ESCAPEE, WAIT, expect_ended, expect_gone, expect_limits, expect_none_outside, fenced, let_go
 
 # From then on HTCondor itself has Docker fetch an image first, and a word that is none has no image.
 PULLS_FROM = (24, 7)
@@ -34,7 +34,7 @@ def container(site):
         (found,) = docker.containers()
         pids = [pid for pid in kernel.all_pids() if found in kernel.read(f"/proc/{pid}/cgroup")]
         expect(len(pids) >= 3, f"the container's processes are {pids}")
-        expect_equal({Group.of(pid) for pid in pids} - {None}, {group}, "the groups of those that live")
+        expect_none_outside(pids, group)
         names = place_of(pids[0])
         expect_equal(names[0], "docker", "the directory of the containers")
         own = group.directory("") / "/".join(names) / "memory.max"
@@ -108,8 +108,7 @@ def ssh_to_container(site):
             shell = until(lambda: in_container("sh -i"), 120, "the shell")
             os.write(typing, b"setsid sleep 4322 </dev/null &\n")
             left = until(lambda: in_container("sleep 4322"), 60, "its command")
-            started = {Group.of(pid) for pid in [shell, left, *kernel.descendants(site.starter(group))]} - {None}
-            expect_equal(started, {group}, "the groups of it, and of what the starter has started for it")
+            expect_none_outside([shell, left, *kernel.descendants(site.starter(group))], group)
             who = [kernel.identity(pid) for pid in (shell, left)]
             let_go(site, jobid)
             expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")

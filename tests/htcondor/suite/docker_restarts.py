@@ -1,26 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Docker's daemon is started anew while a container of a job runs. What HTCondor makes of the job is its own; nothing runs outside."""
 
-import time
-
 from slurm import kernel
-from slurm.harness import case, expect, expect_dead
+from slurm.harness import case, expect_dead
 from slurm.kernel import Group
 from slurm.sites import until
 
 from .. import docker
-from ..harness import expect_gone, inode
+from ..harness import expect_gone, expect_none_outside, inode
 
 
 def fate(site, jobid, before):
     """What becomes of a job when the fence with this inode is gone. Until then, each process of it is in a fence."""
     def decided():
-        suspects = {pid: kernel.identity(pid) for pid in site.job_pids(jobid) if not Group.of(pid)}
-        if suspects:
-            # One that is ending has no group.
-            time.sleep(1)
-            outside = [pid for pid, who in suspects.items() if who and kernel.identity(pid) == who and not Group.of(pid)]
-            expect(not outside, f"{[(kernel.command_line(pid), kernel.cgroups_of(pid)) for pid in outside]} run outside")
+        expect_none_outside(site.job_pids(jobid))
         groups = {Group.of(pid) for pid in site.job_pids(jobid)} - {None}
         again = [group for group in groups if inode(group) not in (before, None)]
         states = site.queued(jobid)
