@@ -42,6 +42,11 @@ CGROUP, OVERLAY = "Slurm's own cgroup plugins", "Slurm's own cgroup plugins, wit
 BASE = "Slurm alone, with jobfence of BASE"
 
 
+def is_tmpfs(path):
+    mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+    return any(mount[1:3] == [path, "tmpfs"] for mount in mounts)
+
+
 class BenchSite(PrivateSite):
     """A private Slurm, as many of them at once as have names of their own."""
 
@@ -52,13 +57,26 @@ class BenchSite(PrivateSite):
         self.name = f"{self.name}-{name}"
         self.base = f"jobfence.slice/{self.name}.scope" if self.systemd else self.name
         self.holder = None
+        self.records = None
 
     def __enter__(self):
+        # The kind of file system counts: /run is a tmpfs wherever systemd boots, and where it is not another one is taken.
+        beside = next((top for top in ("/run", "/dev/shm") if is_tmpfs(top)), None)
+        self.records = Path(tempfile.mkdtemp(prefix="jobfence-bench-", dir=beside))
         super().__enter__()
         self.file = self.plugstack_files()[0]
         self.line = self.file.read_text()
         self.plugins = {True: self.line, False: ""}
         return self
+
+    def __exit__(self, *failure):
+        try:
+            return super().__exit__(*failure)
+        finally:
+            shutil.rmtree(self.records, ignore_errors=True)
+
+    def run_directory(self):
+        return self.records
 
     def use(self, plugin):
         """Puts the plugin into plugstack.conf or takes it out; Slurm reads it at each launch."""

@@ -12,6 +12,7 @@
 //! It is told by a datagram without a word in it. Nobody waits for an answer. Where `hold` does not run, the launch waits for the kernel
 //! itself.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -69,7 +70,9 @@ impl EarlyMoves {
 
     fn with(cgroup: Dir, run_dir: &Path) -> Result<Self> {
         let directory = Dir::open(run_dir)?.ensure(WATCHER)?;
-        Hurry::end_anothers(&directory);
+        if let Ok(kernel) = Dir::open(KERNEL) {
+            Hurry::end_anothers(kernel, &directory);
+        }
         // What one that was killed has left. Of two that run, the last one is told.
         let _ = unlinkat(&directory, SOCKET, UnlinkatFlags::NoRemoveDir);
         let at = directory.handle_path().join(SOCKET);
@@ -98,16 +101,17 @@ impl EarlyMoves {
         if !is_asked {
             return Ok(());
         }
-        self.take_lock()?;
+        let hurry = Dir::open(KERNEL).ok().and_then(|kernel| Hurry::of(kernel, &self.directory));
+        self.take_lock(hurry.as_ref())?;
         for _ in 1..TIMES {
             std::thread::sleep(PAUSE);
-            self.take_lock()?;
+            self.take_lock(hurry.as_ref())?;
         }
         Ok(())
     }
 
-    fn take_lock(&self) -> Result<()> {
-        let _hurry = Hurry::of(&self.directory);
+    fn take_lock(&self, hurry: Option<&Hurry<'_>>) -> Result<()> {
+        let _hurried = hurry.and_then(Hurry::begin);
         self.cgroup.write("cgroup.procs", "0")
     }
 }
@@ -118,41 +122,59 @@ impl Drop for EarlyMoves {
     }
 }
 
-/// While it is kept, the kernel ends grace periods at once.
+/// The kernel is going to be hurried. That is noted once for all the times, since a note costs more than the rest.
 struct Hurry<'a> {
     kernel: Dir,
     /// Where it is noted, so that one that was killed is ended by the next.
     noted_in: &'a Dir,
+    /// Whether the kernel could not be told to end it.
+    goes_on: Cell<bool>,
 }
 
 impl<'a> Hurry<'a> {
     /// `None`: somebody else wants it so, or never.
-    fn of(noted_in: &'a Dir) -> Option<Self> {
-        let kernel = Dir::open(KERNEL).ok()?;
-        let is_off = |name| kernel.read_value(name).is_ok_and(|text| text.trim() == "0");
-        if !is_off(EXPEDITED) || !is_off(NORMAL) {
+    fn of(kernel: Dir, noted_in: &'a Dir) -> Option<Self> {
+        if !is_allowed(&kernel) {
             return None;
         }
         noted_in.replace_file(EXPEDITED, b"1\n").ok()?;
-        let hurry = Self { kernel, noted_in };
-        hurry.kernel.write(EXPEDITED, "1").ok()?;
-        Some(hurry)
+        Some(Self { kernel, noted_in, goes_on: Cell::new(false) })
     }
 
-    fn end_anothers(noted_in: &'a Dir) {
-        if noted_in.has(EXPEDITED)
-            && let Ok(kernel) = Dir::open(KERNEL)
-        {
-            drop(Self { kernel, noted_in });
+    /// While what it returns is kept, the kernel ends grace periods at once. `None`: an administrator wants something else by now.
+    fn begin(&self) -> Option<Hurried<'_, 'a>> {
+        if !is_allowed(&self.kernel) {
+            return None;
+        }
+        self.kernel.write(EXPEDITED, "1").ok()?;
+        Some(Hurried(self))
+    }
+
+    /// What one that was killed has begun.
+    fn end_anothers(kernel: Dir, noted_in: &'a Dir) {
+        if noted_in.has(EXPEDITED) {
+            drop(Hurried(&Self { kernel, noted_in, goes_on: Cell::new(false) }));
         }
     }
 }
 
 impl Drop for Hurry<'_> {
     fn drop(&mut self) {
-        if self.kernel.write(EXPEDITED, "0").is_ok() {
+        if !self.goes_on.get() {
             let _ = unlinkat(self.noted_in, EXPEDITED, UnlinkatFlags::NoRemoveDir);
         }
+    }
+}
+
+fn is_allowed(kernel: &Dir) -> bool {
+    [EXPEDITED, NORMAL].into_iter().all(|name| kernel.read_value(name).is_ok_and(|text| text.trim() == "0"))
+}
+
+struct Hurried<'h, 'a>(&'h Hurry<'a>);
+
+impl Drop for Hurried<'_, '_> {
+    fn drop(&mut self) {
+        self.0.goes_on.set(self.0.kernel.write(EXPEDITED, "0").is_err());
     }
 }
 
@@ -196,5 +218,35 @@ mod tests {
         std::fs::write(run_dir.join("cgroup.procs"), "").unwrap();
         moves.make().unwrap();
         assert_eq!(written(), "", "it was for both");
+    }
+
+    #[test]
+    fn the_kernel_is_hurried_while_the_lock_is_taken_and_a_note_outlives_who_is_killed() {
+        let temp = tempfile::tempdir().unwrap();
+        let notes = temp.path().join("notes");
+        std::fs::create_dir(&notes).unwrap();
+        let (noted_in, kernel) = (Dir::open(&notes).unwrap(), || Dir::open(temp.path()).unwrap());
+        let say = |name: &str, text: &str| std::fs::write(temp.path().join(name), text).unwrap();
+        let hurries = || std::fs::read_to_string(temp.path().join(EXPEDITED)).unwrap().trim() == "1";
+        assert!(Hurry::of(kernel(), &noted_in).is_none(), "a kernel without these files");
+        [EXPEDITED, NORMAL].into_iter().for_each(|name| say(name, "0\n"));
+        let hurry = Hurry::of(kernel(), &noted_in).unwrap();
+        assert!(noted_in.has(EXPEDITED) && !hurries());
+        let hurried = hurry.begin().unwrap();
+        assert!(hurries());
+        drop(hurried);
+        assert!(!hurries() && noted_in.has(EXPEDITED));
+        say(NORMAL, "1\n");
+        assert!(hurry.begin().is_none() && !hurries(), "an administrator wants quiet CPUs");
+        say(NORMAL, "0\n");
+        std::mem::forget(hurry.begin().unwrap());
+        std::mem::forget(hurry);
+        assert!(hurries() && noted_in.has(EXPEDITED));
+        Hurry::end_anothers(kernel(), &noted_in);
+        assert!(!hurries() && !noted_in.has(EXPEDITED));
+        say(EXPEDITED, "1\n");
+        Hurry::end_anothers(kernel(), &noted_in);
+        assert!(hurries(), "an administrator's");
+        assert!(Hurry::of(kernel(), &noted_in).is_none() && !noted_in.has(EXPEDITED));
     }
 }
