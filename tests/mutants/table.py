@@ -347,6 +347,18 @@ BREAKS = (
         "slurm tree_and_limits",
     ),
     Break(
+        "a_watched_launch_reads_what_dead_steps_have_noted", "src/janitor/launch.rs",
+        "EntryKind::Tracked => !self.is_watched && self.look_after(&entry.name),",
+        "EntryKind::Tracked => self.look_after(&entry.name),",
+        "host crowd a_watched_launch_does_not_look_at_what_dead_steps_have_noted_down",
+    ),
+    Break(
+        "the_kernel_hurries_whatever_an_administrator_wants", "src/launch/early_move.rs",
+        "        if !is_allowed(&self.kernel) {",
+        "        if false {",
+        "unit launch::early_move",
+    ),
+    Break(
         "later_tasks_of_an_overlay_are_not_asked", "src/fence/attach.rs",
         "&& self.around.has_daemon && !self.has_overlay();",
         "&& self.around.has_daemon;",
