@@ -153,8 +153,9 @@ impl Work<'_> {
                 }
                 EntryKind::Theirs => self.find(&entry, &mut theirs),
                 EntryKind::Job => self.forget_job(&entry.name),
-                // Each would be a look at every process, and `jobfence hold` looks better: it takes the line out, too.
-                EntryKind::Tracked => !self.is_watched && self.look_after(&entry.name),
+                // Each would be a look at every process, and `jobfence hold` looks better, and forgets it.
+                EntryKind::Tracked if self.is_watched => !tracked::is_noted_in(self.records.dir(), &entry.name),
+                EntryKind::Tracked => self.look_after(&entry.name),
             };
             if done {
                 roll.strike(at);

@@ -12,12 +12,13 @@
 //! It is told by a datagram without a word in it. Nobody waits for an answer. Where `hold` does not run, the launch waits for the kernel
 //! itself.
 
-use std::cell::Cell;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::fcntl::OFlag;
+use nix::sys::uio::pwrite;
 use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
 
 use crate::cgroup::layout::Hierarchy;
@@ -71,7 +72,7 @@ impl EarlyMoves {
     fn with(cgroup: Dir, run_dir: &Path) -> Result<Self> {
         let directory = Dir::open(run_dir)?.ensure(WATCHER)?;
         if let Ok(kernel) = Dir::open(KERNEL) {
-            Hurry::end_anothers(kernel, &directory);
+            Hurry::end_anothers(&kernel, &directory);
         }
         // What one that was killed has left. Of two that run, the last one is told.
         let _ = unlinkat(&directory, SOCKET, UnlinkatFlags::NoRemoveDir);
@@ -122,13 +123,13 @@ impl Drop for EarlyMoves {
     }
 }
 
-/// The kernel is going to be hurried. That is noted once for all the times, since a note costs more than the rest.
+/// The kernel is going to be hurried. One note serves for all the times, since to make one costs more than the rest.
 struct Hurry<'a> {
     kernel: Dir,
     /// Where it is noted, so that one that was killed is ended by the next.
     noted_in: &'a Dir,
-    /// Whether the kernel could not be told to end it.
-    goes_on: Cell<bool>,
+    /// It says `1` while the kernel is hurried, and else `0`.
+    note: OwnedFd,
 }
 
 impl<'a> Hurry<'a> {
@@ -137,31 +138,42 @@ impl<'a> Hurry<'a> {
         if !is_allowed(&kernel) {
             return None;
         }
-        noted_in.replace_file(EXPEDITED, b"1\n").ok()?;
-        Some(Self { kernel, noted_in, goes_on: Cell::new(false) })
+        noted_in.replace_file(EXPEDITED, b"0\n").ok()?;
+        let note = noted_in.open_file(EXPEDITED, OFlag::O_WRONLY).ok()?;
+        Some(Self { kernel, noted_in, note })
     }
 
     /// While what it returns is kept, the kernel ends grace periods at once. `None`: an administrator wants something else by now.
     fn begin(&self) -> Option<Hurried<'_, 'a>> {
-        if !is_allowed(&self.kernel) {
+        if !is_allowed(&self.kernel) || pwrite(&self.note, b"1\n", 0) != Ok(2) {
             return None;
         }
-        self.kernel.write(EXPEDITED, "1").ok()?;
-        Some(Hurried(self))
+        // Also where it cannot be begun, the note says again that it is not.
+        let hurried = Hurried(self);
+        self.kernel.write(EXPEDITED, "1").ok().map(|()| hurried)
     }
 
-    /// What one that was killed has begun.
-    fn end_anothers(kernel: Dir, noted_in: &'a Dir) {
-        if noted_in.has(EXPEDITED) {
-            drop(Hurried(&Self { kernel, noted_in, goes_on: Cell::new(false) }));
+    /// What one that was killed has begun. What an administrator has said since then, after it had ended, stays.
+    fn end_anothers(kernel: &Dir, noted_in: &Dir) {
+        if is_begun(noted_in) && kernel.write(EXPEDITED, "0").is_err() {
+            return;
         }
+        let _ = unlinkat(noted_in, EXPEDITED, UnlinkatFlags::NoRemoveDir);
     }
 }
 
 impl Drop for Hurry<'_> {
     fn drop(&mut self) {
-        if !self.goes_on.get() {
-            let _ = unlinkat(self.noted_in, EXPEDITED, UnlinkatFlags::NoRemoveDir);
+        Self::end_anothers(&self.kernel, self.noted_in);
+    }
+}
+
+struct Hurried<'h, 'a>(&'h Hurry<'a>);
+
+impl Drop for Hurried<'_, '_> {
+    fn drop(&mut self) {
+        if self.0.kernel.write(EXPEDITED, "0").is_ok() {
+            let _ = pwrite(&self.0.note, b"0\n", 0);
         }
     }
 }
@@ -170,12 +182,8 @@ fn is_allowed(kernel: &Dir) -> bool {
     [EXPEDITED, NORMAL].into_iter().all(|name| kernel.read_value(name).is_ok_and(|text| text.trim() == "0"))
 }
 
-struct Hurried<'h, 'a>(&'h Hurry<'a>);
-
-impl Drop for Hurried<'_, '_> {
-    fn drop(&mut self) {
-        self.0.goes_on.set(self.0.kernel.write(EXPEDITED, "0").is_err());
-    }
+fn is_begun(noted_in: &Dir) -> bool {
+    noted_in.read_value(EXPEDITED).is_ok_and(|text| text.trim() == "1")
 }
 
 /// In any hierarchy, since the lock is that of all.
@@ -239,13 +247,23 @@ mod tests {
         say(NORMAL, "1\n");
         assert!(hurry.begin().is_none() && !hurries(), "an administrator wants quiet CPUs");
         say(NORMAL, "0\n");
+        drop(hurry.begin().unwrap());
+        std::mem::forget(hurry);
+        say(EXPEDITED, "1\n");
+        Hurry::end_anothers(&kernel(), &noted_in);
+        assert!(
+            hurries() && !noted_in.has(EXPEDITED),
+            "one was killed between two times, and then an administrator wanted it"
+        );
+        say(EXPEDITED, "0\n");
+        let hurry = Hurry::of(kernel(), &noted_in).unwrap();
         std::mem::forget(hurry.begin().unwrap());
         std::mem::forget(hurry);
         assert!(hurries() && noted_in.has(EXPEDITED));
-        Hurry::end_anothers(kernel(), &noted_in);
+        Hurry::end_anothers(&kernel(), &noted_in);
         assert!(!hurries() && !noted_in.has(EXPEDITED));
         say(EXPEDITED, "1\n");
-        Hurry::end_anothers(kernel(), &noted_in);
+        Hurry::end_anothers(&kernel(), &noted_in);
         assert!(hurries(), "an administrator's");
         assert!(Hurry::of(kernel(), &noted_in).is_none() && !noted_in.has(EXPEDITED));
     }

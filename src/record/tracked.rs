@@ -94,6 +94,11 @@ pub fn is_watched_in(run_dir: &Dir) -> bool {
     Lock::is_held(run_dir, WATCHER).unwrap_or(false)
 }
 
+/// Whether a step has a record still, by its file's name. It is not read.
+pub fn is_noted_in(run_dir: &Dir, name: &str) -> bool {
+    run_dir.has(&format!("{DIRECTORY}/{name}"))
+}
+
 /// What became of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrackedEnd {

@@ -418,9 +418,20 @@ fn a_watched_launch_does_not_look_at_what_dead_steps_have_noted_down() {
         site.die(owner);
     }
     let beside = site.fewest();
-    let most = alone.sum() + 2 * LOOKS_WHERE_WATCHED;
+    let most = alone.sum() + 3 * LOOKS_WHERE_WATCHED;
     assert!(beside.sum() <= most, "{} instead of {}:\n{}", beside.sum(), alone.sum(), more(&beside, &alone));
-    assert!(records.list().unwrap().len() >= 2 * LOOKS, "they are hold's to remove");
+    let noted = records.list().unwrap();
+    assert!(noted.len() >= 2 * LOOKS, "they are hold's to remove");
+    // When it has done so, no line stays behind.
+    let lines = || {
+        let text = fs::read_to_string(site.config.run_dir.join("roll/list")).unwrap();
+        text.lines().filter(|line| line.starts_with("+ ") && line.contains(" tracked ")).count()
+    };
+    (0..noted.len()).for_each(|_| drop(site.launch(None)));
+    assert_eq!(lines(), noted.len(), "each has its line for as long as it is there");
+    noted.iter().for_each(|dead| records.forget(dead).unwrap());
+    (0..noted.len()).for_each(|_| drop(site.launch(None)));
+    assert_eq!(lines(), 0);
 }
 
 /// However many live, and where nobody else looks.

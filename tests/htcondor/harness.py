@@ -65,6 +65,8 @@ def expect_none_outside(pids, group=None):
     """Each of these processes that lives is in a fence, or in this one. One that is ending is in none: so it is looked at again."""
     def is_outside(pid):
         return Group.of(pid) != group if group else not Group.of(pid)
+    elsewhere = {pid: found for pid in pids if (found := Group.of(pid)) not in (None, group)} if group else {}
+    expect(not elsewhere, f"{elsewhere} are in another fence than {group}")
     suspects = {pid: kernel.identity(pid) for pid in pids if is_outside(pid)}
     if suspects:
         time.sleep(1)
