@@ -16,7 +16,7 @@ pub struct Membership {
     lines: Vec<MembershipLine>,
 }
 
-/// Where a line has them.
+/// Where in the text the fields of a line are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct MembershipLine {
     /// Empty for cgroup2.

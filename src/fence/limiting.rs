@@ -113,7 +113,7 @@ pub fn set(
     which: impl Fn(Limit) -> bool,
     errors: &mut Vec<LimitError>,
 ) {
-    // Mostly it is one of many.
+    // `which` is asked first: it mostly picks one rule of many.
     for rule in RULES.iter().filter(|rule| which(rule.limit) && is_here(rule, hierarchy, level, place)) {
         errors.extend((rule.set)(rule, dir, hierarchy.version, limits).err().map(|error| (rule.limit, error)));
     }

@@ -123,7 +123,7 @@ impl Drop for EarlyMoves {
     }
 }
 
-/// The kernel is going to be hurried. One note serves for all the times, since to make one costs more than the rest.
+/// The kernel is going to be hurried, some times one after the other. One note serves for all of them, since a new file costs more than the rest.
 struct Hurry<'a> {
     kernel: Dir,
     /// Where it is noted, so that one that was killed is ended by the next.
@@ -148,12 +148,12 @@ impl<'a> Hurry<'a> {
         if !is_allowed(&self.kernel) || pwrite(&self.note, b"1\n", 0) != Ok(2) {
             return None;
         }
-        // Also where it cannot be begun, the note says again that it is not.
+        // If the kernel refuses, this is dropped, and the note says `0` again.
         let hurried = Hurried(self);
         self.kernel.write(EXPEDITED, "1").ok().map(|()| hurried)
     }
 
-    /// What one that was killed has begun. What an administrator has said since then, after it had ended, stays.
+    /// Ends what a killed `hold` has begun. If the note says that it had ended that itself, the kernel's setting is an administrator's, and stays.
     fn end_anothers(kernel: &Dir, noted_in: &Dir) {
         if is_begun(noted_in) && kernel.write(EXPEDITED, "0").is_err() {
             return;

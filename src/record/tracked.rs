@@ -94,7 +94,7 @@ pub fn is_watched_in(run_dir: &Dir) -> bool {
     Lock::is_held(run_dir, WATCHER).unwrap_or(false)
 }
 
-/// Whether a step has a record still, by its file's name. It is not read.
+/// Whether the record with this file name is there. It is not read.
 pub fn is_noted_in(run_dir: &Dir, name: &str) -> bool {
     run_dir.has(&format!("{DIRECTORY}/{name}"))
 }

@@ -143,7 +143,7 @@ impl TrackedRecords {
             return self.put(&name, tracked);
         }
         roll::note(&self.run_dir, &[tracked.entry()]);
-        // Nobody else gives a record its name meanwhile: he would have the lock.
+        // The lock keeps all others from giving a record this name meanwhile.
         files::link_new(&self.dir, &name, &tracked.to_string()).map(drop)
     }
 
