@@ -482,6 +482,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn memory_on_v1_is_that_with_what_is_below() {
+        let temp = tempfile::tempdir().unwrap();
+        let stat = "cache 1\nrss 2\nswap 3\ntotal_cache 70\ntotal_rss 100\ntotal_shmem 20\ntotal_swap 5\n";
+        std::fs::write(temp.path().join("memory.stat"), stat).unwrap();
+        let parts = MemoryParts::of_stat(Version::V1, &Dir::open(temp.path()).unwrap());
+        assert_eq!((parts.anonymous, parts.file, parts.shared), (Some(100), Some(50), Some(20)));
+        assert_eq!((parts.kernel, parts.swap), (None, Some(5)));
+    }
+
+    #[test]
     fn reads_what_is_there_and_makes_up_nothing() {
         let temp = tempfile::tempdir().unwrap();
         let files = [
