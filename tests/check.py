@@ -43,6 +43,7 @@ BUILT = ("cargo", "test", "--locked", "--no-run"), ("cargo", "build", "--locked"
 PRIVATE_SLURM = {"root": True, "programs": ("slurmctld", "slurmd", "munged"), "controllers": ("cpu", "memory")}
 GUESTS = ("mmdebstrap", "mkfs.ext4")
 SITES = "--installed", "--two-nodes"  # of cell.py
+FEW_LINES = 5
 # More than so many failed tests of a group are no accident.
 FEW = 3
 
@@ -227,8 +228,9 @@ def counts(text):
 
 
 def said_of_failed(text):
-    """Each test that failed, with the first lines of what our own runners say of it."""
-    return re.findall(r"^FAIL .*(?:\n     .*){0,3}|^test \S+ \.\.\. FAILED", text, re.M)
+    """Each test that failed, with the first lines of what our own runners say of it, and what ended a runner itself."""
+    told = r"^FAIL .*(?:\n     .*){0,3}|^test \S+ \.\.\. FAILED|^Traceback .*(?:\n .*)*\n.*|^ +\[NO\].*"
+    return re.findall(told, text, re.M) or text.splitlines()[-FEW_LINES:]
 
 
 def names_of_failed(text):

@@ -612,13 +612,55 @@ fn whatever_users_make_below_is_ended_and_removed() {
         let freezer = (controller == "freezer").then_some(&dir);
         assert!(own::is_inhabited(&dir, Instant::now()));
         kill_all(Members { unified: None, freezer, any: &dir }, soon()).unwrap();
+        let left = own::pids_below(&dir, soon()).unwrap();
+        // Else they wait for it, and the test for them.
+        if controller == "freezer" {
+            fs::write(top.join("stopped/freezer.state"), "THAWED").unwrap();
+        }
         for child in &mut children {
+            let _ = child.kill();
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         }
-        let deadline = soon();
-        while own::is_inhabited(&dir, Instant::now()) && Instant::now() < deadline {}
+        assert_eq!(left, Vec::<i32>::new());
         walk::clear(&dir, soon()).unwrap();
         fs::remove_dir(&top).unwrap();
+    }
+}
+
+/// To stop and continue a process takes longer than to end it. One that somebody has stopped before dies of nothing else.
+#[test]
+fn few_processes_are_stopped_only_if_they_do_not_die_otherwise() {
+    let site = Site::new("few");
+    let layout = site.host().layout;
+    let Some(hierarchy) = layout.hierarchies.iter().find(|h| h.version == Version::V1 && h.has("freezer")) else {
+        return common::skip("no freezer of v1");
+    };
+    let top = hierarchy.mount.join(format!("jobfence-test-{}-few", std::process::id()));
+    let unused = tempfile::tempdir().unwrap();
+    for is_stopped in [false, true] {
+        fs::create_dir(&top).unwrap();
+        let mut children: Vec<Child> = (0..3).map(|_| sleep().spawn().unwrap()).collect();
+        for child in &children {
+            fs::write(top.join("cgroup.procs"), child.id().to_string()).unwrap();
+        }
+        fs::write(unused.path().join("freezer.state"), "").unwrap();
+        let (dir, beside) = (Dir::open(&top).unwrap(), Dir::open(unused.path()).unwrap());
+        if is_stopped {
+            fs::write(top.join("freezer.state"), "FROZEN").unwrap();
+        }
+        let freezer = Some(if is_stopped { &dir } else { &beside });
+        kill_all(Members { unified: None, freezer, any: &dir }, soon()).unwrap();
+        let left = own::pids_below(&dir, soon()).unwrap();
+        // Else they wait for it, and the test for them.
+        fs::write(top.join("freezer.state"), "THAWED").unwrap();
+        for child in &mut children {
+            let _ = child.kill();
+            assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        }
+        assert_eq!(left, Vec::<i32>::new());
+        assert_eq!(beside.read("freezer.state").unwrap(), "", "they were stopped");
+        walk::remove(&Dir::open(&hierarchy.mount).unwrap(), &top.file_name().unwrap().to_string_lossy(), soon())
+            .unwrap();
     }
 }
 

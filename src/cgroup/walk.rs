@@ -16,6 +16,9 @@ use crate::sys::dir::Dir;
 /// So many are looked at or removed whatever the time is: an ordinary step has fewer, and is not left half done.
 const AT_LEAST: u32 = 256;
 
+/// The links of a directory without directories: its name and its `.`. Each one in it has a link more, by its `..` (`kernfs_refresh_inode`).
+const NO_CHILD: libc::nlink_t = 2;
+
 /// A directory on the way down.
 struct OpenLevel {
     /// Its own name; the outermost has none.
@@ -38,8 +41,12 @@ pub fn visit(top: &Dir, deadline: Instant, each: &mut dyn FnMut(&Dir) -> Result<
         }
     };
     let mut goes_on = note(each(top));
+    let rest = names_in(top)?;
+    if rest.is_empty() {
+        return failed.map_or(Ok(()), Err);
+    }
     let mut here = top.child(".")?;
-    let mut way = vec![OpenLevel { name: None, rest: names_in(&here)? }];
+    let mut way = vec![OpenLevel { name: None, rest }];
     while goes_on && let Some(level) = way.last_mut() {
         seen += 1;
         if seen > AT_LEAST && Instant::now() >= deadline {
@@ -147,8 +154,16 @@ fn somewhere(top: &Dir) -> PathBuf {
     top.path().join("...")
 }
 
+/// Whether there is no directory in one, as mostly: one call says it.
+pub fn has_none_below(dir: &Dir) -> bool {
+    dir.stat().is_ok_and(|stat| stat.st_nlink == NO_CHILD)
+}
+
 /// The directories in one that may be gone.
 fn names_in(dir: &Dir) -> Result<Vec<OsString>> {
+    if has_none_below(dir) {
+        return Ok(Vec::new());
+    }
     dir.names(true).or_else(|error| if error.is_gone() { Ok(Vec::new()) } else { Err(error) })
 }
 

@@ -75,21 +75,38 @@ class Mom:
         self.conf = self.top / "pbs.conf"
         self.conf.write_text(f"PBS_HOME={self.top}/spool\n")
         self.base, self.holder = f"jobfence-pbs-{os.getpid()}", None
-        if Path("/run/systemd/system").is_dir():
+        self.has_systemd = Path("/run/systemd/system").is_dir()
+        if self.has_systemd:
             self.base = f"jobfence.slice/{self.base}.scope"
-            place = f"/{self.base}" + ("/hold" if "" in kernel.hierarchies() else "")
-
-            def holds():
-                # As jobfence.service is started again: systemd may be busy with something else.
-                if not self.holder or self.holder.poll() is not None:
-                    self.holder = subprocess.Popen([options.bin, "hold", "-o", f"CgroupBase={self.base}"])
-                return place in kernel.read(f"/proc/{self.holder.pid}/cgroup")
-            until(holds, "the delegated scope", 60)
         self.config = self.top / "jobfence.conf"
         self.write_config()
         self.settings = {"Library": str(Path(options.so).resolve()), "Config": str(self.config)}
         self.hook = Path(options.hook).resolve()
         self.count, self.jobs = 0, []
+
+    def __enter__(self):
+        try:
+            self.hold()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def hold(self):
+        """Where systemd is, the place of jobs is a scope that it delegates."""
+        if not self.has_systemd:
+            return
+        place = f"/{self.base}" + ("/hold" if "" in kernel.hierarchies() else "")
+
+        def holds():
+            # As jobfence.service is started again: systemd may be busy with something else.
+            if not self.holder or self.holder.poll() is not None:
+                self.holder = subprocess.Popen([self.options.bin, "hold", "-o", f"CgroupBase={self.base}"])
+            return place in kernel.read(f"/proc/{self.holder.pid}/cgroup")
+        until(holds, "the delegated scope", 60)
 
     def write_config(self, *lines):
         keys = f"CgroupBase={self.base}", f"RunDir={self.top}/run"
@@ -1025,19 +1042,17 @@ def main():
     failed = 0
     chosen = [function for function in CASES if not options.only or function.__name__ in options.only]
     for function in chosen:
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="jobfence-pbs-") as top:
-            mom = Mom(options, top)
-            try:
+        began, verdict, said = time.monotonic(), "ok", ""
+        try:
+            # What cannot be set up or tidied up fails the case, too.
+            with tempfile.TemporaryDirectory(prefix="jobfence-pbs-") as top, Mom(options, top) as mom:
                 function(mom, options.user)
-                verdict = "ok"
-            except Exception as error:  # each case is told
-                verdict, failed = "FAIL", failed + 1
-                trace = traceback.format_exc() if not isinstance(error, AssertionError) else f"{error}\n"
-                print("".join(f"     {line}\n" for line in trace.splitlines()), end="")
-            finally:
-                mom.end()
+        except Exception as error:  # each case is told
+            verdict, failed = "FAIL", failed + 1
+            is_plain = isinstance(error, AssertionError) and not error.__context__
+            said = str(error) if is_plain else traceback.format_exc()
         print(f"{verdict:4} {function.__name__}  {time.monotonic() - began:.1f} s", flush=True)
+        print("".join(f"     {line}\n" for line in said.splitlines()), end="", flush=True)
     print(f"\n{len(chosen) - failed} passed, {failed} failed, 0 skipped")
     sys.exit(1 if failed else 0)
 

@@ -24,6 +24,7 @@ from slurm.harness import (  # noqa: E402
 )
 from slurm.sites import InstalledSite, until  # noqa: E402
 
+NAME = "rebooted"  # in the output
 NOTES = Path("/var/tmp/jobfence-reboot.json")
 CONFIG = Path("/etc/slurm/jobfence.conf")
 RUN_DIR = Path("/var/lib/jobfence")
@@ -165,7 +166,7 @@ def main():
         outcome = "FAIL"
         said = str(error) if isinstance(error, AssertionError) else "".join(traceback.format_exception(error))
     took = float(kernel.read("/proc/uptime").split()[0])
-    print(f"{outcome:4} rebooted  {took:.1f} s{said if outcome == 'skip' else ''}", flush=True)
+    print(f"{outcome:4} {NAME}  {took:.1f} s{said if outcome == 'skip' else ''}", flush=True)
     if outcome == "FAIL":
         print("\n".join("     " + line for line in said.splitlines()))
     print(", ".join(f"{int(outcome == word)} {name}" for word, name in (("ok", "passed"), ("FAIL", "failed"), ("skip", "skipped"))))

@@ -20,6 +20,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 TOP = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm"), str(TOP / "benches")]
 import program  # noqa: E402
+from pbs import replay  # noqa: E402
 from cells import CELLS, lacking  # noqa: E402
 from slurm import reboot, saboteur, suite  # noqa: E402, F401
 from slurm.harness import CASES  # noqa: E402
@@ -89,7 +90,7 @@ python3 -B /{TESTS}/slurm/cases.py --site two-nodes --so /usr/lib/slurm/libjobfe
 # The hook of OpenPBS without OpenPBS: it is run as MoM runs it.
 HOOK = f"""
 python3 -B /{TESTS}/pbs/replay.py --so /usr/lib/slurm/libjobfence.so --bin /usr/sbin/jobfence \\
-    --hook /{TESTS}/jobfence/hooks/pbs/jobfence.py --patience 20 || status=1
+    --hook /{TESTS}/jobfence/hooks/pbs/jobfence.py --patience 20 $HOOK_CASES || status=1
 """
 # A scheduler that is not Slurm: what starts it, and its cases, are in its folder.
 OTHERS = f"""
@@ -154,8 +155,12 @@ def openpbs(tree, directory):
 
 def in_guest(sites, chosen_by, reboots, cases, traces, hook):
     """The guest's commands; nothing is said of a site that has none of these cases."""
-    lines = [WAS_REBOOTED, "status=0", WHAT_IT_IS, *[TRACES] * traces, INSTALL, *[HOOK] * hook]
-    unknown = set(cases)
+    hooks = [case.__name__ for case in replay.CASES if case.__name__ in cases]
+    # By their names in the output, as the cases of Slurm.
+    traces, hook = traces or "traces" in cases, hook or hooks
+    unknown = set(cases) - {"traces", reboot.NAME, *hooks}
+    lines = [WAS_REBOOTED, "status=0", WHAT_IT_IS, *[TRACES] * bool(traces), INSTALL]
+    lines += [f"HOOK_CASES='{' '.join(['--only', *hooks] if hooks else [])}'", HOOK] if hook else []
     for site, name, commands in ("installed", "INSTALLED_CASES", INSTALLED), ("two-nodes", "TWO_NODES_CASES", TWO_NODES):
         if site not in sites:
             continue
@@ -223,7 +228,7 @@ def main():
     if reason := lacking(cell):
         print(f"cell: {reason}")
         sys.exit(LACKS)
-    reboots = options.reboot or not options.sites
+    reboots = options.reboot or not options.sites or reboot.NAME in options.cases
     chosen_by = ["--layout"] * options.layout + ["--no-measured"] * options.no_measured
     chosen_by += ["--no-release"] * options.no_release + (["--dear", options.dear] if options.dear else [])
     chosen_by += ["--share", options.share] if options.share else []

@@ -16,17 +16,22 @@ OTHERS = ("/proc", "/sys", "/dev", "/scratch", "/tmp", "/var/log", "/var/spool",
           "/run/udev", "/opt/jobfence-tests")  # fmt: skip
 
 
+def fail(said):
+    print("FAIL traces", *said.splitlines(), sep="\n     ")
+    sys.exit(1)
+
+
 def sh(command, status=0):
     done = subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     if done.returncode != status:
-        sys.exit(f"traces: {command}: exit status {done.returncode}, and should be {status}:\n{said}")
+        fail(f"{command}: exit status {done.returncode}, and should be {status}:\n{said}")
     return said
 
 
 def expect(true, said):
     if not true:
-        sys.exit(f"traces: {said}")
+        fail(said)
 
 
 def files():
