@@ -222,7 +222,7 @@ fn plainly_unified(dir: &Dir, mountpoint: &Path) -> Option<Hierarchy> {
 /// root itself must be mounted there (the root alone has a `release_agent`); that it is one of v1 is seen where it is opened.
 fn plainly_v1(proc: &Dir, below: &Dir) -> Option<Vec<Hierarchy>> {
     let mountpoint = below.path();
-    let text = proc.read_value("self/cgroup").ok()?;
+    let text = proc.read_table("self/cgroup").ok()?;
     let mut found = Vec::new();
     let mut has_unified = false;
     // The last is the first that was mounted.

@@ -27,7 +27,7 @@ struct MembershipLine {
 impl Membership {
     /// Of a process, through a handle of `/proc`.
     pub fn read(proc: &Dir, pid: i32) -> Result<Self> {
-        Ok(Self::of(proc.read_value(&format!("{pid}/cgroup"))?))
+        Ok(Self::of(proc.read_table(&format!("{pid}/cgroup"))?))
     }
 
     /// Lines `ID:CONTROLLERS:PATH`; others are skipped.

@@ -9,6 +9,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use super::layout::{Hierarchy, Version};
+use super::walk;
 use crate::sorted;
 use crate::sys::dir::Dir;
 
@@ -285,7 +286,7 @@ impl MemoryParts {
             Version::V2 => ["anon", "file", "shmem", "kernel", ""],
             Version::V1 => ["total_rss", "total_cache", "total_shmem", "", "total_swap"],
         };
-        let [anonymous, file, shared, kernel, swap] = each_keyed(&read(dir, "memory.stat"), keys);
+        let [anonymous, file, shared, kernel, swap] = each_keyed(&table(dir, "memory.stat"), keys);
         Self { anonymous, file: file.map(|file| file.saturating_sub(shared.unwrap_or(0))), shared, kernel, swap }
     }
 
@@ -384,7 +385,7 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
     };
     match hierarchy.version {
         Version::V2 => {
-            let text = dir.read_value("io.stat").ok()?;
+            let text = dir.read_table("io.stat").ok()?;
             let mut disk = "";
             for word in text.split_whitespace() {
                 let Some((key, value)) = word.split_once('=') else {
@@ -403,11 +404,11 @@ fn disk_io(hierarchy: &Hierarchy, dir: &Dir) -> Option<Vec<DiskIo>> {
             }
         }
         Version::V1 => {
-            let bytes = dir.read_value(BYTES_OF_V1).ok()?;
+            let bytes = dir.read_table(BYTES_OF_V1).ok()?;
             if !bytes.contains(':') {
                 return counts_disks(hierarchy).then(Vec::new);
             }
-            let counts = read(dir, "blkio.throttle.io_serviced_recursive");
+            let counts = table(dir, "blkio.throttle.io_serviced_recursive");
             for (text, is_bytes) in [(&bytes, true), (&counts, false)] {
                 for line in text.lines() {
                     let mut words = line.split_whitespace();
@@ -444,15 +445,19 @@ fn counts_disks(hierarchy: &Hierarchy) -> bool {
     text.lines().any(|line| line.contains(':') && line.split_whitespace().nth(2).is_some_and(|value| value != "0"))
 }
 
-/// The directories below. A cgroup has two links, and one for each of them (`kernfs_refresh_inode`): mostly it needs no list, which would be eight
-/// system calls.
+/// The directories below: mostly none, and then it needs no list, which would be eight system calls.
 fn below(dir: &Dir) -> Vec<String> {
-    if dir.stat().is_ok_and(|stat| stat.st_nlink == 2) { Vec::new() } else { dir.list(true).unwrap_or_default() }
+    if walk::has_none_below(dir) { Vec::new() } else { dir.list(true).unwrap_or_default() }
 }
 
 /// A file that cannot be read gives no figures; the step ended all the same.
 fn read(dir: &Dir, file: &str) -> String {
     dir.read_value(file).unwrap_or_default()
+}
+
+/// The same of a long file.
+fn table(dir: &Dir, file: &str) -> String {
+    dir.read_table(file).unwrap_or_default()
 }
 
 fn number(text: &str) -> Option<u64> {

@@ -18,6 +18,12 @@ use crate::error::{Error, Result};
 /// digits each, more than which the kernel does not give (`PID_MAX_LIMIT`).
 const MAX_READ: usize = 32 << 20;
 
+/// Room for a value. A launch reads some thirty, and what is not used of the room is filled with zeros, too.
+const VALUE: usize = 512;
+
+/// Room for some lines: memory.stat of cgroup2 has some 2 KiB.
+const TABLE: usize = 4096;
+
 /// An open directory (`O_PATH`) and the path it had, which is only for messages.
 #[derive(Debug)]
 pub struct Dir {
@@ -129,8 +135,17 @@ impl Dir {
 
     /// Reads a file of a few words, which the kernel gives in one piece; one that is longer is read in whole all the same.
     pub fn read_value(&self, name: &str) -> Result<String> {
+        self.read_in_pieces_of::<VALUE>(name)
+    }
+
+    /// The same of some lines that the kernel writes as one record, such as `memory.stat`.
+    pub fn read_table(&self, name: &str) -> Result<String> {
+        self.read_in_pieces_of::<TABLE>(name)
+    }
+
+    fn read_in_pieces_of<const BYTES: usize>(&self, name: &str) -> Result<String> {
         let fd = self.open_file(name, OFlag::O_RDONLY)?;
-        match self.piece(&fd, name)? {
+        match self.piece::<BYTES>(&fd, name)? {
             Some(text) => Ok(text),
             None => self.read(name),
         }
@@ -140,16 +155,15 @@ impl Dir {
     pub fn write_and_read(&self, name: &str, value: &str) -> Result<String> {
         let fd = self.open_file(name, OFlag::O_RDWR).map_err(|error| error.value(value))?;
         self.put(&fd, name, value.as_bytes()).map_err(|error| error.value(value))?;
-        match self.piece(&fd, name)? {
+        match self.piece::<VALUE>(&fd, name)? {
             Some(text) => Ok(text),
             None => self.read(name),
         }
     }
 
     /// The beginning of a file; `None` if that is not all of it.
-    fn piece(&self, fd: &OwnedFd, name: &str) -> Result<Option<String>> {
-        // memory.stat of cgroup2 is the longest of them, with some 2 KiB.
-        let mut text = [0u8; 4096];
+    fn piece<const BYTES: usize>(&self, fd: &OwnedFd, name: &str) -> Result<Option<String>> {
+        let mut text = [0u8; BYTES];
         loop {
             match pread(fd, &mut text, 0) {
                 Ok(n) if n == text.len() => return Ok(None),
@@ -253,6 +267,18 @@ fn text_of(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_longer_than_the_room_for_it_is_read_in_whole() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        for length in [VALUE - 1, VALUE, VALUE + 1, TABLE - 1, TABLE, TABLE + 1, 3 * TABLE] {
+            let text = "7".repeat(length);
+            std::fs::write(temp.path().join("file"), &text).unwrap();
+            assert_eq!(dir.read_value("file").unwrap(), text);
+            assert_eq!(dir.read_table("file").unwrap(), text);
+        }
+    }
 
     #[test]
     fn never_creates_a_file_and_says_which_was_missing() {
