@@ -242,9 +242,13 @@ def names_of_failed(text):
 def passes_alone(group, failed):
     """Whether the failed tests of a group pass now, when nothing else runs; None where that would say nothing."""
     log = log_of(group)
-    names = names_of_failed(log.read_text(errors="replace")) if group.again and log.exists() else []
+    text = log.read_text(errors="replace") if group.again and log.exists() else ""
+    names = names_of_failed(text)
     if not names or len(names) != failed or failed > FEW:
         return None
+    # After a failed case nothing is rebooted.
+    if "--reboot" in group.commands[-1] and not re.search(r"^\w+ +rebooted ", text, re.M):
+        names.append("rebooted")
     print(f"{clock()} {group.name}, once more and alone: {', '.join(names)} ...", flush=True)
     with open(log.with_suffix(".again.log"), "w+", encoding="utf-8", errors="replace") as again:
         status = run(replace(group, commands=((*group.again, *names),)), again)

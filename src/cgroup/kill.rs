@@ -20,7 +20,7 @@ use super::walk;
 use crate::error::{Error, Result};
 use crate::sorted;
 use crate::sys::dir::Dir;
-use crate::sys::process::{is_dead, is_leaderless, pidfd_open, send};
+use crate::sys::process::{is_dead, is_leaderless, pidfd_open, send, send_by_pidfd};
 
 /// The directories of one step in which its processes can be seen and stopped.
 #[derive(Debug, Clone, Copy)]
@@ -122,8 +122,7 @@ fn are_few_and_ended(dir: &Dir, deadline: Instant) -> bool {
         let Ok(still) = pids(dir) else { return false };
         victims.retain(|victim| still.binary_search(&victim.pid).is_ok());
         let moment = deadline.min(Instant::now() + MOMENT);
-        let are_signalled = victims.iter().all(|victim| victim.kill().is_ok());
-        if !are_signalled || !victims.iter().all(|victim| victim.wait(moment)) {
+        if !victims.iter().all(Victim::kill_by_handle) || !victims.iter().all(|victim| victim.wait(moment)) {
             return false;
         }
     }
@@ -315,6 +314,13 @@ impl Victim {
     /// That it is gone already is no error.
     fn kill(&self) -> Result<()> {
         send(self.pid, self.pidfd.as_ref(), Signal::SIGKILL)
+    }
+
+    /// The same, and never by its pid. Whether it has the signal, or is gone.
+    fn kill_by_handle(&self) -> bool {
+        self.pidfd
+            .as_ref()
+            .is_some_and(|pidfd| matches!(send_by_pidfd(pidfd, Signal::SIGKILL), Ok(()) | Err(Errno::ESRCH)))
     }
 
     /// Whether the process has ended by the deadline.

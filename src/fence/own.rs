@@ -463,7 +463,9 @@ fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instan
         }
         let Ok(dir) = parent.child(name) else { continue };
         let unified = (hierarchy.version == Version::V2).then_some(&dir);
-        kill::kill_all(Members { unified, freezer: None, any: &dir }, deadline)?;
+        // Who is stopped here, and was never in the other hierarchies, has not been continued.
+        let freezer = hierarchy.has("freezer").then_some(&dir);
+        kill::kill_all(Members { unified, freezer, any: &dir }, deadline)?;
         // Nobody is a member any more, and still it is busy: a moment inside the kernel, for which there is no event. If it
         // is more than a moment (a member that we cannot see, of another pid namespace), do not burn a CPU until the deadline.
         tries += 1;

@@ -401,16 +401,18 @@ fn timeout(deadline: Instant) -> PollTimeout {
     PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO)
 }
 
+/// Sends a signal through a pidfd.
+pub fn send_by_pidfd(pidfd: &OwnedFd, signal: Signal) -> nix::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    let (fd, number) = (pidfd.as_raw_fd(), signal as libc::c_int);
+    // SAFETY: pidfd_send_signal takes a descriptor that is open, a signal number, no siginfo and no flags.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, number, no_info, 0) };
+    Errno::result(sent).map(drop)
+}
+
 /// Sends a signal through a pidfd, where there is one. That the process is gone already is no error.
 pub fn send(pid: Pid, pidfd: Option<&OwnedFd>, signal: Signal) -> Result<()> {
-    let by_pidfd = pidfd.map(|fd| {
-        let no_info = std::ptr::null::<libc::siginfo_t>();
-        let (fd, number) = (fd.as_raw_fd(), signal as libc::c_int);
-        // SAFETY: pidfd_send_signal takes a descriptor that is open, a signal number, no siginfo and no flags.
-        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, number, no_info, 0) };
-        Errno::result(sent).map(drop)
-    });
-    let sent = match by_pidfd {
+    let sent = match pidfd.map(|pidfd| send_by_pidfd(pidfd, signal)) {
         // A filter knows one of the two calls and not the other.
         None | Some(Err(Errno::ENOSYS)) => kill(pid, signal),
         Some(sent) => sent,

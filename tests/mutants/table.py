@@ -778,6 +778,8 @@ BREAKS = (
     Break("few_are_stopped", "src/cgroup/kill.rs", "for _ in 0..UNFROZEN {", "for _ in 0..UNFROZEN * 0 {", "host left_behind few_processes"),
     Break("stopped_processes_are_waited_for", "src/cgroup/kill.rs", "victim.wait(moment)) {\n            return false;",
           "victim.wait(moment)) {\n            return true;", "host left_behind few_processes"),
+    Break("stopped_in_the_freezer_alone", "src/fence/own.rs", 'let freezer = hierarchy.has("freezer").then_some(&dir);', "let freezer = None;",
+          "host left_behind who_is_stopped_in_the_freezer_alone"),
     Break("processes_below_are_forgotten", "src/cgroup/kill.rs", "found.len() <= FEW && walk::has_none_below(dir)", "found.len() <= FEW",
           "host left_behind whatever_users_make_below"),
     Break("many_who_die_are_signalled", "src/cgroup/kill.rs", "FEW < left && left <", "left > left && left <", "unit kill"),

@@ -10,6 +10,7 @@ becomes the job, with a umask of 077, and with the job's files as stdout and std
 
 import argparse
 import contextlib
+import itertools
 import json
 import marshal
 import os
@@ -34,6 +35,7 @@ from slurm import kernel  # noqa: E402
 HOST = "node1"
 MIB = 1 << 20
 CASES = []
+NUMBERS = itertools.count(1)
 
 
 def case(function):
@@ -74,7 +76,8 @@ class Mom:
         self.top.chmod(0o755)
         self.conf = self.top / "pbs.conf"
         self.conf.write_text(f"PBS_HOME={self.top}/spool\n")
-        self.base, self.holder = f"jobfence-pbs-{os.getpid()}", None
+        # What one case leaves is not in the way of the next.
+        self.base, self.holder = f"jobfence-pbs-{os.getpid()}-{next(NUMBERS)}", None
         self.has_systemd = Path("/run/systemd/system").is_dir()
         if self.has_systemd:
             self.base = f"jobfence.slice/{self.base}.scope"
@@ -113,12 +116,18 @@ class Mom:
         self.config.write_text("".join(f"{line}\n" for line in (*keys, *lines)))
 
     def end(self):
-        for job in self.jobs:
-            job.kill()
-        subprocess.run([self.options.bin, "reap", f"--config={self.config}"], check=False, capture_output=True)
-        if self.holder:
-            self.holder.terminate()
-            self.holder.wait()
+        """Each of these, whatever becomes of another; the last that is named here is the first."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.remove_base)
+            if self.holder:
+                stack.callback(self.holder.wait)
+                stack.callback(self.holder.terminate)
+            reap = [self.options.bin, "reap", f"--config={self.config}"]
+            stack.callback(subprocess.run, reap, check=False, capture_output=True)
+            for job in self.jobs:
+                stack.callback(job.kill)
+
+    def remove_base(self):
         left = set()
         for directory in kernel.Group(f"/{self.base}").directories():
             left.update(kernel.Group(f"/{self.base}").members(below=True))
@@ -194,6 +203,7 @@ class Mom:
             job.starters.append(starter)
             return starter
         try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
             os.umask(0o077)
             # Of an earlier job of this name. In a directory that is everybody's, root does not open a file of somebody else's.
@@ -1036,6 +1046,8 @@ def main():
     parser.add_argument("--realtime", action="store_true", help="what is measured is not disturbed by this machine's other work")
     parser.add_argument("--only", nargs="*", metavar="CASE")
     options = parser.parse_args()
+    # Ended like an exception, so that each case tidies up.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     unknown = set(options.only or ()) - {function.__name__ for function in CASES}
     if unknown:
         sys.exit(f"unknown: {', '.join(sorted(unknown))}")
@@ -1050,7 +1062,8 @@ def main():
         except Exception as error:  # each case is told
             verdict, failed = "FAIL", failed + 1
             is_plain = isinstance(error, AssertionError) and not error.__context__
-            said = str(error) if is_plain else traceback.format_exc()
+            # What happened first: the end of a long output has only some lines of each case.
+            said = str(error) if is_plain else f"{error!r}\n{traceback.format_exc()}"
         print(f"{verdict:4} {function.__name__}  {time.monotonic() - began:.1f} s", flush=True)
         print("".join(f"     {line}\n" for line in said.splitlines()), end="", flush=True)
     print(f"\n{len(chosen) - failed} passed, {failed} failed, 0 skipped")

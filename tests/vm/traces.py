@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 INSTALLATION = sys.argv[1]
@@ -18,6 +19,7 @@ OTHERS = ("/proc", "/sys", "/dev", "/scratch", "/tmp", "/var/log", "/var/spool",
 
 def fail(said):
     print("FAIL traces", *said.splitlines(), sep="\n     ")
+    print("0 passed, 1 failed, 0 skipped")
     sys.exit(1)
 
 
@@ -115,8 +117,12 @@ def main():
     expect(not changed, f"other files than before: {changed}")
     expect("/step_0" not in job(), "a job is fenced")
     expect("idle" in sh("sinfo --noheader --format=%T"), "the node is not idle")
-    print("ok   traces: installed, used and removed, and nothing is left")
+    print("ok   traces  (installed, used and removed, and nothing is left)")
+    print("1 passed, 0 failed, 0 skipped")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception:
+        fail(traceback.format_exc())
