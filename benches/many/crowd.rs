@@ -28,11 +28,7 @@ pub fn measure(place: &Place, counts: &[usize]) -> Result<(), Failure> {
     for count in counts {
         let others = steps(place, *count)?;
         beside(place, &format!("beside {count} steps"), Some(first))?;
-        for other in &others {
-            other.tell()?;
-            other.wait()?;
-        }
-        Daemon::end(others)?;
+        end(others)?;
     }
     beside(place, "alone again", Some(first))?;
     for count in counts {
@@ -70,7 +66,7 @@ fn beside(place: &Place, name: &str, first: Option<f64>) -> Result<f64, Failure>
 }
 
 /// Steps of other jobs, all of which live. A fence keeps handles, and a process may have so many.
-fn steps(place: &Place, count: usize) -> Result<Vec<Daemon>, Failure> {
+pub fn steps(place: &Place, count: usize) -> Result<Vec<Daemon>, Failure> {
     const OF_ONE: usize = 250;
     let keys =
         (0..count).map(|number| launch::key(place, 2 + number / 10, number % 10)).collect::<Result<Vec<_>, _>>()?;
@@ -82,6 +78,15 @@ fn steps(place: &Place, count: usize) -> Result<Vec<Daemon>, Failure> {
         daemons.push(daemon);
     }
     Ok(daemons)
+}
+
+/// Closes them.
+pub fn end(others: Vec<Daemon>) -> Result<(), Failure> {
+    for other in &others {
+        other.tell()?;
+        other.wait()?;
+    }
+    Daemon::end(others)
 }
 
 /// Directories that are nobody's, one in each hierarchy that jobfence uses.

@@ -16,6 +16,7 @@ mod stats;
 mod attach;
 mod crowd;
 mod daemon;
+mod hold;
 mod kills;
 mod launch;
 mod processes;
@@ -57,6 +58,8 @@ enum Part {
     Together,
     /// The tasks of a step are attached
     Attach,
+    /// 'jobfence hold' beside steps, for seven minutes
+    Hold,
 }
 
 fn main() -> ExitCode {
@@ -86,6 +89,9 @@ fn run(options: &Options) -> Result<(), Failure> {
     }
     if wants(Part::Crowd) {
         crowd::measure(&place, &options.others)?;
+    }
+    if wants(Part::Hold) {
+        hold::measure(&place, &[0, 1000])?;
     }
     Ok(())
 }
