@@ -48,11 +48,15 @@ def stale(found_in=TOP):
 def copy():
     """The source tree as it is now, and what cargo has built of the dependencies."""
     listed = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=TOP, check=True, capture_output=True)
+    names = [name for name in listed.stdout.decode().split("\0") if name and (TOP / name).exists()]
+    # A run that was killed has left a break in the tree, which cargo has built later than the file without it was written.
+    others = {name for name in names if (TREE / name).is_file() and (TREE / name).read_bytes() != (TOP / name).read_bytes()}
     shutil.rmtree(TREE, ignore_errors=True)
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (TOP / name).exists():
-            (TREE / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(TOP / name, TREE / name)
+    for name in names:
+        (TREE / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(TOP / name, TREE / name)
+        if name in others:
+            os.utime(TREE / name)
     built = TOP / "target/debug"
     if built.exists() and not TARGET.exists():
         # Without what is ours and large: that is built anew, since the tree has another name.
