@@ -621,9 +621,9 @@ fn whatever_users_make_below_is_ended_and_removed() {
             let _ = child.kill();
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         }
-        assert_eq!(left, Vec::<i32>::new());
         walk::clear(&dir, soon()).unwrap();
         fs::remove_dir(&top).unwrap();
+        assert_eq!(left, Vec::<i32>::new());
     }
 }
 
@@ -659,8 +659,8 @@ fn few_processes_are_stopped_only_if_they_do_not_die_otherwise() {
             let _ = child.kill();
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         }
-        assert_eq!(left, Vec::<i32>::new());
         walk::remove(&Dir::open(&hierarchy.mount).unwrap(), &name, soon()).unwrap();
+        assert_eq!(left, Vec::<i32>::new());
         !beside.read("freezer.state").unwrap().is_empty()
     };
     // A busy processor may not get round to them in time.

@@ -37,7 +37,7 @@ def process(*command):
 def directories():
     """Where the kernel has one of the job, in any hierarchy."""
     mounts = {h.mount_point for h in kernel.hierarchies().values()}
-    return [path for mount in mounts for path in mount.rglob("job_12+5B3+5D.server")]
+    return [path for mount in mounts for path in kernel.directories_below(mount) if path.name == "job_12+5B3+5D.server"]
 
 
 @contextlib.contextmanager
@@ -55,6 +55,7 @@ def life_in_commands(site):
         path = jobfence(site, "open", "--job", JOB, "--user", str(UID), "--cpus", "0.5", "--mem", "64").strip()
         jobfence(site, "attach", "--job", JOB, str(child.pid))
         expect_in(path, Path(f"/proc/{child.pid}/cgroup").read_text(), "where the process is")
+        expect(directories(), "the job has no directory")
         for cpus, mib in (0.5, 64), (1.0, 96), (0.25, 48):
             jobfence(site, "limit", "--job", JOB, "--cpus", str(cpus), "--mem", str(mib))
             group = kernel.Group(path)
