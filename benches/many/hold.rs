@@ -6,14 +6,17 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::Failure;
 use crate::crowd::{end, steps};
 use crate::place::Place;
 
-/// So long it begins.
+/// How long `jobfence hold` may take to begin.
 const BEGINNING: Duration = Duration::from_secs(5);
 
-/// So often it looks for steps while it is watched.
+/// How many of its looks for dead steps are watched.
 const LOOKS: u32 = 3;
 
 pub fn measure(place: &Place, counts: &[usize]) -> Result<(), Failure> {
@@ -81,8 +84,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let _ =
-            nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.0.id().cast_signed()), nix::sys::signal::SIGTERM);
+        let _ = kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
         let _ = self.0.wait();
     }
 }

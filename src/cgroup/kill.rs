@@ -42,7 +42,7 @@ const MOMENT: Duration = Duration::from_millis(20);
 /// So many processes can be looked at one by one without loss of time.
 const FEW: usize = 64;
 
-/// So many rounds go without freezing. The second one mostly finds nobody, else what was forked in the first.
+/// The first rounds do not freeze. The second one usually finds no process, or those that were forked during the first.
 const UNFROZEN: usize = 2;
 
 /// Kills everything below and waits until it is gone. An error when something still lives at the deadline.
@@ -99,9 +99,9 @@ pub fn kill_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     }
 }
 
-/// Ends the processes of a directory without freezing them, if they are few and no directory is below. Whether nobody is left; where that
-/// is not known, the caller freezes them. It is not known of processes that fork as fast as they are ended. Nor of frozen ones: on v1 a
-/// process that somebody has frozen dies when it is thawed.
+/// Ends the processes of a directory without freezing them, if they are few and no directory is below. Returns whether no process is left.
+/// If it returns `false`, the caller has to freeze: some processes fork as fast as they are ended, and on v1 a process that somebody has
+/// frozen dies only when it is thawed.
 fn are_few_and_ended(dir: &Dir, deadline: Instant) -> bool {
     for _ in 0..UNFROZEN {
         let Some(found) = pids(dir).ok().filter(|found| found.len() <= FEW && walk::has_none_below(dir)) else {
@@ -316,7 +316,7 @@ impl Victim {
         send(self.pid, self.pidfd.as_ref(), Signal::SIGKILL)
     }
 
-    /// The same, and never by its pid. Whether it has the signal, or is gone.
+    /// Kills it by its handle, never by its pid. Returns whether it got the signal, or has gone.
     fn kill_by_handle(&self) -> bool {
         self.pidfd
             .as_ref()

@@ -154,7 +154,7 @@ fn somewhere(top: &Dir) -> PathBuf {
     top.path().join("...")
 }
 
-/// Whether there is no directory in one, as mostly: one call says it.
+/// Whether a cgroup has no other below it, by one call. Most have none.
 pub fn has_none_below(dir: &Dir) -> bool {
     dir.stat().is_ok_and(|stat| stat.st_nlink == NO_CHILD)
 }

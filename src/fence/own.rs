@@ -463,7 +463,7 @@ fn remove_step(parent: &Dir, name: &str, hierarchy: &Hierarchy, deadline: Instan
         }
         let Ok(dir) = parent.child(name) else { continue };
         let unified = (hierarchy.version == Version::V2).then_some(&dir);
-        // Who is stopped here, and was never in the other hierarchies, has not been continued.
+        // A process that is frozen here, and is in no other hierarchy of ours, has not been thawed yet.
         let freezer = hierarchy.has("freezer").then_some(&dir);
         kill::kill_all(Members { unified, freezer, any: &dir }, deadline)?;
         // Nobody is a member any more, and still it is busy: a moment inside the kernel, for which there is no event. If it

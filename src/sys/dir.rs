@@ -18,10 +18,10 @@ use crate::error::{Error, Result};
 /// digits each, more than which the kernel does not give (`PID_MAX_LIMIT`).
 const MAX_READ: usize = 32 << 20;
 
-/// Room for a value. A launch reads some thirty, and what is not used of the room is filled with zeros, too.
+/// Bytes for a value. A launch reads some thirty values, and each buffer is filled with zeros first, so a large one costs.
 const VALUE: usize = 512;
 
-/// Room for some lines: memory.stat of cgroup2 has some 2 KiB.
+/// Bytes for some lines: memory.stat of cgroup2 has some 2 KiB.
 const TABLE: usize = 4096;
 
 /// An open directory (`O_PATH`) and the path it had, which is only for messages.
