@@ -4,6 +4,7 @@
 #                                                             SCHEDULER=gridengine or htcondor in a virtual machine with that
 # make quick      short tests                    make bench   the numbers, beside others'; BASE= another commit; make bench-vm
 # make check      before a change lands          make check-all  every test everywhere, for a release
+# make slice SLICE=N  what a 'make check' had of 'make check-all'
 # make mutants    NAME="…" deliberate breaks of the code, and what notices each; USERS= of its private Slurm
 # make install    DESTDIR= PREFIX=               make vm      virtual machines: CELL="…" CASES="…", otherwise all
 # make fuzz       TARGET=… SECONDS=…, otherwise every target for a minute
@@ -18,6 +19,7 @@ SECONDS ?= 60
 N ?= 2000
 SITE ?= vm
 SEED ?=
+SLICE ?=
 NAME ?=
 USERS ?=
 SCHEDULER ?= slurm
@@ -29,12 +31,16 @@ SO = target/release/libjobfence.so
 BIN = target/release/jobfence
 SOURCES = .cargo/config.toml Cargo.toml Cargo.lock build.rs $(shell find src include -type f)
 
-.PHONY: all built demo quick check check-all mutants bench bench-vm vm fuzz soak install uninstall bindings clean
+.PHONY: all built cargo demo quick check slice check-all mutants bench bench-vm vm fuzz soak install uninstall bindings clean
 
-all:
+all: cargo
 	$(CARGO) build --release --locked
 
-demo:
+cargo:
+	@command -v $(CARGO) >/dev/null || \
+	    { echo "make: $(CARGO) is missing: install Rust 1.88 or later, for example with rustup" >&2; exit 1; }
+
+demo: cargo
 ifeq ($(SCHEDULER),openpbs)
 	tests/need build openpbs
 	$(MAKE) all
@@ -53,19 +59,23 @@ else
 	python3 -B tests/demo.py --so $(SO) --bin $(BIN)
 endif
 
-quick:
+quick: cargo
 	tests/need build host
 	python3 -B tests/check.py --tier quick
 
-check:
-	tests/need build host browser slurm vm
+check: cargo
+	tests/need build host browser slurm accounting vm
 	python3 -B tests/check.py
 
-check-all:
-	tests/need build host browser slurm vm
+slice: cargo
+	tests/need build slurm accounting vm
+	python3 -B tests/check.py --slice $(SLICE)
+
+check-all: cargo
+	tests/need build host browser slurm accounting vm
 	JOBFENCE_FAULTS=all python3 -B tests/check.py --tier all
 
-mutants:
+mutants: cargo
 	tests/need build host slurm
 	python3 -B tests/mutants.py $(if $(USERS),--users $(USERS)) -- $(NAME)
 

@@ -27,7 +27,7 @@ WORK = TOP / "target/mutants"
 TREE, TARGET = WORK / "tree", WORK / "target"
 HANGS = 1200  # seconds; a break by which a test never ends is noticed, too
 sys.path[:0] = str(TOP / "tests/mutants"), str(TOP / "tests")
-from check import end  # noqa: E402
+from checks.pool import end  # noqa: E402
 from table import BREAKS  # noqa: E402
 
 

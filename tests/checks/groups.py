@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The groups of tests: what each runs, what it needs, and in which tiers it is."""
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "tests/vm"))
+from cells import CELLS, CHECKED  # noqa: E402
+
+SO, BIN = "target/release/libjobfence.so", "target/release/jobfence"
+PYTHON = "python3", "-B"
+RELEASE = ("cargo", "build", "--release", "--locked")
+# The test programs, and the shared object that they ask for.
+BUILT = ("cargo", "test", "--locked", "--no-run"), ("cargo", "build", "--locked", "--package", "libjobfence")
+# A virtual machine and what computes want a processor; a private Slurm waits for half of its time.
+WHOLE, HALF = 2, 1
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    commands: tuple
+    about: int = 60  # seconds on a quiet machine, where no run has told
+    builds: tuple = ()  # first, and not in the time limit
+    stage: str = "jobs"  # all of one stage before those of the next
+    units: int = WHOLE  # halves of a processor
+    root: bool = False
+    programs: tuple = ()
+    controllers: tuple = ()
+    tiers: tuple = ("check", "all")
+    given: str = ""  # a variable of the environment without which the group is skipped, with CI=true, too
+    seconds: int = 3000  # more than this is a hang
+
+    def lacking(self):
+        """Why this machine cannot run the group, or nothing."""
+        if self.given and not os.environ.get(self.given):
+            return f"needs {self.given}=DIR"
+        if self.root and os.geteuid() != 0:
+            return "needs root"
+        path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+        for program in self.programs:
+            if not shutil.which(program, path=path):
+                return f"needs {program}"
+        for controller in self.controllers:
+            if not has_controller(controller):
+                return f"needs the {controller} controller"
+        return None
+
+
+def has_controller(controller):
+    unified = Path("/sys/fs/cgroup/cgroup.controllers")
+    if unified.exists() and controller in unified.read_text().split():
+        return True
+    # Fields of /proc/cgroups: name, hierarchy (0 where it is not in a v1 one), number of cgroups, enabled.
+    rows = (line.split() for line in Path("/proc/cgroups").read_text().splitlines())
+    return any(row[0] == controller and row[1] != "0" for row in rows)
+
+
+QUICK = ("quick", "check", "all")
+CGROUPS = {"root": True, "controllers": ("cpu", "memory")}
+PRIVATE_SLURM = {"builds": (RELEASE,), "programs": ("slurmctld", "slurmd", "munged"), **CGROUPS}
+PRIVATE_PBS = {"builds": (RELEASE,), "programs": ("unshare", "ip"), "given": "OPENPBS", **CGROUPS}
+GUEST = {"builds": (RELEASE,), "root": True, "programs": ("mmdebstrap", "mkfs.ext4"), "seconds": 4500}
+FILES = "--so", SO, "--bin", BIN
+CASES = (*PYTHON, "tests/slurm/cases.py", *FILES)
+PBS_CASES = (*PYTHON, "tests/pbs/cases.py", *FILES)
+GRIDENGINE_CASES = (*PYTHON, "tests/gridengine/cases.py", *FILES)
+CHECKED_CASES = (*CASES, "--no-release")
+PARTS = 3  # of the cases of a private Slurm, side by side
+IMAGES = tuple(word for image in dict.fromkeys(CELLS[cell].image for cell, _ in CHECKED) for word in ("--cell", image))
+
+# The host's tests, by their files: those of minutes, and the others.
+IS_LONG = ("crowd", "faults", "wear")
+LONG = tuple(word for name in IS_LONG for word in ("--test", name))
+HOSTS = sorted({path.stem for path in (TOP / "tests").glob("*.rs")} - set(IS_LONG) | {"fuzz"})
+SHORT = tuple(word for name in HOSTS for word in ("--test", name))
+
+GROUPS = (
+    # With the table of 'make mutants', of which each row must still apply, and the tests of these programs.
+    Group("format", (("cargo", "fmt", "--all", "--check"), (*PYTHON, "tests/mutants.py", "--stale"),
+                     (*PYTHON, "-m", "unittest", "-q", "tests.checks.test_checks")), about=5, stage="build", tiers=QUICK),
+    Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), about=120, stage="build", tiers=QUICK),
+    Group("unit", (("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins"),), about=30, stage="build", tiers=QUICK,
+          builds=(("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins", "--no-run"),)),
+    Group("images", ((*PYTHON, "tests/vm/vm.py", "image", *IMAGES),), about=200, stage="build", root=True, programs=GUEST["programs"]),
+    Group("install", (("tests/install.sh",),), about=10, stage="build", builds=(RELEASE,)),
+    # All that the host's tests need is built with it.
+    Group("fuzz", (("cargo", "test", "--locked", "--test", "fuzz"),), about=60, stage="build", builds=BUILT),
+    Group("cost", ((*PYTHON, "tests/cost.py", "--so", SO),), about=20, stage="build", builds=(RELEASE,), **CGROUPS),
+    # faults.rs looks at all of this machine, so nothing is beside it.
+    Group("faults", (("cargo", "test", "--locked", *LONG),), about=150, stage="faults", builds=BUILT, **CGROUPS),
+    # What is fuzzed has a group of its own, which needs no root.
+    Group("host", (("cargo", "test", "--locked", *SHORT, "--", "--skip", "targets::fuzz::"),), about=120, builds=BUILT, tiers=QUICK,
+          **CGROUPS),
+    # The hook of OpenPBS without OpenPBS.
+    Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES, "--patience", "3"),), about=40, units=HALF, builds=(RELEASE,), root=True,
+          controllers=("cpu", "memory", "freezer"), tiers=QUICK),
+    *(Group(f"slurm {part}/{PARTS}", ((*CHECKED_CASES, "--slice", f"{part}/{PARTS}"),), about=250, units=HALF, **PRIVATE_SLURM)
+      for part in range(1, PARTS + 1)),
+    Group("slurm two nodes", ((*CHECKED_CASES, "--site", "two-nodes"),), about=200, units=HALF, **PRIVATE_SLURM),
+    # What a shorter test notices, too.
+    Group("slurm release", ((*CASES, "--release"), (*CASES, "--site", "two-nodes", "--release")), about=200, units=HALF, tiers=("all",),
+          **PRIVATE_SLURM),
+    Group("soak", ((*PYTHON, "tests/slurm/soak.py", *FILES, "-n", "40"),), about=60, units=HALF, **PRIVATE_SLURM),
+    Group("demo", ((*PYTHON, "tests/demo.py", *FILES),), about=40, units=HALF, **PRIVATE_SLURM),
+    # Debian's Python has selenium, another one in PATH may not.
+    Group("browser", (("/usr/bin/python3", "-B", "tests/browser.py", "--bin", BIN),), about=30, builds=(RELEASE,),
+          programs=("chromedriver",)),
+    # What README.md and docs/install tell an administrator to type.
+    Group("pages", ((*PYTHON, "tests/pages.py", *FILES),), about=50, units=HALF, **PRIVATE_SLURM),
+    # Each in namespaces of its own.
+    *(Group(f"gridengine {part}/2", ((*GRIDENGINE_CASES, "--slice", f"{part}/2"),), about=250, units=HALF, **GUEST | {"seconds": 3000},
+            controllers=("cpu", "memory")) for part in (1, 2)),
+    Group("openpbs", ((*PBS_CASES, "--site", "private"),), about=600, units=HALF, **PRIVATE_PBS),
+    Group("openpbs hosts", ((*PBS_CASES, "--site", "hosts"),), about=300, units=HALF, **PRIVATE_PBS),
+    *(Group(f"vm {cell}" + " two nodes" * ("--two-nodes" in options), ((*PYTHON, "tests/vm/cell.py", cell, *options),), about=300, **GUEST)
+      for cell, options in CHECKED),
+    # Every case in every cell, after those which have more to look at.
+    Group("matrix", ((*PYTHON, "tests/vm/matrix.py", "--jobs", "2"),), stage="matrix", **GUEST | {"seconds": 12 * 3600}, tiers=("all",)),
+)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What 'make check-all' alone has, in slices of about three minutes on a quiet machine.
+
+Each 'make check' runs one, chosen by the number of the commit's ancestors. So all of it runs again and again while the project goes on.
+"""
+
+import functools
+import subprocess
+
+from .groups import BUILT, CASES, CELLS, CGROUPS, GUEST, HALF, PRIVATE_SLURM, PYTHON, TOP, Group
+
+# So many cases take two minutes: on this machine, and in a guest, which needs the third minute to boot.
+ON_HOST, IN_GUEST = 5, 12
+# In so many parts all ways in which a call can fail take two minutes each.
+FAULTS = 16
+
+
+@functools.cache
+def listed(*command):
+    done = subprocess.run((*PYTHON, *command, "--list"), cwd=TOP, check=True, capture_output=True, text=True)
+    return len(done.stdout.split())
+
+
+def parts(name, command, cases, most, **options):
+    """A group for each part of so many cases, without a word of the slice in which it will be."""
+    count = max(1, -(-cases // most))
+    return [Group(f"{name} {part}/{count}", ((*command, "--slice", f"{part}/{count}"),), about=150, tiers=("check",), **options)
+            for part in range(1, count + 1)]
+
+
+def in_guests():
+    """Every case in every cell. Of cells whose image is the same, the first has also the cases in which the layout makes no difference."""
+    images = set()
+    for cell, what in CELLS.items():
+        command = (*PYTHON, "tests/vm/cell.py", cell)
+        if what.needs or cell.endswith("-bench"):
+            continue
+        if what.scheduler != "slurm":
+            yield from parts(f"vm {cell}", command, listed(f"tests/{what.scheduler}/cases.py"), IN_GUEST, **GUEST)
+            continue
+        chosen = ("--layout",) if what.image in images else ()
+        images.add(what.image)
+        for site in "installed", "two-nodes":
+            cases = listed("tests/slurm/cases.py", "--site", site, *chosen)
+            yield from parts(f"vm {cell} {site}", (*command, f"--{site}", *chosen), cases, IN_GUEST, **GUEST)
+
+
+def on_host():
+    cases = parts("slurm release", (*CASES, "--release"), listed("tests/slurm/cases.py", "--release"), ON_HOST, units=HALF, **PRIVATE_SLURM)
+    yield from ([case] for case in cases)
+    for part in range(1, FAULTS + 1):
+        words = "env", "JOBFENCE_FAULTS=all", f"JOBFENCE_FAULTS_SLICE={part}/{FAULTS}", "cargo", "test", "--locked", "--test", "faults"
+        yield [Group(f"faults {part}/{FAULTS}", (words,), about=120, stage="faults", builds=BUILT, tiers=("check",), **CGROUPS)]
+
+
+def slices():
+    """Each is a list of groups, which run side by side."""
+    guests = list(in_guests())
+    # A guest beside one of another kind.
+    half = -(-len(guests) // 2)
+    pairs = [[one for one in pair if one] for pair in zip(guests[:half], [*guests[half:], None])]
+    return [*on_host(), *pairs]
+
+
+def ancestors():
+    """So many commits lead to this one; 0 where this is no repository."""
+    done = subprocess.run(("git", "rev-list", "--count", "HEAD"), cwd=TOP, capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 else 0

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Tests of the runner of tests: python3 -B -m unittest tests.checks.test_checks"""
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from checks import machine, output, pool, slices, times  # noqa: E402
+from checks.groups import Group  # noqa: E402
+
+CARGO = """\
+running 3 tests
+test one ... ok
+test two ... FAILED
+test three ... ok
+
+failures:
+
+---- two stdout ----
+
+thread 'two' (123) panicked at tests/a.rs:1:2:
+assertion `left == right` failed: why
+  left: 1
+ right: 2
+note: run with `RUST_BACKTRACE=1`
+
+test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out
+"""
+OURS = """\
+cases: 3
+ok   first  1.5 s
+FAIL second  2.0 s
+     the reason
+     a line
+     another
+     a fourth
+skip third  0.1 s  (no disk)
+1 passed, 1 failed, 1 skipped
+"""
+
+
+class Output(unittest.TestCase):
+    def test_counts(self):
+        self.assertEqual(output.counts(CARGO + OURS), [3, 2, 1])
+
+    def test_how_far(self):
+        self.assertEqual(output.far(CARGO + OURS), (6, 6))
+        self.assertEqual(output.far(OURS.split("FAIL")[0]), (1, 3))
+
+    def test_seconds(self):
+        self.assertEqual(output.seconds(OURS), {"first": 1.5, "second": 2.0, "third": 0.1})
+
+    def test_three_lines_of_each_failure(self):
+        cargos, ours = output.failures(CARGO + OURS)
+        self.assertEqual(cargos.splitlines()[1:], ["assertion `left == right` failed: why", "  left: 1", " right: 2"])
+        self.assertEqual(ours, "FAIL second  2.0 s\n     the reason\n     a line\n     another")
+
+    def test_a_failure_that_says_nothing_is_named(self):
+        self.assertEqual(output.failures("test alone ... FAILED\n"), ["FAIL alone"])
+
+
+class InAPool(unittest.TestCase):
+    def setUp(self):
+        self.place = tempfile.TemporaryDirectory()
+        os.environ["JOBFENCE_CACHE"] = str(Path(self.place.name) / "cache")
+        # These pools are no company for the check that runs this test.
+        self.of_checks, machine.OF_CHECKS = machine.OF_CHECKS, Path(self.place.name) / "checks"
+
+    def tearDown(self):
+        del os.environ["JOBFENCE_CACHE"]
+        machine.OF_CHECKS = self.of_checks
+        self.place.cleanup()
+
+    def run_groups(self, *groups):
+        made = pool.Pool(Path(self.place.name), Path(self.place.name), strict=True)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            made.run(groups)
+        return made, said.getvalue()
+
+    def of(self, script, **options):
+        group = Group("a group", (("sh", "-c", script),), **options)
+        made, said = self.run_groups(group)
+        return made.results[group], said
+
+    def test_a_group_that_passes_keeps_its_times(self):
+        result, _ = self.of("echo 'cases: 1'; echo 'ok   one  2.5 s'; echo '1 passed, 0 failed, 0 skipped'")
+        self.assertEqual((result.verdict, result.counts), ("pass", [1, 0, 0]))
+        self.assertEqual(times.read()["a group"]["cases"], {"one": 2.5})
+
+    def test_a_status_is_a_failure_whatever_is_said(self):
+        result, _ = self.of("echo '1 passed, 0 failed, 0 skipped'; exit 3")
+        self.assertEqual((result.verdict, result.counts), ("FAIL", [1, 1, 0]))
+
+    def test_a_failure_that_is_said_is_one_whatever_the_status(self):
+        self.assertEqual(self.of("echo '1 passed, 1 failed, 0 skipped'")[0].verdict, "FAIL")
+
+    def test_a_process_that_stays_fails_its_group_and_is_ended(self):
+        grace, machine.GRACE = machine.GRACE, 0.2
+        try:
+            result, said = self.of("setsid sleep 98765 >/dev/null 2>&1 & sleep 0.2")
+        finally:
+            machine.GRACE = grace
+        self.assertEqual(result.verdict, "FAIL")
+        self.assertIn("left behind: process", said)
+        self.assertIn("sleep 98765", said)
+        pid = said.split("left behind: process ")[1].split()[0]
+        os.waitpid(int(pid), 0)
+
+    def test_what_hangs_is_ended(self):
+        result, said = self.of("sleep 98765", seconds=0.2)
+        self.assertEqual(result.verdict, "FAIL")
+        self.assertIn("not finished after 0.2 s", said)
+
+    def test_what_is_lacking_fails_where_all_must_run(self):
+        self.assertEqual(self.of("true", programs=("no-such-program",))[0].verdict, "FAIL")
+        self.assertEqual(self.of("true", given="NO_SUCH_VARIABLE")[0].verdict, "skip")
+
+    def test_stages_follow_each_other(self):
+        first = Group("first", (("sh", "-c", "sleep 0.3; touch first"),), stage="one")
+        second = Group("second", (("test", "-e", "first"),), stage="two")
+        made, _ = self.run_groups(first, second)
+        self.assertEqual([made.results[group].verdict for group in (first, second)], ["pass", "pass"])
+
+    def test_a_file_that_stays_is_known_with_what_ran(self):
+        grace, machine.GRACE = machine.GRACE, 0.2
+        try:
+            watch = machine.Watch()
+            with tempfile.TemporaryDirectory(prefix="jobfence-left-") as place:
+                watch.look(["a group"])
+                self.assertEqual(watch.left()[f"file {place}"], ("a group",))
+            self.assertNotIn(f"file {place}", watch.left())
+        finally:
+            machine.GRACE = grace
+
+
+class Slices(unittest.TestCase):
+    def test_each_part_is_in_one_slice(self):
+        names = [group.name for one in slices.slices() for group in one]
+        self.assertEqual(len(names), len(set(names)))
+
+
+if __name__ == "__main__":
+    unittest.main()
