@@ -9,13 +9,16 @@ import signal
 import time
 from pathlib import Path
 
+import leases
+from leases import lease
+
 PR_SET_CHILD_SUBREAPER = 36
 # The group of which a process is, in its environment.
 MARK = "JOBFENCE_CHECK_GROUP"
 # What has been ended may take a moment to be gone.
 GRACE = 20
 TEMPORARY = ("/tmp", "/var/tmp", "/run", "/dev/shm", "/srv")
-OF_CHECKS = Path("/run/jobfence-tests")
+CHECKS = 16  # at most so many at once
 # By these names what comes meanwhile is a test's, and not that of somebody who works on the machine. Rust's temporary directories are
 # called .tmp and six letters.
 OURS = re.compile(r"jobfence|/\.tmp\w{6}\b|/slurm_")
@@ -98,7 +101,7 @@ def below(path):
 
 def files():
     """What is called ours in the places of temporary files."""
-    found = (path for place in TEMPORARY for path in Path(place).glob("*jobfence*") if path != OF_CHECKS)
+    found = (path for place in TEMPORARY for path in Path(place).glob("*jobfence*") if str(path) != leases.PLACE)
     return {f"file {path}" for path in found}
 
 
@@ -157,36 +160,19 @@ class Beside:
     """Whether another check runs on this machine: what comes then may be that one's."""
 
     def __init__(self):
-        self.name = self.lock = None
-        if os.geteuid() != 0:
-            return
-        OF_CHECKS.mkdir(mode=0o700, exist_ok=True)
-        for number in range(64):
-            path = OF_CHECKS / f"check.{number}"
-            # Held until this process ends.
-            lock = locked(path, fcntl.LOCK_EX)
-            if lock is not None:
-                self.name, self.lock = path, lock
-                return
+        self.lease = lease("check", CHECKS) if os.geteuid() == 0 else None
 
     def others(self):
         """So many other checks run now."""
-        found = 0
-        for path in OF_CHECKS.glob("check.*") if self.name else ():
-            if path != self.name:
-                lock = locked(path, fcntl.LOCK_SH)
-                found += lock is None
-                if lock is not None:
-                    os.close(lock)
-        return found
+        return sum(is_taken(number) for number in range(CHECKS) if number != self.lease.number) if self.lease else 0
 
 
-def locked(path, how):
-    """A descriptor that has the lock; None where another process has it."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def is_taken(number):
     try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
-        return file
+        with open(Path(leases.PLACE, f"check.{number}"), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
     except BlockingIOError:
-        os.close(file)
-        return None
+        return True
+    return False

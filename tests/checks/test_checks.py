@@ -10,6 +10,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import leases  # noqa: E402
 from checks import machine, output, pool, slices, times  # noqa: E402
 from checks.groups import Group  # noqa: E402
 
@@ -69,11 +70,11 @@ class InAPool(unittest.TestCase):
         self.place = tempfile.TemporaryDirectory()
         os.environ["JOBFENCE_CACHE"] = str(Path(self.place.name) / "cache")
         # These pools are no company for the check that runs this test.
-        self.of_checks, machine.OF_CHECKS = machine.OF_CHECKS, Path(self.place.name) / "checks"
+        self.of_leases, leases.PLACE = leases.PLACE, str(Path(self.place.name) / "leases")
 
     def tearDown(self):
         del os.environ["JOBFENCE_CACHE"]
-        machine.OF_CHECKS = self.of_checks
+        leases.PLACE = self.of_leases
         self.place.cleanup()
 
     def run_groups(self, *groups):
