@@ -34,8 +34,8 @@ def reaped(site, group):
 @case
 def bad_configuration(site):
     """The job is in error, and its reason names line, column and key."""
-    site.configure("CPUQuotaPercnt=90\n")
-    expect_match(r"cannot be fenced: /etc/slurm/jobfence.conf:1:1: .*CPUQuotaPercnt.*Only your administrator", refused(site), "the reason")
+    line = site.configure("CPUQuotaPercnt=90\n") + 1
+    expect_match(rf"cannot be fenced: /etc/slurm/jobfence.conf:{line}:1: .*CPUQuotaPercnt.*Only your administrator", refused(site), "the reason")
 
 
 @case

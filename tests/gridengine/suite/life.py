@@ -257,7 +257,7 @@ def prolog_and_epilog(site):
         os.unlink(f"/tmp/jobfence-{name}")
 
 
-@case(dear=True)
+@case(dear=True, on=("installed",))
 def service_restarts(site):
     """systemd restarts the service of execd, and leaves the jobs and their doors alone, as Debian's unit has it."""
     jobid = site.submit("alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 5")

@@ -16,12 +16,6 @@ EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)
 HALF = "exec 9>/dev/shm/half.$JOB_ID && rm /dev/shm/half.$JOB_ID && head -c 70M /dev/zero >&9"
 
 
-def logged(site):
-    """What jobfence has logged last."""
-    lines = site.command("journalctl", "--no-pager", "-n", "300").stdout.splitlines()
-    return "\n".join(line for line in lines if "jobfence:" in line)
-
-
 def parent_of(pid):
     fields = kernel.stat_fields(pid)
     return int(fields[1]) if fields else None
@@ -129,8 +123,8 @@ def at_no_file(site):
     script.chmod(0o755)
     done = site.as_user("alice", ["qrsh", "-now", "no", "-l", "h_vmem=125M", str(script)])
     jobid = expect_match(r"^\d+", done.stdout, f"its number ({done.stderr})")[0]
-    until(lambda: re.search(rf"job {jobid} step job: process \d+ \(python3\) was killed: the job reached its memory\s+limit", logged(site)),
-          10, f"the reason in the log of jobfence:\n{logged(site)[-2000:]}")
+    until(lambda: re.search(rf"job {jobid} step job: process \d+ \(python3\) was killed: the job reached its memory\s+limit", site.logged()),
+          10, f"the reason in the log of jobfence:\n{site.logged()[-2000:]}")
 
 
 @case
