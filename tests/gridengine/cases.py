@@ -83,8 +83,7 @@ def privately(options, chosen):
     binds = [(TOP / "tests" / name, f"{tests}/{name}") for name in parts]
     binds += [(TOP / name, f"{tests}/jobfence/{name}") for name in ("plugstack", "hooks", "include", "docs", "README.md")]
     binds += [(options.so, f"{tests}/jobfence/target/release/libjobfence.so"), (options.bin, f"{tests}/jobfence/target/release/jobfence")]
-    argv = ["python3", "-B", f"/{tests}/gridengine/cases.py", "--site", "private", "--base", base, *(f.__name__ for f in chosen)]
-    argv += ["--patience", str(options.patience)] if options.patience else []
+    argv = ["python3", "-B", f"/{tests}/gridengine/cases.py", "--site", "private", "--base", base, "--patience", str(options.patience), *(f.__name__ for f in chosen)]
     try:
         with tree.used(options.tree) as directory:
             return place.run(directory, binds, argv, base, {"PATH": shared.PATH, "LANG": "C.UTF-8", "HOME": "/root"})
@@ -108,7 +107,7 @@ def main():
     parser.add_argument("--tree", default="debian12-gridengine", help="of vm/tree.py (private site; default: debian12-gridengine)")
     parser.add_argument("--base", help=argparse.SUPPRESS)  # we are in the tree, with cgroups below this
     parser.add_argument("--slice", type=part_of, metavar="K/N", default=(1, 1), help="every N-th of the cases, from the K-th on")
-    parser.add_argument("--patience", type=float, metavar="FACTOR", help="multiplies every time limit: 1, or 3 for an installed site")
+    parser.add_argument("--patience", type=float, metavar="FACTOR", default=6, help="multiplies every time limit (default: 6)")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("cases", nargs="*", metavar="NAME")
     options = parser.parse_intermixed_args()
@@ -128,7 +127,7 @@ def main():
         die_properly()
         return privately(options, chosen)
     die_properly()
-    shared.PATIENCE = options.patience or (3 if options.site == "installed" else 1)
+    shared.PATIENCE = options.patience
     start = time.monotonic()
     with sites.PrivateGridEngine(options.base) if options.base else sites.InstalledGridEngine() as site:
         print(f"Grid Engine is ready after {time.monotonic() - start:.1f} s", flush=True)

@@ -238,7 +238,7 @@ class PrivateGridEngine(InstalledGridEngine):
 
     def __init__(self, base):
         self.base = base
-        run(HERE.parent / "jobfence/plugstack/installation", "put")
+        run("env", "PREFIX=/usr", HERE.parent / "jobfence/plugstack/installation", "put")
         super().__init__()
 
     def __enter__(self):
@@ -250,6 +250,8 @@ class PrivateGridEngine(InstalledGridEngine):
 
     def own_keys(self):
         return {"CgroupBase": self.base}
+
+    favoured = sites.PrivateSite.favoured
 
     def logged(self):
         lines = kernel.read("/var/log/syslog").splitlines()
