@@ -45,18 +45,19 @@ def deleted(site):
 def out_of_time(site):
     """h_rt ends it as qdel does."""
     def seen(jobid):
-        """The fence and the escapee, if both are seen before the job's end."""
+        """The fence and the escapee; or that the job has ended before both were seen."""
         escapee = site.directory("alice") / f"escapee.{jobid}"
 
         def found():
             group, who = steps_of(site, jobid).get("step_job"), escapee.exists() and escapee_of(site, jobid)
-            return (group, who) if group and who else site.ends_of(jobid) and "too late"
+            return (group, who) if group and who else not site.queued(jobid) and (None, None)
         return until(found, 60, f"the fence of job {jobid} or its end")
     for seconds in 4, 20, 120:
         jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-l", f"h_rt={seconds}")
-        if (found := seen(jobid)) != "too late":
+        group, who = seen(jobid)
+        if group:
             break
-    group, who = found
+    expect(group, "nothing of any job was seen before its end")
     row = site.wait(jobid, timeout=120)
     expect_equal(row["exit_status"].split()[0], "137", "exit_status")
     expect_dead(who)
@@ -239,7 +240,7 @@ def x_terminal(site):
         site.stop_execd(signal.SIGTERM)
         site.start_execd()
         for is_closed in True, False:
-            done = site.as_user("alice", ["qsh", "-now", "no", "-cwd", "-display", "display:7", *ask(2, 200)])
+            done = site.as_user("alice", ["qsh", "-now", "yes", "-cwd", "-display", "display:7", *ask(2, 200)])
             expect_equal(done.returncode, 0, f"qsh ({done.stdout}{done.stderr})")
             jobid = expect_match(r"Your job (\d+)", done.stdout + done.stderr, "its number")[1]
             site.submitted.append(("alice", jobid))
