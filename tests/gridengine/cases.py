@@ -83,7 +83,8 @@ def privately(options, chosen):
     binds = [(TOP / "tests" / name, f"{tests}/{name}") for name in parts]
     binds += [(TOP / name, f"{tests}/jobfence/{name}") for name in ("plugstack", "hooks", "include", "docs", "README.md")]
     binds += [(options.so, f"{tests}/jobfence/target/release/libjobfence.so"), (options.bin, f"{tests}/jobfence/target/release/jobfence")]
-    argv = ["python3", "-B", f"/{tests}/gridengine/cases.py", "--site", "private", "--base", base, "--patience", str(options.patience), *(f.__name__ for f in chosen)]
+    argv = ["python3", "-B", f"/{tests}/gridengine/cases.py", "--site", "private", "--base", base, "--patience", str(options.patience)]
+    argv += [function.__name__ for function in chosen]
     try:
         with tree.used(options.tree) as directory:
             return place.run(directory, binds, argv, base, {"PATH": shared.PATH, "LANG": "C.UTF-8", "HOME": "/root"})

@@ -42,6 +42,12 @@ def mount(source, target, kind=None, flags=0, options=None):
     libc("mount", str(source), str(target), kind, flags, options)
 
 
+def exit_status(status):
+    """Of what waitpid says. Who was killed has failed."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 1
+
+
 def call(*argv):
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
 
@@ -72,7 +78,7 @@ def run(tree, binds, argv, base, environment):
     try:
         _, status = os.waitpid(keeper, 0)
         keeper = None
-        return os.waitstatus_to_exitcode(status)
+        return exit_status(status)
     finally:
         # The end of this pipe is what the keeper waits for. It has its own session: a second ctrl-C does not stop it.
         before = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -110,7 +116,7 @@ def keep(ends, top, base, first):
             os.kill(pid, signal.SIGKILL)
         # The kernel says so when all processes of the namespace have gone.
         _, status = os.waitpid(pid, 0)
-        return max(os.waitstatus_to_exitcode(status), 0) or int(os.WIFSIGNALED(status))
+        return exit_status(status)
     finally:
         remove(top, base)
 
@@ -230,4 +236,4 @@ def serve(argv):
                 with contextlib.suppress(ChildProcessError):
                     while (found := os.waitpid(-1, os.WNOHANG))[0]:
                         if found[0] == program:
-                            return max(os.waitstatus_to_exitcode(found[1]), 0) or int(os.WIFSIGNALED(found[1]))
+                            return exit_status(found[1])

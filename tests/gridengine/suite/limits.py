@@ -161,7 +161,7 @@ def epilog_out_of_memory(site):
 @case
 def used(site):
     """qacct shows the CPU time and the peak of memory of processes that the shepherd never waits for: they are init's children."""
-    spin = "(ulimit -t 5; while :; do :; done)"
+    spin = "(ulimit -t 4; while :; do :; done)"
     orphans = f"(setsid sh -c '{spin}; touch spun.$JOB_ID' >/dev/null 2>&1 &); (setsid {EAT % 60} >/dev/null 2>&1 & echo $! >eater.$JOB_ID)"
     jobid = site.submit("alice", f"{orphans}; until [ -e spun.$JOB_ID ] && [ -e stop.$JOB_ID ]; do sleep 0.2; done", *ask(1, 200))
     top = site.directory("alice")
