@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """jobfence seen from outside, by real jobs in a real Grid Engine.
 
+    python3 cases.py --site private --so PATH --bin PATH [NAME…]      in a Debian tree, on this machine
     python3 cases.py [NAME…]      in a virtual machine, where `start` has run
     python3 cases.py --list
 
@@ -10,7 +11,10 @@ granted. After each, nothing of it may be left, and the host must take jobs.
 """
 
 import argparse
+import os
+import re
 import sys
+import time
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
@@ -22,6 +26,10 @@ from slurm.runner import Runner  # noqa: E402
 from slurm.sites import die_properly, until  # noqa: E402
 
 from gridengine import sites, suite  # noqa: E402, F401
+
+
+TOP = Path(__file__).resolve().parents[2]
+LACKS = 77
 
 
 class GridEngineRunner(Runner):
@@ -57,26 +65,73 @@ class GridEngineRunner(Runner):
         yield "execd's log:"
         yield from ("  | " + line for line in site.slurmd_log_since(mark).splitlines()[-20:])
         yield "jobfence's log:"
-        log = site.command("journalctl", "--no-pager", "-n", "200").stdout
-        yield from ("  | " + line for line in log.splitlines() if "jobfence:" in line)
+        yield from ("  | " + line for line in site.logged().splitlines()[-50:])
+
+
+def privately(options, chosen):
+    """The same program again, in a Debian tree; its exit status."""
+    sys.path.insert(0, str(TOP / "tests/vm"))
+    import image
+    import place
+    import tree
+
+    if Path("/run/systemd/system").is_dir():
+        print("cases: needs a machine without systemd, which delegates no cgroups to a tree in namespaces", file=sys.stderr)
+        return LACKS
+    base = f"jobfence-{os.getpid()}"
+    tests, parts = "opt/jobfence-tests", ("slurm", "pbs", "gridengine")
+    binds = [(TOP / "tests" / name, f"{tests}/{name}") for name in parts]
+    binds += [(TOP / name, f"{tests}/jobfence/{name}") for name in ("plugstack", "hooks", "include", "docs", "README.md")]
+    binds += [(options.so, f"{tests}/jobfence/target/release/libjobfence.so"), (options.bin, f"{tests}/jobfence/target/release/jobfence")]
+    argv = ["python3", "-B", f"/{tests}/gridengine/cases.py", "--site", "private", "--base", base, "--patience", str(options.patience)]
+    argv += [function.__name__ for function in chosen]
+    try:
+        with tree.used(options.tree) as directory:
+            return place.run(directory, binds, argv, base, {"PATH": shared.PATH, "LANG": "C.UTF-8", "HOME": "/root"})
+    except image.Skip as reason:
+        print(f"cases: {reason}", file=sys.stderr)
+        return LACKS
+
+
+def part_of(text):
+    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    if not found or int(found[1]) > int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text} is not K/N with K from 1 to N")
+    return int(found[1]), int(found[2])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--patience", type=float, metavar="FACTOR", default=3, help="multiplies every time limit (default: 3)")
+    parser.add_argument("--site", choices=("private", "installed"), default="installed")
+    parser.add_argument("--so", help="the library (private site)")
+    parser.add_argument("--bin", help="the jobfence command (private site)")
+    parser.add_argument("--tree", default="debian12-gridengine", help="of vm/tree.py (private site; default: debian12-gridengine)")
+    parser.add_argument("--base", help=argparse.SUPPRESS)  # we are in the tree, with cgroups below this
+    parser.add_argument("--slice", type=part_of, metavar="K/N", default=(1, 1), help="every N-th of the cases, from the K-th on")
+    parser.add_argument("--patience", type=float, metavar="FACTOR", default=6, help="multiplies every time limit (default: 6)")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("cases", nargs="*", metavar="NAME")
     options = parser.parse_intermixed_args()
-    unknown = set(options.cases) - {function.__name__ for function in CASES}
+    fitting = [function for function in CASES if options.site in function.sites]
+    unknown = set(options.cases) - {function.__name__ for function in fitting}
     if unknown:
-        sys.exit(f"no such case: {', '.join(sorted(unknown))}")
-    chosen = [function for function in CASES if not options.cases or function.__name__ in options.cases]
+        sys.exit(f"no such case for the {options.site} site: {', '.join(sorted(unknown))}")
+    chosen = [function for function in fitting if not options.cases or function.__name__ in options.cases]
+    part, parts = options.slice
+    chosen = chosen[part - 1::parts]
     if options.list:
         print("\n".join(function.__name__ for function in chosen))
         return 0
+    if options.site == "private" and not options.base:
+        if not options.so or not options.bin:
+            parser.error("a private site needs --so and --bin")
+        die_properly()
+        return privately(options, chosen)
     die_properly()
     shared.PATIENCE = options.patience
-    with sites.InstalledGridEngine() as site:
+    start = time.monotonic()
+    with sites.PrivateGridEngine(options.base) if options.base else sites.InstalledGridEngine() as site:
+        print(f"Grid Engine is ready after {time.monotonic() - start:.1f} s", flush=True)
         counts = GridEngineRunner().run(site, chosen)
     print(f"{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
     return 1 if counts["FAIL"] else 0

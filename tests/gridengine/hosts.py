@@ -16,7 +16,6 @@ from slurm.sites import until
 
 NODE, ADDRESS = "node2", "192.0.2.2"
 HOSTS = Path("/etc/hosts")
-BASE = f"jobfence.slice/jobfence.scope/{NODE}"
 SLOTS, MIB = 3, 600
 EXEC_HOST = f"""hostname {NODE}
 load_scaling NONE
@@ -34,13 +33,13 @@ def run(*argv):
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
-def delegate():
+def delegate(base):
     """A directory in what systemd has delegated to jobfence, as systemd would delegate it; none where there is no cgroup2."""
     tops = (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
     top = next((top for top in tops if (top / "cgroup.controllers").exists()), None)
-    if not top:
+    if not top or not Path("/run/systemd/system").is_dir():
         return None
-    place = top / BASE
+    place = top / base
     place.mkdir(exist_ok=True)
     os.setxattr(place, "trusted.delegate", b"1")
     for controller in (place.parent / "cgroup.controllers").read_text().split():
@@ -53,12 +52,13 @@ def second_host(site, configured=""):
     """Its configuration has no limits but these; jobs must be gone at the end."""
     top = Path(tempfile.mkdtemp(prefix="jobfence-node2-"))
     top.chmod(0o755)
+    base = f"{site.bases()[0]}/{NODE}"
     config, ready = top / "etc", top / "ready"
     config.mkdir()
-    (config / "jobfence.conf").write_text(f"CgroupBase={BASE}\nRunDir={top}/run\nOnError=fail\n{configured}")
+    (config / "jobfence.conf").write_text(f"CgroupBase={base}\nRunDir={top}/run\nOnError=fail\n{configured}")
     before = HOSTS.read_text()
     HOSTS.write_text(f"{before}{ADDRESS} {NODE}\n")
-    delegated = delegate()
+    delegated = delegate(base)
     commands = [
         "set -e", f"hostname {NODE}", f"mount --bind {config} /etc/slurm", f"touch {ready}",
         "while ! ip link show eth0 >/dev/null 2>&1; do sleep 0.05; done", "ip link set lo up",

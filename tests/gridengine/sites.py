@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The Grid Engine of a virtual machine, which `start` has set up: qmaster and execd are on this host."""
+"""A Grid Engine that `start` has set up, with qmaster and execd on this host.
+
+This host is a virtual machine, or a Debian tree in namespaces of its own on this machine.
+"""
 
 import contextlib
 import os
@@ -11,8 +14,9 @@ import tempfile
 from pathlib import Path
 
 from slurm import kernel, sites
-from slurm.sites import until
+from slurm.sites import until, write_atomically
 
+HERE = Path(__file__).resolve().parent
 ROOT, CELL = "/var/lib/gridengine", "default"
 SPOOL = Path("/var/spool/gridengine/execd") / os.uname().nodename
 PID_FILE = Path("/run/gridengine/execd.pid")
@@ -209,13 +213,55 @@ class InstalledGridEngine(sites.Site):
     # -- jobfence -----------------------------------------------------------------------
 
     def configure(self, text=""):
-        if text:
-            sites.write_atomically(self.config, text)
+        """Returns how many lines of the site's own stand before `text`."""
+        first = "".join(f"{key}={value}\n" for key, value in self.own_keys().items())
+        if first or text:
+            write_atomically(self.config, first + text)
         else:
             self.config.unlink(missing_ok=True)
+        return first.count("\n")
+
+    def logged(self):
+        """What jobfence has logged last."""
+        lines = self.command("journalctl", "--no-pager", "-n", "300").stdout.splitlines()
+        return "\n".join(line for line in lines if "jobfence:" in line)
 
     def bases(self):
         return ["jobfence.slice/jobfence.scope", "jobfence"]
 
     def run_directory(self):
         return Path("/run/jobfence")
+
+
+class PrivateGridEngine(InstalledGridEngine):
+    """The same in a Debian tree that vm/place.py runs us in: what systemd and the guest do there, is done here."""
+
+    def __init__(self, base):
+        self.base = base
+        run("env", "PREFIX=/usr", HERE.parent / "jobfence/plugstack/installation", "put")
+        super().__init__()
+
+    def __enter__(self):
+        super().__enter__()
+        self.configure()
+        subprocess.Popen([self.jobfence, "hold"], stdin=subprocess.DEVNULL)
+        run(HERE / "start")
+        return self
+
+    def own_keys(self):
+        return {"CgroupBase": self.base}
+
+    favoured = sites.PrivateSite.favoured
+
+    def logged(self):
+        lines = kernel.read("/var/log/syslog").splitlines()
+        return "\n".join(line for line in lines if "jobfence:" in line or "jobfence[" in line)
+
+    def bases(self):
+        return [self.base]
+
+
+def run(*argv):
+    """What must succeed. Its output is ours."""
+    if (status := subprocess.run(argv, stdin=subprocess.DEVNULL, check=False).returncode) != 0:
+        raise sites.SiteError(f"{' '.join(map(str, argv))}: status {status}")

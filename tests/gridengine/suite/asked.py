@@ -70,7 +70,7 @@ def usage_card(site):
     jobid = site.submit("alice", "sleep 1; exit 3", "-v", "JOBFENCE_USAGE_CARD=always", "-l", "h_rt=0:10:0", *ask(1, 100))
     site.wait(jobid)
     card = until(lambda: site.told(jobid), 10, "a card")
-    expect_match(rf"jobfence: job {jobid}: status 3, \d s, .*memory \d+ % of 100\.0 MiB", card, "the card")
+    expect_match(rf"jobfence: job {jobid}: status 3, \d+ s, .*memory \d+ % of 100\.0 MiB", card, "the card")
     site.configure("UsageCard=failed\n")
     for script, is_there in ("exit 0", False), ("exit 1", True):
         jobid = site.submit("alice", script)

@@ -34,8 +34,8 @@ def reaped(site, group):
 @case
 def bad_configuration(site):
     """The job is in error, and its reason names line, column and key."""
-    site.configure("CPUQuotaPercnt=90\n")
-    expect_match(r"cannot be fenced: /etc/slurm/jobfence.conf:1:1: .*CPUQuotaPercnt.*Only your administrator", refused(site), "the reason")
+    line = site.configure("CPUQuotaPercnt=90\n") + 1
+    expect_match(rf"cannot be fenced: /etc/slurm/jobfence.conf:{line}:1: .*CPUQuotaPercnt.*Only your administrator", refused(site), "the reason")
 
 
 @case
@@ -96,8 +96,10 @@ def door_is_killed(site):
 def door_of_a_job_that_runs_again(site):
     """Its door is killed, and the job comes back to this host while its old shepherd lives: both are never together in one fence."""
     top = site.directory("alice")
-    jobid = site.submit("alice", f"{ESCAPEE}; touch ran.$RESTARTED.$JOB_ID; sleep 1000", "-r", "y")
+    jobid = site.submit("alice", f"{ESCAPEE}; touch ran.$RESTARTED.$JOB_ID; sleep 1234", "-r", "y")
     group, who = fenced(site, jobid), escapee_of(site, jobid)
+    # The last that its script starts: what comes later is of the second run.
+    until(lambda: site.job_pids(jobid, "sleep 1234"), 30, "the sleep of the first run")
     door, shepherd = site.shepherds(jobid)
     step = group.parent.step("step_shepherd")
     old = {pid: kernel.identity(pid) for pid in {*group.members(), *step.members(), shepherd}}
@@ -117,6 +119,8 @@ def door_of_a_job_that_runs_again(site):
     expect(not mixed, f"processes of both runs in one fence: {mixed[:3]}")
     for one in (who, *old.values()):
         expect_dead(one, 1)
+    # A job that is ended while its script still starts what it is about can end otherwise.
+    until(lambda: site.job_pids(jobid, "sleep 1234"), 30, "the sleep of the second run")
     again = fenced(site, jobid)
     expect_equal(again, group, "the fence of the second run")
     new_door, new_shepherd = site.shepherds(jobid)

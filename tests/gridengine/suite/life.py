@@ -7,21 +7,24 @@ import re
 import select
 import signal
 import time
+from pathlib import Path
 
 from slurm import kernel, sites
-from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match
+from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, steps_of
 from slurm.kernel import Group
 from slurm.sites import until
 
 from ..harness import ESCAPEE, ask, escapee_of, expect_gone, expect_limits, fenced, is_frozen
+from ..sites import CELL, ROOT
 
 
 @case
 def escapee(site):
     """A process with a session of its own is in the fence, and dies with the job."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 3; exit 4")
+    jobid = site.submit("alice", f"{ESCAPEE}; until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 4")
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     expect_equal(Group.of(who[0]), group, "the escapee's group")
+    (site.directory("alice") / f"end.{jobid}").touch()
     expect_equal(site.wait(jobid)["exit_status"].split()[0], "4", "exit_status")
     expect_dead(who)
     expect_gone(group.parent)
@@ -41,8 +44,20 @@ def deleted(site):
 @case
 def out_of_time(site):
     """h_rt ends it as qdel does."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-l", "h_rt=0:0:5")
-    group, who = fenced(site, jobid), escapee_of(site, jobid)
+    def seen(jobid):
+        """The fence and the escapee; or that the job has ended before both were seen."""
+        escapee = site.directory("alice") / f"escapee.{jobid}"
+
+        def found():
+            group, who = steps_of(site, jobid).get("step_job"), escapee.exists() and escapee_of(site, jobid)
+            return (group, who) if group and who else not site.queued(jobid) and (None, None)
+        return until(found, 60, f"the fence of job {jobid} or its end")
+    for seconds in 4, 20, 120:
+        jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", "-l", f"h_rt={seconds}")
+        group, who = seen(jobid)
+        if group:
+            break
+    expect(group, "nothing of any job was seen before its end")
     row = site.wait(jobid, timeout=120)
     expect_equal(row["exit_status"].split()[0], "137", "exit_status")
     expect_dead(who)
@@ -139,9 +154,16 @@ def migrated(site):
 def reserved(site):
     """A job for which qmaster has kept slots free (-R y) begins when the job before it has ended, in a fence of its own."""
     with site.changed(["-ssconf"], ["-Msconf"], max_reservation="10"):
-        first = site.submit("alice", "sleep 8", "-pe", "smp", "3")
+        first = site.submit("alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done", "-pe", "smp", "3", "-l", "h_rt=0:10:0")
         fenced(site, first)
         whole = site.submit("bob", "sleep 1000", "-pe", "smp", "4", "-R", "y", "-p", "0", "-l", "h_vmem=50M")
+        # A run of the scheduler, which finds it waiting.
+        schedule = Path(ROOT, CELL, "common/schedd_runlog")
+        before = kernel.read_bytes(schedule)
+        site.qconf("-tsm")
+        until(lambda: kernel.read_bytes(schedule)[len(before):], 30, "a run of the scheduler")
+        expect_equal(site.queued(whole), ["qw"], "the state of a job with no room")
+        (site.directory("alice") / f"end.{first}").touch()
         group = fenced(site, whole, timeout=90)
         expect_limits(group.parent, 4, 200)
         site.qdel(whole)
@@ -218,7 +240,7 @@ def x_terminal(site):
         site.stop_execd(signal.SIGTERM)
         site.start_execd()
         for is_closed in True, False:
-            done = site.as_user("alice", ["qsh", "-now", "no", "-cwd", "-display", "display:7", *ask(2, 200)])
+            done = site.as_user("alice", ["qsh", "-now", "yes", "-cwd", "-display", "display:7", *ask(2, 200)])
             expect_equal(done.returncode, 0, f"qsh ({done.stdout}{done.stderr})")
             jobid = expect_match(r"Your job (\d+)", done.stdout + done.stderr, "its number")[1]
             site.submitted.append(("alice", jobid))
@@ -257,7 +279,7 @@ def prolog_and_epilog(site):
         os.unlink(f"/tmp/jobfence-{name}")
 
 
-@case(dear=True)
+@case(dear=True, on=("installed",))
 def service_restarts(site):
     """systemd restarts the service of execd, and leaves the jobs and their doors alone, as Debian's unit has it."""
     jobid = site.submit("alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 5")

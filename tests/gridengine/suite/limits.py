@@ -16,12 +16,6 @@ EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)
 HALF = "exec 9>/dev/shm/half.$JOB_ID && rm /dev/shm/half.$JOB_ID && head -c 70M /dev/zero >&9"
 
 
-def logged(site):
-    """What jobfence has logged last."""
-    lines = site.command("journalctl", "--no-pager", "-n", "300").stdout.splitlines()
-    return "\n".join(line for line in lines if "jobfence:" in line)
-
-
 def parent_of(pid):
     fields = kernel.stat_fields(pid)
     return int(fields[1]) if fields else None
@@ -87,13 +81,31 @@ def soft_memory(site):
 
 @case
 def quota(site):
-    """Four spinners have the time of one CPU."""
-    spin = "for i in 1 2 3 4; do timeout 6 sh -c 'while :; do :; done' & done; wait"
-    jobid = site.submit("alice", spin)
+    """Four spinners have the time of one CPU, period by period of the kernel's, and the accounting says so."""
+    with site.favoured():
+        jobid = site.submit("alice", "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done; wait")
+        group = fenced(site, jobid)
+        job = group.parent
+        until(lambda: len(group.members()) >= 5, 30, "the spinners")
+
+        def now():
+            """Periods in which the job wanted to run, those in which it was stopped and in which its step was, and CPU seconds."""
+            ours, steps = (kernel.keyed(one.file("cpu", "cpu.stat", "cpu.stat")) for one in (job, group))
+            return int(ours["nr_periods"]), int(ours["nr_throttled"]), int(steps["nr_throttled"]), job.cpu_seconds()
+
+        def since():
+            return [last - first for first, last in zip(before, now())]
+        before = now()
+        until(lambda: max(since()[1:3]) >= 30, 60, "30 periods in which the spinners were stopped")
+        periods, *stops, cpu = since()
+    stopped = max(stops)
+    second = job.cpu_period_us() / 1e6
+    expect(0.8 * stopped * second < cpu < 1.1 * (periods + 2) * second, f"{cpu} s of CPU time in {periods} periods of {second} s, {stopped} to the full")
+    total = job.cpu_seconds()
+    site.qdel(jobid)
     row = site.wait(jobid)
-    cpu, wall = float(row["cpu"].rstrip("s")), float(row["ru_wallclock"].rstrip("s"))
-    expect(0.6 * wall < cpu < 1.25 * wall + 0.5, f"{cpu} s of CPU time in {wall} s")
-    return f"{cpu} s in {wall} s"
+    expect(float(row["cpu"].rstrip("s")) >= total - 0.1, f"the accounting has {row['cpu']}, and the kernel had counted {total} s before")
+    return f"{cpu:.2f} s in {periods} periods of {second} s, stopped in {stopped}"
 
 
 @case
@@ -129,8 +141,8 @@ def at_no_file(site):
     script.chmod(0o755)
     done = site.as_user("alice", ["qrsh", "-now", "no", "-l", "h_vmem=125M", str(script)])
     jobid = expect_match(r"^\d+", done.stdout, f"its number ({done.stderr})")[0]
-    until(lambda: re.search(rf"job {jobid} step job: process \d+ \(python3\) was killed: the job reached its memory\s+limit", logged(site)),
-          10, f"the reason in the log of jobfence:\n{logged(site)[-2000:]}")
+    until(lambda: re.search(rf"job {jobid} step job: process \d+ \(python3\) was killed: the job reached its memory\s+limit", site.logged()),
+          10, f"the reason in the log of jobfence:\n{site.logged()[-2000:]}")
 
 
 @case
@@ -149,7 +161,7 @@ def epilog_out_of_memory(site):
 @case
 def used(site):
     """qacct shows the CPU time and the peak of memory of processes that the shepherd never waits for: they are init's children."""
-    spin = "end=$(($(date +%s) + 4)); while [ $(date +%s) -lt $end ]; do i=0; while [ $i -lt 2000 ]; do i=$((i + 1)); done; done"
+    spin = "(ulimit -t 4; while :; do :; done)"
     orphans = f"(setsid sh -c '{spin}; touch spun.$JOB_ID' >/dev/null 2>&1 &); (setsid {EAT % 60} >/dev/null 2>&1 & echo $! >eater.$JOB_ID)"
     jobid = site.submit("alice", f"{orphans}; until [ -e spun.$JOB_ID ] && [ -e stop.$JOB_ID ]; do sleep 0.2; done", *ask(1, 200))
     top = site.directory("alice")
@@ -180,8 +192,9 @@ def processes(site):
     """A fork bomb stops at the limit, and the user reads at which."""
     site.configure("MaxProcesses=40\n")
     bomb = f"{PYTHON} -S -c 'import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(3); os._exit(0)'"
-    jobid = site.submit("alice", f"{bomb}; sleep 1; exit 0")
+    jobid = site.submit("alice", f"{bomb}; until [ -e end.$JOB_ID ]; do :; done; exit 0")
     fenced(site, jobid)
+    (site.directory("alice") / f"end.{jobid}").touch()
     site.wait(jobid)
     expect_match("BlockingIOError|Resource temporarily unavailable", site.told(jobid), "what the program says")
     expect_match("jobfence: job .* was refused: this node allows the job 40 at once", site.told(jobid), "what the user reads")
