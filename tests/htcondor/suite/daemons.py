@@ -73,7 +73,7 @@ def personal_condor(site, user):
         until(lambda: run("condor_q").returncode != 0, 60, "the end of the user's own pool")
 
 
-@case
+@case(release=True)  # a second pool
 def started_by_a_user(site):
     """Where root has not started HTCondor, nothing can be fenced: each job is held with that reason, and none runs."""
     with personal_condor(site, "alice") as (top, run, words):
@@ -91,7 +91,7 @@ def started_by_a_user(site):
     return reasons[0]
 
 
-@case
+@case(release=True)  # a later release alone can do so
 @restarts
 def daemons_in_cgroups(site):
     """With CGROUP_ALL_DAEMONS the startd makes a cgroup for the starter, ends what is left there, and nothing of that is the fence's."""
@@ -120,7 +120,7 @@ def daemons_in_cgroups(site):
     expect(not site.watcher(jobid), "the watcher lives")
 
 
-@case
+@case(release=True)  # two restarts of HTCondor
 @restarts
 def daemons_without_a_subgroup(site):
     """Where systemd knows no DelegateSubgroup=, as that of EL 9 does not, HTCondor makes its directories beside its unit. The fence holds."""
@@ -138,7 +138,7 @@ def daemons_without_a_subgroup(site):
         expect_gone(group.parent)
 
 
-@case
+@case(release=True)  # two restarts of HTCondor; checked shows the sentences
 @restarts
 def checked_elsewhere(site):
     """'jobfence check' asks the configuration of the daemons that run, also where that is not the usual one."""

@@ -51,7 +51,7 @@ def hook_of_the_users(site):
     expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
 
 
-@case
+@case(release=True)  # a restart of HTCondor; hook_of_the_users shows that no hook keeps a job from being held
 @restarts
 def hook_of_the_sites(site):
     """No keyword of the site's runs a job that is to be refused, however the configuration names the starters that it is for."""
@@ -74,8 +74,7 @@ def hook_of_the_sites(site):
         for keys in forms:
             with site.changed(**keys):
                 jobid = site.submit("alice", "touch ran.$JOB_ID")
-                until(lambda jobid=jobid: not site.queued(jobid) or "held" in site.queued(jobid), 60, "its end")
-                reason = site.job(jobid).get("HoldReason", "")
+                reason = site.held_or_ended(jobid)
                 if refused not in reason or (site.directory("alice") / f"ran.{jobid}").exists():
                     reasons[" and ".join(keys)] = reason or "it has run"
         site.configure()
@@ -104,7 +103,7 @@ def goes_on_without(site):
         until(lambda jobid=jobid: not site.queued(jobid), 60, "its end")
 
 
-@case
+@case(release=True)  # goes_on_without shows that the mode is read
 def observed(site):
     """With Mode=observe the job is fenced, and not limited."""
     site.configure("Mode=observe\n")
@@ -149,7 +148,7 @@ def startd_is_killed(site):
     site.remove(jobid)
 
 
-@case
+@case(release=True)  # two starts of HTCondor; startd_is_killed shows that a job ends with its daemons
 def master_is_killed(site):
     """systemd ends the daemons that are left, and with them the job and the fence. HTCondor starts again, and so does the job."""
     jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
@@ -167,7 +166,7 @@ def master_is_killed(site):
     expect_gone(again, 60)
 
 
-@case
+@case(release=True)  # watcher_is_killed shows that the janitor does the rest
 def killed_outright(site):
     """Starter, watcher and startd die at once: the janitor ends the rest."""
     jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", mib=100)
@@ -180,7 +179,7 @@ def killed_outright(site):
     site.remove(jobid)
 
 
-@case
+@case(release=True)  # a restart of HTCondor; startd_is_killed shows that a job ends with its daemons
 def condor_is_restarted(site):
     """Jobs that run are ended, and no fence of theirs stays."""
     jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
