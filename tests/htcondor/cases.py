@@ -70,7 +70,8 @@ def part_of(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--patience", type=float, metavar="FACTOR", default=6, help="multiplies every time limit (default: 6)")
-    parser.add_argument("--release", action=argparse.BooleanOptionalAction, help="only the cases that 'make check' leaves out, or only the others")
+    parser.add_argument("--release", action=argparse.BooleanOptionalAction,
+                        help="only the cases that 'make check' leaves out, or only the others")
     parser.add_argument("--slice", type=part_of, metavar="K/N", help="of these every N-th, from the K-th on")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("cases", nargs="*", metavar="NAME")

@@ -81,7 +81,7 @@ def expect_none_outside(pids, group=None):
 
 
 def expect_quota(group, cpus, periods=30):
-    """Its processes want more CPU time than these CPUs have, and get no more: by the kernel's own count of periods, whatever the machine does."""
+    """Its processes want more CPU time than these CPUs have, and get no more, by the kernel's own count of periods."""
     def counted():
         return {name: int(text) for name, text in kernel.keyed(kernel.read(group.directory("") / "cpu.stat")).items()}
     until(lambda: counted()["nr_throttled"] > 0, 60, f"that {group.path} is kept at its quota")

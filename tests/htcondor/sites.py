@@ -24,9 +24,8 @@ STATES = {
     "023": "running",
 }
 HELD = re.compile(r"(?m)^012 .*\n\t(?P<reason>.*)\n\tCode (?P<code>\d+) Subcode (?P<subcode>\d+)$")
-# What the logs of the daemons say of the configuration, and that of the collector of a daemon that it has not known.
+# What the logs of the daemons say of the configuration.
 READ = "Re-reading config files"
-KNOWN = re.compile(r'(Schedd)Ad *: Inserting|Ad *: Inserting \*\* "< (slot)')
 DAEMONS = "master", "collector", "negotiator", "schedd", "startd"
 
 
@@ -36,6 +35,11 @@ def value_of(text):
         return json.loads(text)
     except ValueError:
         return text
+
+
+def is_whole(log):
+    """Whether a collector, whose log this is, knows the slots and the schedd of its pool."""
+    return bool(re.search("ScheddAd *: Inserting", log) and re.search(r'Ad *: Inserting \*\* "< slot', log))
 
 
 class InstalledHTCondor(sites.Site):
@@ -130,7 +134,8 @@ class InstalledHTCondor(sites.Site):
         return self.slot_that(f'split(Name, "@")[0] == "{name}"')
 
     def slot_that(self, condition):
-        return until(lambda: self.ads("condor_status", "-constraint", condition, "-attributes", "Name,Cpus,Memory"), 120, f"the ad of {condition}")[0]
+        asked = "condor_status", "-constraint", condition, "-attributes", "Name,Cpus,Memory"
+        return until(lambda: self.ads(*asked), 120, f"the ad of {condition}")[0]
 
     def wait(self, jobid, timeout=120):
         """Wait until the job is over; what the schedd says of it then."""
@@ -249,7 +254,7 @@ class InstalledHTCondor(sites.Site):
             raise AssertionError(f"systemctl restart: {done.stderr}")
         self.is_stale = False
         # To ask before that takes long, and takes the daemons' time.
-        until(lambda: len(set(KNOWN.findall(self.log_since(mark, "Collector")))) == 2, 180, "slots and schedd in the pool")
+        until(lambda: is_whole(self.log_since(mark, "Collector")), 180, "slots and schedd in the pool")
         self.answered = self.daemons()
 
     def reconfigure(self):

@@ -12,6 +12,7 @@ from slurm.harness import Skip, case, expect, expect_dead, expect_equal, expect_
 from slurm.sites import until
 
 from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go, restarts
+from ..sites import HELD, is_whole
 
 PORT = 9700
 PERSONAL = f"""
@@ -45,6 +46,7 @@ JOB = """
 universe = %(universe)s
 arguments = %(top)s/ran.%(universe)s
 executable = /bin/touch
+log = %(top)s/log/of.%(universe)s
 transfer_executable = False
 should_transfer_files = NO
 request_cpus = 1
@@ -66,11 +68,11 @@ def personal_condor(site, user):
     (top / "config").write_text(PERSONAL % words)
     run("sh", "-c", "setsid condor_master -f </dev/null >/dev/null 2>&1 &")
     try:
-        until(lambda: run("condor_status", "-af", "Name").stdout.strip() and run("condor_q").returncode == 0, 60, "the user's own pool")
+        until(lambda: is_whole(kernel.read(top / "log/CollectorLog")), 120, "the user's own pool")
         yield top, run, words
     finally:
         run("condor_off", "-master")
-        until(lambda: run("condor_q").returncode != 0, 60, "the end of the user's own pool")
+        until(lambda: site.command("pgrep", "-u", user, "condor_").returncode == 1, 120, "the end of the user's own pool")
 
 
 @case(release=True)  # a second pool
@@ -82,9 +84,9 @@ def started_by_a_user(site):
             expect_equal(done.returncode, 0, f"condor_submit ({done.stderr})")
 
         def held():
-            reasons = run("condor_q", "-hold", "-af", "HoldReason").stdout.splitlines()
+            reasons = [found["reason"] for log in top.glob("log/of.*") for found in HELD.finditer(kernel.read(log))]
             return reasons if len(reasons) == 2 or list(top.glob("ran.*")) else None
-        reasons = until(held, 60, "two jobs on hold")
+        reasons = until(held, 120, "two jobs on hold")
         expect_equal(list(top.glob("ran.*")), [], "what has run")
         for reason in reasons:
             expect_match("cannot be fenced: root has not started this HTCondor", reason, "the reason")

@@ -5,7 +5,7 @@ import os
 import signal
 
 from slurm import kernel
-from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced
+from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced, steps_of
 from slurm.sites import until
 
 from ..harness import ESCAPEE, escapee_of, expect_gone, fenced, inode, restarts
@@ -117,9 +117,13 @@ def starter_is_killed(site):
     """All of its job ends at once, and the job runs again in a fence of its own."""
     jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
     group, who = fenced(site, jobid), escapee_of(site, jobid)
+    before = inode(group)
     os.kill(site.starter(group), signal.SIGKILL)
     expect_dead(who, 20)
-    until(lambda: site.job_pids(jobid, "sleep") or "held" in site.queued(jobid), 180, "its next run")
+
+    def runs_again():
+        return any(inode(group) not in (None, before) for group in steps_of(site, jobid).values())
+    until(lambda: runs_again() or "held" in site.queued(jobid), 180, "its next run, in a fence of its own")
 
 
 @case

@@ -157,7 +157,7 @@ def used(site):
     log.parent.chmod(0o755)
     spin = f"{PYTHON} -S -c 'import os, time\nb = bytes([1]) * (60 << 20)\nwhile time.process_time() < 2: pass\nopen(\"spun.\" + os.environ[\"JOB_ID\"], \"w\")'"
     counted = "grep usage_usec /sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's|/htcondor/.*||')/cpu.stat"
-    script = f"cat >spin.$JOB_ID <<'END'\n{spin}\nEND\nsetsid sh spin.$JOB_ID >/dev/null 2>&1 &\nuntil [ -e spun.$JOB_ID ]; do sleep 0.2; done; {counted}"
+    script = f"cat >spin.$JOB_ID <<'END'\n{spin}\nEND\nsetsid sh spin.$JOB_ID >/dev/null 2>&1 &\n{WAIT.replace('go', 'spun')}; {counted}"
     began = time.monotonic()
     jobid = site.submit("alice", script, mib=200)
     site.wait(jobid)
