@@ -84,7 +84,7 @@ def main():
     if options.slice:
         part, parts = options.slice
         chosen = chosen[part - 1::parts]
-    chosen.sort(key=is_restarting, reverse=True)
+    chosen.sort(key=is_restarting)
     if options.list:
         print("\n".join(function.__name__ for function in chosen))
         return 0

@@ -21,8 +21,8 @@ STARTERS_MIB = 64
 
 
 def restarts(function):
-    """Declares that a case begins with a restart of HTCondor, which takes half a minute. Those cases come first, one after the other: what one
-    leaves to be read, the next one's restart reads."""
+    """Declares that a case begins with a restart of HTCondor, which takes half a minute. Those cases come last, one after the other: what one
+    leaves to be read, the next one's restart reads, and after the last one nothing has to."""
     function.restarts = True
     return function
 

@@ -85,7 +85,7 @@ class InstalledHTCondor(sites.Site):
             "universe": "vanilla", "executable": path, "initialdir": place, "should_transfer_files": "NO",
             "output": "$(Cluster).$(Process).out", "error": "$(Cluster).$(Process).err", "log": "$(Cluster).log",
             "environment": f'"JOB_ID=$(Cluster) JOBFENCE_SITE={self.home}"', "request_cpus": cpus, "request_memory": mib,
-            "request_disk": 1, "job_lease_duration": 20, **lines,
+            "request_disk": 1, "job_lease_duration": 120, **lines,
         }
         text = "".join(f"{key} = {value}\n" for key, value in said.items()) + f"queue {queue}\n"
         done = self.as_user(user, ["condor_submit", *(["-name", schedd] if schedd else []), "-terse", "-"], stdin=text)
@@ -119,6 +119,7 @@ class InstalledHTCondor(sites.Site):
         return [state for state in states if state]
 
     def has_started(self, jobid):
+        """Some time, also if it has ended since."""
         return "\n001 (" in self.log(jobid)
 
     def job(self, jobid):
@@ -170,8 +171,9 @@ class InstalledHTCondor(sites.Site):
         return ""
 
     def log(self, jobid):
-        """The events that HTCondor writes for the job's user."""
-        return "".join(path.read_text(errors="replace") for path in self.home.glob(f"*/{jobid}.log"))
+        """The events that HTCondor writes for the job's user, as far as they are whole."""
+        texts = (path.read_text(errors="replace").rpartition("\n...\n") for path in self.home.glob(f"*/{jobid}.log"))
+        return "".join(events + end for events, end, _ in texts)
 
     def job_pids(self, jobid, program=None):
         """The user's processes of a job, by the environment that HTCondor gave them."""
@@ -253,12 +255,12 @@ class InstalledHTCondor(sites.Site):
         if done.returncode != 0:
             raise AssertionError(f"systemctl restart: {done.stderr}")
         self.is_stale = False
-        # To ask before that takes long, and takes the daemons' time.
+        # A command that asks sooner can wait for a minute, and takes the daemons' time.
         until(lambda: is_whole(self.log_since(mark, "Collector")), 180, "slots and schedd in the pool")
         self.answered = self.daemons()
 
     def reconfigure(self):
-        """HTCondor reads its configuration again: each daemon, before it takes up what comes later."""
+        """HTCondor reads its configuration again. When this returns, its daemons do so, before they take up anything else."""
         mark = self.log_mark()
         os.kill(self.daemon_pid("condor_master"), signal.SIGHUP)
         for name in "Start", "Sched":

@@ -108,7 +108,7 @@ def daemons_in_cgroups(site):
         expect_match("STARTD", str(kernel.cgroups_of(site.startd_pid())), "the startd's cgroup")
         let_go(site, jobid)
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who)
+        expect_dead(who, 20)
         expect_gone(group.parent)
         expect_match('"end":"closed"', until(lambda: log.exists() and log.read_text(), 20, "the usage log"), "how the fence ended")
         # A starter that hangs is killed, as without CGROUP_ALL_DAEMONS.
@@ -136,7 +136,7 @@ def daemons_without_a_subgroup(site):
         expect(not Path("/sys/fs/cgroup/system.slice/htcondor").exists(), "HTCondor has made directories beside its unit")
         let_go(site, jobid)
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who)
+        expect_dead(who, 20)
         expect_gone(group.parent)
 
 

@@ -45,7 +45,7 @@ def container(site):
         who = kernel.identity(later[0])
         let_go(site, jobid)
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who)
+        expect_dead(who, 20)
         expect_gone(group.parent)
         docker.expect_none()
     return f"{len(pids)} processes"

@@ -10,6 +10,9 @@ from slurm.sites import until
 
 from ..harness import ESCAPEE, escapee_of, expect_gone, fenced, inode, restarts
 
+# HTCondor waits for so long for a daemon that may come back to the job.
+FORGOTTEN_SOON = {"job_lease_duration": 20}
+
 
 def reaped(site, group):
     """The janitor removes it, when the kernel is done with the death of its holder."""
@@ -138,29 +141,29 @@ def watcher_is_killed(site):
     site.remove(jobid)
     until(lambda: not site.starter(group), 60, "the end of the starter")
     reaped(site, group)
-    expect_dead(who)
+    expect_dead(who, 20)
 
 
 @case
 def startd_is_killed(site):
     """The starter ends for want of its parent, and with it the job and the fence."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON)
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     os.kill(site.startd_pid(), signal.SIGKILL)
     expect_gone(group, 120)
-    expect_dead(who)
+    expect_dead(who, 20)
     site.remove(jobid)
 
 
 @case(release=True)  # two starts of HTCondor; startd_is_killed shows that a job ends with its daemons
 def master_is_killed(site):
     """systemd ends the daemons that are left, and with them the job and the fence. HTCondor starts again, and so does the job."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON)
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     before, startd = inode(group), kernel.identity(site.startd_pid())
     os.kill(site.daemon_pid("condor_master"), signal.SIGKILL)
     until(lambda: inode(group) != before, 120, f"the end of {group.path}")
-    expect_dead(who)
+    expect_dead(who, 20)
     expect_dead(startd, 60)
     site.restart()
     again = fenced(site, jobid, 180)
@@ -173,12 +176,12 @@ def master_is_killed(site):
 @case(release=True)  # watcher_is_killed shows that the janitor does the rest
 def killed_outright(site):
     """Starter, watcher and startd die at once: the janitor ends the rest."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", mib=100)
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON, mib=100)
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     for pid in (site.watcher(jobid), site.starter(group), site.startd_pid()):
         os.kill(pid, signal.SIGKILL)
     reaped(site, group)
-    expect_dead(who)
+    expect_dead(who, 20)
     expect_gone(group)
     site.remove(jobid)
 
@@ -186,7 +189,7 @@ def killed_outright(site):
 @case(release=True)  # a restart of HTCondor; startd_is_killed shows that a job ends with its daemons
 def condor_is_restarted(site):
     """Jobs that run are ended, and no fence of theirs stays."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON)
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     before = inode(group)
     site.restart()

@@ -20,7 +20,7 @@ def escapee(site):
     expect_equal(Group.of(who[0]), group, "the escapee's group")
     let_go(site, jobid)
     expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-    expect_dead(who)
+    expect_dead(who, 20)
     expect_gone(group.parent)
 
 
@@ -76,7 +76,7 @@ def before_and_after(site):
     for when in "Pre", "Post":
         expect_in(f"0::{group.path}/", (place / when).read_text(), f"the cgroup of {when}Cmd")
     expect_gone(group.parent)
-    expect_dead(who)
+    expect_dead(who, 20)
     expect(not kernel.is_alive(pid_from(place / "escapee.Post")), "what PostCmd has left is alive")
     return (place / "Pre").read_text().strip().removeprefix(f"0::{group.path}")
 
@@ -155,7 +155,7 @@ def ssh_to_job(site):
     expect_equal(Group.of(who[0]), group, "the group of what it has left")
     let_go(site, jobid)
     expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-    expect_dead(who)
+    expect_dead(who, 20)
     expect_gone(group.parent)
     return done.stdout.strip().removeprefix(f"0::{group.path}")
 

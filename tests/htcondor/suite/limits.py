@@ -56,7 +56,7 @@ def quota(site):
 @case
 def out_of_memory(site):
     """HTCondor holds the job for want of memory, as without jobfence."""
-    jobid = site.submit("alice", f"{EAT % (70, 30)} & {EAT % (70, 30)} & wait; sleep 100", mib=100)
+    jobid = site.submit("alice", f"{EAT % (70, 1000)} & {EAT % (70, 1000)} & wait", mib=100)
     reason, code, _ = site.held(jobid)
     expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
     return reason

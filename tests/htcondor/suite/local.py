@@ -36,7 +36,7 @@ def local_universe(site):
     expect_equal(kernel.Group.of(who[0]), group, "the group of a process with a session of its own")
     let_go(site, jobid)
     expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-    expect_dead(who)
+    expect_dead(who, 20)
     expect_gone(group.parent)
     done = until(lambda: (got := site.command(str(site.jobfence), "report", f"{jobid}.0", "--json")).returncode == 0 and got, 20, "a line")
     expect_in('"step":"local"', done.stdout, "the usage log")
@@ -155,7 +155,7 @@ def local_schedd_is_killed(site):
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     os.kill(site.daemon_pid("condor_schedd"), signal.SIGKILL)
     expect_gone(group, 120)
-    expect_dead(who)
+    expect_dead(who, 20)
     until(site.is_answering, 120, "the pool")
     site.remove(jobid)
 
@@ -172,7 +172,7 @@ def local_by_a_startd(site):
         expect_equal((group.cpu_limit(), group.memory_limit()), (2.0, (100 + STARTERS_MIB) * MIB), "its limits")
         let_go(site, jobid)
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who)
+        expect_dead(who, 20)
         expect_gone(group.parent)
 
 
