@@ -10,6 +10,7 @@ granted. After each, nothing of it may be left, and the pool must answer.
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -34,11 +35,11 @@ class HTCondorRunner(Runner):
     def after(self, site, known):
         """What must hold after every case; `known` is what an earlier one has left."""
         site.configure()
-        if site.submitted and not site.idle_again():
-            site.remove(*(jobid for _, jobid in site.submitted))
-        until(site.idle_again, 90, "the end of every job")
+        if here := [jobid for _, jobid in site.submitted if site.queued(jobid) and jobid not in site.removed]:
+            site.remove(*here)
+        until(site.idle_again, 180, "the end of every job")
         try:
-            until(lambda: self.left(site) <= known, 20, "a clean tree")
+            until(lambda: self.left(site) <= known, 60, "a clean tree")
         except AssertionError:
             left = sorted(self.left(site) - known)
             known.update(left)
@@ -48,8 +49,8 @@ class HTCondorRunner(Runner):
 
     def details(self, site, mark):
         for user, jobid in site.submitted:
-            ad = site.job(jobid)
-            yield f"job {jobid} of {user}: {site.queued(jobid)} {ad.get('HoldReason')}"
+            yield f"job {jobid} of {user}: {site.queued(jobid)} {site.reason(jobid)}"
+            yield from ("  | " + line for line in site.log(jobid).splitlines()[-30:])
             yield from ("  | " + line for line in (site.output(jobid) + site.output(jobid, "err")).splitlines()[:30])
         yield "the startd's and the starters' logs:"
         yield from ("  | " + line for line in site.slurmd_log_since(mark).splitlines()[-60:])
@@ -58,9 +59,20 @@ class HTCondorRunner(Runner):
         yield from ("  | " + line for line in log.splitlines() if "jobfence" in line)
 
 
+def part_of(text):
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    part, parts = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= part <= parts:
+        raise argparse.ArgumentTypeError(f"{text!r}, and should be as 1/2")
+    return part, parts
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--patience", type=float, metavar="FACTOR", default=3, help="multiplies every time limit (default: 3)")
+    parser.add_argument("--patience", type=float, metavar="FACTOR", default=6, help="multiplies every time limit (default: 6)")
+    parser.add_argument("--release", action=argparse.BooleanOptionalAction,
+                        help="only the cases that 'make check' leaves out, or only the others")
+    parser.add_argument("--slice", type=part_of, metavar="K/N", help="of these every N-th, from the K-th on")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("cases", nargs="*", metavar="NAME")
     options = parser.parse_intermixed_args()
@@ -68,7 +80,11 @@ def main():
     if unknown:
         sys.exit(f"no such case: {', '.join(sorted(unknown))}")
     chosen = [function for function in CASES if not options.cases or function.__name__ in options.cases]
-    chosen.sort(key=is_restarting, reverse=True)
+    chosen = [function for function in chosen if options.release in (None, function.release)]
+    if options.slice:
+        part, parts = options.slice
+        chosen = chosen[part - 1::parts]
+    chosen.sort(key=is_restarting)
     if options.list:
         print("\n".join(function.__name__ for function in chosen))
         return 0

@@ -22,7 +22,7 @@ BASH = '#!/bin/busybox sh\nexec /bin/busybox sh "$@"\n'
 RUNNING = {"options": None}
 
 
-def ask(*words, stdin=None, timeout=120):
+def ask(*words, stdin=None, timeout=600):
     """What the real client prints, asked by root."""
     done = subprocess.run([REAL, *words], stdin=stdin or subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode != 0:
@@ -44,7 +44,7 @@ def expect_none():
 
 
 def answers():
-    return subprocess.run([REAL, "info"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False).returncode == 0
+    return subprocess.run([REAL, "info"], stdin=subprocess.DEVNULL, capture_output=True, timeout=600, check=False).returncode == 0
 
 
 def start(driver, live_restore):
@@ -100,7 +100,7 @@ def universe(site, driver="cgroupfs", client=CLIENT, live_restore=False, **more)
             ask("rm", "--force", one)
     keys = {"DOCKER": client, "DOCKER_TRUST_LOCAL_IMAGES": True, "MOUNT_UNDER_SCRATCH": "", **more}
     with site.changed(**keys):
-        until(lambda: any(ad.get("HasDocker") for ad in site.ads("condor_status")), 120, "HasDocker of a slot")
+        until(lambda: any(ad.get("HasDocker") for ad in site.ads("condor_status", "-attributes", "HasDocker")), 120, "HasDocker of a slot")
         yield
 
 

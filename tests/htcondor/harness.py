@@ -4,7 +4,6 @@
 import contextlib
 import os
 import stat
-import time
 
 from slurm import kernel
 from slurm.harness import MIB, Skip, expect, expect_dead, expect_equal, pid_from, steps_of
@@ -15,13 +14,15 @@ from slurm.sites import until
 ESCAPEE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >escapee.new; mv escapee.new escapee.$JOB_ID"
 # Until the case has looked at it.
 WAIT = "until [ -e go.$JOB_ID ]; do sleep 0.2; done"
+# Of a quota, in us.
+PERIOD = 100_000
 # What the starter has of the fence.
 STARTERS_MIB = 64
 
 
 def restarts(function):
-    """Declares that a case begins with a restart of HTCondor, which takes half a minute. Those cases come first, one after the other: what one
-    leaves to be read, the next one's restart reads."""
+    """Declares that a case begins with a restart of HTCondor, which takes half a minute. Those cases come last, one after the other: what one
+    leaves to be read, the next one's restart reads, and after the last one nothing has to."""
     function.restarts = True
     return function
 
@@ -30,13 +31,14 @@ def is_restarting(function):
     return getattr(function, "restarts", False)
 
 
-def fenced(site, jobid, timeout=60):
+def fenced(site, jobid, timeout=180):
     """Wait until processes of the job are in a fence, and return that group."""
     try:
-        return until(lambda: next(iter(steps_of(site, jobid).values()), None), timeout, f"a fence of job {jobid}")
+        # The job's log costs less than a look at all processes.
+        return until(lambda: site.has_started(jobid) and next(iter(steps_of(site, jobid).values()), None), timeout, f"a fence of job {jobid}")
     except AssertionError as error:
         seen = {pid: kernel.cgroups_of(pid) for pid in site.job_pids(jobid)}
-        raise AssertionError(f"{error}; its processes are in {seen}, and it is {site.queued(jobid)} {site.job(jobid).get('HoldReason')}") from None
+        raise AssertionError(f"{error}; its processes are in {seen}, and it is {site.queued(jobid)} {site.reason(jobid)}") from None
 
 
 def expect_limits(group, slot):
@@ -67,11 +69,28 @@ def expect_none_outside(pids, group=None):
         return Group.of(pid) != group if group else not Group.of(pid)
     elsewhere = {pid: found for pid in pids if (found := Group.of(pid)) not in (None, group)} if group else {}
     expect(not elsewhere, f"{elsewhere} are in another fence than {group}")
-    suspects = {pid: kernel.identity(pid) for pid in pids if is_outside(pid)}
-    if suspects:
-        time.sleep(1)
-    outside = [pid for pid, who in suspects.items() if who and kernel.identity(pid) == who and is_outside(pid)]
-    expect(not outside, f"{[(kernel.command_line(pid), kernel.cgroups_of(pid)) for pid in outside]} run outside")
+    suspects = {pid: who for pid in pids if is_outside(pid) and (who := kernel.identity(pid))}
+
+    def outside():
+        return [pid for pid, who in suspects.items() if kernel.identity(pid) == who and is_outside(pid)]
+    try:
+        until(lambda: not outside(), 20, "their end")
+    except AssertionError:
+        found = [(kernel.command_line(pid), kernel.cgroups_of(pid)) for pid in outside()]
+        raise AssertionError(f"{found} run outside") from None
+
+
+def expect_quota(group, cpus, periods=30):
+    """Its processes want more CPU time than these CPUs have, and get no more, by the kernel's own count of periods."""
+    def counted():
+        return {name: int(text) for name, text in kernel.keyed(kernel.read(group.directory("") / "cpu.stat")).items()}
+    until(lambda: counted()["nr_throttled"] > 0, 60, f"that {group.path} is kept at its quota")
+    before = counted()
+    after = until(lambda: (now := counted())["nr_throttled"] >= before["nr_throttled"] + periods and now, 60, f"{periods} periods at the quota")
+    limit = (after["nr_periods"] - before["nr_periods"] + 2) * cpus * PERIOD
+    used = after["usage_usec"] - before["usage_usec"]
+    expect(used <= limit, f"{used} us of CPU time were used in {after['nr_periods'] - before['nr_periods']} periods")
+    return f"{used / limit * cpus:.2f} CPUs"
 
 
 def expect_ended(who, group, timeout=60):

@@ -16,8 +16,30 @@ from slurm.sites import until
 LOGS = Path("/var/log/condor")
 CONFIG = Path("/etc/condor/config.d/60-jobfence-case")
 DROP_IN = Path("/run/systemd/system/condor.service.d/60-jobfence-case.conf")
-# As condor_q has them.
-STATES = {1: "idle", 2: "running", 3: "removed", 4: "completed", 5: "held", 6: "transferring", 7: "suspended"}
+# Where the schedd writes the ad of each job that has left its queue, if `start` has set it up: nothing has to be asked then.
+HISTORY = Path("/var/lib/condor/jobfence-history")
+# The state of a job after an event in the log that HTCondor writes for the job's user.
+STATES = {
+    "000": "idle", "001": "running", "004": "idle", "007": "idle", "010": "suspended", "011": "running", "012": "held", "013": "idle",
+    "023": "running",
+}
+HELD = re.compile(r"(?m)^012 .*\n\t(?P<reason>.*)\n\tCode (?P<code>\d+) Subcode (?P<subcode>\d+)$")
+# What the logs of the daemons say of the configuration.
+READ = "Re-reading config files"
+DAEMONS = "master", "collector", "negotiator", "schedd", "startd"
+
+
+def value_of(text):
+    """A value of an ad, as far as JSON knows it; what is an expression stays a text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def is_whole(log):
+    """Whether a collector, whose log this is, knows the slots and the schedd of its pool."""
+    return bool(re.search("ScheddAd *: Inserting", log) and re.search(r'Ad *: Inserting \*\* "< slot', log))
 
 
 class InstalledHTCondor(sites.Site):
@@ -29,6 +51,10 @@ class InstalledHTCondor(sites.Site):
         self.jobfence = Path(shutil.which("jobfence", path=sites.PATH))
         # HTCondor runs with settings of a case that is over, which it reads at its start alone.
         self.is_stale = False
+        # How many jobs each cluster has; those that the case has removed; the daemons of the last answer.
+        self.clusters = {}
+        self.removed = set()
+        self.answered = None
 
     def __enter__(self):
         # HTCondor gives each job a /tmp of its own.
@@ -59,14 +85,17 @@ class InstalledHTCondor(sites.Site):
             "universe": "vanilla", "executable": path, "initialdir": place, "should_transfer_files": "NO",
             "output": "$(Cluster).$(Process).out", "error": "$(Cluster).$(Process).err", "log": "$(Cluster).log",
             "environment": f'"JOB_ID=$(Cluster) JOBFENCE_SITE={self.home}"', "request_cpus": cpus, "request_memory": mib,
-            "request_disk": 1, "job_lease_duration": 20, **lines,
+            "request_disk": 1, "job_lease_duration": 120, **lines,
         }
         text = "".join(f"{key} = {value}\n" for key, value in said.items()) + f"queue {queue}\n"
         done = self.as_user(user, ["condor_submit", *(["-name", schedd] if schedd else []), "-terse", "-"], stdin=text)
         if done.returncode != 0:
             raise AssertionError(f"condor_submit failed: {done.stderr.strip()} {done.stdout.strip()}")
         jobid = done.stdout.strip().split(".")[0]
-        self.submitted.append((user, jobid))
+        # Of another schedd's jobs, the case itself sees to the end.
+        if not schedd:
+            self.submitted.append((user, jobid))
+            self.clusters[jobid] = queue
         return jobid
 
     def ads(self, program, *args):
@@ -74,10 +103,24 @@ class InstalledHTCondor(sites.Site):
         text = self.command(program, *args, "-json", timeout=60).stdout.strip()
         return json.loads(text) if text else []
 
-    def queued(self, jobid, process=None):
+    def ended(self, jobid, process=0):
+        """The ad of a job that has left the schedd's queue; nothing before that."""
+        pairs = (line.split(" = ", 1) for line in kernel.read(HISTORY / f"history.{jobid}.{process}").splitlines() if " = " in line)
+        return {name: value_of(text) for name, text in pairs}
+
+    def state(self, jobid, process=0):
+        """The state of a job that the schedd still has."""
+        events = re.findall(rf"(?m)^(\d{{3}}) \(0*{jobid}\.0*{process}\.\d+\) ", self.log(jobid))
+        return None if self.ended(jobid, process) else next((STATES[event] for event in reversed(events) if event in STATES), "idle")
+
+    def queued(self, jobid):
         """The states of the cluster's jobs that the schedd still has."""
-        which = str(jobid) if process is None else f"{jobid}.{process}"
-        return [STATES.get(ad["JobStatus"], ad["JobStatus"]) for ad in self.ads("condor_q", which)]
+        states = (self.state(jobid, process) for process in range(self.clusters[jobid]))
+        return [state for state in states if state]
+
+    def has_started(self, jobid):
+        """Some time, also if it has ended since."""
+        return "\n001 (" in self.log(jobid)
 
     def job(self, jobid):
         found = self.ads("condor_q", str(jobid))
@@ -85,31 +128,42 @@ class InstalledHTCondor(sites.Site):
 
     def slot(self, jobid, process=0):
         """What the startd says of the slot in which the job runs: what it was granted."""
-        name = until(lambda: next(iter(self.ads("condor_q", f"{jobid}.{process}")), {}).get("RemoteHost"), 60, f"the slot of job {jobid}")
-        return self.slot_named(name)
+        return self.slot_that(f'JobId == "{jobid}.{process}"')
 
     def slot_named(self, name):
-        """The same by the slot's name, with or without that of the host."""
-        said = f'Name == "{name}" || split(Name, "@")[0] == "{name}"'
-        return until(lambda: self.ads("condor_status", "-constraint", said), 30, f"the ad of {name}")[0]
+        """The same by the slot's name, without that of the host."""
+        return self.slot_that(f'split(Name, "@")[0] == "{name}"')
+
+    def slot_that(self, condition):
+        asked = "condor_status", "-constraint", condition, "-attributes", "Name,Cpus,Memory"
+        return until(lambda: self.ads(*asked), 120, f"the ad of {condition}")[0]
 
     def wait(self, jobid, timeout=120):
-        """Wait until the job is over; what the history says of it."""
+        """Wait until the job is over; what the schedd says of it then."""
         def ended():
-            states = self.queued(jobid)
-            if "held" in states:
-                raise AssertionError(f"job {jobid} is held: {self.job(jobid).get('HoldReason')}")
-            return not states and self.ads("condor_history", str(jobid), "-limit", "1")
-        return until(ended, timeout, f"the end of job {jobid}")[0]
+            if "held" in self.queued(jobid):
+                raise AssertionError(f"job {jobid} is held: {self.reason(jobid)}")
+            return self.ended(jobid)
+        return until(ended, timeout, f"the end of job {jobid}")
 
-    def wait_state(self, jobid, wanted, timeout=60):
+    def wait_state(self, jobid, wanted, timeout=120):
         return until(lambda: wanted in self.queued(jobid), timeout, f"state {wanted} of job {jobid}, not {self.queued(jobid)}")
+
+    def reason(self, jobid):
+        """Why a job was put on hold the last time; nothing if it was not."""
+        found = list(HELD.finditer(self.log(jobid)))
+        return found[-1]["reason"] if found else ""
+
+    def held_or_ended(self, jobid, timeout=120):
+        """Wait until the job is over, or on hold; then why it is."""
+        until(lambda: set(self.queued(jobid)) <= {"held"}, timeout, f"the end of job {jobid}")
+        return self.reason(jobid) if self.queued(jobid) else ""
 
     def held(self, jobid, timeout=120):
         """Wait until the job is on hold; why, with the codes."""
         self.wait_state(jobid, "held", timeout)
-        ad = self.job(jobid)
-        return ad.get("HoldReason", ""), ad.get("HoldReasonCode"), ad.get("HoldReasonSubCode")
+        found = list(HELD.finditer(self.log(jobid)))[-1]
+        return found["reason"], int(found["code"]), int(found["subcode"])
 
     def output(self, jobid, stream="out", process=0):
         for path in self.home.glob(f"*/{jobid}.{process}.{stream}"):
@@ -117,8 +171,9 @@ class InstalledHTCondor(sites.Site):
         return ""
 
     def log(self, jobid):
-        """The events that HTCondor writes for the job's user."""
-        return "".join(path.read_text(errors="replace") for path in self.home.glob(f"*/{jobid}.log"))
+        """The events that HTCondor writes for the job's user, as far as they are whole."""
+        texts = (path.read_text(errors="replace").rpartition("\n...\n") for path in self.home.glob(f"*/{jobid}.log"))
+        return "".join(events + end for events, end, _ in texts)
 
     def job_pids(self, jobid, program=None):
         """The user's processes of a job, by the environment that HTCondor gave them."""
@@ -142,18 +197,26 @@ class InstalledHTCondor(sites.Site):
         return next((pid for pid in kernel.all_pids() if kernel.command_line(pid).startswith(f"jobfence-watch {jobid}.")), None)
 
     def remove(self, *jobids):
+        self.removed.update(jobids)
         return self.command("condor_rm", *map(str, jobids))
 
     def act(self, verb, jobid):
-        done = self.command(f"condor_{verb}", str(jobid))
-        if done.returncode != 0:
-            raise AssertionError(f"condor_{verb}: {done.stdout}{done.stderr}")
+        """What the schedd does of it later is in the job's log."""
+        said = []
+
+        def is_done():
+            done = self.command(f"condor_{verb}", str(jobid))
+            said.append(done.stdout + done.stderr)
+            return done.returncode == 0
+        try:
+            # The job's log can say what the schedd is about to do.
+            until(is_done, 20, verb)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: condor_{verb}: {said[-1]}") from None
 
     def idle_again(self):
-        # A dynamic slot goes when its claim is given up, which can be later.
-        # A schedd that does not answer says nothing, either.
-        queue = self.command("condor_q", "-allusers", "-json", timeout=60)
-        return queue.returncode == 0 and not queue.stdout.strip().strip("[]").strip()
+        """None of the case's jobs is in the schedd's queue. A dynamic slot goes when its claim is given up, which can be later."""
+        return not any(self.queued(jobid) for _, jobid in self.submitted)
 
     # -- the host and its daemons ---------------------------------------------------------
 
@@ -163,29 +226,54 @@ class InstalledHTCondor(sites.Site):
     def daemon_pid(self, name):
         return next((pid for pid in kernel.all_pids() if re.match(rf"(\S*/)?{name}\b", kernel.command_line(pid))), None)
 
+    def daemons(self):
+        """What the kernel says of the pool's daemons, by their names."""
+        found = {}
+        for pid in kernel.all_pids():
+            name = re.match(r"(?:/\S*/)?condor_(\w+)", kernel.command_line(pid))
+            if name and name[1] in DAEMONS and kernel.cgroups_of(pid).get("", "").startswith("/system.slice/condor.service"):
+                found[name[1]] = kernel.identity(pid)
+        return found
+
     def is_answering(self):
-        return bool(self.ads("condor_status", "-limit", "1")) and self.command("condor_q", "-allusers").returncode == 0
+        """The pool's daemons are those that have answered, or they answer now."""
+        now = self.daemons()
+        if len(now) < len(DAEMONS):
+            return False
+        if now != self.answered:
+            if not self.ads("condor_status", "-limit", "1", "-attributes", "Name") or self.command("condor_q", "-totals").returncode != 0:
+                return False
+            self.answered = now
+        return True
 
     def release(self):
         return tuple(map(int, self.command("condor_version").stdout.split()[1].split(".")[:2]))
 
     def restart(self):
+        mark = self.log_mark()
         done = self.command("systemctl", "restart", "condor.service", timeout=300)
         if done.returncode != 0:
             raise AssertionError(f"systemctl restart: {done.stderr}")
         self.is_stale = False
-        until(self.is_answering, 180, "the pool")
+        # A command that asks sooner can wait for a minute, and takes the daemons' time.
+        until(lambda: is_whole(self.log_since(mark, "Collector")), 180, "slots and schedd in the pool")
+        self.answered = self.daemons()
+
+    def reconfigure(self):
+        """HTCondor reads its configuration again. When this returns, its daemons do so, before they take up anything else."""
+        mark = self.log_mark()
+        os.kill(self.daemon_pid("condor_master"), signal.SIGHUP)
+        for name in "Start", "Sched":
+            until(lambda name=name: READ in self.log_since(mark, name), 120, f"that {name}Log says {READ!r}")
 
     @contextlib.contextmanager
     def changed(self, restart=False, **keys):
         """For the time being HTCondor's configuration has these lines, too. Some, as those of slots, are read at the start alone:
         the next restart forgets them, and `restored` sees to that."""
-        def read():
-            self.command("condor_reconfig")
         before = CONFIG.read_text() if CONFIG.exists() else ""
         CONFIG.write_text(before + "".join(f"{key} = {value}\n" for key, value in keys.items()))
         try:
-            self.restart() if restart else read()
+            self.restart() if restart else self.reconfigure()
             yield
         finally:
             self.is_stale |= restart
@@ -194,7 +282,7 @@ class InstalledHTCondor(sites.Site):
             else:
                 CONFIG.unlink()
             if not self.is_stale:
-                read()
+                self.reconfigure()
 
     @contextlib.contextmanager
     def unit_changed(self, *lines):
@@ -217,6 +305,10 @@ class InstalledHTCondor(sites.Site):
 
     def log_mark(self):
         return {path: path.stat().st_size for path in LOGS.glob("*Log*")}
+
+    def log_since(self, mark, name):
+        path = LOGS / f"{name}Log"
+        return kernel.read_bytes(path)[mark.get(path, 0):].decode(errors="replace")
 
     def slurmd_log_since(self, mark):
         """The startd's and the starters', under the name by which the shared helpers ask for it."""

@@ -21,7 +21,7 @@ def own_weights(group):
     return [kernel.read(path / "cpu.weight").strip() for path in found if path.is_dir()]
 
 
-@case
+@case(release=True)  # a restart of HTCondor; unit tests have such amounts
 @restarts
 def unusual_cpus(site):
     """A slot with a part of a CPU, with one and a half, or with 150, has just so much CPU time. HTCondor's own weights do not follow."""
@@ -62,7 +62,7 @@ def a_disk():
             subprocess.run(["losetup", "--detach", device], check=True)
 
 
-@case
+@case(release=True)  # the other schedulers' cases have the same keys, in the same fence
 def io_and_memory_high(site):
     """A job writes no faster than IOMax, and is kept below memory.high by reclaim: HTCondor has neither."""
     with a_disk() as (device, number):

@@ -12,6 +12,7 @@ from slurm.harness import Skip, case, expect, expect_dead, expect_equal, expect_
 from slurm.sites import until
 
 from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go, restarts
+from ..sites import HELD, is_whole
 
 PORT = 9700
 PERSONAL = f"""
@@ -45,6 +46,7 @@ JOB = """
 universe = %(universe)s
 arguments = %(top)s/ran.%(universe)s
 executable = /bin/touch
+log = %(top)s/log/of.%(universe)s
 transfer_executable = False
 should_transfer_files = NO
 request_cpus = 1
@@ -66,14 +68,14 @@ def personal_condor(site, user):
     (top / "config").write_text(PERSONAL % words)
     run("sh", "-c", "setsid condor_master -f </dev/null >/dev/null 2>&1 &")
     try:
-        until(lambda: run("condor_status", "-af", "Name").stdout.strip() and run("condor_q").returncode == 0, 60, "the user's own pool")
+        until(lambda: is_whole(kernel.read(top / "log/CollectorLog")), 120, "the user's own pool")
         yield top, run, words
     finally:
         run("condor_off", "-master")
-        until(lambda: run("condor_q").returncode != 0, 60, "the end of the user's own pool")
+        until(lambda: site.command("pgrep", "-u", user, "condor_").returncode == 1, 120, "the end of the user's own pool")
 
 
-@case
+@case(release=True)  # a second pool
 def started_by_a_user(site):
     """Where root has not started HTCondor, nothing can be fenced: each job is held with that reason, and none runs."""
     with personal_condor(site, "alice") as (top, run, words):
@@ -82,16 +84,16 @@ def started_by_a_user(site):
             expect_equal(done.returncode, 0, f"condor_submit ({done.stderr})")
 
         def held():
-            reasons = run("condor_q", "-hold", "-af", "HoldReason").stdout.splitlines()
+            reasons = [found["reason"] for log in top.glob("log/of.*") for found in HELD.finditer(kernel.read(log))]
             return reasons if len(reasons) == 2 or list(top.glob("ran.*")) else None
-        reasons = until(held, 60, "two jobs on hold")
+        reasons = until(held, 120, "two jobs on hold")
         expect_equal(list(top.glob("ran.*")), [], "what has run")
         for reason in reasons:
             expect_match("cannot be fenced: root has not started this HTCondor", reason, "the reason")
     return reasons[0]
 
 
-@case
+@case(release=True)  # a later release alone can do so
 @restarts
 def daemons_in_cgroups(site):
     """With CGROUP_ALL_DAEMONS the startd makes a cgroup for the starter, ends what is left there, and nothing of that is the fence's."""
@@ -106,7 +108,7 @@ def daemons_in_cgroups(site):
         expect_match("STARTD", str(kernel.cgroups_of(site.startd_pid())), "the startd's cgroup")
         let_go(site, jobid)
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who)
+        expect_dead(who, 20)
         expect_gone(group.parent)
         expect_match('"end":"closed"', until(lambda: log.exists() and log.read_text(), 20, "the usage log"), "how the fence ended")
         # A starter that hangs is killed, as without CGROUP_ALL_DAEMONS.
@@ -120,7 +122,7 @@ def daemons_in_cgroups(site):
     expect(not site.watcher(jobid), "the watcher lives")
 
 
-@case
+@case(release=True)  # two restarts of HTCondor
 @restarts
 def daemons_without_a_subgroup(site):
     """Where systemd knows no DelegateSubgroup=, as that of EL 9 does not, HTCondor makes its directories beside its unit. The fence holds."""
@@ -134,11 +136,11 @@ def daemons_without_a_subgroup(site):
         expect(not Path("/sys/fs/cgroup/system.slice/htcondor").exists(), "HTCondor has made directories beside its unit")
         let_go(site, jobid)
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who)
+        expect_dead(who, 20)
         expect_gone(group.parent)
 
 
-@case
+@case(release=True)  # two restarts of HTCondor; checked shows the sentences
 @restarts
 def checked_elsewhere(site):
     """'jobfence check' asks the configuration of the daemons that run, also where that is not the usual one."""

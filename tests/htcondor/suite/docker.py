@@ -45,13 +45,13 @@ def container(site):
         who = kernel.identity(later[0])
         let_go(site, jobid)
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who)
+        expect_dead(who, 20)
         expect_gone(group.parent)
         docker.expect_none()
     return f"{len(pids)} processes"
 
 
-@case
+@case(release=True)  # removed, and container's end
 def container_is_removed(site):
     """condor_rm ends all that is in it, and leaves nothing."""
     with docker.universe(site):
@@ -61,7 +61,7 @@ def container_is_removed(site):
         docker.expect_none()
 
 
-@case
+@case(release=True)  # starter_is_killed
 def container_of_a_starter_that_is_killed(site):
     """All of the container ends with the starter."""
     with docker.universe(site):
@@ -94,7 +94,7 @@ def ssh(site, user, jobid):
         process.wait(60)
 
 
-@case
+@case(release=True)  # container has what is started in it later
 def ssh_to_container(site):
     """The shell of condor_ssh_to_job is one of the container's, by Docker: it is in the fence, and what it leaves ends with the job."""
     with docker.universe(site):
@@ -116,7 +116,7 @@ def ssh_to_container(site):
         docker.expect_none()
 
 
-@case
+@case(release=True)  # another start of Docker's daemon; unit tests find the parent that a container is given
 def container_is_not_run_outside(site):
     """With systemd as Docker's driver the job is held, and the reason says what to do. OnError lets it go on without a fence."""
     with docker.universe(site, driver="systemd"):
@@ -138,7 +138,7 @@ def container_is_not_run_outside(site):
     return reason
 
 
-@case
+@case(release=True)  # unit tests have such names and words
 def container_is_not_led_elsewhere(site):
     """Neither an argument of the job, nor the name of the image, nor the site's own words for Docker say where the container is."""
     with docker.universe(site):
@@ -162,7 +162,7 @@ def expect_nothing_elsewhere():
     docker.expect_none()
 
 
-@case
+@case(release=True)  # checked
 def docker_is_checked(site):
     """'jobfence check' says whose client HTCondor runs."""
     def said():

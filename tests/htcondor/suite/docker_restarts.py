@@ -20,10 +20,10 @@ def fate(site, jobid, before):
         if again:
             return "runs again"
         if "held" in states:
-            return f"held: {site.job(jobid).get('HoldReason')}"
+            return f"held: {site.reason(jobid)}"
         if not states:
-            ended = site.ads("condor_history", str(jobid), "-limit", "1")
-            return ended and f"ended: ExitCode {ended[0].get('ExitCode')}, ExitSignal {ended[0].get('ExitSignal')}"
+            ended = site.ended(jobid)
+            return f"ended: ExitCode {ended.get('ExitCode')}, ExitSignal {ended.get('ExitSignal')}"
         return None
     return until(decided, 180, f"what becomes of job {jobid}")
 
@@ -44,14 +44,14 @@ def restarted(site, live_restore):
     return len(survived), became
 
 
-@case
+@case(release=True)  # another start of Docker's daemon
 def docker_is_restarted(site):
     """The daemon ends the container, and the fence goes with it."""
     _, became = restarted(site, live_restore=False)
     return became
 
 
-@case
+@case(release=True)  # the same
 def docker_is_restarted_with_live_restore(site):
     """The daemon leaves the container running, and HTCondor takes the job for ended: the container ends with the fence."""
     survivors, became = restarted(site, live_restore=True)

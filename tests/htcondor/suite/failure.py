@@ -5,10 +5,13 @@ import os
 import signal
 
 from slurm import kernel
-from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced
+from slurm.harness import case, expect, expect_dead, expect_equal, expect_in, expect_match, expect_unfenced, steps_of
 from slurm.sites import until
 
 from ..harness import ESCAPEE, escapee_of, expect_gone, fenced, inode, restarts
+
+# HTCondor waits for so long for a daemon that may come back to the job.
+FORGOTTEN_SOON = {"job_lease_duration": 20}
 
 
 def reaped(site, group):
@@ -51,7 +54,7 @@ def hook_of_the_users(site):
     expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
 
 
-@case
+@case(release=True)  # a restart of HTCondor; hook_of_the_users shows that no hook keeps a job from being held
 @restarts
 def hook_of_the_sites(site):
     """No keyword of the site's runs a job that is to be refused, however the configuration names the starters that it is for."""
@@ -74,8 +77,7 @@ def hook_of_the_sites(site):
         for keys in forms:
             with site.changed(**keys):
                 jobid = site.submit("alice", "touch ran.$JOB_ID")
-                until(lambda jobid=jobid: not site.queued(jobid) or "held" in site.queued(jobid), 60, "its end")
-                reason = site.job(jobid).get("HoldReason", "")
+                reason = site.held_or_ended(jobid)
                 if refused not in reason or (site.directory("alice") / f"ran.{jobid}").exists():
                     reasons[" and ".join(keys)] = reason or "it has run"
         site.configure()
@@ -104,7 +106,7 @@ def goes_on_without(site):
         until(lambda jobid=jobid: not site.queued(jobid), 60, "its end")
 
 
-@case
+@case(release=True)  # goes_on_without shows that the mode is read
 def observed(site):
     """With Mode=observe the job is fenced, and not limited."""
     site.configure("Mode=observe\n")
@@ -118,9 +120,13 @@ def starter_is_killed(site):
     """All of its job ends at once, and the job runs again in a fence of its own."""
     jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
     group, who = fenced(site, jobid), escapee_of(site, jobid)
+    before = inode(group)
     os.kill(site.starter(group), signal.SIGKILL)
     expect_dead(who, 20)
-    until(lambda: site.job_pids(jobid, "sleep") or "held" in site.queued(jobid), 180, "its next run")
+
+    def runs_again():
+        return any(inode(group) not in (None, before) for group in steps_of(site, jobid).values())
+    until(lambda: runs_again() or "held" in site.queued(jobid), 180, "its next run, in a fence of its own")
 
 
 @case
@@ -135,29 +141,29 @@ def watcher_is_killed(site):
     site.remove(jobid)
     until(lambda: not site.starter(group), 60, "the end of the starter")
     reaped(site, group)
-    expect_dead(who)
+    expect_dead(who, 20)
 
 
 @case
 def startd_is_killed(site):
     """The starter ends for want of its parent, and with it the job and the fence."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON)
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     os.kill(site.startd_pid(), signal.SIGKILL)
     expect_gone(group, 120)
-    expect_dead(who)
+    expect_dead(who, 20)
     site.remove(jobid)
 
 
-@case
+@case(release=True)  # two starts of HTCondor; startd_is_killed shows that a job ends with its daemons
 def master_is_killed(site):
     """systemd ends the daemons that are left, and with them the job and the fence. HTCondor starts again, and so does the job."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON)
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     before, startd = inode(group), kernel.identity(site.startd_pid())
     os.kill(site.daemon_pid("condor_master"), signal.SIGKILL)
     until(lambda: inode(group) != before, 120, f"the end of {group.path}")
-    expect_dead(who)
+    expect_dead(who, 20)
     expect_dead(startd, 60)
     site.restart()
     again = fenced(site, jobid, 180)
@@ -167,23 +173,23 @@ def master_is_killed(site):
     expect_gone(again, 60)
 
 
-@case
+@case(release=True)  # watcher_is_killed shows that the janitor does the rest
 def killed_outright(site):
     """Starter, watcher and startd die at once: the janitor ends the rest."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", mib=100)
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON, mib=100)
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     for pid in (site.watcher(jobid), site.starter(group), site.startd_pid()):
         os.kill(pid, signal.SIGKILL)
     reaped(site, group)
-    expect_dead(who)
+    expect_dead(who, 20)
     expect_gone(group)
     site.remove(jobid)
 
 
-@case
+@case(release=True)  # a restart of HTCondor; startd_is_killed shows that a job ends with its daemons
 def condor_is_restarted(site):
     """Jobs that run are ended, and no fence of theirs stays."""
-    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000")
+    jobid = site.submit("alice", f"{ESCAPEE}; sleep 1000", **FORGOTTEN_SOON)
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     before = inode(group)
     site.restart()

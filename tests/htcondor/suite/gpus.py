@@ -74,15 +74,14 @@ def gpus(site):
     return f"{with_gpus}"
 
 
-@case
+@case(release=True)  # a restart of HTCondor; unit tests have the refusal
 @restarts
 def gpus_without_names(site):
     """A GPU of which nobody says which device it is: with ConstrainDevices its job is held, and others run."""
     site.configure(CONSTRAIN)
     with gpus_of_the_host(), site.changed(restart=True, GPU_DISCOVERY_EXTRA=f"-by-index {DISCOVERY}"):
         jobid, other = site.submit("alice", "true", request_gpus=1), show(site, 0)
-        until(lambda: not site.queued(jobid) or "held" in site.queued(jobid), 60, "its end")
-        reason = site.job(jobid).get("HoldReason", "")
+        reason = site.held_or_ended(jobid)
         expect_match("HTCondor calls a GPU of the slot CUDA0", reason, "the reason")
         expect_equal(seen(site, other)[0], {"ctl"}, "what a job without GPUs can open")
     return reason

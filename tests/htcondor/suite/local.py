@@ -36,13 +36,13 @@ def local_universe(site):
     expect_equal(kernel.Group.of(who[0]), group, "the group of a process with a session of its own")
     let_go(site, jobid)
     expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-    expect_dead(who)
+    expect_dead(who, 20)
     expect_gone(group.parent)
     done = until(lambda: (got := site.command(str(site.jobfence), "report", f"{jobid}.0", "--json")).returncode == 0 and got, 20, "a line")
     expect_in('"step":"local"', done.stdout, "the usage log")
 
 
-@case
+@case(release=True)  # local_and_slot_at_once has this limit, too
 def local_without_a_configuration(site):
     """With an empty configuration, a local job has ZeroCPUs, and not the CPU that it asks for."""
     jobid = submit(site, "sleep 1000")
@@ -72,7 +72,7 @@ def local_out_of_memory(site):
     return reason
 
 
-@case
+@case(release=True)  # local_universe shows the limit, and local_out_of_memory that it kills
 def local_without_htcondors_cgroup(site):
     """Without a cgroup of HTCondor's, what takes too much is killed alone: the job goes on, and the starter says how it ends."""
     site.configure("[VnodeType=local]\nDefaultRAMSpace=100\n")
@@ -88,7 +88,7 @@ def local_without_htcondors_cgroup(site):
         until(lambda: site.watcher(jobid) is None, 120, "the end of the watcher")
 
 
-@case
+@case(release=True)  # removed, and local_universe's end
 def local_removed(site):
     """condor_rm ends all that is in the fence, and the fence."""
     jobid = submit(site, f"{ESCAPEE}; sleep 1000")
@@ -116,8 +116,7 @@ def local_of_another_name(site):
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
     # An end of a line in a text: for the starter it is one of the ad, too.
     forged = submit(site, "id -u >uid.$JOB_ID", **{"+Aa": r'"x\nOwner = \"bob\"\nOsUser = \"bob\""'})
-    until(lambda: not site.queued(forged) or "held" in site.queued(forged), 120, "its end")
-    reason = site.job(forged).get("HoldReason", "")
+    reason = site.held_or_ended(forged)
     if reason:
         expect_match("cannot be fenced: the job's ad says .* twice", reason, "the reason")
     ran = site.directory("alice") / f"uid.{forged}"
@@ -127,7 +126,7 @@ def local_of_another_name(site):
     return reason or "the schedd lets no end of a line through"
 
 
-@case
+@case(release=True)  # starter_is_killed and watcher_is_killed
 def local_starter_is_killed(site):
     """All of a local job ends at once with its starter, and the fence too; also if the watcher dies with it."""
     for is_watched in True, False:
@@ -149,19 +148,19 @@ def local_starter_is_killed(site):
         expect_gone(group, 60)
 
 
-@case
+@case(release=True)  # startd_is_killed
 def local_schedd_is_killed(site):
     """The starter ends for want of its parent, and with it the local job and the fence."""
     jobid = submit(site, f"{ESCAPEE}; sleep 1000")
     group, who = fenced(site, jobid), escapee_of(site, jobid)
     os.kill(site.daemon_pid("condor_schedd"), signal.SIGKILL)
     expect_gone(group, 120)
-    expect_dead(who)
+    expect_dead(who, 20)
     until(site.is_answering, 120, "the pool")
     site.remove(jobid)
 
 
-@case
+@case(release=True)  # as_granted; a later release alone can do so
 def local_by_a_startd(site):
     """Where the schedd has a startd of its own for local jobs, each has a slot, and the limits of that."""
     if site.release() < (24, 0):
@@ -173,7 +172,7 @@ def local_by_a_startd(site):
         expect_equal((group.cpu_limit(), group.memory_limit()), (2.0, (100 + STARTERS_MIB) * MIB), "its limits")
         let_go(site, jobid)
         expect_equal(site.wait(jobid)["ExitCode"], 4, "ExitCode")
-        expect_dead(who)
+        expect_dead(who, 20)
         expect_gone(group.parent)
 
 

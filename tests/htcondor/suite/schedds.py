@@ -29,7 +29,7 @@ def another_schedd(site, first):
     own = {
         "SCHEDD_NAME": OTHER, "SPOOL": spool, "SCHEDD_LOG": "$(LOG)/OtherSchedLog", "SCHEDD_ADDRESS_FILE": spool / "address",
         "SCHEDD_DAEMON_AD_FILE": spool / "ad", "HISTORY": spool / "history", "SCHEDD_CLUSTER_INITIAL_VALUE": first,
-        "LOCAL_UNIV_EXECUTE": execute,
+        "LOCAL_UNIV_EXECUTE": execute, "PER_JOB_HISTORY_DIR": spool,
     }
     keys = {"DAEMON_LIST": "$(DAEMON_LIST) OTHER", "OTHER": "$(SCHEDD)", "OTHER_ARGS": "-local-name OTHER"}
     try:
@@ -57,7 +57,7 @@ def twin(site, schedd, **lines):
     return jobid, until(lambda: (pid := pid_of(site, name)) and kernel.Group.of(pid), 60, f"the fence of the {name} schedd's job")
 
 
-@case
+@case(release=True)  # another schedd
 def two_schedds(site):
     """Jobs of two schedds with one number have fences and limits of their own; the end of one leaves the other alone."""
     log = site.home / "usage.jsonl"
@@ -87,7 +87,7 @@ def two_schedds(site):
         expect_equal(run["memory_peak_bytes"], run["steps"][0]["memory_peak_bytes"], "its peak, without the other one's memory")
 
 
-@case
+@case(release=True)  # as two_schedds
 def two_schedds_local(site):
     """So have local jobs of two schedds, and the schedd whose job was killed for want of memory says our sentence."""
     site.configure("[VnodeType=local]\nDefaultRAMSpace=100\n")
