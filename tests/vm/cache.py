@@ -66,17 +66,28 @@ def ends(path, size):
         return zlib.crc32(file.read(END_BYTES), found)
 
 
-def described(directory):
-    return {name: [path.stat().st_size, ends(path, path.stat().st_size)] for name, path in files(directory)}
+def everything(path):
+    found = 0
+    with open(path, "rb") as file:
+        while data := file.read(END_BYTES):
+            found = zlib.crc32(data, found)
+    return found
 
 
-def is_whole(directory):
+def described(path):
+    size = path.stat().st_size
+    return [size, ends(path, size), everything(path)]
+
+
+def is_whole(directory, to_the_last_byte=False):
     """Its files are those that were built. The manifest is written last."""
     try:
         wanted = json.loads((directory / MANIFEST).read_text())
-        for name, (size, checksum) in wanted.items():
+        for name, (size, checksum, of_all) in wanted.items():
             path = directory / name
             if path.stat().st_size != size or ends(path, size) != checksum:
+                return False
+            if to_the_last_byte and everything(path) != of_all:
                 return False
     except (OSError, ValueError, TypeError, AttributeError):
         return False
@@ -139,14 +150,15 @@ def make(name, directory, build):
     except BaseException:
         remove(new)
         raise
-    (new / MANIFEST).write_text(json.dumps(described(new)))
+    (new / MANIFEST).write_text(json.dumps({name: described(path) for name, path in files(new)}))
     new.rename(directory)
     say(f"built {name} in {time.monotonic() - began:.0f} s")
 
 
-def distrust(directory):
-    """Whoever wants it next builds it anew. Those who use it now go on."""
-    (directory / MANIFEST).unlink(missing_ok=True)
+def distrust(directory, without_proof):
+    """Whoever wants it next builds it anew if it is broken, or `without_proof`. Those who use it now go on."""
+    if without_proof or not is_whole(directory, to_the_last_byte=True):
+        (directory / MANIFEST).unlink(missing_ok=True)
 
 
 def forget_old(place, mine):

@@ -125,7 +125,20 @@ class Cache(unittest.TestCase):
             text = (directory / cache.MANIFEST).read_text()
             (directory / cache.MANIFEST).write_text(text[: len(text) // 2])
 
-        for number, harm in enumerate((truncated, changed, missing, half_a_manifest, cache.distrust), 1):
+        def changed_in_the_middle(directory):
+            cache.distrust(directory, without_proof=False)
+            self.use()
+            with open(directory / "big", "r+b") as file:
+                file.seek(BIG // 2)
+                file.write(b"y")
+            self.use()
+            cache.distrust(directory, without_proof=False)
+
+        def nobody_knows_why(directory):
+            cache.distrust(directory, without_proof=True)
+
+        harms = truncated, changed, missing, half_a_manifest, changed_in_the_middle, nobody_knows_why
+        for number, harm in enumerate(harms, 1):
             harm(self.use())
             self.use()
             self.assertEqual(self.built, number + 1, harm.__name__)

@@ -234,10 +234,10 @@ def attempt(arguments):
         }
         print(f"vm: {name}: {said[outcome]}", file=sys.stderr)
         show_console(work / "console")
-        if outcome == ENDED and not has_spoken:
+        if not has_spoken:
             # As where qemu cannot read a file, or the guest's kernel cannot.
             for directory in files, emulator:
-                cache.distrust(directory)
+                cache.distrust(directory, without_proof=outcome == ENDED)
         if outcome == LATE:
             return TIMED_OUT
         return NEVER_REPORTED if has_spoken else None
