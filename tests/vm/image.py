@@ -4,7 +4,6 @@
 import contextlib
 import ctypes
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -17,11 +16,11 @@ import sys
 import tarfile
 from pathlib import Path
 
+import cache
 from cells import IMAGES, Image
 
 HERE = Path(__file__).resolve().parent
 GUEST = HERE / "guest"
-CACHE = HERE.parents[1] / "target" / "vm"
 
 IMAGE_SIZE = "3500M"
 SWAP_BYTES = 256 << 20
@@ -77,11 +76,6 @@ def call(*argv):
     with child(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr) as process:
         if process.wait() != 0:
             sys.exit(f"vm: failed with status {process.returncode}: {shlex.join(argv)}")
-
-
-def remove(path):
-    # A build killed at a bad moment could have left a mount of the host's /dev in the tree.
-    subprocess.run(["rm", "-rf", "--one-file-system", path], check=True)
 
 
 def pack(tree, archive, plain_modes=False):
@@ -180,45 +174,33 @@ def build_guest(image, name, new):
     with open(new / "swap", "wb") as swap:
         swap.truncate(SWAP_BYTES)
     call("mkswap", "--quiet", str(new / "swap"))
-    remove(tree)
-    remove(new / "guest.tar")
+    cache.remove(tree)
+    cache.remove(new / "guest.tar")
 
 
-def cached(name, key, build):
-    """The directory `name`/`key` of the cache; build(directory) fills it when it is not there."""
-    directory = CACHE / name
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted = directory / key
-        if not wanted.is_dir():
-            need("mmdebstrap", "mkfs.ext4", "mkswap", "unshare")
-            if os.geteuid() != 0:
-                raise Skip(f"building {name} needs root")
-            print(f"vm: building {name}", file=sys.stderr)
-            # Under the lock whatever else lies here is an older one or what an interrupted build left.
-            for other in directory.iterdir():
-                if other.is_dir():
-                    remove(other)
-            new = directory / "new"
-            new.mkdir()
-            build(new)
-            new.rename(wanted)
-    return wanted
+def held(name):
+    """The directory of the image `name` (kernel, initrd, root, swap) or of the emulator, while a block runs; built if its inputs changed."""
+    if name == "qemu":
+        image, wanted = EMULATOR, key(EMULATOR)
+    else:
+        image = IMAGES[name]
+        wanted = key(image, (path for path in GUEST.rglob("*") if path.is_file()))
+
+    def build(new):
+        need("mmdebstrap", "mkfs.ext4", "mkswap", "unshare")
+        if os.geteuid() != 0:
+            raise Skip(f"building {name} needs root")
+        if name == "qemu":
+            debootstrap(EMULATOR, new / "tree", "--variant=extract")
+        else:
+            build_guest(image, wanted, new)
+
+    return cache.held(name, wanted, build)
 
 
-def ensure(name):
-    """The directory of the image `name` (kernel, initrd, root, swap), built if its inputs changed."""
-    image = IMAGES[name]
-    wanted = key(image, (path for path in GUEST.rglob("*") if path.is_file()))
-    return cached(name, wanted, lambda new: build_guest(image, wanted, new))
-
-
-def emulator():
+def program(emulator):
     """The first arguments of a command line that runs qemu from a Debian tree, without chroot: its loader and libraries."""
-    tree = cached(
-        "qemu", key(EMULATOR), lambda new: debootstrap(EMULATOR, new / "tree", "--variant=extract")
-    ) / "tree/usr"
+    tree = emulator / "tree/usr"
     libraries = tree / "lib/x86_64-linux-gnu"
     return [
         str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries),

@@ -24,7 +24,7 @@ from cells import CELLS, lacking
 from vm import NEVER_REPORTED, SKIPPED, TIMED_OUT
 
 HERE = Path(__file__).resolve().parent
-CACHE = HERE.parents[1] / "target/vm"
+RESULTS = HERE.parents[1] / "target/vm"
 
 # As tests/slurm/cases.py prints them.
 CASE = re.compile(r"(ok|FAIL|skip) +(\w+) +([\d.]+) s\b")
@@ -89,7 +89,7 @@ class Runner:
         elif complete:
             result.end = "FAIL" if status or result.count("FAIL") else "ok"
         # After it has run, since cell.py begins with an empty directory.
-        log = CACHE / "results" / cell / "output.log"
+        log = RESULTS / "results" / cell / "output.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("".join(lines))
         return result
@@ -166,7 +166,7 @@ def main():
             runner.end()
             raise
     text = "\n".join(table(results)) + "\n"
-    (CACHE / "table.txt").write_text(text)
+    (RESULTS / "table.txt").write_text(text)
     print("\n" + text, end="")
     ends = {result.end for result in results.values()} - {"skip"}
     # Where none can run, nothing has failed; some without the others is no success.

@@ -3,6 +3,8 @@
 """Runs a command in a virtual machine with systemd, a cgroup layout of choice and Slurm. See README.md."""
 
 import argparse
+import contextlib
+import fcntl
 import os
 import select
 import shlex
@@ -16,9 +18,10 @@ from pathlib import Path, PurePosixPath
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
+import cache
 import image
 import ticks
-from cells import CELLS, IMAGES
+from cells import CELLS, CHECKED, IMAGES
 
 TIMED_OUT = 124
 NEVER_REPORTED = 125
@@ -85,7 +88,7 @@ COUNTED = ("tcg,thread=single", "-icount", "shift=2,sleep=off")
 COUNTED_KHZ = 1_000_000
 
 
-def qemu(files, work, cell, with_results, reboots, counted):
+def qemu(program, files, work, cell, with_results, reboots, counted):
     drives = [
         ("root", files / "root", "snapshot=on"),
         ("swap", files / "swap", "snapshot=on"),
@@ -99,7 +102,7 @@ def qemu(files, work, cell, with_results, reboots, counted):
     khz = COUNTED_KHZ if counted else ticks.khz()
     clock = f" tsc_early_khz={khz}" if khz else ""
     argv = [
-        *image.emulator(), "-no-user-config", "-nodefaults", "-display", "none",
+        *program, "-no-user-config", "-nodefaults", "-display", "none",
         # What was written to its drives is there after a reset, too; a panic ends it in time only without one.
         "-action", f"reboot={'reset' if reboots else 'shutdown'}",
         "-accel", *(COUNTED if counted else ("tcg,thread=multi",)), "-cpu", PROCESSOR, "-m", "2048", "-smp", "2",
@@ -117,17 +120,20 @@ def qemu(files, work, cell, with_results, reboots, counted):
     return argv
 
 
+ENDED, LATE, SILENT = "ended", "late", "silent"
+
+
 def stream(process, seconds):
-    """Copies the guest's output to ours until qemu ends. False: not in time. None: the guest has said nothing, and should have booted."""
+    """Copies the guest's output to ours until qemu ends: how that came, and whether the guest has said anything."""
     start, has_spoken = time.monotonic(), False
     while True:
         patience = seconds if has_spoken else min(seconds, BOOT_SECONDS)
         ready, _, _ = select.select([process.stdout], [], [], max(0, start + patience - time.monotonic()))
         if not ready:
-            return False if has_spoken or patience == seconds else None
+            return LATE if patience == seconds else SILENT, has_spoken
         data = os.read(process.stdout.fileno(), 65536)
         if not data:
-            return True
+            return ENDED, has_spoken
         has_spoken = True
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -176,47 +182,104 @@ def boot(argv, work, seconds):
             raise
 
 
-def run(arguments):
-    cell = CELLS[arguments.cell]
-    if not arguments.payload.is_dir():
-        sys.exit(f"vm: the payload is not a directory: {arguments.payload}")
-    files = image.ensure(cell.image)
-    with tempfile.TemporaryDirectory(dir=image.CACHE, prefix="run-") as directory:
-        work = Path(directory)
+@contextlib.contextmanager
+def run_directory():
+    """A directory of this run. Those of runs that were killed are removed."""
+    runs = cache.HERE
+    runs.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        with locked(runs, fcntl.LOCK_EX):
+            for other in runs.glob("run-*"):
+                with contextlib.suppress(BlockingIOError), locked(other, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    cache.remove(other)
+            work = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=runs, prefix="run-")))
+            stack.enter_context(locked(work, fcntl.LOCK_SH))
+        yield work
+
+
+@contextlib.contextmanager
+def locked(directory, how):
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, how)
+        yield
+    finally:
+        os.close(handle)
+
+
+def reported(work):
+    """The exit status that the guest has reported, or None."""
+    status = (work / "status").read_text(errors="replace").strip() if (work / "status").exists() else ""
+    return int(status) if status.isdecimal() else None
+
+
+def attempt(arguments):
+    """Boots the cell and runs the command. None: nothing was said, so what was to be tested has not begun."""
+    cell, name = CELLS[arguments.cell], arguments.cell
+    with image.held(cell.image) as files, image.held("qemu") as emulator, run_directory() as work:
         write_payload(work / "payload", arguments.payload, cell, arguments.command)
         make_scratch(work / "scratch")
-        argv = qemu(files, work, cell, arguments.results is not None, arguments.reboots, arguments.counted)
-        in_time = boot(argv, work, arguments.timeout)
-        if in_time is None:
-            # Seen once in hundreds of boots. What was to be tested has not begun.
-            print(f"vm: {arguments.cell}: the guest has said nothing for {BOOT_SECONDS} s; it is booted once more", file=sys.stderr)
-            show_console(work / "console")
-            in_time = boot(argv, work, arguments.timeout)
+        program = image.program(emulator)
+        argv = qemu(program, files, work, cell, arguments.results is not None, arguments.reboots, arguments.counted)
+        outcome, has_spoken = boot(argv, work, arguments.timeout)
         if arguments.results:
             take_results(work, arguments.results)
-        if not in_time:
-            what = "it has said nothing again" if in_time is None else f"not finished after {arguments.timeout:g} s"
-            print(f"vm: {arguments.cell}: {what}", file=sys.stderr)
-            show_console(work / "console")
+        status = reported(work)
+        if outcome == ENDED and status is not None:
+            return status
+        said = {
+            LATE: f"not finished after {arguments.timeout:g} s",
+            SILENT: f"the guest has said nothing for {BOOT_SECONDS} s",
+            ENDED: "the guest ended without reporting an exit status",
+        }
+        print(f"vm: {name}: {said[outcome]}", file=sys.stderr)
+        show_console(work / "console")
+        if not has_spoken:
+            # As where qemu cannot read a file, or the guest's kernel cannot.
+            for directory in files, emulator:
+                cache.distrust(directory, without_proof=outcome == ENDED)
+        if outcome == LATE:
             return TIMED_OUT
-        status = (work / "status").read_text(errors="replace").strip() if (work / "status").exists() else ""
-        if not status.isdecimal():
-            print(f"vm: {arguments.cell}: the guest ended without reporting an exit status", file=sys.stderr)
-            show_console(work / "console")
-            return NEVER_REPORTED
-        return int(status)
+        return NEVER_REPORTED if has_spoken else None
+
+
+def run(arguments):
+    if not arguments.payload.is_dir():
+        sys.exit(f"vm: the payload is not a directory: {arguments.payload}")
+    status = attempt(arguments)
+    if status is None:
+        print(f"vm: {arguments.cell}: it is booted once more", file=sys.stderr)
+        status = attempt(arguments)
+    return NEVER_REPORTED if status is None else status
 
 
 def build(arguments):
-    print(image.ensure(arguments.cell))
-    return 0
+    """Builds what is named; several in processes of their own."""
+    names = arguments.cell or list(dict.fromkeys(["qemu", *(CELLS[cell].image for cell, _ in CHECKED)]))
+    if len(names) == 1:
+        with image.held(names[0]) as directory:
+            print(directory)
+        return 0
+    running, status = [], 0
+    with contextlib.ExitStack() as stack:
+        while names or running:
+            if names and len(running) < arguments.jobs:
+                argv = [sys.executable, "-B", __file__, "image", "--cell", names.pop(0)]
+                running.append(stack.enter_context(image.child(argv, stdin=subprocess.DEVNULL)))
+                continue
+            time.sleep(0.1)
+            for child in [child for child in running if child.poll() is not None]:
+                running.remove(child)
+                status = status or child.returncode
+    return status
 
 
 def parse():
     parser = argparse.ArgumentParser(prog="vm.py", description=__doc__)
     actions = parser.add_subparsers(required=True, metavar="image|run")
-    action = actions.add_parser("image", help="build a guest image, if its inputs changed")
-    action.add_argument("--cell", choices=IMAGES, default="debian12")
+    action = actions.add_parser("image", help="build guest images and the emulator (qemu), if their inputs changed")
+    action.add_argument("--cell", choices=[*IMAGES, "qemu"], action="append", help="without: what 'make check' needs")
+    action.add_argument("--jobs", type=int, default=2, help="so many at once (default: %(default)s)")
     action.set_defaults(action=build)
     action = actions.add_parser("run", help="boot a cell and run a command in it")
     action.add_argument("--cell", choices=CELLS, required=True)
