@@ -248,7 +248,7 @@ def hide_the_machine(scratch):
 
 def run_page(options, page):
     make_flags = f" -- SO={options.so} BIN={options.bin}"
-    with PagesSite(users=tuple(options.users)) as site:
+    with PagesSite(users=options.users) as site:
         machine = Machine(site, make_flags, options.verbose)
         ran = 0
         print(f"{page}:", flush=True)
@@ -270,7 +270,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--so", required=True)
     parser.add_argument("--bin", required=True)
-    parser.add_argument("--users", nargs=2, metavar="USER", default=["nobody", "games"])
+    parser.add_argument("--users", nargs=2, metavar="USER")
     parser.add_argument("-v", "--verbose", action="store_true", help="also print what the commands print")
     parser.add_argument("pages", nargs="*", metavar="PAGE")
     options = parser.parse_args()
