@@ -373,7 +373,7 @@ def handles_do_not_keep_directories(site):
                 expect_equal(len(holders), len(places), "processes with a working directory there")
                 until(lambda: {os.readlink(f"/proc/{pid}/cwd") for pid in holders} == set(map(str, places)), 10,
                       "their working directories")
-                expect_ended(group, (), end(site, jobid))
+                expect_ended(site, group, (), end(site, jobid))
                 expect(holder.poll() is None, "the holder has ended before")
                 # The next job finds the places free, and has its own.
                 fences_well(site, user)

@@ -90,17 +90,6 @@ def at_an_edge(group):
     return until(found, 60, f"the begin of a period of the quota of {group.path}")
 
 
-@contextlib.contextmanager
-def punctual():
-    """Who looks is not kept from it by those whom he looks at, nor by this machine's other work."""
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
 def use_of_quotas(site, *groups, periods=10):
     """Of each group, how many CPUs it used over so many periods of its quota, and the share of those in which it was throttled.
 
@@ -108,7 +97,7 @@ def use_of_quotas(site, *groups, periods=10):
     """
     # Who may use all of this machine is not held back, and would hold up all others.
     is_small = any(Group.cpu_limit(group) < os.cpu_count() for group in groups)
-    with site.favoured() if is_small else contextlib.nullcontext(), punctual():
+    with site.favoured() if is_small else contextlib.nullcontext(), kernel.punctual():
         begun = [at_an_edge(group) for group in groups]
         until(lambda: all(account(group)[1] >= before[1] + periods for group, before in zip(groups, begun)), 60,
               f"{periods} periods in which there is somebody to run")
