@@ -98,7 +98,7 @@ def adopted_process_shares_the_jobs_memory(site):
         adopted(site, process.pid, step)
         go.touch()
         try:
-            status = process.wait(30)
+            status = process.wait(120)
         except subprocess.TimeoutExpired:
             raise AssertionError("it holds more memory than its job has") from None
         expect_equal(status, -9, "its end")
@@ -291,7 +291,7 @@ def logins_by_pam_slurm_adopt(site):
         slurms = slurms_own_ends(site, [cpus for cpus, _, _ in jobs])
         with session_line(site) as ours:
             refused = login(site.users[0], "true")
-            refused.communicate(timeout=60)
+            refused.communicate(timeout=120)
             expect(refused.returncode != 0, "a user without a job could log in")
             for cpus, percent, grant in jobs:
                 site.configure(CPUQuotaPercent=str(percent), **LONG_PERIOD)

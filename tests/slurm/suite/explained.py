@@ -18,7 +18,7 @@ def explain(site, *arguments):
     if not site.jobfence:
         raise Skip("needs the jobfence command: --bin")
     return subprocess.run([str(site.jobfence), "explain", "--config", str(site.config), *map(str, arguments)],
-                          capture_output=True, text=True, timeout=60, env=site.environment)
+                          capture_output=True, text=True, timeout=120, env=site.environment)
 
 
 def explained_to(site, user, *arguments):

@@ -53,7 +53,7 @@ class Trial:
     def ended(self):
         """(state, output, whether it ran) of both, by their name here."""
         try:
-            _, self.stderr = self.srun.communicate(timeout=60 * sites.PATIENCE)
+            _, self.stderr = self.srun.communicate(timeout=120 * sites.PATIENCE)
         except subprocess.TimeoutExpired:
             self.srun.kill()
             raise AssertionError(f"srun hangs: {self.srun.communicate()[1]}") from None

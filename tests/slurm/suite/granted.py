@@ -280,7 +280,7 @@ def unallocated(site):
             finally:
                 (directory / "over").touch()
                 with contextlib.suppress(Exception):
-                    srun.wait(20)
+                    srun.wait(120)
     finally:
         for file in (*files, directory / "over"):
             file.unlink(missing_ok=True)

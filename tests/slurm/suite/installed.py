@@ -37,7 +37,7 @@ class Installation:
     def make(self, what):
         done = subprocess.run(
             [TOP / "plugstack/installation", what], env={**self.site.environment, **{k: str(v) for k, v in self.places.items()}},
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 

@@ -48,7 +48,7 @@ def held(site):
         yield
     finally:
         hold.terminate()
-        hold.wait(30)
+        hold.wait(120)
 
 
 def stepd_dies(site, jobid):

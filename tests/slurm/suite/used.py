@@ -15,7 +15,7 @@ from ..sites import until
 def said(site, *arguments):
     """By root."""
     done = subprocess.run([str(site.jobfence), *map(str, arguments), "--config", str(site.config), "--json"],
-                          capture_output=True, text=True, timeout=60, env=site.environment)
+                          capture_output=True, text=True, timeout=120, env=site.environment)
     expect_equal(done.returncode, 0, f"exit status of {arguments}: {done.stderr}")
     return json.loads(done.stdout)
 
