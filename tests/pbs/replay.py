@@ -321,7 +321,7 @@ def life(mom, user):
     expect(job.group("extern").exists(), "begin has made no fence")
     expect_equal(job.group().cpu_limit(), 1.0, "the job's CPUs")
     expect_equal(job.group().memory_limit(), 200 * MIB, "the job's memory")
-    mom.start(job, "setsid sleep 300 & { (ulimit -t 1; while :; do :; done); } 2>/dev/null; exec sleep 300")
+    mom.start(job, "setsid sleep 300 & python3 -S -c 'import time\nwhile time.process_time() < 1: pass'; exec sleep 300")
     job.started()
     expect_equal(job.group("1").cpu_limit(), 1.0, "the step's CPUs")
     until(lambda: len(job.group("1").members()) == 2 and job.group("1").cpu_seconds() > 0.5, "the two processes, and CPU time")

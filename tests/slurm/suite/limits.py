@@ -131,7 +131,7 @@ def expect_quota_used(site, group, cpus, periods=20):
         seen.append(f"{used:.3f} of {cpus} CPUs used, held back in {throttled:.0%} of the periods")
         return not is_held_back(used, throttled, cpus) and seen[-1]
     # Periods that an emulated timer has missed count, too.
-    return until(has_its_quota, 60, lambda: f"the use of all of the quota ({', '.join(seen)})")
+    return until(has_its_quota, 60, lambda: f"the use of all of the quota ({', '.join(seen[-3:])})")
 
 
 @case(measured=True)
