@@ -18,13 +18,13 @@ has been run. Every command must end with exit status 0.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,20 +161,21 @@ class Machine:
     def type(self, block):
         for who, command, expected in commands(block):
             print(f"  {who} {command}", flush=True)
+            mark = self.site.log_mark()
             status, output = self.run(who, command)
             if command == "scontrol reconfigure":
-                # It comes back before the daemons have read the file.
-                time.sleep(2)
+                # It comes back before the daemons have read the file. slurmd says something of it, in any release.
+                until(lambda mark=mark: self.site.slurmd_log_since(mark), 20, "a word of slurmd")
+                until(lambda: self.site.command("scontrol", "show", "slurmd").returncode == 0, 30, "slurmd")
             if self.verbose:
                 print(output, end="", flush=True)
             if status != 0:
                 raise Untrue(f"{block.where}: '{command}' has ended with exit status {status}:\n{output}")
             if command.startswith("grep") and expected:
                 # A step's last line comes when its srun has ended.
-                deadline = time.monotonic() + 5
-                while not is_as_expected(output, expected) and time.monotonic() < deadline:
-                    time.sleep(0.1)
-                    status, output = self.run(who, command)
+                with contextlib.suppress(AssertionError):
+                    until(lambda who=who, command=command, expected=expected: is_as_expected(self.run(who, command)[1], expected), 30, "it")
+                status, output = self.run(who, command)
             if expected and not is_as_expected(output, expected):
                 shown = "\n".join(expected)
                 raise Untrue(f"{block.where}: '{command}' prints\n{output}\nand the page says\n{shown}")
@@ -248,7 +249,7 @@ def hide_the_machine(scratch):
 
 def run_page(options, page):
     make_flags = f" -- SO={options.so} BIN={options.bin}"
-    with PagesSite(users=tuple(options.users)) as site:
+    with PagesSite(users=options.users) as site:
         machine = Machine(site, make_flags, options.verbose)
         ran = 0
         print(f"{page}:", flush=True)
@@ -270,7 +271,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--so", required=True)
     parser.add_argument("--bin", required=True)
-    parser.add_argument("--users", nargs=2, metavar="USER", default=["nobody", "games"])
+    parser.add_argument("--users", nargs=2, metavar="USER")
     parser.add_argument("-v", "--verbose", action="store_true", help="also print what the commands print")
     parser.add_argument("pages", nargs="*", metavar="PAGE")
     options = parser.parse_args()

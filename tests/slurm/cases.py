@@ -88,8 +88,8 @@ def arguments():
     parser.add_argument("--bin", help="the jobfence command (private sites beside systemd)")
     parser.add_argument("--settings", metavar="DIRECTORY",
                         help="with slurm.conf and cgroup.conf: lines for those of a private site")
-    parser.add_argument("--users", nargs=2, metavar="USER", default=("nobody", "games"),
-                        help="of a private site: no other's beside it")
+    parser.add_argument("--users", nargs=2, metavar="USER",
+                        help="of a private site, and no other's beside it; without this, two with nothing to do")
     parser.add_argument("--patience", type=float, metavar="FACTOR",
                         help="multiplies every time limit: 1, or 3 for an installed site")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
@@ -105,6 +105,7 @@ def arguments():
                         help="of the cases that are dear in a guest, only the N-th part; 0/1 for none")
     parser.add_argument("--share", type=part_of, metavar="N/M",
                         help="the N-th part of them, where M sites that are alike have one each")
+    parser.add_argument("--slice", type=part_of, metavar="K/N", help="of all that is chosen otherwise, only the K-th of N parts")
     parser.add_argument("--list", action="store_true")
     return parser.parse_args()
 
@@ -130,6 +131,9 @@ def main():
     chosen = [f for f in chosen if options.release in (None, f.release)]
     chosen = some_dear(chosen, *options.dear) if options.dear else chosen
     chosen = share(chosen, *options.share) if options.share else chosen
+    if options.slice:
+        part, parts = options.slice
+        chosen = chosen[part - 1::parts]
     if options.list:
         print("\n".join(function.__name__ for function in chosen))
         return 0

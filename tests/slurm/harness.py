@@ -10,7 +10,7 @@ import time
 
 from . import kernel, sites
 from .kernel import Group, Job
-from .sites import UNFINISHED, until
+from .sites import LEAST, UNFINISHED, until
 
 MIB = 1 << 20
 PYTHON = "/usr/bin/python3"
@@ -18,6 +18,8 @@ PYTHON = "/usr/bin/python3"
 # Gives up at 800 MiB, in case no limit stops it: it must not take this machine along.
 EAT = f"{PYTHON} -S -c 'b = [bytes([i + 1]) * (8 << 20) for i in range(100)]'"
 CASES = []
+# For a temporary directory, as `tempfile` takes it, that the keeper removes if this process cannot.
+IN_VAR = {"dir": "/var/tmp", "prefix": "jobfence-", "suffix": f".{os.getpid()}"}
 
 
 class Skip(Exception):
@@ -184,8 +186,10 @@ def logged(site, mark, pattern, timeout=5):
 
 @contextlib.contextmanager
 def nobody_looks():
-    """jobfence.service, where it runs, stands still: what is dead stays until somebody else looks."""
-    watchers = [pid for pid in kernel.all_pids() if re.search(r"/jobfence hold( |$)", kernel.command_line(pid))]
+    """jobfence.service, where it runs, or what we have in its place stands still: what is dead stays until somebody else looks."""
+    ours = kernel.descendants(os.getpid())
+    watchers = [pid for pid in kernel.all_pids() if re.search(r"/jobfence hold( |$)", kernel.command_line(pid))
+                and (pid in ours or kernel.stat_fields(pid)[1:2] == ["1"])]
 
     def rest():
         # In the middle of a round others would wait for it.
@@ -199,7 +203,8 @@ def nobody_looks():
         yield
     finally:
         for pid in watchers:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def pid_from(path, timeout=10):
@@ -232,12 +237,12 @@ def started(site, user, args, **options):
     finally:
         if process.poll() is None:
             process.terminate()
-        process.communicate(timeout=20 * sites.PATIENCE)
+        process.communicate(timeout=sites.LEAST * sites.PATIENCE)
 
 
 def ended(process, timeout=20):
     """Exit status and what it said, of a command that was `started`."""
-    out, err = process.communicate(timeout=timeout * sites.PATIENCE)
+    out, err = process.communicate(timeout=max(timeout, sites.LEAST) * sites.PATIENCE)
     return process.returncode, out, err
 
 
@@ -273,15 +278,23 @@ def expect_not_started(site, user, jobid):
 
 def until_gone(site, group, timeout, what):
     """Ours must be gone. Slurm may leave its own v1 directories, as the kernel is not done with them; the janitor removes those."""
+    def ours():
+        return [name for name in kernel.hierarchies() if group.own and name not in group.slurms and group.directory(name)]
+    until(lambda: not ours(), timeout, what)
     try:
-        until(lambda: not group.remains(), timeout, what)
+        until(lambda: not group.remains(), timeout, what, least=LEAST if kernel.has_v2_controllers() else 0)
     except AssertionError:
-        ours = [name for name in kernel.hierarchies() if group.own and name not in group.slurms and group.directory(name)]
-        if ours or kernel.has_v2_controllers():
+        if kernel.has_v2_controllers():
             raise
         done = site.command(str(site.jobfence), "reap", "--config", str(site.config))
         expect_equal(done.returncode, 0, f"jobfence reap ({done.stdout}{done.stderr})")
         until(lambda: not group.remains(), timeout, f"{what}, after the janitor")
+
+
+def expect_not_left(site, mark):
+    """No end since then has left anything to a later launch: that is how long an end may take (CleanupTimeout)."""
+    found = re.findall(r"jobfence: .*cannot remove the step's directories yet.*", site.slurmd_log_since(mark))
+    expect(not found, "\n".join(found))
 
 
 def until_clean(site, timeout, after=""):

@@ -35,13 +35,13 @@ def logged_in(user, command):
     """A login whose session has begun: its processes."""
     process = login(user, f"{command} & {command} & {command} & echo begun; wait")
     with contextlib.ExitStack() as cleanup:
-        cleanup.callback(process.communicate, timeout=60)
+        cleanup.callback(process.communicate, timeout=120)
         cleanup.callback(process.kill)
         ready, _, _ = select.select([process.stdout], [], [], 30 * sites.PATIENCE)
         said = process.stdout.readline() if ready else ""
         if said != "begun\n":
             process.kill()
-            raise AssertionError(f"the session says {said!r} ({process.communicate(timeout=60)[1].strip()})")
+            raise AssertionError(f"the session says {said!r} ({process.communicate(timeout=120)[1].strip()})")
         session = [pid for pid in kernel.descendants(process.pid)
                    if kernel.command_line(pid).startswith(("-bash", "bash"))]
         for who in filter(None, map(kernel.identity, session)):

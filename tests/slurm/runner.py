@@ -59,6 +59,7 @@ class Runner:
         site.there_before = frozenset(known)
         for leaving in sorted(known):
             print(f"there before the first case: {leaving}")
+        print(f"cases: {len(functions)}", flush=True)
         for function in functions:
             start = time.monotonic()
             outcome, said = self.run_case(site, function, known)

@@ -30,8 +30,9 @@ from slurm.sites import UNFINISHED, InstalledSite, PrivateSite, die_properly, un
 from slurm.suite.sharing import oversubscribed  # noqa: E402
 
 AT_ONCE = 6
-# A job that nobody has touched takes no longer than this, but for the controller's look at time limits every 30 s.
-LONGEST = 90
+# A job that something was done to may never end by itself: after so long it is ended. One that nobody has touched takes no longer than
+# UNTOUCHED, on a busy machine, too.
+LONGEST, UNTOUCHED = 90, 600
 # So many jobs of the first and of the last ones say how slurmd was then; with fewer of the same slurmd nothing is said.
 WINDOW = 10
 
@@ -176,8 +177,9 @@ class Soak:
             if job.limit and job.state == "RUNNING":
                 self.site.command("scontrol", "update", f"jobid={job.jobid}", "EndTime=now+1seconds")
                 job.limit = False
-            if now - job.began > LONGEST * sites.PATIENCE and not job.cancel_at:
-                long = f"job {job.jobid} ({job.kind}) was {job.state} for {LONGEST * sites.PATIENCE:g} s"
+            longest = (LONGEST if job.touched else UNTOUCHED) * sites.PATIENCE
+            if now - job.began > longest and not job.cancel_at:
+                long = f"job {job.jobid} ({job.kind}) was {job.state} for {longest:g} s"
                 if job.touched:
                     self.stuck.append(f"{long}: {job.touched}")
                 else:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from .. import kernel
 from ..harness import (
-    MIB, NOT_STARTED, RAN, allocated, case, ended, expect, expect_equal, expect_in, expect_limits, expect_match,
+    IN_VAR, MIB, NOT_STARTED, RAN, allocated, case, ended, expect, expect_equal, expect_in, expect_limits, expect_match,
     expect_not_drained, expect_not_started, fenced, fences_well, logged, started,
 )
 from ..sites import UNFINISHED, until
 from .disks import a_disk
-from .limits import LONG, LONG_PERIOD, SPIN, expect_quota_used, spinning
+from .limits import LONG_PERIOD, SPIN, expect_quota_used, spinning
 from .steps import running_job
 
 OPTIONS = {
@@ -65,7 +65,7 @@ def part_of_a_cpu(site):
     step = fenced(site, jobid)
     expect_equal(step.cpu_limit(), 0.5, "CPU limit of the step")
     expect_equal(told_by(site, jobid).get("JOBFENCE_CPUS"), "0.5", "what the job is told")
-    said = expect_quota_used(site, step, 0.5, LONG)
+    said = expect_quota_used(site, step, 0.5)
     site.scancel(jobid)
     site.wait(jobid)
     return said
@@ -119,7 +119,7 @@ def io_that_is_asked_for(site):
 def paths_that_are_not_ones_own(site):
     """Root's answers would tell what is in a directory that the user cannot enter, and where links there lead."""
     user = site.users[0]
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as closed:
+    with tempfile.TemporaryDirectory(**IN_VAR) as closed:
         os.chmod(closed, 0o700)
         Path(closed, "there").touch()
         Path(closed, "link").symlink_to("/secret/place")

@@ -96,9 +96,9 @@ def card_of_a_failed_job(site):
         expect_in("the time limit", text, "the card")
     share, said = row(card, "CPU")
     busy = float(expect_match(r"^([\d.]+) of 1 CPU on average$", said, "CPU time").group(1))
-    # Whole seconds, and tenths of a CPU.
     seconds = 60 * int(title.group(2) or 0) + int(title.group(3)) + 0.5
-    expect(abs(busy * seconds - cpu) <= 0.2 * cpu + 0.3, f"{busy} CPUs in {seconds} s, and the kernel counts {cpu} s")
+    # Whole seconds, and tenths of a CPU.
+    expect(abs(busy * seconds - cpu) <= 0.05 * seconds + 0.5 * busy + 0.3, f"{busy} CPUs in {seconds} s, and the kernel counts {cpu} s")
     expect(abs(int(share) - 100 * busy) <= 1, f"{share} % and {busy} CPUs")
     if peak:
         share, said = row(card, "memory")

@@ -17,7 +17,7 @@ UID = 65534
 
 
 def jobfence(site, *words, status=0):
-    done = site.command(str(site.jobfence), *words, "--config", str(site.config), timeout=60)
+    done = site.command(str(site.jobfence), *words, "--config", str(site.config), timeout=120)
     expect_equal(done.returncode, status, f"exit status of jobfence {' '.join(words)} ({done.stdout} {done.stderr})")
     return done.stdout + done.stderr
 
@@ -45,7 +45,7 @@ def closed_at_the_end(site):
     try:
         yield
     finally:
-        site.command(str(site.jobfence), "close", "--job", JOB, "--config", str(site.config), timeout=60)
+        site.command(str(site.jobfence), "close", "--job", JOB, "--config", str(site.config), timeout=120)
 
 
 @case
@@ -72,8 +72,8 @@ def life_in_commands(site):
             jobfence(site, "thaw", "--job", JOB)
             until(lambda: cpu_ticks(busy.pid) > before, 10, "the process goes on")
             expect_in(f"job {JOB} step 0 ended: cpu ", jobfence(site, "close", "--job", JOB, "--verbose"), "what close says")
-            expect_equal(busy.wait(10), -9, "how the process has ended")
-        expect_equal(child.wait(10), -9, "how the other has ended")
+            expect_equal(busy.wait(120), -9, "how the process has ended")
+        expect_equal(child.wait(120), -9, "how the other has ended")
         expect_equal(directories(), [], "directories of the job")
         expect_in("nothing to close", jobfence(site, "close", "--job", JOB), "what a second close says")
 
@@ -110,7 +110,7 @@ def held_by_a_unit(site):
                 expect(child.poll() is None and directories(), "the fence of a unit that lives is gone")
                 systemctl("systemctl", *end, unit)
                 reap()
-                expect_equal(child.wait(10), -9, f"how the process has ended after {end[0]}")
+                expect_equal(child.wait(120), -9, f"how the process has ended after {end[0]}")
                 expect_equal(directories(), [], "directories of the job")
         finally:
             site.command("systemctl", "stop", unit)

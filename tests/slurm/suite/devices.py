@@ -13,7 +13,8 @@ from pathlib import Path
 
 from .. import kernel
 from ..harness import (
-    RAN, Skip, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_drained, expect_not_started, fenced, fences_well,
+    IN_VAR, RAN, Skip, case, ended, expect, expect_equal, expect_in, expect_match, expect_not_drained, expect_not_started, fenced,
+    fences_well,
     logged, started,
 )
 from ..sites import PATH, until, write_atomically
@@ -29,7 +30,7 @@ EPERM = "Operation not permitted"
 def openable(site, user):
     """Two devices that this user can open outside of a job: nodes of our own, open for all."""
     # Not in /tmp, which may be a file system without devices.
-    nodes = Path(tempfile.mkdtemp(prefix="jobfence-devices-", dir="/var/tmp"))
+    nodes = Path(tempfile.mkdtemp(**IN_VAR))
     nodes.chmod(0o755)
     atexit.register(shutil.rmtree, nodes, ignore_errors=True)
     found = []

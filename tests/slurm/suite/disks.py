@@ -51,13 +51,17 @@ def a_disk():
             raise Skip(f"neither /scratch nor a loop device: {made.stderr.strip()}")
         device = made.stdout.strip()
         mode = stat.S_IMODE(os.stat(device).st_mode)
+        # It goes when nobody has it open any more, also when this process is killed.
+        held = os.open(device, os.O_RDONLY)
+        subprocess.run(["losetup", "--detach", device], check=True)
+        file.close()
         try:
             os.chmod(device, 0o666)
             number = os.stat(device).st_rdev
             yield Disk(device, f"{os.major(number)}:{os.minor(number)}", False)
         finally:
             os.chmod(device, mode)
-            subprocess.run(["losetup", "--detach", device], check=True)
+            os.close(held)
 
 
 def dd(arguments, seconds):
@@ -130,7 +134,8 @@ class WrittenOut:
         return seconds
 
 
-@case(measured=True)
+# By the clock, as a rate is. That the right limits are written is what io_limits notices.
+@case(measured=True, release=True)
 def io_rate_measured(site):
     """Reading and writing, past the page cache and on cgroup2 through it; and two jobs at once, each as fast as it may."""
     users = site.users if os.cpu_count() > 1 else site.users[:1]

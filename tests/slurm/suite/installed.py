@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from ..harness import Skip, case, expect, expect_equal, expect_in, expect_not_drained, fenced
-from ..sites import until, write_atomically
+from ..sites import alone, until, write_atomically
 
 TOP = Path(__file__).resolve().parents[3]
 
@@ -37,12 +37,12 @@ class Installation:
     def make(self, what):
         done = subprocess.run(
             [TOP / "plugstack/installation", what], env={**self.site.environment, **{k: str(v) for k, v in self.places.items()}},
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 
     def run(self, *arguments):
-        done = self.site.command(str(self.command), *arguments, timeout=60)
+        done = self.site.command(*alone(str(self.command), *arguments))
         return done.returncode, done.stdout + done.stderr
 
 

@@ -48,7 +48,7 @@ def held(site):
         yield
     finally:
         hold.terminate()
-        hold.wait(30)
+        hold.wait(120)
 
 
 def stepd_dies(site, jobid):
@@ -369,37 +369,52 @@ def node_fails(site):
     fences_well(site, user)
 
 
-@case(on=["two-nodes"])
-def node_does_not_answer(site):
-    """The controller gives up a node on which all goes on. There the fence holds until the node is heard of again; then all of it goes."""
+def fence_holds_until_the_node_is_heard_of(site, give_up):
+    """On a node whose slurmd stands still, `give_up` makes the controller think that it is gone; then it goes on."""
     user = site.users[0]
-    # As soon as it may: a node is asked three times in this time.
+    neighbour = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=100")
+    kept = fenced(site, neighbour)
+    jobid = site.submit(user, "srun sh -c 'setsid sleep 300 & sleep 300'", "-N2", "-n2", "-c1", "--mem=100", "--no-requeue")
+    groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
+    until(lambda: len(groups["n2"].members(below=True)) >= 3, 5, "the job's processes on n2")
+    there = list(filter(None, map(kernel.identity, groups["n2"].members(below=True))))
+    slurmd = site.slurmd_pid("n2")
+    os.kill(slurmd, signal.SIGSTOP)
+    try:
+        give_up()
+        expect_equal(site.wait(jobid, 90), "NODE_FAIL", "state")
+        until(lambda: not groups["n1"].remains(), 10, f"the end of {groups['n1'].path} on n1")
+        expect_in("DOWN", site.node_state(), "state of the nodes")
+        expect_equal([kernel.identity(who[0]) for who in there], there, "the job's processes on n2")
+        for group in (groups["n2"], kept):
+            expect_limits(group, 1.0, 100)
+    finally:
+        os.kill(slurmd, signal.SIGCONT)
+    # It reports to the controller at once, and not only when it is asked again.
+    os.kill(slurmd, signal.SIGHUP)
+    with contextlib.ExitStack() as cleanup:
+        for who in there:
+            cleanup.enter_context(ended_after(who))
+        for who in there:
+            expect_dead(who, 30)
+    until(lambda: not groups["n2"].parent.remains(), 10, f"the end of {groups['n2'].parent.path}")
+    until(lambda: site.node_state() == "IDLE", 30, "the nodes")
+    fences_well(site, user)
+
+
+@case(on=["two-nodes"])
+def node_is_given_up(site):
+    """The administrator gives up a node on which all goes on. There the fence holds until the node is heard of again; then all of it goes."""
+    fence_holds_until_the_node_is_heard_of(
+        site, lambda: site.command("scontrol", "update", "nodename=n2", "state=down", "reason=test"))
+
+
+# How long the controller waits is real time, and on a busy machine the other node can be late, too.
+@case(on=["two-nodes"], release=True)
+def node_does_not_answer(site):
+    """The controller itself gives it up, as soon as it may: a node is asked three times in this time."""
     with site.reconfigured(SlurmdTimeout=int(10 * sites.PATIENCE), MessageTimeout=int(5 * sites.PATIENCE)):
-        neighbour = site.submit(site.users[1], "sleep 300", "-w", "n2", "-c1", "--mem=100")
-        kept = fenced(site, neighbour)
-        jobid = site.submit(user, "srun sh -c 'setsid sleep 300 & sleep 300'", "-N2", "-n2", "-c1", "--mem=100", "--no-requeue")
-        groups = {node: fenced(site, jobid, "step_0", node=node) for node in site.nodes}
-        until(lambda: len(groups["n2"].members(below=True)) >= 3, 5, "the job's processes on n2")
-        there = list(filter(None, map(kernel.identity, groups["n2"].members(below=True))))
-        slurmd = site.slurmd_pid("n2")
-        os.kill(slurmd, signal.SIGSTOP)
-        try:
-            expect_equal(site.wait(jobid, 90), "NODE_FAIL", "state")
-            until(lambda: not groups["n1"].remains(), 10, f"the end of {groups['n1'].path} on n1")
-            expect_in("DOWN", site.node_state(), "state of the nodes")
-            expect_equal([kernel.identity(who[0]) for who in there], there, "the job's processes on n2")
-            for group in (groups["n2"], kept):
-                expect_limits(group, 1.0, 100)
-        finally:
-            os.kill(slurmd, signal.SIGCONT)
-        with contextlib.ExitStack() as cleanup:
-            for who in there:
-                cleanup.enter_context(ended_after(who))
-            for who in there:
-                expect_dead(who, 30)
-        until(lambda: not groups["n2"].parent.remains(), 10, f"the end of {groups['n2'].parent.path}")
-        until(lambda: site.node_state() == "IDLE", 30, "the nodes")
-        fences_well(site, user)
+        fence_holds_until_the_node_is_heard_of(site, lambda: None)
 
 
 @case
@@ -411,35 +426,45 @@ def stuck_in_the_kernel(site):
         subprocess.run(["modprobe", "fuse"], check=False, env={"PATH": PATH})
     if not os.path.exists("/dev/fuse"):
         raise Skip("no FUSE here")
+    if os.cpu_count() < 2:
+        raise Skip("one CPU: no job runs beside one that does not end")
     user = site.users[0]
-    site.configure(CleanupTimeout=3)
     directory = site.directory(user) / f"stuck.{time.monotonic_ns()}"
     directory.mkdir()
     server = subprocess.Popen([sys.executable, "-S", STUCK, directory], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               text=True, preexec_fn=lambda: die_with_parent(signal.SIGTERM))
-    file = site.directory(user) / f"{directory.name}.pid"
-    mark = site.log_mark()
-    try:
-        expect_equal(server.stdout.readline(), "mounted\n", "the file system")
+
+    def stuck(seconds):
+        """A job that may be held up for so long, at its script's end; and its process in the kernel."""
+        site.configure(CleanupTimeout=seconds)
+        file = site.directory(user) / f"{directory.name}.pid{seconds}"
         # Slurm does not know it: with a session of its own it is not one of its processes.
         jobid = site.submit(user, f"setsid sh -c 'echo $$ >{file}; exec ls {directory}' >/dev/null 2>&1 &\n"
                                   f"while [ ! -e {file} ]; do sleep 0.1; done; sleep 1; date +ended=%s", "-c1", "--mem=100")
         who = kernel.identity(pid_from(file))
         until(lambda: "ended=" in site.output(jobid), 30, "the end of the script")
+        return jobid, who
+    mark = site.log_mark()
+    try:
+        expect_equal(server.stdout.readline(), "mounted\n", "the file system")
+        # It began to end first, so nothing but its own time keeps it longer.
+        longer, other = stuck(600)
+        jobid, who = stuck(3)
         began = time.monotonic()
         until(lambda: not site.step_daemons(jobid), 60, "the end of the step daemon")
         took = time.monotonic() - began
+        expect(site.step_daemons(longer), "a job that may be held up for ten minutes was so no longer than one for 3 s")
         expect(kernel.identity(who[0]) == who, "the process did not wait inside the kernel: this shows nothing")
-        # Less than without the key, which are 10 s.
-        expect(2 < took < 3 + 2 * sites.PATIENCE, f"the end took {took:.1f} s, and 3 s were allowed")
         logged(site, mark, "cannot remove the step's directories yet: .*(not die|looked through in time)")
         # Meanwhile others begin and end.
         fences_well(site, user)
         expect_not_drained(site)
     finally:
         server.terminate()
-        server.wait(30)
-    expect_dead(who, 10)
+        server.wait(sites.LEAST)
+    for one in who, other:
+        expect_dead(one, 10)
+    until(lambda: not site.step_daemons(longer), 60, "the end of the other step daemon")
     reap(site)
     until_clean(site, 5)
     return f"held up for {took:.1f} s"

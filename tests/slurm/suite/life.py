@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import signal
+import time
 
 from .. import kernel
 from ..harness import (
@@ -13,7 +14,6 @@ from ..harness import (
 )
 from ..kernel import Group
 from ..sites import until
-from .limits import busy_cpus
 from .steps import running_job
 
 SPINNER = "while :; do :; done"
@@ -105,8 +105,9 @@ def suspended(site):
     expect_equal(site.job(jobid)["JobState"], "SUSPENDED", "state")
 
     def stands():
-        used, _ = busy_cpus(site, group, 1)
-        return used < 0.02
+        used = group.cpu_seconds()
+        time.sleep(1)
+        return group.cpu_seconds() - used < 0.02
     until(stands, 10, "the spinner to stand still")
     return jobid, group
 
@@ -405,18 +406,18 @@ def dead_step_on_one_of_two(site):
         until(lambda: not group.parent.remains(), 10, f"the end of {group.parent.path}")
 
 
-@case(layout=False, patient=True)
+@case(layout=False, patient=True, release=True)
 def warned_and_timed_out(site):
     """`sbatch --signal=B:…` comes to the script alone, and a step's own time limit ends that step."""
     user = site.users[0]
-    # The controller looks every 30 s; before the end by a minute means at its next look.
+    # The controller looks every 30 s. The job's own limit is a minute later than all that is waited for.
     jobid = site.submit(user, """
         trap 'echo warned' USR1
         srun --time=1 --mem=80 sh -c 'trap "echo task warned" USR1; while :; do sleep 1; done' &
         while :; do wait -n && break; status=$?; jobs %1 >/dev/null 2>&1 || break; done
         echo srun=$status
         sleep 300 & wait
-        """, "-c1", "--mem=100", "--time=2", "--signal=B:USR1@60")
+        """, "-c1", "--mem=100", "--time=3", "--signal=B:USR1@120")
     batch, step = fenced(site, jobid), fenced(site, jobid, "step_0")
     until(lambda: "warned" in site.output(jobid), 100, "the signal")
     expect_limits(batch, 1.0, 100)

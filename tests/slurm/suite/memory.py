@@ -17,7 +17,7 @@ from .limits import expect_killed_for_memory
 # Reading a file of holes fills the page cache as any other, and needs no room. Not with cat(1), which need not read at all; and not
 # on tmpfs, as /tmp may be, where all holes are one page.
 # The job keeps it open, and with it what is cached; nobody else can find it.
-READ = f"""file=/var/tmp/jobfence.$SLURM_JOB_ID && truncate -s {{mib}}M $file && exec 9<$file && rm $file && {PYTHON} -S -c '
+READ = f"""file=$(mktemp /var/tmp/jobfence.XXXXXX) && truncate -s {{mib}}M $file && exec 9<$file && rm $file && {PYTHON} -S -c '
 import os
 while os.read(9, 1 << 20): pass'"""
 WAIT = "while [ ! -e {file} ]; do sleep 0.1; done"

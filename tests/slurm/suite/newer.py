@@ -43,7 +43,7 @@ def beside_slurm_conf(site, name, text):
 @contextlib.contextmanager
 def private_tmp(site, **keys):
     """Each job has a mount namespace of its own, with a /tmp of its own in it."""
-    base = Path("/var/tmp/jobfence-containers")
+    base = Path(f"/var/tmp/jobfence-containers.{os.getpid()}")
     base.mkdir(exist_ok=True)
     config = f"AutoBasePath=true\nBasePath={base}\n"
     with (beside_slurm_conf(site, "job_container.conf", config),

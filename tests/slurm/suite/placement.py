@@ -9,8 +9,7 @@ from pathlib import Path
 from .. import kernel
 from ..harness import EAT, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
 from ..sites import InstalledSite, until
-from .limits import LONG, LONG_PERIOD
-from .sharing import use
+from .limits import LONG_PERIOD, account, use_of_quotas
 
 SPINS = "while :; do :; done"
 
@@ -111,18 +110,18 @@ def all_steps_together(site):
     expect_equal([step.cpu_limit() for step in steps], [grant] * 3, "CPU limits of the steps")
     job = steps[0].parent
     allowed = grant if job.own or not kernel.has_v2_controllers() else grant + headroom
-    used = use(site, [job], LONG)[0]
+    used, _ = use_of_quotas(site, job)[0]
     expect(used <= allowed * 1.05, f"the job used {used:.3f} CPUs of {allowed}")
     if os.cpu_count() > 1:
-        expect(used >= allowed / 2, f"the job used only {used:.3f} CPUs of {allowed}")
+        # Each step has the job's quota: either may be the one that the kernel met.
+        with site.favoured():
+            until(lambda: sum(account(group)[2] for group in (job, *steps)) >= 3, 60, "three periods in which the quota was used up")
     processes = [who for step in steps for who in map(kernel.identity, step.members()) if who]
-    start = time.monotonic()
     site.scancel(jobid)
-    until(lambda: not any(kernel.identity(who[0]) == who for who in processes), 2,
+    until(lambda: not any(kernel.identity(who[0]) == who for who in processes), 10,
           "the death of every process after scancel")
-    took = time.monotonic() - start
     site.wait(jobid)
-    return f"{used:.3f} CPUs of {allowed}, dead {took:.1f} s after scancel"
+    return f"{used:.3f} CPUs of {allowed}"
 
 
 @case

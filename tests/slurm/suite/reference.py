@@ -372,8 +372,8 @@ def parallel_program(site):
     for library, plugin in ways:
         done = site.srun(site.users[0], f"--mpi={plugin}", "-n4", "--overcommit", "--mem=400",
                          PYTHON, "-S", "-c", MPI, library)
-        expect_equal(done.returncode, 0, f"{library} by {plugin}: srun's exit status")
-        found.append((library, sorted(re.findall(r"rank \d+ of \d+: \d+", done.stdout))))
+        # Where an MPI library was installed without what Slurm's plugin needs, it fails without jobfence, too.
+        found.append((library, plugin, done.returncode, sorted(re.findall(r"rank \d+ of \d+: \d+", done.stdout))))
     return found
 
 

@@ -11,7 +11,7 @@ from ..harness import (
 )
 from ..kernel import Group
 from ..sites import until
-from .limits import LONG, LONG_PERIOD, SPIN, spinning
+from .limits import LONG_PERIOD, SPIN, account, spinning, use_of_quotas
 
 
 @contextlib.contextmanager
@@ -117,7 +117,7 @@ def both_policies(site):
     group = spinning(site, jobid)
     expect_equal((group.cpu_weight(), group.cpu_limit()), (10, 0.5), f"CPU weight and limit of {group.path}")
     # In Slurm's own directory of the job its daemons have some more.
-    used = use(site, [fenced(site, jobid)], LONG)[0]
+    used, _ = use_of_quotas(site, fenced(site, jobid))[0]
     expect(used <= 0.525, f"{used:.3f} CPUs used of 0.5")
 
 
@@ -169,7 +169,7 @@ def burst(site):
     step = fenced(site, jobid)
     expect(step.cpu_burst_us() > 0, "no burst")
     # What it has saved comes on top, once.
-    used = use(site, [step], LONG + 5)[0]
+    used, _ = use_of_quotas(site, step, periods=50)[0]
     expect(used <= 1.05, f"{used:.3f} CPUs used of 1")
 
 
@@ -193,12 +193,15 @@ def limits_of_users(site):
         one = spinning(site, jobid)
         _, two = submit_spinners(site, first)
         _, other = submit_spinners(site, second)
-        used = use(site, [one, two, other], LONG)
-        expect(sum(used[:2]) <= 0.525, f"the user's jobs used {used[:2]} CPUs together")
         user = one.user
+        (used, _), _ = use_of_quotas(site, user, other.user)
+        expect(used <= 0.525, f"the user's jobs used {used:.3f} CPUs together")
+        for group, who in (user, "the user"), (other.user, "another user"):
+            with site.favoured():
+                until(lambda group=group: account(group)[2] >= 3, 60, f"three periods in which {who} has used up what all his jobs may")
+        expect(two.user.path == user.path != other.user.path, f"places of users {user}, {two.user} and {other.user}")
         expect_equal(user.processes_limit(), 40, f"process limit of {user.path}")
         expect_equal(Group.memory_limit(user), 300 << 20, f"memory limit of {user.path}")
-        expect(used[2] > 0.3, f"another user's job used {used[2]:.3f} CPUs beside them")
 
 
 @case(dear=True)
@@ -234,14 +237,9 @@ def limits_of_tasks(site):
             found = task.cpu_limit(), task.processes_limit(), task.memory_limit()
             expect_equal(found, (0.2, 40, 64 << 20), f"limits of {task.path}")
 
-    def seconds():
-        return {path: sum(map(kernel.process_seconds, pids)) for path, pids in places.items()}
-    start, before = time.monotonic(), seconds()
-    time.sleep(LONG)
-    after, wall = seconds(), time.monotonic() - start
-    for path in places:
-        used = (after[path] - before[path]) / wall
-        expect(used <= 0.21 + 0.02, f"task {path} used {used:.3f} of 0.2 CPUs")
+    tasks = [Group(path) for path in places]
+    for task, (used, _) in zip(tasks, use_of_quotas(site, *tasks)):
+        expect(used <= 0.21, f"task {task.path} used {used:.3f} of 0.2 CPUs")
     site.scancel(jobid)
     site.wait(jobid)
     until(lambda: not step.parent.remains(), 10, "the end of its directories")

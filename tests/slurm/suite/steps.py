@@ -13,7 +13,7 @@ from ..harness import (
 )
 from ..kernel import Group
 from ..sites import until
-from .limits import SPIN, busy_cpus
+from .limits import SPIN, use_of_quotas
 
 
 @case(dear=True)
@@ -212,7 +212,7 @@ def overlap(site):
                  [(1.0, 50 * MIB), (1.0, 60 * MIB)], "limits of the steps")
     for step in steps:
         until(lambda: len(step.members()) >= 4, 10, f"the spinners in {step.path}")
-    used, _ = busy_cpus(site, job)
+    used, _ = use_of_quotas(site, job, periods=20)[0]
     expect(used <= job.most() * 1.05, f"two steps of a job with one CPU used {used:.3f} CPUs")
     site.scancel(jobid)
 
@@ -323,13 +323,24 @@ def mpi_ways(site):
 def mpi(site):
     """Ranks of a parallel program find each other, and are in the step."""
     user = site.users[0]
-    for library, plugin in mpi_ways(site):
+    broken, ways = [], mpi_ways(site)
+    for library, plugin in ways:
         what = f"{library} by {plugin}"
-        done = site.srun(user, f"--mpi={plugin}", "-n4", "--overcommit", "--mem=400",
-                         PYTHON, "-S", "-c", MPI, library)
+        program = user, f"--mpi={plugin}", "-n4", "--overcommit", "--mem=400", PYTHON, "-S", "-c", MPI, library
+        done = site.srun(*program)
+        if done.returncode:
+            # Slurm's mpi/pmix wants libpmix.so, which an MPI library alone does not bring.
+            with site.unplugged():
+                alone = site.srun(*program)
+            if alone.returncode:
+                broken.append(f"{what} fails without jobfence, too: {alone.stderr.splitlines()[:1]}")
+                continue
         expect_equal(done.returncode, 0, f"{what}: exit status of srun ({done.stderr})")
         found = dict(re.findall(r"rank (\d+) of 4: 1111 in (.*)", done.stdout))
         expect_equal(sorted(found), ["0", "1", "2", "3"], f"{what}: ranks in\n{done.stdout}")
         places = {Group.named_in(where.replace(" ", "\n")) for where in found.values()}
         expect_equal(len(places), 1, f"{what}: number of places, {found}")
         expect(places.pop(), f"{what}: the ranks are in no step, {found}")
+    if len(broken) == len(ways):
+        raise Skip("; ".join(broken))
+    return "; ".join(broken)

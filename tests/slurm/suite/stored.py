@@ -22,8 +22,8 @@ BURN = f"{PYTHON} -S -c 'import time\nb = b\"x\" * (60 << 20)\nwhile time.proces
 
 @contextlib.contextmanager
 def held(site, **keys):
-    """The usage log is on, and somebody stores what comes, every second."""
-    log = site.home / "usage"
+    """The usage log is on, and somebody stores what comes, every second: where the log is, and what he says (but a service)."""
+    log, said = site.home / "usage", site.home / "hold.said"
     site.configure(UsageLog=f"{log}/usage.jsonl", StoreUsage="admincomment", ReapInterval=1, **keys)
     if isinstance(site, InstalledSite):
         systemctl(site, "restart", "jobfence.service")
@@ -33,16 +33,16 @@ def held(site, **keys):
         if Path("/run/systemd/system").is_dir():
             # The scope belongs to the service, so this one sees no systemd.
             command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run/systemd && exec "$@"', "sh", *command]
-        hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, text=True,
-                                stderr=subprocess.PIPE, env=site.environment, preexec_fn=die_with_parent)
-    said = []
+        with open(said, "w") as words:
+            hold = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words,
+                                    env=site.environment, preexec_fn=die_with_parent)
     try:
         yield log, said
     finally:
         site.configure()
         if hold:
             hold.terminate()
-            said.append(hold.communicate(timeout=30)[1])
+            hold.wait(120)
         else:
             systemctl(site, "restart", "jobfence.service")
 
@@ -86,8 +86,10 @@ def an_old_slurm_is_told(site):
         jobid = site.submit(site.users[0], "true", "--mem=100")
         site.wait(jobid)
         until(lambda: f'"job":"{jobid}"' in kernel.read(log / "usage.jsonl"), 10, "the job's line")
+        sentence = "needs Slurm 23.02 or later, and this is "
+        until(lambda: sentence in kernel.read(said), 20, "hold's words")
         time.sleep(3)
-    expect_equal(said[0].count("needs Slurm 23.02 or later, and this is "), 1, f"what hold says: {said[0]}")
+    expect_equal(kernel.read(said).count(sentence), 1, f"what hold says: {kernel.read(said)}")
 
 
 @case(newer=True, dear=True)
@@ -134,10 +136,13 @@ def a_comment_of_somebody_elses_stays(site):
     """What an administrator has written into AdminComment is not overwritten."""
     user = site.users[0]
     with storing(site) as log:
-        jobid = site.submit(user, "sleep 3", "--mem=100")
+        go = site.directory(user) / "go"
+        go.unlink(missing_ok=True)
+        jobid = site.submit(user, "until [ -e go ]; do sleep 0.1; done", "--mem=100")
         site.wait_running(jobid)
         done = site.command("scontrol", "update", f"JobId={jobid}", "AdminComment=approved|by root")
         expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
+        go.touch()
         site.wait(jobid)
         until(lambda: f'"job":"{jobid}"' in kernel.read(log / "usage.jsonl"), 10, "the job's line")
         until(lambda: comment_of(site, jobid), 20, "the comment in the database")

@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import os
 import re
 
 from .. import accounting, kernel
@@ -126,7 +127,9 @@ def measured(site, lines, program, *options):
     """A job of one program: its line, and its own count."""
     jobid = site.submit(site.users[0], run(program), "-c1", "--mem=500", *options)
     # Some 11 s of CPU time, on a machine that may be busy.
-    expect_equal(site.wait(jobid, 180), "COMPLETED", f"state of job {jobid}, which said {site.output(jobid)!r}")
+    with site.favoured():
+        ended = site.wait(jobid, 600)
+    expect_equal(ended, "COMPLETED", f"state of job {jobid}, which said {site.output(jobid)!r}")
     line, own = line_of(lines, jobid), own_count(site, jobid)
     for member, value in (("schema", "jobfence-usage-1"), ("end", "closed"), ("exit_status", 0), ("exit_signal", None),
                           ("cpus_granted", 1), ("memory_granted_bytes", 500 * MIB)):
@@ -134,10 +137,24 @@ def measured(site, lines, program, *options):
     return jobid, line, own
 
 
+def count_disks(site):
+    """On v1 Linux counts nothing of a disk before a limit was set for it somewhere: here one of 8 EiB in a second."""
+    blkio = kernel.hierarchies().get("blkio")
+    if blkio and not kernel.has_v2_controllers():
+        place = blkio.directory("/" + site.bases()[0]) / "counted"
+        place.mkdir(parents=True, exist_ok=True)
+        device = os.stat("/var/tmp").st_dev
+        # No disk of the kernel's own, as that of an overlay, is counted in any case.
+        with contextlib.suppress(OSError):
+            (place / "blkio.throttle.read_bps_device").write_text(f"{os.major(device)}:{os.minor(device)} {2**63 - 1}\n")
+        place.rmdir()
+
+
 @case(dear=True)
 def usage_is_exact(site):
     """CPU time, memory, I/O and short processes are what the programs count themselves, beside what sacct says."""
     lacking = " and ".join(accounting.missing())
+    count_disks(site)
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(with_log(site))
         if not lacking:

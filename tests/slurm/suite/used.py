@@ -8,14 +8,14 @@ import shutil
 import subprocess
 import tempfile
 
-from ..harness import MIB, Skip, case, expect, expect_equal, expect_in, fenced
+from ..harness import IN_VAR, MIB, Skip, case, expect, expect_equal, expect_in, fenced
 from ..sites import until
 
 
 def said(site, *arguments):
     """By root."""
     done = subprocess.run([str(site.jobfence), *map(str, arguments), "--config", str(site.config), "--json"],
-                          capture_output=True, text=True, timeout=60, env=site.environment)
+                          capture_output=True, text=True, timeout=120, env=site.environment)
     expect_equal(done.returncode, 0, f"exit status of {arguments}: {done.stderr}")
     return json.loads(done.stdout)
 
@@ -27,7 +27,7 @@ def living_and_reported(site):
         raise Skip("needs the jobfence command: --bin")
     user = site.users[0]
     uid = pwd.getpwnam(user).pw_uid
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as logged, tempfile.TemporaryDirectory(dir="/var/tmp") as open_to_all:
+    with tempfile.TemporaryDirectory(**IN_VAR) as logged, tempfile.TemporaryDirectory(**IN_VAR) as open_to_all:
         site.configure_raw(f"UsageLog={logged}/usage.jsonl\n")
         jobid = site.submit(user, "srun -n1 --overlap sleep 300 & wait", "-c1", "--mem=200")
         fenced(site, jobid)

@@ -109,7 +109,7 @@ def dollars_are_not_expanded(site):
         until(held, 10, f"{leaf.path}")
     finally:
         holder.terminate()
-        said, _ = holder.communicate(timeout=60)
+        said, _ = holder.communicate(timeout=120)
     until(lambda: not leaf.remains(), 10, f"the end of {leaf.path} ({said})")
 
 
