@@ -79,7 +79,7 @@ def privately(options, chosen):
         print("cases: needs a machine without systemd, which delegates no cgroups to a tree in namespaces", file=sys.stderr)
         return LACKS
     base = f"jobfence-{os.getpid()}"
-    tests, parts = "opt/jobfence-tests", ("slurm", "pbs", "gridengine")
+    tests, parts = "opt/jobfence-tests", ("slurm", "pbs", "gridengine", "leases.py")
     binds = [(TOP / "tests" / name, f"{tests}/{name}") for name in parts]
     binds += [(TOP / name, f"{tests}/jobfence/{name}") for name in ("plugstack", "hooks", "include", "docs", "README.md")]
     binds += [(options.so, f"{tests}/jobfence/target/release/libjobfence.so"), (options.bin, f"{tests}/jobfence/target/release/jobfence")]

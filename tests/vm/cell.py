@@ -117,7 +117,8 @@ def payload(directory, scheduler):
     tests = Path(directory) / TESTS
     for name in {"slurm", "pbs", scheduler}:
         shutil.copytree(TOP / "tests" / name, tests / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(TOP / "tests/demo.py", tests)
+    for name in "demo.py", "leases.py":
+        shutil.copy(TOP / "tests" / name, tests)
     for name in FILES:
         place = tests / "jobfence" / name
         place.parent.mkdir(parents=True, exist_ok=True)
