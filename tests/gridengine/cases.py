@@ -87,7 +87,7 @@ def privately(options, chosen):
     argv += [function.__name__ for function in chosen]
     try:
         with tree.used(options.tree) as directory:
-            return place.run(directory, binds, argv, base, {"PATH": shared.PATH, "LANG": "C.UTF-8", "HOME": "/root"})
+            return place.run(directory / "tree", binds, argv, base, {"PATH": shared.PATH, "LANG": "C.UTF-8", "HOME": "/root"})
     except image.Skip as reason:
         print(f"cases: {reason}", file=sys.stderr)
         return LACKS

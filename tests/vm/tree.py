@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Debian trees: what a scheduler's packages install, for a site in namespaces of its own on this machine.
 
-Several clones share the trees: each tree bears the name of all that it is made from, and is never written to. Who uses
-one holds its lock, and who needs another removes those that nobody has used for a month.
+A tree is never written to, so that any number of sites can use it.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import shlex
-import sys
-import time
-from pathlib import Path
 
+import cache
 import image
 from cells import GRIDENGINE, NO_CLUSTER, Image
-
-UNUSED_SECONDS = 30 * 24 * 3600
 
 # What the cases and the programs of the site want of Debian.
 TOOLS = ("python3", "iproute2", "procps", "passwd", "hostname")
@@ -29,10 +22,6 @@ USERS = "".join(f"useradd --create-home --uid {uid} --user-group --shell /bin/ba
                 for name, uid in (("alice", 1001), ("bob", 1002)))
 
 
-def cache():
-    return Path(os.environ.get("JOBFENCE_CACHE", "/var/cache/jobfence-tests")) / "trees"
-
-
 def build(wanted, new):
     answers = "".join(line + "\n" for line in wanted.answers)
     image.debootstrap(
@@ -42,42 +31,15 @@ def build(wanted, new):
     )  # fmt: skip
 
 
-def discard_unused(directory, kept):
-    for lock in directory.glob("*.lock"):
-        tree = lock.with_suffix("")
-        if tree != kept and time.time() - lock.stat().st_mtime > UNUSED_SECONDS:
-            with open(lock, "r+") as held, contextlib.suppress(BlockingIOError):
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                image.remove(tree)
-                lock.unlink()
-
-
-@contextlib.contextmanager
 def used(name):
-    """The directory of this tree, which is built if it is not there. It stays for as long as the block lasts."""
-    key = hashlib.sha256((image.key(TREES[name]) + USERS).encode()).hexdigest()[:32]
-    tree = cache() / f"{name}-{key}"
-    tree.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as locks:
-        with open(tree.parent / "building", "w") as building:
-            # Nobody else builds or removes meanwhile.
-            fcntl.flock(building, fcntl.LOCK_EX)
-            lock = locks.enter_context(open(f"{tree}.lock", "w"))
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            os.utime(lock.name)
-            build_if_missing(name, tree)
-        yield tree
+    """The directory of this tree, which stays while a block runs; built if it is not there."""
+    wanted = TREES[name]
+    key = hashlib.sha256((image.key(wanted) + USERS).encode()).hexdigest()[:32]
 
+    def make(new):
+        image.need("mmdebstrap", "unshare")
+        if os.geteuid() != 0:
+            raise image.Skip(f"building {name} needs root")
+        build(wanted, new / "tree")
 
-def build_if_missing(name, tree):
-    if tree.is_dir():
-        return
-    image.need("mmdebstrap", "unshare")
-    if os.geteuid() != 0:
-        raise image.Skip(f"building {name} needs root")
-    print(f"tree: building {name}", file=sys.stderr)
-    discard_unused(tree.parent, tree)
-    new = tree.parent / "new"
-    image.remove(new)
-    build(TREES[name], new)
-    new.rename(tree)
+    return cache.held(f"tree-{name}", key, make)
