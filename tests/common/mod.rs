@@ -9,11 +9,15 @@ use std::time::{Duration, Instant};
 
 // Not every file of tests has such a test.
 #[allow(dead_code)]
+mod leases;
+#[allow(dead_code)]
 mod opened;
 #[allow(dead_code)]
 mod plugin;
 #[allow(dead_code)]
 mod skip;
+#[allow(unused_imports)]
+pub use leases::{Lease, alone, beside_others, uids};
 #[allow(unused_imports)]
 pub use opened::open;
 #[allow(unused_imports)]
