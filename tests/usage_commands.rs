@@ -166,10 +166,15 @@ fn members(value: &Value, found: &mut Vec<String>) {
 #[test]
 fn a_report_has_what_was_used() {
     let Some(mut site) = Site::new("report") else { return };
+    let begun = Instant::now();
     site.open("7", USER, &["--cpus", "0.5", "--mem", "200M"]);
     site.open("7", USER, &["--step", "1", "--cpus", "0.5", "--mem", "100M"]);
     let pid = site.run("7", "0", BUSY);
     std::thread::sleep(Duration::from_millis(1500));
+    common::until("half a second of CPU time", || cpu_of(pid) > 0.5);
+    // Nothing is used while it is looked at.
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), nix::sys::signal::Signal::SIGSTOP).unwrap();
+    common::until("it stands still", || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T "));
     let before = cpu_of(pid);
     // While it lives, that is said.
     let living = site.out(&["report", "7"]);
@@ -184,7 +189,7 @@ fn a_report_has_what_was_used() {
     assert!((50e6..80e6).contains(&peak), "{peak}");
     assert_eq!(number(run, "memory_limit_bytes"), 200.0 * 1024.0 * 1024.0);
     let wall = number(run, "wall_seconds");
-    assert!((1.0..30.0).contains(&wall), "{wall}");
+    assert!((1.0..begun.elapsed().as_secs_f64() + 1.0).contains(&wall), "{wall}");
     let efficiency = number(run, "cpu_efficiency_percent");
     assert!((efficiency - 100.0 * used / (wall * 0.5)).abs() < 0.1, "{efficiency}");
     assert_eq!(run["steps"].as_array().map(Vec::len), Some(2));
@@ -197,7 +202,7 @@ fn a_report_has_what_was_used() {
     let row = text.lines().find(|line| line.starts_with("0 ")).unwrap();
     assert!(row.trim_end().ends_with("closed") && row.contains(" 0.5 "), "{text}");
     let mail = site.out(&["report", "7", "--mail"]);
-    for label in ["Job ID: 7\n", "\nCPU Utilized: 00:00:0", "\nMemory Utilized: 5", "% of 200.0 MiB\n"] {
+    for label in ["Job ID: 7\n", "\nCPU Utilized: 00:00:", "\nMemory Utilized: 5", "% of 200.0 MiB\n"] {
         assert!(mail.contains(label), "{label} in {mail}");
     }
     assert!(mail.lines().all(|line| line.chars().count() <= 76), "{mail}");
@@ -264,8 +269,19 @@ fn what_lives_is_listed_and_shown() {
     site.open("8", STRANGER, &["--step", "batch"]);
     let pid = site.run("7", "0", BUSY);
     std::thread::sleep(Duration::from_millis(1000));
+    // Of the half CPU that it may have, a busy machine may give it less, and now and then none.
+    let is_busy = |all: &Value| {
+        let fences = all["fences"].as_array().unwrap();
+        fences
+            .iter()
+            .any(|one| one["path"].as_str().unwrap().contains(&site.base.name) && number(one, "cpus_now") >= 0.05)
+    };
     for args in [["ls", "--json"], ["top", "--json"]] {
-        let all = site.json(&args);
+        let mut all = Value::Null;
+        common::until("it is busy", || {
+            all = site.json(&args);
+            is_busy(&all)
+        });
         assert_eq!(all["schema"], "jobfence-living-1");
         // Other tests can have directories as of Slurm's, which root sees.
         let is_ours = |one: &&Value| one["path"].as_str().unwrap().contains(&site.base.name);
@@ -275,8 +291,7 @@ fn what_lives_is_listed_and_shown() {
         assert_eq!((&one["uid"], &one["placement"], &one["holder"]), (&USER.into(), &"own".into(), &"manual".into()));
         let path = format!("/{}/uid_{USER}/job_7/step_0", site.base.name);
         assert!(one["path"].as_str().unwrap().ends_with(&path), "{one}");
-        let cpus = number(one, "cpus_now");
-        assert!((0.05..0.75).contains(&cpus), "{cpus}");
+        assert!(number(one, "cpus_now") < 0.75, "{one}");
         assert!((50e6..80e6).contains(&number(one, "memory_now_bytes")), "{one}");
         let limits = ["cpus_limit", "memory_limit_bytes", "processes_limit", "processes_now"];
         assert_eq!(limits.map(|member| number(one, member)), [0.5, f64::from(200 << 20), 40.0, 1.0]);
@@ -544,7 +559,7 @@ impl Terminal {
 
     /// Waits for a screen of which this is true.
     fn wait_for(&mut self, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = common::soon();
         loop {
             self.update();
             let lines = self.lines();
@@ -556,7 +571,7 @@ impl Terminal {
     }
 
     fn ends(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = common::soon();
         while Instant::now() < deadline {
             self.update();
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -596,8 +611,7 @@ fn top_is_sorted_by_keys() {
     );
     let mut terminal = Terminal::start(site.command(&["top", "--interval", "0.3", "--user", &USER.to_string()]));
     let is_there = |lines: &[String]| lines[1].starts_with("JOB ") && jobs(lines).contains('8');
-    let screen = terminal.wait_for("the first screen", is_there);
-    assert!(jobs(&screen).starts_with("7 "), "{screen:#?}");
+    let screen = terminal.wait_for("the busiest first", |lines| is_there(lines) && jobs(lines).starts_with("7 "));
     assert!(screen[0].contains(" UTC  3 fences, ") && screen[0].ends_with(", by CPU"), "{screen:#?}");
     assert!(screen[11].starts_with("sort: c CPU  m memory") && screen[11].contains("q quit"), "{screen:#?}");
     assert!(screen.iter().any(|line| line.starts_with("7?[2J?")), "{screen:#?}");

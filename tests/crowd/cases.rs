@@ -175,7 +175,7 @@ impl Site {
     fn launch(&self, whose: Option<&JobKey>) -> Reaped {
         let here = Membership::read(&self.host.proc, std::process::id().cast_signed()).unwrap();
         let who = Who::Launch(Launch { daemon: &here, key: whose, all: false });
-        janitor::reap(&self.host, &self.config, ALL, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH).unwrap()
+        janitor::reap(&self.host, &self.config, ALL, who, common::soon()).unwrap()
     }
 
     fn record(&self, owner: Owner, levels: Vec<String>) -> Record {
@@ -249,7 +249,7 @@ impl Drop for Site {
             let _ = fs::remove_dir(top);
         }
         if let Some(daemons) = &self.daemons {
-            let deadline = Instant::now() + Duration::from_secs(10);
+            let deadline = common::soon();
             while fs::remove_dir(daemons).is_err() && daemons.exists() && Instant::now() < deadline {}
             let _ = daemons.parent().map(fs::remove_dir);
         }
