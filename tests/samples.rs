@@ -14,8 +14,12 @@ use serde_json::Value;
 mod common;
 
 /// Users that nothing else of the tests has jobs of.
-const USER: u32 = 61_511;
-const STRANGER: u32 = 61_512;
+fn user() -> u32 {
+    common::uids()
+}
+fn stranger() -> u32 {
+    common::uids() + 1
+}
 
 /// An id by which a terminal would be told to do something, and a page.
 const HOSTILE: &str = "7\u{1b}[2J<script>\n\u{202e}x";
@@ -89,13 +93,13 @@ impl Site {
 
     /// A fence with a program in it.
     fn run(&mut self, job: &str) {
-        let uid = USER.to_string();
+        let uid = user().to_string();
         self.out(&["open", "--job", job, "--user", &uid, "--mem", "200M", "--cpus", "0.5"]);
         let mut command = Command::new("python3");
         command
             .args(["-c", &format!("import sys\nsys.stdin.readline()\n{PROGRAM}")])
-            .uid(USER)
-            .gid(USER)
+            .uid(user())
+            .gid(user())
             .current_dir("/");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         self.out(&["attach", "--job", job, &child.id().to_string()]);
@@ -126,13 +130,13 @@ impl Site {
     fn logged(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("log/usage.jsonl.series")).unwrap_or_default();
         let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        all.filter(|line| line["uid"] == USER).collect()
+        all.filter(|line| line["uid"] == user()).collect()
     }
 
     /// The files of living steps, without those of tests beside this one.
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("run-series")).into_iter().flatten().flatten();
-        let is_ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{USER}-"));
+        let is_ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{}-", user()));
         let mut files: Vec<PathBuf> = entries.filter(is_ours).map(|entry| entry.path()).collect();
         files.sort();
         files
@@ -194,20 +198,20 @@ fn a_series_shows_what_a_job_did_when() {
     assert_eq!(column(&series, "processes")[last], 1.0, "{series}");
 
     // The user sees it, and nobody else.
-    let user = site.as_user(USER, &["show", "7"]);
-    let text = String::from_utf8(user.stdout).unwrap();
+    let seen = site.as_user(user(), &["show", "7"]);
+    let text = String::from_utf8(seen.stdout).unwrap();
     let line = text.lines().find(|line| line.contains("over time")).unwrap_or_else(|| panic!("{text}"));
     assert!(line.contains('█') && line.contains("CPUs") && text.contains(" at most 6"), "{text}");
     let of_series = text.lines().skip_while(|line| !line.contains("over time")).take(3);
     assert!(of_series.into_iter().all(|line| line.chars().count() <= 80), "{text}");
     let [of_root, of_user] = &site.files()[..] else { panic!("{:?}", site.files()) };
     let owner = |file: &PathBuf| fs::metadata(file).map(|found| (found.uid(), found.mode() & 0o777)).unwrap();
-    assert_eq!((owner(of_root), owner(of_user)), ((0, 0o400), (USER, 0o400)));
-    for (file, uid) in [(of_user, STRANGER), (of_root, STRANGER), (of_root, USER)] {
+    assert_eq!((owner(of_root), owner(of_user)), ((0, 0o400), (user(), 0o400)));
+    for (file, uid) in [(of_user, stranger()), (of_root, stranger()), (of_root, user())] {
         let read = Command::new("cat").arg(file).uid(uid).gid(uid).output().unwrap();
         assert!(!read.status.success() && read.stdout.is_empty(), "{uid} can read {}", file.display());
     }
-    let list = Command::new("ls").arg(site.path("run-series")).uid(USER).gid(USER).output().unwrap();
+    let list = Command::new("ls").arg(site.path("run-series")).uid(user()).gid(user()).output().unwrap();
     assert!(!list.status.success(), "users can list all files");
 
     // It ends: the series goes from the living ones into the log, and onto the page.
@@ -216,7 +220,7 @@ fn a_series_shows_what_a_job_did_when() {
     let [logged] = &site.logged()[..] else { panic!("{:?}", site.logged()) };
     assert_eq!(
         (&logged["job"], &logged["uid"], &logged["schema"]),
-        (&"7".into(), &USER.into(), &"jobfence-series-1".into())
+        (&"7".into(), &user().into(), &"jobfence-series-1".into())
     );
     assert!(column(logged, "at_seconds").starts_with(&at), "{logged}");
     let metadata = fs::metadata(site.path("log/usage.jsonl.series")).unwrap();
@@ -306,8 +310,13 @@ fn a_user_changes_only_the_own_copy() {
     let forged = before.to_string().replace("\"job\":\"7\"", "\"job\":\"8\"");
     assert_ne!(forged, before.to_string());
     let script = "chmod 600 \"$1\" && cat > \"$1\"";
-    let mut child =
-        Command::new("sh").args(["-c", script, "sh"]).arg(of_user).uid(USER).gid(USER).stdin(Stdio::piped()).spawn();
+    let mut child = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(of_user)
+        .uid(user())
+        .gid(user())
+        .stdin(Stdio::piped())
+        .spawn();
     child.as_mut().unwrap().stdin.take().unwrap().write_all(forged.as_bytes()).unwrap();
     assert!(child.unwrap().wait().unwrap().success());
     site.hold("1");

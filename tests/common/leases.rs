@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 const PLACE: &str = "/run/jobfence-tests";
 /// See tests/leases.py.
 const FIRST_UID: u32 = 62_000;
-const UIDS: u32 = 10;
+const IN_RANGE: u32 = 10;
 const RANGES: u32 = 300;
 
 /// A file that is locked for as long as this is kept, and no longer than this process lives.
@@ -28,15 +28,21 @@ fn lock(name: &str, how: FlockArg) -> Option<Lease> {
     Flock::lock(file, how).ok().map(|file| Lease { _file: file })
 }
 
+/// The variable by which a test program that another one starts has its users.
+pub const UIDS: &str = "JOBFENCE_TEST_UIDS";
+
 /// The first of ten numeric users that this program alone has.
 pub fn uids() -> u32 {
+    if let Ok(first) = std::env::var(UIDS) {
+        return first.parse().unwrap();
+    }
     static OURS: OnceLock<(u32, Lease)> = OnceLock::new();
     let find = || {
         let mut all = (0..RANGES).map(|number| (number, format!("uids.{number}")));
         let found = all.find_map(|(number, name)| Some((number, lock(&name, FlockArg::LockExclusiveNonblock)?)));
         found.unwrap_or_else(|| panic!("all {RANGES} ranges of users are taken: 'lsof {PLACE}' says by whom"))
     };
-    FIRST_UID + UIDS * OURS.get_or_init(find).0
+    FIRST_UID + IN_RANGE * OURS.get_or_init(find).0
 }
 
 /// A janitor looks at the schedulers' directories on the whole machine. So who leaves a dead step in one is alone with it, among all

@@ -19,7 +19,7 @@ mod plugin;
 #[allow(dead_code)]
 mod skip;
 #[allow(unused_imports)]
-pub use leases::{Lease, alone, beside_others, uids};
+pub use leases::{Lease, UIDS, alone, beside_others, uids};
 #[allow(unused_imports)]
 pub use opened::open;
 #[allow(unused_imports)]
