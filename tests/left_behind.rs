@@ -346,10 +346,11 @@ fn what_nobody_knows_is_removed_when_it_is_empty_and_never_killed() {
     let host = site.host();
     let hierarchy = host.hierarchies(&[]).unwrap()[0];
     let base = hierarchy.mount.join(site.config.cgroup_base.as_deref().unwrap());
-    let of = |step: &str| base.join(format!("uid_{}/job_1", user())).join(step);
+    // Of which no step daemon of this machine is: there may be private Slurms.
+    let of = |step: &str| base.join(format!("uid_{0}/job_{0}", user())).join(step);
     fs::create_dir_all(of("step_0/below")).unwrap();
     fs::create_dir_all(of("step_1")).unwrap();
-    fs::create_dir_all(base.join(format!("n1/uid_{}/job_2/step_0", user()))).unwrap();
+    fs::create_dir_all(base.join(format!("n1/uid_{0}/job_{0}1/step_0", user()))).unwrap();
     let mut stranger = sleep().spawn().unwrap();
     fs::write(of("step_1").join("cgroup.procs"), stranger.id().to_string()).unwrap();
     // A mark that is another step's is none.

@@ -176,13 +176,13 @@ fn a_series_shows_what_a_job_did_when() {
     site.children[0].stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     let used = |site: &Site| {
         let usage: Value = serde_json::from_str(&site.out(&["usage", "--job", "7", "--json"])).unwrap();
-        (usage["cpu_seconds"].as_f64().unwrap(), usage["memory_bytes"].as_f64().unwrap_or(0.0))
+        usage["fences"][0]["cpu_seconds"].as_f64().unwrap()
     };
-    common::until("it is busy", || used(&site).0 > 0.5);
-    let least = used(&site).0;
+    common::until("it is busy", || used(&site) > 0.5);
+    let least = used(&site);
     let busy = site.points("7", asleep + 1)["at_seconds"].as_array().unwrap().len();
     let series = site.points("7", busy + 3);
-    let most = used(&site).0;
+    let most = used(&site);
     let (at, cpu, memory) =
         (column(&series, "at_seconds"), column(&series, "cpu_seconds"), column(&series, "memory_bytes"));
     // A busy machine may make one late, and not all.
