@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use jobfence::cgroup::devices::{self, Devices, GpuDevice};
 use jobfence::cgroup::layout::{Layout, Version};
@@ -163,7 +163,7 @@ fn a_v1_list_below_another() {
     let Some(site) = Site::new("v1-below", Version::V1) else { return };
     // The list of the inner one is made when it is; and the kernel lets go of it a moment after it was removed.
     fs::remove_dir(&site.dirs[0]).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = common::soon();
     while fs::write(site.dirs[1].join("devices.deny"), "a").is_err() {
         assert!(Instant::now() < deadline, "{:?} still has children", site.dirs[1]);
     }
@@ -343,7 +343,7 @@ fn in_slurms_own(site: &Site, mount: &Path, step: &Path) -> (Fence, Host, Child)
 fn ended(mut child: Child, fence: &mut Fence, step: &Path, levels: usize) -> String {
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     let output = child.wait_with_output().unwrap();
-    fence.close(Instant::now() + Duration::from_secs(10)).unwrap();
+    fence.close(common::soon()).unwrap();
     for dir in step.join("task_0").ancestors().take(levels) {
         fs::remove_dir(dir).unwrap();
     }

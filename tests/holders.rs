@@ -23,6 +23,7 @@ use jobfence::scheduler::{Runs, Schedulers, WithoutCgroups};
 use jobfence::sys::process::Owner;
 
 mod common;
+use common::soon;
 
 const INVOCATION: &str = "0123456789abcdef0123456789abcdef";
 
@@ -53,10 +54,6 @@ struct Site {
 /// Of systemd nothing is asked.
 fn no_units(_: &str, _: &str) -> Runs {
     Runs::Unknown
-}
-
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(10)
 }
 
 impl Site {

@@ -36,6 +36,7 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::process::{Owner, is_ending};
 
 mod common;
+use common::soon;
 
 /// A configuration with directories of its own, that must be empty again in the end.
 struct Site {
@@ -125,10 +126,6 @@ fn open(site: &Site, step: &str, grant: &Grant) -> Fence {
     let errors = fence.limit(&plan);
     assert!(errors.is_empty(), "{errors:?}");
     fence
-}
-
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(10)
 }
 
 /// The directory of a step, or of its job, in the hierarchy of a controller.
@@ -678,6 +675,13 @@ fn steps_that_begin_and_end_at_once_do_not_disturb_each_other() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
+/// In a directory, and in all below it.
+fn process_count(dir: &Path) -> usize {
+    let within = fs::read_dir(dir).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    let own = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines().count();
+    own + within.map(|entry| process_count(&entry.path())).sum::<usize>()
+}
+
 #[test]
 fn a_fork_storm_is_ended_with_and_without_cgroup_kill() {
     for long_way in [false, true] {
@@ -693,9 +697,9 @@ fn a_fork_storm_is_ended_with_and_without_cgroup_kill() {
             .unwrap();
         fence.attach(&site.host(), child.id().cast_signed(), None).unwrap();
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
-        std::thread::sleep(Duration::from_millis(300));
+        let (dir, _) = dir_of(&site, &fence, "memory", false);
+        common::until("the storm", || process_count(dir.path()) >= 10);
         if long_way {
-            let (dir, _) = dir_of(&site, &fence, "memory", false);
             kill_all(Members { unified: None, freezer: None, any: &dir }, soon()).unwrap();
         }
         fence.close(soon()).unwrap();
@@ -757,7 +761,7 @@ fn a_process_that_may_not_be_killed_is_no_process_that_does_not_die() {
     let (dir, _) = dir_of(&site, &fence, "memory", false);
     let begun = Instant::now();
     let error = kill_without_rights(&dir).unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(5), "waited for it: {error}");
+    assert!(begun.elapsed() < common::PATIENCE / 2, "waited for it: {error}");
     assert!(error.is_about_rights(), "{error}");
     assert!(error.to_string().contains(&format!("pid {}", child.id())), "{error}");
     fence.close(soon()).unwrap();
@@ -875,6 +879,19 @@ fn a_scavenger_has_the_least_weight_of_io() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
+/// So many seconds each by the kernel's limit: never less, and once no more. A busy machine can make it longer. Says at which time that was.
+fn takes<const N: usize>(seconds: f64, what: &str, mut once: impl FnMut() -> [Duration; N]) -> u64 {
+    for time in 1..=20 {
+        let took = once().map(|took| took.as_secs_f64() / seconds);
+        println!("{what}: {took:?} of {seconds} s");
+        assert!(took.iter().all(|took| *took > 0.85), "{what} took {took:?} of {seconds} s");
+        if took.iter().all(|took| *took < 1.15) {
+            return time;
+        }
+    }
+    panic!("{what} never took {seconds} s, but more")
+}
+
 #[test]
 fn who_reads_and_writes_a_disk_keeps_to_his_rate() {
     const MIB: u64 = 1 << 20;
@@ -898,26 +915,27 @@ fn who_reads_and_writes_a_disk_keeps_to_his_rate() {
     assert_eq!(io::max(&dir, version, number).unwrap(), rates);
     assert_eq!(fences[0].io(), Some(&site.config.io_max));
     // Two jobs at once, each as fast as it may: the limit is not of both together.
-    for (arguments, seconds) in [
-        (["if=DISK", "of=/dev/null", "iflag=direct", "count=48"], 3.0),
-        (["if=/dev/zero", "of=DISK", "oflag=direct", "count=24"], 3.0),
-    ] {
+    let [reads, writes] = [
+        ["if=DISK", "of=/dev/null", "iflag=direct", "count=48"],
+        ["if=/dev/zero", "of=DISK", "oflag=direct", "count=24"],
+    ]
+    .map(|arguments| {
         let arguments = arguments.map(|argument| argument.replace("DISK", device));
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut children = fences.each_mut().map(|fence| dd(&site, fence, &arguments));
-        let begun = Instant::now();
-        children.iter_mut().for_each(let_go);
-        for mut child in children {
-            assert!(child.wait().unwrap().success());
-            let took = begun.elapsed().as_secs_f64();
-            println!("{arguments:?}: {took:.2} s, expected {seconds}");
-            assert!((took / seconds - 1.0).abs() < 0.15, "{arguments:?} took {took:.2} s, expected {seconds}");
-        }
-    }
+        takes(3.0, &format!("{arguments:?}"), || {
+            let mut children = fences.each_mut().map(|fence| dd(&site, fence, &arguments));
+            let begun = Instant::now();
+            children.iter_mut().for_each(let_go);
+            children.map(|mut child| {
+                assert!(child.wait().unwrap().success());
+                begun.elapsed()
+            })
+        })
+    });
     let used = fences[0].usage().io_bytes().unwrap();
     // A write passes the loop device and then the disk that holds its file.
-    assert!((24 * MIB..=50 * MIB).contains(&used.read), "{used:?}");
-    assert!((12 * MIB..=26 * MIB).contains(&used.written), "{used:?}");
+    assert!((24 * MIB * reads..=(48 * reads + 2) * MIB).contains(&used.read), "{reads} times: {used:?}");
+    assert!((12 * MIB * writes..=(24 * writes + 2) * MIB).contains(&used.written), "{writes} times: {used:?}");
     for fence in &mut fences {
         fence.close(soon()).unwrap();
     }
@@ -952,20 +970,21 @@ fn each_task_has_its_own_rate_within_its_steps() {
     site.config.io_max_per_task = IoRules::parse(&format!("{device} rbps=2M wiops=70")).unwrap();
     let mut fence = open(&site, "0", &grant(1, 100));
     let arguments = [&format!("if={device}"), "of=/dev/null", "iflag=direct", "count=12"];
-    let mut child = dd(&site, &mut fence, &arguments);
-    let begun = Instant::now();
-    let_go(&mut child);
     let (step, version) = dir_of(&site, &fence, "io", false);
     let number = Disks::read(&site.host().proc).unwrap().of(Path::new(device)).unwrap();
     let rates = |dir: &Dir| io::max(dir, version, number).unwrap();
     // v1 looks at no directory but the process's own.
     let riops = Some(900).filter(|_| version == Version::V1);
     let of_task = IoRates { rbps: Some(2 << 20), wiops: Some(70), riops, ..IoRates::default() };
-    assert_eq!(rates(&step.child("task_0").unwrap()), of_task);
+    takes(3.0, "a task", || {
+        let mut child = dd(&site, &mut fence, &arguments);
+        let begun = Instant::now();
+        let_go(&mut child);
+        assert_eq!(rates(&step.child("task_0").unwrap()), of_task);
+        assert!(child.wait().unwrap().success());
+        [begun.elapsed()]
+    });
     assert_eq!(rates(&step), IoRates { rbps: Some(8 << 20), riops: Some(900), ..IoRates::default() });
-    assert!(child.wait().unwrap().success());
-    let took = begun.elapsed().as_secs_f64();
-    assert!((took / 3.0 - 1.0).abs() < 0.15, "{took}");
     fence.close(soon()).unwrap();
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
@@ -1095,7 +1114,7 @@ fn who_uses_all_that_was_granted_is_not_throttled() {
         (usage.cpu.unwrap(), usage.throttled.unwrap() + throttled_of_job())
     };
     let before = sum();
-    std::thread::sleep(Duration::from_secs(4));
+    common::until("two seconds of CPU time", || sum().0 - before.0 >= Duration::from_secs(2));
     let after = sum();
     fence.close(soon()).unwrap();
     child.wait().unwrap();

@@ -111,7 +111,7 @@ impl Started {
     }
 
     fn signal_that_ended_it(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = common::soon();
         while Instant::now() < deadline {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status.signal();
@@ -361,7 +361,7 @@ fn who_could_raise_the_limit_is_said_by_every_process() {
     std::io::Write::write_all(forks.0.stdin.as_mut().unwrap(), b"go\n").unwrap();
     let (asked, sites) = ("ask for more with --pids-max", "ask your administrator (MaxProcesses)");
     let says = |expected: &str| {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = common::soon();
         let said = || err(&site.jobfence(&["usage", "--job", JOB]));
         while !said().contains(expected) {
             assert!(Instant::now() < deadline, "no {expected:?} in {:?}", said());

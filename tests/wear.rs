@@ -58,7 +58,7 @@ fn uses(text: &str) -> Vec<Use> {
 /// A round as slurmd takes a fraction of a millisecond, and one as slurmstepd waits for the kernel: with `JOBFENCE_FAULTS=all`, as
 /// `make check-all` has it, there are as many of these.
 const STARTS: u32 = 10_000;
-const STEPS: u32 = 4_000;
+const STEPS: u32 = 2_000;
 
 /// What lies about at the end of one round and not of another: a name that is longer, a table that has just been enlarged. A mapping in
 /// each round is two thousand in half of the fewest rounds.

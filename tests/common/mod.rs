@@ -9,13 +9,21 @@ use std::time::{Duration, Instant};
 
 // Not every file of tests has such a test.
 #[allow(dead_code)]
+mod leases;
+#[allow(dead_code)]
 mod opened;
+#[allow(dead_code)]
+mod patience;
 #[allow(dead_code)]
 mod plugin;
 #[allow(dead_code)]
 mod skip;
 #[allow(unused_imports)]
+pub use leases::{Lease, UIDS, alone, beside_others, uids};
+#[allow(unused_imports)]
 pub use opened::open;
+#[allow(unused_imports)]
+pub use patience::{PATIENCE, is_once_within, soon, until};
 #[allow(unused_imports)]
 pub use plugin::shared_object;
 #[allow(unused_imports)]
@@ -55,7 +63,7 @@ impl Base {
         let leaf = if has_cgroup2() { "/hold" } else { "" };
         let place = format!("/{name}{leaf}\n");
         let cgroup = format!("/proc/{}/cgroup", holder.id());
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = soon();
         while !fs::read_to_string(&cgroup).is_ok_and(|text| text.contains(&place)) {
             assert!(Instant::now() < deadline, "'jobfence hold' did not make {name}");
             std::thread::sleep(Duration::from_millis(20));

@@ -7,7 +7,6 @@ use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jobfence::cgroup::layout::Version;
@@ -32,9 +31,6 @@ use crate::trace::{self, Missing, Watch};
 const UID: u32 = 61_001;
 const JOB: u32 = 1;
 const MANY: usize = 1_000;
-
-/// They share two processors.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Whose the other steps are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +63,7 @@ struct Site {
     owners: Vec<Child>,
     _temp: tempfile::TempDir,
     _base: common::Base,
-    _alone: MutexGuard<'static, ()>,
+    _alone: common::Lease,
 }
 
 impl Site {
@@ -77,7 +73,7 @@ impl Site {
 
     /// Slurm has directories of its own for each step, in hierarchies of this version.
     fn with(test: &str, slurms: Option<Version>) -> Option<Self> {
-        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = common::alone();
         let name = format!("jobfence-test-{}-{test}", std::process::id());
         let base = common::Base::new(&name);
         let temp = tempfile::tempdir().unwrap();
@@ -175,7 +171,7 @@ impl Site {
     fn launch(&self, whose: Option<&JobKey>) -> Reaped {
         let here = Membership::read(&self.host.proc, std::process::id().cast_signed()).unwrap();
         let who = Who::Launch(Launch { daemon: &here, key: whose, all: false });
-        janitor::reap(&self.host, &self.config, ALL, who, Instant::now() + janitor::PATIENCE_AT_LAUNCH).unwrap()
+        janitor::reap(&self.host, &self.config, ALL, who, common::soon()).unwrap()
     }
 
     fn record(&self, owner: Owner, levels: Vec<String>) -> Record {
@@ -249,7 +245,7 @@ impl Drop for Site {
             let _ = fs::remove_dir(top);
         }
         if let Some(daemons) = &self.daemons {
-            let deadline = Instant::now() + Duration::from_secs(10);
+            let deadline = common::soon();
             while fs::remove_dir(daemons).is_err() && daemons.exists() && Instant::now() < deadline {}
             let _ = daemons.parent().map(fs::remove_dir);
         }

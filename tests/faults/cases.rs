@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The runs: which call fails or is the last, and how it is judged what came of it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jobfence::cgroup::layout::{Layout, Version};
@@ -26,7 +27,7 @@ mod trace;
 
 use crate::common;
 use crate::stand_in::StandIn;
-use site::{JOB, Said, Settings, Site, UID};
+use site::{JOB, Said, Settings, Site, uid};
 use table::{Outcome, Table, Verdict};
 use trace::{Act, Fault, Missing, Point, Traced, Watch};
 
@@ -39,33 +40,75 @@ fn phase(number: u64) -> &'static str {
 
 const NOTHING: Missing<'static> = Missing(&[]);
 
-/// How long processes that were killed may take to be gone.
-const GONE_BY: Duration = Duration::from_secs(15);
+/// How long processes that were killed may take to be gone, on a machine of whatever speed.
+const GONE_BY: Duration = trace::PATIENCE;
 
-/// Everything, and not only a part that takes a minute.
-fn all() -> bool {
-    std::env::var_os("JOBFENCE_FAULTS").is_some_and(|what| what == "all")
+/// What `JOBFENCE_FAULTS` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// One of each kind, in a minute.
+    Chief,
+    All,
+    /// One of so many parts of what is in `All` and not in `Chief`.
+    Slice(u64, u64),
 }
 
-/// What is done at these calls: each fails in one of its ways, in turn, or in all of them.
+impl Part {
+    fn asked() -> Self {
+        let Ok(asked) = std::env::var("JOBFENCE_FAULTS") else { return Self::Chief };
+        if asked == "all" {
+            return Self::All;
+        }
+        let slice = asked.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
+        let slice = slice.filter(|(number, of)| (1..=*of).contains(number));
+        let (number, of) = slice.unwrap_or_else(|| panic!("JOBFENCE_FAULTS: found {asked:?}, expected all or K/N"));
+        Self::Slice(number, of)
+    }
+
+    /// A fault is in the same slice whatever else there is.
+    fn has(self, fault: &Fault, is_chief: bool) -> bool {
+        match self {
+            Self::Chief => is_chief,
+            Self::All => true,
+            Self::Slice(number, of) => !is_chief && fault.number() % of == number - 1,
+        }
+    }
+}
+
+/// Then there may be none of a sort.
+fn is_slice() -> bool {
+    matches!(Part::asked(), Part::Slice(..))
+}
+
+/// What is done at these calls: each fails in all of its ways. The chief ones are the first call of each kind in one of its ways, in turn.
 fn errors(points: &[Point], first: usize) -> Vec<Fault> {
-    errors_but(calls::lies, points, first)
+    errors_but(calls::lies, points, first, |_| true)
 }
 
-/// The same, with answers of one's own that are none.
-fn errors_but(lies: fn(c_long, &str, Errno, bool) -> bool, points: &[Point], first: usize) -> Vec<Fault> {
-    let mut turns = std::collections::BTreeMap::new();
+/// The same, with answers of one's own that are none, and calls that are never chief.
+fn errors_but(
+    lies: fn(c_long, &str, Errno, bool) -> bool,
+    points: &[Point],
+    first: usize,
+    can_be_chief: impl Fn(&Point) -> bool,
+) -> Vec<Fault> {
+    let part = Part::asked();
+    let (mut turns, mut kinds) = (BTreeMap::new(), BTreeSet::new());
     let mut faults = Vec::new();
     for at in points {
         let call = calls::find(at.number).unwrap_or_else(|| panic!("how can {} fail? call {}", at.text, at.number));
-        let turn = turns.entry(at.number).or_insert(first);
-        *turn += 1;
         let begins = phase(at.phase) == "begin";
-        let honest = |errno: &&Errno| !lies(at.number, &at.text, **errno, begins);
-        let chosen: Vec<&Errno> = call.errors.iter().filter(honest).collect();
-        let one = chosen.get((*turn - 1) % chosen.len().max(1)).copied();
-        let chosen = if all() { chosen } else { one.into_iter().collect() };
-        faults.extend(chosen.into_iter().map(|errno| Fault { at: at.clone(), act: Act::Fail(*errno) }));
+        let honest: Vec<&Errno> =
+            call.errors.iter().filter(|errno| !lies(at.number, &at.text, **errno, begins)).collect();
+        let is_first = !honest.is_empty() && can_be_chief(at) && kinds.insert(at.kind());
+        let turn = turns.entry(at.number).or_insert(first);
+        for (way, errno) in honest.iter().enumerate() {
+            let fault = Fault { at: at.clone(), act: Act::Fail(**errno) };
+            if part.has(&fault, is_first && way == *turn % honest.len()) {
+                faults.push(fault);
+            }
+        }
+        *turn += usize::from(is_first);
     }
     faults
 }
@@ -80,12 +123,20 @@ fn always_made(mut runs: Vec<Vec<Point>>) -> Vec<Point> {
 /// How many undisturbed runs say what is made each time.
 const RECORDINGS: usize = 4;
 
-/// The process dies before and after each of these calls that others can see. At another one it is as after the last of these: these are
-/// only done where all are.
+/// The process dies before and after each of these calls. The chief ones are the first and the last of each kind that others can see:
+/// at another call it is as after the last of these.
 fn deaths(points: &[Point]) -> Vec<Fault> {
-    let changes = |at: &&Point| all() || calls::find(at.number).is_none_or(|call| call.changes);
-    let both = |at: &Point| [Act::DieBefore, Act::DieAfter].map(|act| Fault { at: at.clone(), act });
-    points.iter().filter(changes).flat_map(both).collect()
+    let part = Part::asked();
+    let last: BTreeMap<_, _> = points.iter().enumerate().map(|(place, at)| (at.kind(), place)).collect();
+    let mut kinds = BTreeSet::new();
+    let mut faults = Vec::new();
+    for (place, at) in points.iter().enumerate() {
+        let changes = calls::find(at.number).is_none_or(|call| call.changes);
+        let is_chief = changes && (kinds.insert(at.kind()) || last.get(&at.kind()) == Some(&place));
+        let both = [Act::DieBefore, Act::DieAfter].map(|act| Fault { at: at.clone(), act });
+        faults.extend(both.into_iter().filter(|fault| part.has(fault, is_chief)));
+    }
+    faults
 }
 
 /// One run, for a message.
@@ -166,7 +217,10 @@ fn clean_up(
             still = site.left();
         }
         if traced.status != WaitStatus::Exited(traced.pid, 0) || !still.is_empty() {
-            return Err(format!("{still:?} are left after 'jobfence reap': {printed}\nbefore: {left:?}\n{log}"));
+            let status = traced.status;
+            return Err(format!(
+                "{still:?} are left after 'jobfence reap': {status:?}, {printed}\nbefore: {left:?}\n{log}"
+            ));
         }
     }
     if !said.is_over(GONE_BY) {
@@ -228,7 +282,7 @@ fn is_watchers(left: &Path) -> bool {
 /// How many at once: each of them waits for the kernel for much of its time. What is left in Slurm's directories is looked for on the
 /// whole host, so there is one site with them.
 fn workers(settings: &Settings<'_>) -> usize {
-    if settings.slurms.is_some() { 1 } else { 2 }
+    if settings.slurms.is_some() { 1 } else { 4 }
 }
 
 /// This thread and whoever it starts have one CPU: tracer and tracee work in turns, and to wake the other on another CPU that is idle takes
@@ -340,12 +394,9 @@ fn without_base(text: &str) -> String {
     words.collect::<Vec<_>>().join("/")
 }
 
-/// What is left in Slurm's directories is looked for on the whole host: while there is something, nobody else looks.
-static SLURMS_OWN: RwLock<()> = RwLock::new(());
-
 /// What fails in Slurm's directories: the calls in them, and those about no file that come after one of these. The others fail in other
 /// tests.
-fn errors_in_theirs(points: &[Point], first: usize) -> Vec<Fault> {
+fn errors_in_theirs(points: &[Point], first: usize, can_be_chief: impl Fn(&Point) -> bool) -> Vec<Fault> {
     let mut points = points.to_vec();
     let mut is_theirs = false;
     points.retain(|at| {
@@ -354,16 +405,16 @@ fn errors_in_theirs(points: &[Point], first: usize) -> Vec<Fault> {
         }
         is_theirs
     });
-    errors_but(calls::lies_in_theirs, &points, first)
+    errors_but(calls::lies_in_theirs, &points, first, can_be_chief)
 }
 
 fn steps(kind: &'static str, settings: &Settings<'_>, faults: impl Fn(&[Point]) -> Vec<Fault>) {
     let Some((_temp, stand_in)) = ready() else { return };
-    let _others = settings.slurms.is_none().then(|| SLURMS_OWN.read().unwrap_or_else(PoisonError::into_inner));
+    let _others = settings.slurms.is_none().then(common::beside_others);
     let (points, undisturbed) = record(&stand_in, settings);
     let table = Mutex::new(Table::default());
     let faults = faults(&points);
-    assert!(!faults.is_empty());
+    assert!(!faults.is_empty() || is_slice());
     for phase in 1..5 {
         let count = points.iter().filter(|point| point.phase == phase).count();
         assert!(count > 0, "no calls in {}", self::phase(phase));
@@ -384,21 +435,21 @@ fn steps(kind: &'static str, settings: &Settings<'_>, faults: impl Fn(&[Point]) 
 /// The bystander is another user's.
 #[test]
 fn a_call_that_fails_refuses_the_step_or_is_mended() {
-    let settings = Settings { name: "fail", on_error: "fail", bystander: (UID + 1, JOB), slurms: None };
+    let settings = Settings { name: "fail", on_error: "fail", bystander: (uid() + 1, JOB), slurms: None };
     steps("fails, OnError=fail", &settings, |points| errors(points, 0));
 }
 
 /// The bystander is another step of the job.
 #[test]
 fn a_call_that_fails_under_warn_leaves_no_hole_that_is_not_said() {
-    let settings = Settings { name: "warn", on_error: "warn", bystander: (UID, JOB), slurms: None };
+    let settings = Settings { name: "warn", on_error: "warn", bystander: (uid(), JOB), slurms: None };
     steps("fails, OnError=warn", &settings, |points| errors(points, 1));
 }
 
 /// The bystander is another job of the user's.
 #[test]
 fn a_daemon_that_dies_leaves_nothing_that_the_janitor_does_not_remove() {
-    let settings = Settings { name: "dies", on_error: "fail", bystander: (UID, JOB + 1), slurms: None };
+    let settings = Settings { name: "dies", on_error: "fail", bystander: (uid(), JOB + 1), slurms: None };
     steps("dies", &settings, deaths);
 }
 
@@ -456,9 +507,9 @@ fn judge_janitor(site: &Site<'_>, missing: Missing<'_>, fault: &Fault) -> Result
 
 fn janitor(name: &str, missing: Missing<'_>, slurms: Option<Version>) {
     let Some((_temp, stand_in)) = ready() else { return };
-    let _others = slurms.is_none().then(|| SLURMS_OWN.read().unwrap_or_else(PoisonError::into_inner));
+    let _others = slurms.is_none().then(common::beside_others);
     // Somebody in the same job's directory would hide that it stays.
-    let bystander = if slurms.is_some() { (UID + 1, JOB + 1) } else { (UID, JOB) };
+    let bystander = if slurms.is_some() { (uid() + 1, JOB + 1) } else { (uid(), JOB) };
     let settings = Settings { name, on_error: "fail", bystander, slurms };
     let points = recorded(&stand_in, &settings, |site| {
         let mut said = leavings(site);
@@ -468,9 +519,9 @@ fn janitor(name: &str, missing: Missing<'_>, slurms: Option<Version>) {
         traced.points
     });
     let table = Mutex::new(Table::default());
-    let fail = if slurms.is_some() { errors_in_theirs(&points, 0) } else { errors(&points, 0) };
+    let fail = if slurms.is_some() { errors_in_theirs(&points, 0, |_| true) } else { errors(&points, 0) };
     for (kind, faults) in [("fails", fail), ("dies", deaths(&points))] {
-        assert!(!faults.is_empty());
+        assert!(!faults.is_empty() || is_slice());
         table.lock().unwrap().points(trace::SINCE, kind, points.len());
         let done = |fault: &Fault, verdict| {
             table.lock().unwrap_or_else(PoisonError::into_inner).add(fault, kind, verdict);
@@ -497,13 +548,15 @@ fn in_slurms(version: Version, name: [&str; 3]) {
     if site::slurms_own(version, &layout, "").is_empty() {
         return common::skip("no hierarchy of that version in which Slurm has directories");
     }
-    let _alone = SLURMS_OWN.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = common::alone();
     let slurms = Some(version);
     for (kind, on_error, first) in [("fails, OnError=fail", "fail", 2), ("fails, OnError=warn", "warn", 3)] {
-        let settings = Settings { name: name[0], on_error, bystander: (UID, JOB), slurms };
-        steps(kind, &settings, |points| errors_in_theirs(points, first));
+        let settings = Settings { name: name[0], on_error, bystander: (uid(), JOB), slurms };
+        // At a step's end OnError makes no difference.
+        let is_told_apart = |at: &Point| on_error == "fail" || ["begin", "attach"].contains(&phase(at.phase));
+        steps(kind, &settings, |points| errors_in_theirs(points, first, is_told_apart));
     }
-    let settings = Settings { name: name[1], on_error: "fail", bystander: (UID, JOB), slurms };
+    let settings = Settings { name: name[1], on_error: "fail", bystander: (uid(), JOB), slurms };
     steps("dies", &settings, deaths);
     janitor(name[2], NOTHING, slurms);
 }

@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::common::Base;
+use crate::common::{Base, uids};
 use crate::stand_in::StandIn;
 
 /// Files that limits are in. A hierarchy has those of its controllers.
@@ -67,9 +67,13 @@ pub fn slurms_own(version: Version, layout: &Layout, name: &str) -> Vec<(&'stati
     found
 }
 
-/// The user and the job of the steps that are disturbed.
-pub const UID: u32 = 61_001;
+/// The job of the steps that are disturbed.
 pub const JOB: u32 = 1;
+
+/// Its user, and the next one is another.
+pub fn uid() -> u32 {
+    uids()
+}
 
 /// Directories, a configuration, and bystanders.
 pub struct Site<'a> {
@@ -165,7 +169,7 @@ impl<'a> Site<'a> {
 
     /// A step that leaves a process, to be started with more words.
     pub fn step(&self, more: &[&str]) -> Command {
-        let mut words = vec![format!("uid={UID}"), format!("job={JOB}"), "straggler".to_owned()];
+        let mut words = vec![format!("uid={}", uid()), format!("job={JOB}"), "straggler".to_owned()];
         for (hierarchy, name) in self.layout.hierarchies.iter().zip(&self.names) {
             let files = LIMITS.iter().filter(|file| {
                 let controller = file.split('.').next().unwrap_or_default();

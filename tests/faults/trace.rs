@@ -28,8 +28,8 @@ const MARK: u64 = 0x6a_6f62;
 /// The only phase of a program that makes no marks.
 pub const SINCE: u64 = 5;
 
-/// More than this is a hang: one call that fails once is no reason to wait.
-pub const PATIENCE: Duration = Duration::from_secs(8);
+/// More than this is a hang, on a machine of whatever speed.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What is done at a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,17 @@ pub enum Act {
 pub struct Fault {
     pub at: Point,
     pub act: Act,
+}
+
+impl Fault {
+    /// One that it has in each run.
+    pub fn number(&self) -> u64 {
+        let Point { phase, text, nth, .. } = &self.at;
+        let text = format!("{phase} {} {nth} {:?}", same(text), self.act);
+        // FNV-1a.
+        text.bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    }
 }
 
 /// One system call of an undisturbed run.
@@ -67,6 +78,12 @@ pub type Call = (u64, c_long, String);
 impl Point {
     pub fn call(&self) -> Call {
         (self.phase, self.number, same(&self.text))
+    }
+
+    /// As it is in other hierarchies, and for the first time or again: its phase, its number, and the last name of what it is about.
+    pub fn kind(&self) -> Call {
+        let (phase, number, about) = self.call();
+        (phase, number, about.rsplit('/').next().unwrap_or_default().to_owned())
     }
 
     /// Whether it is the same call of another run.

@@ -105,8 +105,8 @@ fn run(target: &Target, input: &[u8]) -> Result<Cost, String> {
         result.map(|()| cost).map_err(|_| LAST_PANIC.take())
     };
     let (mut cost, most) = (once()?, most(input.len()));
-    // A busy machine makes CPU time longer, too: the least of three counts.
-    for _ in 0..2 {
+    // A busy machine makes CPU time longer, too: the least of some counts.
+    for _ in 0..9 {
         if cost.cpu > most.cpu {
             cost.cpu = cost.cpu.min(once()?.cpu);
         }

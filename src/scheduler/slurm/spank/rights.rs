@@ -85,8 +85,9 @@ mod tests {
         let mut rights = Rights::until(Instant::now() + Duration::from_millis(30));
         assert!(!rights.take_back(&Error::os("remove", "/x", Errno::EBUSY)));
         let missing = Error::os("remove", "/x", Errno::EACCES);
-        // It is root already, which this does not change.
+        // It is root already, which this does not change. Each time is a millisecond, or longer on a busy machine.
         let again = (0..1000).take_while(|_| rights.take_back(&missing)).count();
-        assert!((1..=31).contains(&again), "{again}");
+        assert!(again <= 31, "{again}");
+        assert!(Rights::until(Instant::now() + Duration::from_secs(300)).take_back(&missing));
     }
 }

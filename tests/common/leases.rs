@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What two test programs on one machine, of two clones, may not share: the same place, and the same files, as in tests/leases.py.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use nix::fcntl::{Flock, FlockArg};
+
+const PLACE: &str = "/run/jobfence-tests";
+/// See tests/leases.py.
+const FIRST_UID: u32 = 62_000;
+const IN_RANGE: u32 = 10;
+const RANGES: u32 = 300;
+
+/// A file that is locked for as long as this is kept, and no longer than this process lives.
+pub struct Lease {
+    _file: Flock<File>,
+}
+
+/// `None`, if somebody has it and is not waited for.
+fn lock(name: &str, how: FlockArg) -> Option<Lease> {
+    DirBuilder::new().mode(0o700).recursive(true).create(PLACE).unwrap();
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = file.open(Path::new(PLACE).join(name)).unwrap();
+    Flock::lock(file, how).ok().map(|file| Lease { _file: file })
+}
+
+/// The variable by which a test program that another one starts has its users.
+pub const UIDS: &str = "JOBFENCE_TEST_UIDS";
+
+/// The first of ten numeric users that this program alone has.
+pub fn uids() -> u32 {
+    if let Ok(first) = std::env::var(UIDS) {
+        return first.parse().unwrap();
+    }
+    static OURS: OnceLock<(u32, Lease)> = OnceLock::new();
+    let find = || {
+        let mut all = (0..RANGES).map(|number| (number, format!("uids.{number}")));
+        let found = all.find_map(|(number, name)| Some((number, lock(&name, FlockArg::LockExclusiveNonblock)?)));
+        found.unwrap_or_else(|| panic!("all {RANGES} ranges of users are taken: 'lsof {PLACE}' says by whom"))
+    };
+    FIRST_UID + IN_RANGE * OURS.get_or_init(find).0
+}
+
+/// A janitor looks at the schedulers' directories on the whole machine. So who leaves a dead step in one is alone with it, among all
+/// threads and all test programs: whoever runs a janitor meanwhile waits, for as long as it takes.
+pub fn alone() -> Lease {
+    lock("janitors", FlockArg::LockExclusive).expect("a lock that is waited for")
+}
+
+/// Runs a janitor, and leaves nothing of dead steps there.
+pub fn beside_others() -> Lease {
+    lock("janitors", FlockArg::LockShared).expect("a lock that is waited for")
+}
