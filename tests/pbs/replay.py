@@ -348,7 +348,9 @@ def usage_log(mom, user):
     mom.start(job, "exec python3 -S -c 'import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass'")
     job.wait()
     job.over()
-    lines = {line["step"]: line for line in map(json.loads, log.read_text().splitlines())}
+    # At midnight another file begins.
+    text = "".join(file.read_text() for file in log.parent.glob("usage.jsonl*"))
+    lines = {line["step"]: line for line in map(json.loads, text.splitlines())}
     expect_equal(sorted(lines), ["1", "extern"], "steps in the usage log")
     for line in lines.values():
         found = [line[key] for key in ("job", "run", "uid", "user", "partition", "project", "holder", "end", "memory_granted_bytes")]
