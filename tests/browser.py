@@ -247,7 +247,7 @@ def report(binary, top, job, file, status=0):
     command = [binary, "report", job, "-o", f"RunDir={top}/run", f"--html={file}"]
     command += ["--stored"] if job == STORED else ["-o", f"UsageLog={top}/usage.jsonl"]
     environment = {**os.environ, "PATH": f"{top}/bin:{os.environ['PATH']}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     expect(done.returncode == status, f"{' '.join(map(str, command))} has ended with {done.returncode}: {done.stderr}")
     return done
 

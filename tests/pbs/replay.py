@@ -31,6 +31,7 @@ sys.path.insert(0, str(TESTS))
 
 from pbs.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
 from slurm import kernel  # noqa: E402
+from slurm.sites import system_users  # noqa: E402
 
 HOST = "node1"
 MIB = 1 << 20
@@ -347,7 +348,9 @@ def usage_log(mom, user):
     mom.start(job, "exec python3 -S -c 'import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass'")
     job.wait()
     job.over()
-    lines = {line["step"]: line for line in map(json.loads, log.read_text().splitlines())}
+    # At midnight another file begins.
+    text = "".join(file.read_text() for file in log.parent.glob("usage.jsonl*"))
+    lines = {line["step"]: line for line in map(json.loads, text.splitlines())}
     expect_equal(sorted(lines), ["1", "extern"], "steps in the usage log")
     for line in lines.values():
         found = [line[key] for key in ("job", "run", "uid", "user", "partition", "project", "holder", "end", "memory_granted_bytes")]
@@ -1044,13 +1047,15 @@ def main():
     parser.add_argument("--so", required=True)
     parser.add_argument("--bin", required=True)
     parser.add_argument("--hook", default=TESTS.parent / "hooks/pbs/jobfence.py")
-    parser.add_argument("--user", default="games", help="whose the jobs are")
+    parser.add_argument("--user", help="whose the jobs are; without this, one with nothing to do")
     parser.add_argument("--patience", type=float, default=1, help="how much slower than a machine of its own this one may be")
     parser.add_argument("--realtime", action="store_true", help="as the two cases that measure: this machine's other work disturbs no hook")
     parser.add_argument("--only", nargs="*", metavar="CASE")
     options = parser.parse_args()
     # Ended like an exception, so that each case tidies up.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    taken = [] if options.user else system_users(1)
+    user = options.user or taken[0].name
     unknown = set(options.only or ()) - {function.__name__ for function in CASES}
     if unknown:
         sys.exit(f"unknown: {', '.join(sorted(unknown))}")
@@ -1062,7 +1067,7 @@ def main():
         try:
             # What cannot be set up or tidied up fails the case, too.
             with tempfile.TemporaryDirectory(prefix="jobfence-pbs-") as top, Mom(options, top) as mom:
-                function(mom, options.user)
+                function(mom, user)
         except Exception as error:  # each case is told
             verdict, failed = "FAIL", failed + 1
             is_plain = isinstance(error, AssertionError) and not error.__context__

@@ -36,7 +36,8 @@ def case(function=None, *, on=("private", "installed"), layout=True, newer=False
     patient: it waits for Slurm for more than a minute.
     measured: it measures for long what the kernel makes of limits, in whichever directories they stand.
     dear: it takes a guest's processor for a quarter of a minute or more. 'make check' has it in one guest.
-    release: what it notices, a shorter test notices, too. 'make check' leaves it out, 'make check-all' has it.
+    release: what it notices, a shorter test notices, too; or it goes by the clock, which only a quiet machine allows.
+        'make check' leaves it out, 'make check-all' has it.
     """
     def declare(function):
         function.sites = on

@@ -23,10 +23,7 @@ import termios
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import leases  # noqa: E402
-
-from . import kernel  # noqa: E402
+from . import kernel
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED",
@@ -124,15 +121,31 @@ def alone(*words):
     return "unshare", "--mount", "--propagation", "private", "sh", "-c", hide, "sh", *words
 
 
-def system_users():
-    """Leases of two users of the system who have nothing to do: jobfence looks for a job's processes among those of its user."""
-    owners = set()
-    for pid in kernel.all_pids():
-        with contextlib.suppress(FileNotFoundError):
-            owners.add(os.stat(f"/proc/{pid}").st_uid)
-    idle = [one.pw_name for one in pwd.getpwall()
-            if 0 < one.pw_uid < 1000 and one.pw_uid not in owners and one.pw_shell.endswith(("/nologin", "/false"))]
-    return [leases.names(idle) for _ in range(2)]
+def system_users(count=2):
+    """Leases of users of the system with nothing to do: jobfence looks for a job's processes among those of its user.
+
+    Where other tests have them all, these wait for the end of some. Nobody waits with half of what he needs.
+    """
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    import leases
+
+    def found():
+        owners = set()
+        for pid in kernel.all_pids():
+            with contextlib.suppress(FileNotFoundError):
+                owners.add(os.stat(f"/proc/{pid}").st_uid)
+        idle = [one.pw_name for one in pwd.getpwall()
+                if 0 < one.pw_uid < 1000 and one.pw_uid not in owners and one.pw_shell.endswith(("/nologin", "/false"))]
+        taken = []
+        try:
+            while len(taken) < count:
+                taken.append(leases.names(idle))
+        except RuntimeError:
+            for one in taken:
+                one.release()
+            return None
+        return taken
+    return until(found, 1800, f"{count} users of the system whom no other test has")
 
 
 # ----------------------------------------------------------------------------------------

@@ -34,9 +34,17 @@ class Installation:
         config.symlink_to(site.config)
         self.places = {"PREFIX": self.prefix, "SYSCONFDIR": self.prefix / "etc", "SO": site.so.resolve(), "BIN": site.jobfence}
 
+        # No crash of the machine is looked at here, and a busy disk takes seconds for each file.
+        self.programs = site.top / "programs"
+        self.programs.mkdir(exist_ok=True)
+        sync = self.programs / "sync"
+        sync.write_text("#!/bin/sh\n")
+        sync.chmod(0o755)
+
     def make(self, what):
+        environment = {**self.site.environment, "PATH": f"{self.programs}:{self.site.environment['PATH']}"}
         done = subprocess.run(
-            [TOP / "plugstack/installation", what], env={**self.site.environment, **{k: str(v) for k, v in self.places.items()}},
+            [TOP / "plugstack/installation", what], env={**environment, **{k: str(v) for k, v in self.places.items()}},
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
@@ -79,8 +87,7 @@ def meanwhile(work):
         raise raised[0]
 
 
-@case(on=("private",), layout=False)
-def installed_beside_jobs(site):
+def upgraded_beside_jobs(site, times):
     """Upgrades in a loop, beside jobs and a prolog and an epilog that are the command itself: not one of them fails."""
     installation, user = Installation(site), site.users[0]
     expect_equal(installation.make("put")[0], 0, "exit status of the first installation")
@@ -105,7 +112,7 @@ def installed_beside_jobs(site):
         with site.reconfigured(**scripts), meanwhile(upgrade) as upgrades:
             jobs = 0
             try:
-                while len(upgrades) < 40 or jobs < 20:
+                while len(upgrades) < times or jobs < 20:
                     done = site.srun(user, "-n1", "--mem=50", "sh", "-c", "cat /proc/self/cgroup; echo cpus=$JOBFENCE_CPUS")
                     expect_not_drained(site)
                     expect_equal(done.returncode, 0, f"exit status of srun after {len(upgrades)} installations ({done.stderr})")
@@ -120,6 +127,16 @@ def installed_beside_jobs(site):
         status, said = installation.run("disable")
         expect_equal(status, 0, f"exit status of jobfence disable ({said})")
     return f"{jobs} jobs beside {len(upgrades)} installations"
+
+
+@case(on=("private",), layout=False)
+def installed_beside_jobs(site):
+    return upgraded_beside_jobs(site, 10)
+
+
+@case(on=("private",), layout=False, release=True)
+def installed_often_beside_jobs(site):
+    return upgraded_beside_jobs(site, 40)
 
 
 @case(on=("private",), layout=False)

@@ -4,12 +4,13 @@
 import contextlib
 import os
 import re
+import tempfile
 import time
 from pathlib import Path
 
 from .. import kernel
 from ..harness import (
-    MIB, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_limits, expect_match, fenced,
+    IN_VAR, MIB, Skip, allocated, case, ended, expect, expect_equal, expect_in, expect_limits, expect_match, fenced,
     fences_well, pid_from, started,
 )
 from ..sites import InstalledSite, until, write_atomically
@@ -43,12 +44,12 @@ def beside_slurm_conf(site, name, text):
 @contextlib.contextmanager
 def private_tmp(site, **keys):
     """Each job has a mount namespace of its own, with a /tmp of its own in it."""
-    base = Path(f"/var/tmp/jobfence-containers.{os.getpid()}")
-    base.mkdir(exist_ok=True)
-    config = f"AutoBasePath=true\nBasePath={base}\n"
-    with (beside_slurm_conf(site, "job_container.conf", config),
-          site.reconfigured(JobContainerType="job_container/tmpfs", PrologFlags="Contain", **keys)):
-        yield
+    with tempfile.TemporaryDirectory(**IN_VAR, ignore_cleanup_errors=True) as base:
+        os.chmod(base, 0o755)
+        config = f"AutoBasePath=true\nBasePath={base}\n"
+        with (beside_slurm_conf(site, "job_container.conf", config),
+              site.reconfigured(JobContainerType="job_container/tmpfs", PrologFlags="Contain", **keys)):
+            yield
 
 
 def mount_namespace(process):

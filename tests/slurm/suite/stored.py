@@ -85,7 +85,7 @@ def an_old_slurm_is_told(site):
     with held(site) as (log, said):
         jobid = site.submit(site.users[0], "true", "--mem=100")
         site.wait(jobid)
-        until(lambda: f'"job":"{jobid}"' in kernel.read(log / "usage.jsonl"), 10, "the job's line")
+        until(lambda: any(f'"job":"{jobid}"' in kernel.read(file) for file in log.glob("usage.jsonl*")), 10, "the job's line")
         sentence = "needs Slurm 23.02 or later, and this is "
         until(lambda: sentence in kernel.read(said), 20, "hold's words")
         time.sleep(3)
@@ -144,7 +144,7 @@ def a_comment_of_somebody_elses_stays(site):
         expect_equal(done.returncode, 0, f"scontrol update ({done.stderr})")
         go.touch()
         site.wait(jobid)
-        until(lambda: f'"job":"{jobid}"' in kernel.read(log / "usage.jsonl"), 10, "the job's line")
+        until(lambda: any(f'"job":"{jobid}"' in kernel.read(file) for file in log.glob("usage.jsonl*")), 10, "the job's line")
         until(lambda: comment_of(site, jobid), 20, "the comment in the database")
         time.sleep(3)
         expect_equal(comment_of(site, jobid), "approved|by root", "AdminComment")

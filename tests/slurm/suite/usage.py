@@ -81,8 +81,9 @@ def with_log(site, **keys):
     site.configure(UsageLog=log, **keys)
 
     def lines(jobid=None):
-        # All of them, the one that is being written included.
-        found = [json.loads(line) for line in kernel.read(log).splitlines()]
+        # All of them, the one that is being written included. At midnight another file begins.
+        files = *sorted(log.parent.glob("usage.jsonl-*")), log
+        found = [json.loads(line) for file in files for line in kernel.read(file).splitlines()]
         return [line for line in found if jobid is None or line["job"] == str(jobid)]
     try:
         yield lines
