@@ -51,8 +51,8 @@ class InstalledHTCondor(sites.Site):
         self.jobfence = Path(shutil.which("jobfence", path=sites.PATH))
         # HTCondor runs with settings of a case that is over, which it reads at its start alone.
         self.is_stale = False
-        # How many jobs each cluster has; those that the case has removed; the daemons of the last answer.
-        self.clusters = {}
+        # How many jobs each cluster has, and where they log; those that the case has removed; the daemons of the last answer.
+        self.clusters, self.logs = {}, {}
         self.removed = set()
         self.answered = None
 
@@ -95,7 +95,7 @@ class InstalledHTCondor(sites.Site):
         # Of another schedd's jobs, the case itself sees to the end.
         if not schedd:
             self.submitted.append((user, jobid))
-            self.clusters[jobid] = queue
+            self.clusters[jobid], self.logs[jobid] = queue, place / f"{jobid}.log"
         return jobid
 
     def ads(self, program, *args):
@@ -172,8 +172,8 @@ class InstalledHTCondor(sites.Site):
 
     def log(self, jobid):
         """The events that HTCondor writes for the job's user, as far as they are whole."""
-        texts = (path.read_text(errors="replace").rpartition("\n...\n") for path in self.home.glob(f"*/{jobid}.log"))
-        return "".join(events + end for events, end, _ in texts)
+        events, end, _ = kernel.read_bytes(self.logs[jobid]).decode(errors="replace").rpartition("\n...\n")
+        return events + end
 
     def job_pids(self, jobid, program=None):
         """The user's processes of a job, by the environment that HTCondor gave them."""
