@@ -197,8 +197,13 @@ class InstalledHTCondor(sites.Site):
         return next((pid for pid in kernel.all_pids() if kernel.command_line(pid).startswith(f"jobfence-watch {jobid}.")), None)
 
     def remove(self, *jobids):
+        """Those that are still there. The schedd may be late, and the job with it."""
         self.removed.update(jobids)
-        return self.command("condor_rm", *map(str, jobids))
+
+        def is_done():
+            done = self.command("condor_rm", *map(str, jobids))
+            return done.returncode == 0 or not any(self.queued(jobid) for jobid in jobids)
+        until(is_done, 60, f"condor_rm of {', '.join(jobids)}")
 
     def act(self, verb, jobid):
         """What the schedd does of it later is in the job's log."""
