@@ -234,10 +234,11 @@ class InstalledHTCondor(sites.Site):
     def daemons(self):
         """What the kernel says of the pool's daemons, by their names."""
         found = {}
-        for pid in kernel.all_pids():
+        for pid in sorted(kernel.all_pids()):
             name = re.match(r"(?:/\S*/)?condor_(\w+)", kernel.command_line(pid))
             if name and name[1] in DAEMONS and kernel.cgroups_of(pid).get("", "").startswith("/system.slice/condor.service"):
-                found[name[1]] = kernel.identity(pid)
+                # Some fork to answer.
+                found.setdefault(name[1], kernel.identity(pid))
         return found
 
     def is_answering(self):
