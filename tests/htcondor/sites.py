@@ -51,8 +51,8 @@ class InstalledHTCondor(sites.Site):
         self.jobfence = Path(shutil.which("jobfence", path=sites.PATH))
         # HTCondor runs with settings of a case that is over, which it reads at its start alone.
         self.is_stale = False
-        # How many jobs each cluster has; those that the case has removed; the daemons of the last answer.
-        self.clusters = {}
+        # How many jobs each cluster has, and where they log; those that the case has removed; the daemons of the last answer.
+        self.clusters, self.logs = {}, {}
         self.removed = set()
         self.answered = None
 
@@ -95,7 +95,7 @@ class InstalledHTCondor(sites.Site):
         # Of another schedd's jobs, the case itself sees to the end.
         if not schedd:
             self.submitted.append((user, jobid))
-            self.clusters[jobid] = queue
+            self.clusters[jobid], self.logs[jobid] = queue, place / f"{jobid}.log"
         return jobid
 
     def ads(self, program, *args):
@@ -172,8 +172,8 @@ class InstalledHTCondor(sites.Site):
 
     def log(self, jobid):
         """The events that HTCondor writes for the job's user, as far as they are whole."""
-        texts = (path.read_text(errors="replace").rpartition("\n...\n") for path in self.home.glob(f"*/{jobid}.log"))
-        return "".join(events + end for events, end, _ in texts)
+        events, end, _ = kernel.read_bytes(self.logs[jobid]).decode(errors="replace").rpartition("\n...\n")
+        return events + end
 
     def job_pids(self, jobid, program=None):
         """The user's processes of a job, by the environment that HTCondor gave them."""
@@ -197,8 +197,13 @@ class InstalledHTCondor(sites.Site):
         return next((pid for pid in kernel.all_pids() if kernel.command_line(pid).startswith(f"jobfence-watch {jobid}.")), None)
 
     def remove(self, *jobids):
+        """Those that are still there. The schedd may be late, and the job with it."""
         self.removed.update(jobids)
-        return self.command("condor_rm", *map(str, jobids))
+
+        def is_done():
+            done = self.command("condor_rm", *map(str, jobids))
+            return done.returncode == 0 or not any(self.queued(jobid) for jobid in jobids)
+        until(is_done, 60, f"condor_rm of {', '.join(jobids)}")
 
     def act(self, verb, jobid):
         """What the schedd does of it later is in the job's log."""
@@ -229,10 +234,11 @@ class InstalledHTCondor(sites.Site):
     def daemons(self):
         """What the kernel says of the pool's daemons, by their names."""
         found = {}
-        for pid in kernel.all_pids():
+        for pid in sorted(kernel.all_pids()):
             name = re.match(r"(?:/\S*/)?condor_(\w+)", kernel.command_line(pid))
             if name and name[1] in DAEMONS and kernel.cgroups_of(pid).get("", "").startswith("/system.slice/condor.service"):
-                found[name[1]] = kernel.identity(pid)
+                # Some fork to answer.
+                found.setdefault(name[1], kernel.identity(pid))
         return found
 
     def is_answering(self):

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The cases, by what they are about."""
+"""The cases, by what they are about.
+
+Beside `release=True` stands which case notices the same, or what takes too long for 'make check'.
+"""
 
 from . import amounts, daemons, docker, docker_limits, docker_restarts, failure, gpus, life, limits, local, schedds  # noqa: F401

@@ -75,7 +75,7 @@ def personal_condor(site, user):
         until(lambda: site.command("pgrep", "-u", user, "condor_").returncode == 1, 120, "the end of the user's own pool")
 
 
-@case(release=True)  # a second pool
+@case
 def started_by_a_user(site):
     """Where root has not started HTCondor, nothing can be fenced: each job is held with that reason, and none runs."""
     with personal_condor(site, "alice") as (top, run, words):

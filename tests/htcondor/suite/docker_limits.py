@@ -39,7 +39,7 @@ def container_has_the_quota(site):
     return used
 
 
-@case(release=True)  # the same
+@case(release=True)  # as container_has_the_quota
 def container_stops_at_its_processes(site):
     """A fork bomb in a container stops at the limit. Docker's client counts, too."""
     site.configure("MaxProcesses=60\n")
@@ -54,7 +54,7 @@ def container_stops_at_its_processes(site):
     return f"{clients} of the starter and of Docker's client"
 
 
-@case(release=True)  # the same
+@case(release=True)  # as container_has_the_quota
 def container_is_out_of_memory(site):
     """HTCondor holds the job, as without jobfence."""
     with docker.universe(site):
@@ -70,7 +70,7 @@ def container_is_out_of_memory(site):
     return f"{reason}; before that, the fence had {before // MIB} MiB"
 
 
-@case(release=True)  # the same
+@case(release=True)  # as container_has_the_quota
 def container_reads_and_writes_at_its_rate(site):
     """IOMax holds for a volume of the container's, past the page cache."""
     device = os.stat(SCRATCH).st_dev
@@ -97,7 +97,7 @@ def container_reads_and_writes_at_its_rate(site):
     return f"{SECONDS} s of bytes took {taken} s"
 
 
-@case(release=True)  # the same; gpus has such devices
+@case(release=True)  # as container_has_the_quota; gpus has such devices
 def container_has_its_devices(site):
     """Of two devices that Docker gives to a container, ConstrainDevices leaves it the one that is allowed, for reading alone."""
     tries = "; ".join(f"for device in {' '.join(devices)}; do (: {how}$device) 2>/dev/null && echo can {what} $device; done"

@@ -51,7 +51,7 @@ def docker_is_restarted(site):
     return became
 
 
-@case(release=True)  # the same
+@case(release=True)  # as docker_is_restarted
 def docker_is_restarted_with_live_restore(site):
     """The daemon leaves the container running, and HTCondor takes the job for ended: the container ends with the fence."""
     survivors, became = restarted(site, live_restore=True)

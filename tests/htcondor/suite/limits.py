@@ -98,7 +98,7 @@ def out_of_the_fences_memory(site):
     return f"{release}: {reason}"
 
 
-@case(release=True)  # as_granted; only older releases do something else here
+@case
 def beside_a_hook(site):
     """Before 24.8 a hook of HTCondor's switches its cgroups off: the job is in the fence all the same."""
     with site.changed(STARTER_DEFAULT_JOB_HOOK_KEYWORD="TEST", TEST_HOOK_PREPARE_JOB="/bin/true"):

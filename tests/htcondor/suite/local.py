@@ -2,7 +2,6 @@
 """Jobs of the local universe, which the schedd starts on its own host: they have no slot, and a fence all the same."""
 
 import os
-import re
 import signal
 
 from slurm import kernel
@@ -65,8 +64,9 @@ def local_out_of_memory(site):
     expect("status 0" not in site.output(jobid), "it had three times its memory")
     expect_gone(group.parent)
     ours = f"job {jobid}.0 step local: process .* was killed: the step reached its memory limit of 100.0 MiB"
-    reason = until(lambda: re.search(ours, site.job(jobid)["HoldReason"]) and site.job(jobid)["HoldReason"], 30, "our sentence")
-    until(lambda: site.watcher(jobid) is None, 30, "the end of the watcher")
+    until(lambda: site.watcher(jobid) is None, 60, "the end of the watcher")
+    reason = site.job(jobid)["HoldReason"]
+    expect_match(ours, reason, "what the watcher has told the schedd")
     site.act("release", jobid)
     fenced(site, jobid)
     return reason
