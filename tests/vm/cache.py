@@ -99,7 +99,7 @@ def take(lock, kind, what):
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        say(f"{what} is in use by another run that builds it or that must end first: waiting")
+        say(f"another run builds {what}{' or uses it' * (kind == fcntl.LOCK_EX)}: waiting")
         began = time.monotonic()
         fcntl.flock(lock, kind)
         say(f"waited {time.monotonic() - began:.0f} s for {what}")

@@ -8,11 +8,13 @@ private Slurm that is placed as the cell says. `--help` has the options that cho
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
@@ -22,6 +24,8 @@ sys.path[:0] = [str(TOP / "tests"), str(TOP / "tests/vm"), str(TOP / "benches")]
 import program  # noqa: E402
 from pbs import replay  # noqa: E402
 from cells import CELLS, lacking  # noqa: E402
+from chosen import CHOSEN  # noqa: E402
+from vm import NEVER_REPORTED, TIMED_OUT  # noqa: E402
 from slurm import reboot, saboteur, suite  # noqa: E402, F401
 from slurm.harness import CASES  # noqa: E402
 
@@ -189,6 +193,33 @@ def bench_in_guest():
     return "\n".join(["status=0", WHAT_IT_IS, INSTALL, "systemctl start jobfence.service", BENCH])
 
 
+class Said:
+    """What the guest's runners have said since their last sum. A guest that ends before the next one has run cases all the same."""
+
+    CASE = re.compile(r"(ok|FAIL|skip) +(\w+) ")
+    BEGINS = re.compile(r"case \d+ of \d+: (\w+)$")
+    SUM = re.compile(r"\d+ passed, \d+ failed, \d+ skipped$")
+
+    def __init__(self):
+        self.counts, self.running, self.since = {"ok": 0, "FAIL": 0, "skip": 0}, None, time.monotonic()
+
+    def read(self, line):
+        if begins := self.BEGINS.match(line):
+            self.running, self.since = begins[1], time.monotonic()
+        elif case := self.CASE.match(line):
+            self.counts[case[1]] += 1
+            self.running, self.since = None, time.monotonic()
+        elif self.SUM.match(line):
+            self.__init__()
+
+    def cut_off(self):
+        """The case in which the guest was, as one that has failed, and the sum."""
+        where = "in the middle of this case" if self.running else "in none of its cases"
+        yield f"FAIL {self.running or 'guest'}  {time.monotonic() - self.since:.1f} s"
+        yield f"     the guest ended {where}"
+        yield f"{self.counts['ok']} passed, {self.counts['FAIL'] + 1} failed, {self.counts['skip']} skipped"
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("cell", choices=CELLS, metavar="CELL")
@@ -202,10 +233,10 @@ def arguments():
     parser.add_argument("--traces", action="store_true", help="first, what is left when jobfence has been used and removed")
     parser.add_argument("--hook", action="store_true", help="first, the hook of OpenPBS, without OpenPBS")
     parser.add_argument("--layout", action="store_true", help="only those in which the cgroup layout makes a difference")
-    parser.add_argument("--no-measured", action="store_true", help="none that measure for long what limits do")
-    parser.add_argument("--no-release", action="store_true", help="none that 'make check' leaves out")
-    parser.add_argument("--dear", metavar="N/M", help="of the cases that are dear in a guest only the N-th part; 0/1 for none")
-    parser.add_argument("--share", metavar="N/M", help="the N-th part of them, where M cells have one each")
+    parser.add_argument("--chosen", action="store_true", help="only those that 'make check' runs in this cell: see chosen.py")
+    parser.add_argument("--release", action=argparse.BooleanOptionalAction,
+                        help="only those that 'make check' leaves out, or only the others")
+    parser.add_argument("--slice", metavar="K/N", help="of each site's cases only the K-th of N parts")
     parser.add_argument("--soak", type=int, metavar="N", help="no cases: so many short jobs, and kills at random")
     parser.add_argument("--seed", type=int, help="of an earlier --soak, for the same decisions")
     parser.add_argument("--bench", action="store_true", help="no cases, but the benchmarks")
@@ -214,10 +245,12 @@ def arguments():
     parser.add_argument("cases", nargs="*", metavar="CASE")
     parser.set_defaults(sites=["installed", "two-nodes"])
     options = parser.parse_intermixed_args()
+    if options.chosen:
+        options.cases += [name for site in options.sites for name in CHOSEN[options.cell, site]]
     if CELLS[options.cell].scheduler != "slurm":
         for name, value in vars(options).items():
-            if name not in ("cell", "cases", "counted", "demo") and value != parser.get_default(name):
-                parser.error("this is for Slurm's cells; those of other schedulers have --counted, --demo and CASE alone")
+            if name not in ("cell", "cases", "counted", "demo", "release", "slice") and value != parser.get_default(name):
+                parser.error(f"--{name.replace('_', '-')} is for Slurm's cells")
     elif options.demo:
         parser.error("the cell of the demo is one of another scheduler than Slurm: 'make demo' needs no guest for Slurm")
     return options
@@ -230,14 +263,13 @@ def main():
         print(f"cell: {reason}")
         sys.exit(LACKS)
     reboots = options.reboot or not options.sites or reboot.NAME in options.cases
-    chosen_by = ["--layout"] * options.layout + ["--no-measured"] * options.no_measured
-    chosen_by += ["--no-release"] * options.no_release + (["--dear", options.dear] if options.dear else [])
-    chosen_by += ["--share", options.share] if options.share else []
+    chosen_by = ["--layout"] * options.layout + (["--slice", options.slice] if options.slice else [])
+    chosen_by += {None: [], True: ["--release"], False: ["--no-release"]}[options.release]
     scheduler = CELLS[cell].scheduler
     if scheduler == "slurm":
         commands = in_guest(options.sites, chosen_by, reboots, options.cases, options.traces, options.hook)
     else:
-        commands = others_in_guest(scheduler, "demo.py" if options.demo else "cases.py", options.cases)
+        commands = others_in_guest(scheduler, "demo.py" if options.demo else "cases.py", chosen_by + options.cases)
     # An emulated guest needs some seconds for a job.
     seconds = 4200 if options.soak is None else 1200 + 8 * options.soak
     if options.bench:
@@ -254,10 +286,17 @@ def main():
         process = subprocess.Popen(
             [TOP / "tests/vm/vm.py", "run", "--cell", cell, "--payload", directory, "--results", results, "--timeout",
              os.environ.get("JOBFENCE_VM_TIMEOUT", str(seconds)), *["--reboots"] * reboots, *["--counted"] * options.counted, "--", "sh", "-c", commands],
+            stdout=subprocess.PIPE, text=True, errors="replace",
         )  # fmt: skip
         # It tidies up after itself, and so do we once it has.
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        said = Said()
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            said.read(line.rstrip())
         status = process.wait()
+    if status in (TIMED_OUT, NEVER_REPORTED) or status < 0 or status > 128:
+        print("\n".join(said.cut_off()), flush=True)
     if status not in (0, 77):
         print(f"logs of this cell: {results.relative_to(TOP)}")
     sys.exit(status)

@@ -140,21 +140,12 @@ def lacking(cell):
     return f"{cell} needs {needs[0]}=DIR: {needs[1]}" if needs and not os.environ.get(needs[0]) else None
 
 
-# What 'make check' runs, with the options of cell.py, in an order in which two at a time end together.
-# Two nodes with Slurm 22.05, and the cases that are the same whatever the layout, it has on its own machine.
-CHECK = ("--layout", "--no-release")
+# What 'make check' runs, with the options of cell.py. The one that takes longest begins first. chosen.py has the cases of Slurm.
 CHECKED = (
-    # Other schedulers, with all of their cases. The one that takes longest begins first.
-    ("debian13-v2-htcondor", ()),
-    ("debian12-v2-gridengine", ()),
-    # In Slurm's directories each case once, here or on the hybrid host. What limits do where they stand is measured where
-    # the directories are ours.
-    ("forky-v2-overlay", ("--installed", *CHECK, "--no-measured", "--dear", "1/3", "--share", "2/2")),
-    # Alike but for their releases: each case in one of them.
-    ("debian13-v2-own", ("--installed", *CHECK, "--dear", "2/3", "--share", "2/2", "--reboot")),
-    ("debian12-v2-own", ("--installed", "--traces", "--hook", *CHECK, "--dear", "3/3", "--share", "1/2")),
-    # Both placements in one job. What fails and dies in Slurm's directories of v1 is also in tests/faults.rs.
-    ("debian12-hybrid-overlay", ("--installed", *CHECK, "--no-measured", "--dear", "0/1", "--share", "1/2")),
-    # Slurm 26.05 names jobs otherwise; what is the same on two nodes of any Slurm, the private one has.
-    ("forky-v2-overlay", ("--two-nodes", *CHECK, "--share", "2/2")),
+    ("debian13-v2-htcondor", ("--no-release",)),
+    ("debian13-v2-own", ("--installed", "--chosen", "--reboot")),
+    ("debian12-v2-own", ("--installed", "--chosen", "--traces", "--hook")),
+    ("forky-v2-overlay", ("--installed", "--chosen")),
+    ("debian12-hybrid-overlay", ("--installed", "--chosen")),
+    ("forky-v2-overlay", ("--two-nodes", "--chosen")),
 )

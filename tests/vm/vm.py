@@ -20,6 +20,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 import cache
 import image
+import state
 import ticks
 from cells import CELLS, CHECKED, IMAGES
 
@@ -30,8 +31,8 @@ SKIPPED = 77
 RESULTS_BYTES = 256 << 20
 SCRATCH_BYTES = 256 << 20
 CONSOLE_LINES = 60
-# The first line of a command comes after a minute, and of two guests on a slow host after three.
-BOOT_SECONDS = 360
+# The first line of a command comes after a minute. More than this is a hang, however busy the host is.
+BOOT_SECONDS = 900
 
 # Errors still show; the rest only costs time on an emulated processor and console.
 CMDLINE = (
@@ -39,6 +40,8 @@ CMDLINE = (
     " mitigations=off"
     # A clock that is read without asking the emulator. The kernel distrusts it, since it cannot see that it is the same on each processor.
     " tsc=reliable"
+    # On a busy host, the emulated timer can be so late that the kernel takes it for broken, and stops.
+    " no_timer_check"
 )
 
 # As much of a processor as the emulator has, without what slows it down: it takes each byte of "fast" string instructions
@@ -68,10 +71,14 @@ def write_payload(path, payload, cell, command):
         image.pack(payload, archive)
         run = Path(directory) / "opt/guest/run"
         run.mkdir(parents=True)
+        (run / "now").write_text(f"{int(time.time())}\n")
         (run / "command").write_text(f"{MOUNT_SCRATCH}exec {shlex.join(command)}\n")
         for name, settings in ("slurm.conf", cell.slurm), ("cgroup.conf", cell.cgroup):
             (run / name).write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         image.pack(Path(directory), archive, plain_modes=True)
+    if path.stat().st_size > state.PAYLOAD_BYTES:
+        sys.exit(f"vm: the payload has more than {state.PAYLOAD_BYTES} bytes")
+    empty(path, state.PAYLOAD_BYTES)
 
 
 def make_scratch(path):
@@ -88,18 +95,16 @@ COUNTED = ("tcg,thread=single", "-icount", "shift=2,sleep=off")
 COUNTED_KHZ = 1_000_000
 
 
-def qemu(program, files, work, cell, with_results, reboots, counted):
+def qemu(program, files, work, cell, with_results, khz, *, reboots=False, counted=False, saved=None, saves=False):
+    """The command line. `saved`: goes on from this state; `saves`: becomes one, so nothing is kept for this run alone."""
     drives = [
-        ("root", files / "root", "snapshot=on"),
-        ("swap", files / "swap", "snapshot=on"),
+        ("root", (saved or files) / "root", "readonly=off" if saves else "snapshot=on"),
+        ("swap", (saved or files) / "swap", "readonly=off" if saves else "snapshot=on"),
         ("payload", work / "payload", "readonly=on"),
         ("scratch", work / "scratch", "readonly=off"),
     ]
     if with_results:
-        with open(work / "results", "wb") as results:
-            results.truncate(RESULTS_BYTES)
         drives.append(("results", work / "results", "readonly=off"))
-    khz = COUNTED_KHZ if counted else ticks.khz()
     clock = f" tsc_early_khz={khz}" if khz else ""
     argv = [
         *program, "-no-user-config", "-nodefaults", "-display", "none",
@@ -115,9 +120,38 @@ def qemu(program, files, work, cell, with_results, reboots, counted):
         # The guest finds its drives by serial number: their letters depend on the order they are probed in.
         # A comma ends a value for qemu unless it is doubled.
         file = str(path).replace(",", ",,")
-        argv += ["-drive", f"if=none,id={name},format=raw,cache=unsafe,{option},file={file}"]
+        kind = "qcow2" if saved and name in ("root", "swap") else "raw"
+        # What becomes the lower layer of a state is only read, and others read it, too.
+        lock = "file.locking=off,file.filename" if option == "readonly=off" and saves else "file"
+        argv += ["-drive", f"if=none,id={name},format={kind},cache=unsafe,{option},{lock}={file}"]
         argv += ["-device", f"virtio-blk-pci,drive={name},serial={name}"]
-    return argv
+    return argv + (["-incoming", f"file:{saved / 'memory'}"] if saved else [])
+
+
+def empty(path, size):
+    with open(path, "ab") as drive:
+        drive.truncate(size)
+
+
+@contextlib.contextmanager
+def saved_state(cell, files, emulator):
+    """The directory of a state from which this cell can go on."""
+    def command_line(program, files, work, khz):
+        return qemu(program, files, work, cell, True, khz, saves=True)
+
+    def build(new):
+        with run_directory() as work:
+            for name, size in ("payload", state.PAYLOAD_BYTES), ("scratch", SCRATCH_BYTES), ("results", RESULTS_BYTES):
+                empty(work / name, size)
+            khz = ticks.khz()
+            if not khz:
+                raise state.Failed("nobody knows how fast this processor counts")
+            (new / "khz").write_text(str(khz))
+            state.make(new, work, command_line(image.program(emulator), files, work, khz), BOOT_SECONDS)
+
+    key = state.key(files, emulator, command_line(["qemu"], Path("files"), Path("work"), 0))
+    with state.held(cell, key, build) as directory:
+        yield directory
 
 
 ENDED, LATE, SILENT = "ended", "late", "silent"
@@ -213,14 +247,28 @@ def reported(work):
     return int(status) if status.isdecimal() else None
 
 
-def attempt(arguments):
-    """Boots the cell and runs the command. None: nothing was said, so what was to be tested has not begun."""
+def attempt(arguments, boots):
+    """Boots the cell, or goes on from a saved state of it, and runs the command. None: nothing was said, so what was to be tested
+    has not begun."""
     cell, name = CELLS[arguments.cell], arguments.cell
-    with image.held(cell.image) as files, image.held("qemu") as emulator, run_directory() as work:
+    with contextlib.ExitStack() as stack:
+        files, emulator = (stack.enter_context(image.held(each)) for each in (cell.image, "qemu"))
+        work = stack.enter_context(run_directory())
+        used = [files, emulator]
+        saved = None
+        # Its drives are those of every run that has results.
+        if not boots and arguments.results and not arguments.counted:
+            try:
+                saved = stack.enter_context(saved_state(cell, files, emulator))
+                used = [saved]
+            except state.Failed as reason:
+                print(f"vm: {name}: no saved state: {reason}", file=sys.stderr)
         write_payload(work / "payload", arguments.payload, cell, arguments.command)
         make_scratch(work / "scratch")
-        program = image.program(emulator)
-        argv = qemu(program, files, work, cell, arguments.results is not None, arguments.reboots, arguments.counted)
+        if arguments.results:
+            empty(work / "results", RESULTS_BYTES)
+        argv = qemu(image.program(emulator), files, work, cell, bool(arguments.results), COUNTED_KHZ if arguments.counted else ticks.khz(),
+                    reboots=arguments.reboots, counted=arguments.counted, saved=saved)  # fmt: skip
         outcome, has_spoken = boot(argv, work, arguments.timeout)
         if arguments.results:
             take_results(work, arguments.results)
@@ -236,7 +284,7 @@ def attempt(arguments):
         show_console(work / "console")
         if not has_spoken:
             # As where qemu cannot read a file, or the guest's kernel cannot.
-            for directory in files, emulator:
+            for directory in used:
                 cache.distrust(directory, without_proof=outcome == ENDED)
         if outcome == LATE:
             return TIMED_OUT
@@ -246,10 +294,10 @@ def attempt(arguments):
 def run(arguments):
     if not arguments.payload.is_dir():
         sys.exit(f"vm: the payload is not a directory: {arguments.payload}")
-    status = attempt(arguments)
+    status = attempt(arguments, boots=False)
     if status is None:
         print(f"vm: {arguments.cell}: it is booted once more", file=sys.stderr)
-        status = attempt(arguments)
+        status = attempt(arguments, boots=True)
     return NEVER_REPORTED if status is None else status
 
 
