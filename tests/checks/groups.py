@@ -82,7 +82,8 @@ SHORT = tuple(word for name in HOSTS for word in ("--test", name))
 GROUPS = (
     # With the table of 'make mutants', of which each row must still apply, and the tests of these programs.
     Group("format", (("cargo", "fmt", "--all", "--check"), (*PYTHON, "tests/mutants.py", "--stale"),
-                     (*PYTHON, "-m", "unittest", "-q", "tests.checks.test_checks")), about=5, stage="build", tiers=QUICK),
+                     (*PYTHON, "-m", "unittest", "-q", "tests.checks.test_checks"), (*PYTHON, "tests/vm/test_cache.py"),
+                     (*PYTHON, "tests/vm/chosen.py")), about=5, stage="build", tiers=QUICK),
     Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), about=120, stage="build", tiers=QUICK),
     Group("unit", (("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins"),), about=30, stage="build", tiers=QUICK,
           builds=(("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins", "--no-run"),)),

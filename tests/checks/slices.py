@@ -49,7 +49,7 @@ def on_host():
     cases = parts("slurm release", (*CASES, "--release"), listed("tests/slurm/cases.py", "--release"), ON_HOST, units=HALF, **PRIVATE_SLURM)
     yield from ([case] for case in cases)
     for part in range(1, FAULTS + 1):
-        words = "env", "JOBFENCE_FAULTS=all", f"JOBFENCE_FAULTS_SLICE={part}/{FAULTS}", "cargo", "test", "--locked", "--test", "faults"
+        words = "env", f"JOBFENCE_FAULTS={part}/{FAULTS}", "cargo", "test", "--locked", "--test", "faults"
         yield [Group(f"faults {part}/{FAULTS}", (words,), about=120, stage="faults", builds=BUILT, tiers=("check",), **CGROUPS)]
 
 
