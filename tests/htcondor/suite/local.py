@@ -3,7 +3,6 @@
 
 import os
 import signal
-import time
 
 from slurm import kernel
 from slurm.harness import MIB, Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match, pid_from, uid
@@ -54,12 +53,6 @@ def local_without_a_configuration(site):
 def local_out_of_memory(site):
     """What takes too much is killed, and the starter lives. The job is on hold, and condor_q -hold says our sentence."""
     site.configure("[VnodeType=local]\nDefaultRAMSpace=100\n")
-    return until(lambda: held_for_memory(site), 60, "a schedd that answers the watcher")
-
-
-def held_for_memory(site):
-    """The sentence. Nothing if the watcher says that the schedd has not answered: it has seconds for that, which a busy machine can take."""
-    began = time.time()
     jobid = submit(site, f"{WAIT}; {EAT % (300, 1)}; echo status $?; sleep 2; exit 7")
     group = fenced(site, jobid)
     starter = site.starter(group)
@@ -72,9 +65,6 @@ def held_for_memory(site):
     expect_gone(group.parent)
     until(lambda: site.watcher(jobid) is None, 60, "the end of the watcher")
     reason = site.job(jobid)["HoldReason"]
-    if f"job {jobid}.0: condor_q -hold does not say why it was killed: condor_qedit does not answer" in site.said(began):
-        site.remove(jobid)
-        return None
     ours = f"job {jobid}.0 step local: process .* was killed: the step reached its memory limit of 100.0 MiB"
     expect_match(ours, reason, "what the watcher has told the schedd")
     site.act("release", jobid)
