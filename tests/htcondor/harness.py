@@ -52,6 +52,14 @@ def escapee_of(site, jobid, user="alice"):
     return kernel.identity(pid_from(site.directory(user) / f"escapee.{jobid}"))
 
 
+def check(site):
+    """What 'jobfence check' has found. It does not wait for long for HTCondor's commands, and then says so."""
+    def asked():
+        done = site.command(str(site.jobfence), "check", timeout=60)
+        return None if "no answer within" in done.stdout + done.stderr else done
+    return until(asked, 120, "a check in which HTCondor answers")
+
+
 def inode(group):
     """By which fences of one name differ; None: there is none."""
     with contextlib.suppress(FileNotFoundError):

@@ -11,7 +11,7 @@ from slurm import kernel
 from slurm.harness import Skip, case, expect, expect_dead, expect_equal, expect_in, expect_match
 from slurm.sites import until
 
-from ..harness import ESCAPEE, WAIT, escapee_of, expect_gone, expect_limits, fenced, let_go, restarts
+from ..harness import ESCAPEE, WAIT, check, escapee_of, expect_gone, expect_limits, fenced, let_go, restarts
 from ..sites import HELD, is_whole
 
 PORT = 9700
@@ -128,7 +128,7 @@ def daemons_without_a_subgroup(site):
     """Where systemd knows no DelegateSubgroup=, as that of EL 9 does not, HTCondor makes its directories beside its unit. The fence holds."""
     with site.unit_changed("DelegateSubgroup="):
         expect_equal(kernel.cgroups_of(site.startd_pid())[""], "/system.slice/condor.service", "the startd's cgroup")
-        expect_equal(site.command(str(site.jobfence), "check").returncode, 0, "the status of the check")
+        expect_equal(check(site).returncode, 0, "the status of the check")
         jobid = site.submit("alice", f"{ESCAPEE}; {WAIT}; exit 4")
         group, who = fenced(site, jobid), escapee_of(site, jobid)
         expect_limits(group, site.slot(jobid))
@@ -149,7 +149,7 @@ def checked_elsewhere(site):
     (place / "config.d/99-other").write_text("STARTER = /usr/sbin/condor_starter\nSTARTER_LOCAL = /usr/sbin/condor_starter\n")
     (place / "condor_config").write_text(Path("/etc/condor/condor_config").read_text() + f"\nLOCAL_CONFIG_DIR = {place}/config.d\n")
     with site.unit_changed(f"Environment=CONDOR_CONFIG={place}/condor_config"):
-        done = site.command(str(site.jobfence), "check")
+        done = check(site)
     expect_in("NO job would be fenced here: STARTER of HTCondor is /usr/sbin/condor_starter", done.stdout, "the check")
     expect_in("STARTER_LOCAL is /usr/sbin/condor_starter, and not jobfence: jobs of the local universe are not fenced", done.stdout, "the check")
     expect_equal(done.returncode, 1, "the status of the check")

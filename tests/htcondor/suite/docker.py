@@ -12,7 +12,7 @@ from slurm.kernel import Group
 from slurm.sites import until
 
 from .. import docker
-from ..harness import ESCAPEE, WAIT, expect_ended, expect_gone, expect_limits, expect_none_outside, fenced, let_go
+from ..harness import ESCAPEE, WAIT, check, expect_ended, expect_gone, expect_limits, expect_none_outside, fenced, let_go
 
 # From then on HTCondor itself has Docker fetch an image first, and a word that is none has no image.
 PULLS_FROM = (24, 7)
@@ -125,7 +125,7 @@ def container_is_not_run_outside(site):
         expect_match(r'cannot be fenced: Docker\S* cgroup driver .*systemd.*native\.cgroupdriver=cgroupfs.*Only your administrator', reason, "why")
         expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
         docker.expect_none()
-        said = site.command(str(site.jobfence), "check", timeout=60).stdout
+        said = check(site).stdout
         expect_match(rf"(?m)^htcondor +DOCKER is {docker.CLIENT}: .*refused.*cgroup driver", said, "the check")
         site.configure("OnError=warn\n")
         began = time.time()
@@ -166,7 +166,7 @@ def expect_nothing_elsewhere():
 def docker_is_checked(site):
     """'jobfence check' says whose client HTCondor runs."""
     def said():
-        return site.command(str(site.jobfence), "check", timeout=60).stdout
+        return check(site).stdout
     with docker.universe(site):
         expect_match(rf"(?m)^htcondor +DOCKER is {docker.CLIENT}$", said(), "the check")
     with docker.universe(site, client=docker.REAL):

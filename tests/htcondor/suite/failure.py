@@ -60,7 +60,7 @@ def hook_of_the_sites(site):
     """No keyword of the site's runs a job that is to be refused, however the configuration names the starters that it is for."""
     name = "STARTER_JOB_HOOK_KEYWORD"
     persistent = site.home / "persistent/.config.STARTER"
-    persistent.parent.mkdir()
+    persistent.parent.mkdir(exist_ok=True)
     persistent.write_text(f"STARTER.{name} = SITE\nSLOT_TYPE_1.{name} = SITE\n")
     forms = (
         {f"STARTER.{name}": "SITE"}, {f"SLOT_TYPE_1.{name}": "SITE"},

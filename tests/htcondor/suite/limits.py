@@ -7,7 +7,7 @@ from slurm import kernel
 from slurm.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, uid
 from slurm.sites import until
 
-from ..harness import WAIT, expect_limits, expect_quota, fenced, let_go
+from ..harness import WAIT, check, expect_limits, expect_quota, fenced, let_go
 
 EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (%d << 20); time.sleep(%d)'"
 SPIN = "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done"
@@ -174,7 +174,7 @@ def used(site):
 def checked(site):
     """'jobfence check' says what the startd starts, and whether the slots say what jobs can have."""
     def verdict():
-        done = site.command(str(site.jobfence), "check")
+        done = check(site)
         return done.returncode, done.stdout
     status, said = verdict()
     expect_equal(status, 0, f"the status of a good check ({said})")

@@ -63,9 +63,9 @@ def local_out_of_memory(site):
     expect_equal(code, 34, f"the code of the hold, whose reason is {reason}")
     expect("status 0" not in site.output(jobid), "it had three times its memory")
     expect_gone(group.parent)
-    ours = f"job {jobid}.0 step local: process .* was killed: the step reached its memory limit of 100.0 MiB"
     until(lambda: site.watcher(jobid) is None, 60, "the end of the watcher")
     reason = site.job(jobid)["HoldReason"]
+    ours = f"job {jobid}.0 step local: process .* was killed: the step reached its memory limit of 100.0 MiB"
     expect_match(ours, reason, "what the watcher has told the schedd")
     site.act("release", jobid)
     fenced(site, jobid)
