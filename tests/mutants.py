@@ -87,7 +87,7 @@ def commands(noticer, users):
     chosen = ["--only", *words] if words else ["--no-patient", "--no-release"]
     if kind == "nodes":
         chosen += ["--site", "two-nodes"]
-    return build, [*cases, "--users", *users, *chosen]
+    return build, [*cases, *(["--users", *users] if users else []), *chosen]
 
 
 def run(command, seconds=HANGS):
@@ -134,7 +134,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--list", action="store_true", help="the breaks, and who should notice each")
     parser.add_argument("--stale", action="store_true", help="only whether each row still applies")
-    parser.add_argument("--users", nargs=2, metavar="USER", default=("nobody", "games"), help="of the private Slurm")
+    parser.add_argument("--users", nargs=2, metavar="USER", default=(), help="of the private Slurm, instead of any two")
     parser.add_argument("--noticer", metavar="WORDS", help="instead of the test of each row, as above")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()

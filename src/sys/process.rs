@@ -200,6 +200,14 @@ pub fn name(proc: &Dir, pid: i32) -> Option<String> {
     proc.read_value(&format!("{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
 }
 
+/// Whether a process is of a container's: it has a number of its own in a PID namespace below that of this `/proc` (`NSpid` of
+/// proc_pid_status(5), from Linux 4.1 on).
+pub fn is_contained(proc: &Dir, pid: i32) -> bool {
+    let status = proc.read(&format!("{pid}/status")).unwrap_or_default();
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    pids.is_some_and(|pids| pids.split_whitespace().count() > 1)
+}
+
 /// Whose process it is: the real user id in `/proc/PID/status`, which a set-user-ID program does not change. `None`: it is gone.
 pub fn uid(proc: &Dir, pid: i32) -> Option<u32> {
     let status = proc.read(&format!("{pid}/status")).ok()?;
@@ -443,6 +451,18 @@ pub fn pidfd_open(pid: Pid) -> Result<Option<Option<OwnedFd>>> {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn a_process_with_a_number_of_its_own_is_a_containers() {
+        let temp = tempfile::tempdir().unwrap();
+        for (pid, line) in [("7", "NSpid:\t7\n"), ("8", "NSpid:\t8\t1\n"), ("9", "")] {
+            std::fs::create_dir(temp.path().join(pid)).unwrap();
+            std::fs::write(temp.path().join(pid).join("status"), format!("Name:\tx\n{line}Uid:\t0\t0\t0\t0\n"))
+                .unwrap();
+        }
+        let proc = Dir::open(temp.path()).unwrap();
+        assert_eq!([7, 8, 9, 10].map(|pid| is_contained(&proc, pid)), [false, true, false, false]);
+    }
 
     #[test]
     fn a_proc_without_this_process_is_named() {

@@ -70,7 +70,7 @@ CASES = (*PYTHON, "tests/slurm/cases.py", *FILES)
 PBS_CASES = (*PYTHON, "tests/pbs/cases.py", *FILES)
 GRIDENGINE_CASES = (*PYTHON, "tests/gridengine/cases.py", "--site", "private", *FILES)
 CHECKED_CASES = (*CASES, "--no-release")
-PARTS = 3  # of the cases of a private Slurm, side by side
+PARTS, NODES_PARTS = 4, 2  # of the cases of a private Slurm, side by side
 IMAGES = tuple(word for image in dict.fromkeys(CELLS[cell].image for cell, _ in CHECKED) for word in ("--cell", image))
 
 # The host's tests, by their files: those of minutes, and the others.
@@ -100,9 +100,11 @@ GROUPS = (
     # The hook of OpenPBS without OpenPBS.
     Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES, "--patience", "3"),), about=40, units=HALF, builds=(RELEASE,), root=True,
           controllers=("cpu", "memory", "freezer"), tiers=QUICK),
-    *(Group(f"slurm {part}/{PARTS}", ((*CHECKED_CASES, "--slice", f"{part}/{PARTS}"),), about=250, units=HALF, **PRIVATE_SLURM)
-      for part in range(1, PARTS + 1)),
-    Group("slurm two nodes", ((*CHECKED_CASES, "--site", "two-nodes"),), about=200, units=HALF, **PRIVATE_SLURM),
+    *(Group(f"slurm {part}/{PARTS}", ((*CHECKED_CASES, "--no-patient", "--slice", f"{part}/{PARTS}"),), about=200, units=HALF,
+            **PRIVATE_SLURM) for part in range(1, PARTS + 1)),
+    Group("slurm patient", ((*CHECKED_CASES, "--patient"),), about=200, units=HALF, **PRIVATE_SLURM),
+    *(Group(f"slurm two nodes {part}/{NODES_PARTS}", ((*CHECKED_CASES, "--site", "two-nodes", "--slice", f"{part}/{NODES_PARTS}"),),
+            about=150, units=HALF, **PRIVATE_SLURM) for part in range(1, NODES_PARTS + 1)),
     # What a shorter test notices, too.
     Group("slurm release", ((*CASES, "--release"), (*CASES, "--site", "two-nodes", "--release")), about=200, units=HALF, tiers=("all",),
           **PRIVATE_SLURM),

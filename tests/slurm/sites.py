@@ -112,15 +112,6 @@ def die_with_parent(number=signal.SIGKILL):
     ctypes.CDLL(None, use_errno=True).prctl(1, int(number), 0, 0, 0)
 
 
-def alone(*words):
-    """This command, for whom no other scheduler runs on this machine: another's tests may have one here, which is not his to see."""
-    daemons = [str(pid) for pid in kernel.all_pids() if kernel.read(f"/proc/{pid}/comm") in ("sge_execd", "condor_startd", "condor_schedd")]
-    if not daemons:
-        return words
-    hide = f'for pid in {" ".join(daemons)}; do mount -t tmpfs none /proc/$pid; done 2>/dev/null; exec "$@"'
-    return "unshare", "--mount", "--propagation", "private", "sh", "-c", hide, "sh", *words
-
-
 def system_users(count=2):
     """Leases of users of the system with nothing to do: jobfence looks for a job's processes among those of its user.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import kernel
 from ..harness import Skip, case, expect, expect_equal, expect_in, expect_not_drained, fences_well
-from ..sites import InstalledSite, alone, until, write_atomically
+from ..sites import InstalledSite, until, write_atomically
 from .placement import tracked_by_cgroup
 
 # Says whether it is in a fence, and in which cgroups.
@@ -135,7 +135,7 @@ CHECK = 'echo pid=$$ >&2; exec "$0" check'
 
 def check(site):
     """What 'jobfence check' says; it leaves nothing behind."""
-    done = site.command(*alone("sh", "-c", CHECK, str(site.jobfence)))
+    done = site.command("sh", "-c", CHECK, str(site.jobfence))
     expect_equal(left_by(done), [], "what check has left")
     return done
 
@@ -192,7 +192,7 @@ def check_leaves_running_jobs_alone(site):
         return {pid: kernel.cgroups_of(pid) for pid in places}
     for number in range(10):
         script = f"sh -c '{CHECK}' '{site.jobfence}' >/dev/null & sleep 0.0{number}; kill -TERM $!; wait $!; echo pid=$! >&2"
-        done = site.command(*alone("sh", "-c", script))
+        done = site.command("sh", "-c", script)
         expect_equal(left_by(done), [], f"what a check has left that was ended after {number}0 ms")
     for _ in range(3):
         expect_equal(check(site).returncode, 0, "exit status of check")

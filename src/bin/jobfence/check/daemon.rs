@@ -28,11 +28,13 @@ pub(super) struct SchedulerDaemon {
 }
 
 impl SchedulerDaemon {
-    /// A process of root's with this name. Of a user's process, neither the place nor the environment is to be trusted.
+    /// A process of root's with this name. Of a user's process, neither the place nor the environment is to be trusted. A container's
+    /// daemon starts no jobs of this host, and its commands are not here.
     pub(super) fn find(proc: &Dir, name: &str) -> Option<Self> {
-        let is_it = |pid: i32| process::name(proc, pid).is_some_and(|found| found == name);
+        let has_name = |pid: i32| process::name(proc, pid).is_some_and(|found| found == name);
+        let is_it = |pid: i32| has_name(pid) && process::uid(proc, pid) == Some(0) && !process::is_contained(proc, pid);
         let all = process::all(proc).unwrap_or_default();
-        let pid = all.iter().map(|one| one.id.pid).find(|pid| is_it(*pid) && process::uid(proc, *pid) == Some(0))?;
+        let pid = all.iter().map(|one| one.id.pid).find(|pid| is_it(*pid))?;
         let exe = std::fs::read_link(proc.path().join(pid.to_string()).join("exe")).unwrap_or_default();
         let soon = Instant::now() + PATIENCE;
         let value = |name| Some((name, process::environment(proc, pid, name, soon).ok().flatten()?));
