@@ -82,8 +82,12 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
     // Before anything is looked at: who begins meanwhile adds his line.
     let roll = Roll::begin(records.dir(), &host.boot_id);
     let all_claimed = restore(host, schedulers, &records, &mut reaped);
+    let mut all = records.list()?;
+    // Of a Grid Engine job, step_shepherd before step_job: a shepherd that outlives its job by a moment writes into the spool why, and
+    // the next run of the job takes that for its own.
+    all.sort_unstable_by(|one, other| other.cmp(one));
     let mut living =
-        reap_records((host, config), (&records, who.holders(schedulers)), records.list()?, &mut reaped, deadline);
+        reap_records((host, config), (&records, who.holders(schedulers)), all, &mut reaped, deadline);
     let near = match who {
         Who::Launch(launch) => Some(launch.daemon),
         Who::Daemon | Who::Command(_) => None,
