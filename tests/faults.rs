@@ -12,10 +12,10 @@
 //! fail, and directories may stay whose daemon was killed before it could mark them. Beside all that a step of another job, another user
 //! or the same job lives, and a process in no fence.
 //!
-//! Of the calls of a kind (the same in other hierarchies, or again) the first fails, in one of its ways, which take turns; and at the first and
-//! the last of a kind that others can see there is a death. With `JOBFENCE_FAULTS=all` every call fails in all of its ways, and is the
-//! last one; with `JOBFENCE_FAULTS=3/100` there is the third of a hundred parts of what `all` has beyond that. An answer that no kernel gives, such as that a directory is not there which is, is in neither (`lies` in
-//! `faults/calls.rs`).
+//! Of the calls of a kind (the same in other hierarchies, or again) the first fails, in one of its ways, which take turns. At the first
+//! and the last of a kind that others can see there is a death. With `JOBFENCE_FAULTS=all` every call fails in all of its ways, and is
+//! the last one. With `JOBFENCE_FAULTS=3/100` there is the third of a hundred parts of what `all` has beyond that. An answer that no
+//! kernel gives, such as that a directory is not there which is, is in none of them (`lies` in `faults/calls.rs`).
 //!
 //! Not covered: two failures at once; memory that cannot be had, by which Rust ends the process; calls in the task's own process;
 //! limits in Slurm's own directories of v2, where the host has its controllers in v1; `jobfence hold`.

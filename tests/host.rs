@@ -787,10 +787,10 @@ fn directories_made_inside_a_step_go_with_it() {
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 
-/// A disk on a file; detached when dropped.
+/// A disk on a file, which is gone when nobody has it open any more: the file has no name, and the device no holder but this.
 struct Loop {
     device: String,
-    _dir: tempfile::TempDir,
+    _open: fs::File,
 }
 
 impl Loop {
@@ -801,13 +801,13 @@ impl Loop {
         fs::File::create(&file).unwrap().set_len(mib << 20).unwrap();
         let made = Command::new("losetup").args(["--find", "--show"]).arg(&file).output().ok()?;
         let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
-        made.status.success().then_some(Self { device, _dir: dir })
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.device]).status();
+        if !made.status.success() {
+            return None;
+        }
+        let open = fs::File::open(&device).unwrap();
+        // While it is open that is done at its last close, however this process ends.
+        assert!(Command::new("losetup").args(["--detach", &device]).status().unwrap().success());
+        Some(Self { device, _open: open })
     }
 }
 

@@ -53,19 +53,17 @@ struct Site {
     name: String,
     _run: tempfile::TempDir,
     _base: Option<common::Base>,
-    _alone: common::Lease,
 }
 
 impl Site {
     fn new(test: &str) -> Self {
-        let alone = common::alone();
         let run = tempfile::tempdir().unwrap();
         let name = format!("jobfence-test-{}-{test}", std::process::id());
-        let base = common::Base::new(&name);
+        let base = common::Base::alone(&name);
         let config =
             Config { cgroup_base: Some(base.name.clone()), run_dir: run.path().join("run"), ..Config::default() };
         let name = format!("jft{}", std::process::id());
-        Self { config, name, _run: run, _base: Some(base), _alone: alone }
+        Self { config, name, _run: run, _base: Some(base) }
     }
 
     fn host(&self) -> Host {
@@ -446,7 +444,7 @@ fn a_janitor_in_the_schedulers_directory_of_a_dead_step_leaves_that_alone() {
     owner.die();
     if let Some(freezer) = freezer {
         let step = freezer.mount.join(format!("slurm_{}/uid_{}/job_1/step_0", site.name, user()));
-        let base = common::Base { name: site.config.cgroup_base.clone().unwrap(), holder: None };
+        let base = common::Base { name: site.config.cgroup_base.clone().unwrap(), holder: None, lease: None };
         let reap = common::command("reap", &base, site.config.run_dir.parent().unwrap());
         let mut within = Command::new("/bin/sh");
         within.args(["-c", "echo $$ >$0/task_0/cgroup.procs; exec \"$@\""]).arg(&step).arg(reap.get_program());
@@ -1136,7 +1134,7 @@ fn with_his_last_step_goes_what_a_user_has_beside_the_daemons_and_nothing_of_roo
 fn jobfence_hold_reaps_on_an_idle_node() {
     let site = Site::new("hold");
     let mut owner = site.role("own");
-    let base = common::Base { name: site.config.cgroup_base.clone().unwrap(), holder: None };
+    let base = common::Base { name: site.config.cgroup_base.clone().unwrap(), holder: None, lease: None };
     let mut hold = common::command("hold", &base, site.config.run_dir.parent().unwrap());
     let mut hold = hold.args(["-o", "ReapInterval=1"]).stderr(Stdio::piped()).spawn().unwrap();
     owner.die();
@@ -1157,7 +1155,7 @@ fn jobfence_hold_reaps_on_an_idle_node() {
 fn jobfence_hold_goes_on_when_nobody_hears_what_it_says() {
     let site = Site::new("unheard");
     let mut owner = site.role("own");
-    let base = common::Base { name: site.config.cgroup_base.clone().unwrap(), holder: None };
+    let base = common::Base { name: site.config.cgroup_base.clone().unwrap(), holder: None, lease: None };
     let mut hold = common::command("hold", &base, site.config.run_dir.parent().unwrap());
     let mut hold = hold.args(["-o", "ReapInterval=1"]).stderr(Stdio::piped()).spawn().unwrap();
     drop(hold.stderr.take());

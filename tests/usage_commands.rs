@@ -448,25 +448,27 @@ fn a_step_in_slurms_directories_is_one_row() {
     if on_v1.is_empty() {
         return common::skip("no v1 hierarchy in which Slurm has directories");
     }
+    // Every test program on this machine would find a job 77.
+    let job = &of_slurm().to_string();
     for hierarchy in on_v1 {
         let mut dir = hierarchy.mount.join(format!("slurm_{}", site.base.name.rsplit('/').next().unwrap()));
         site.slurms.push(dir.clone());
-        for name in [&format!("uid_{}", of_slurm()), "job_77", "step_0+1", "task_3"] {
+        for name in [&format!("uid_{job}"), &format!("job_{job}"), "step_0+1", "task_3"] {
             dir.push(name);
             site.slurms.push(dir.clone());
         }
         fs::create_dir_all(&dir).unwrap();
     }
     for all in [
-        site.json(&["ls", "--json", "--job", "77"]),
+        site.json(&["ls", "--json", "--job", job]),
         serde_json::from_slice(&site.as_user(of_slurm(), &["ls", "--json"]).stdout).unwrap(),
     ] {
         let [one] = &all["fences"].as_array().unwrap()[..] else { panic!("{all}") };
         let whose = (&one["job"], &one["step"], &one["uid"], &one["placement"]);
-        assert_eq!(whose, (&"77".into(), &"0".into(), &of_slurm().into(), &"overlay".into()));
+        assert_eq!(whose, (&job.as_str().into(), &"0".into(), &of_slurm().into(), &"overlay".into()));
         assert_eq!(one["cpu_seconds"], 0.0);
     }
-    let shown = site.json(&["show", "77", "--json"]);
+    let shown = site.json(&["show", job, "--json"]);
     assert_eq!(shown["fences"][0]["tasks"][0]["task"], "3");
     assert!(
         serde_json::from_slice::<Value>(&site.as_user(stranger(), &["ls", "--json"]).stdout).unwrap()["fences"]

@@ -36,6 +36,8 @@ pub struct Base {
     /// The value of `CgroupBase`.
     pub name: String,
     pub holder: Option<Child>,
+    /// For as long as janitors of other test programs may not, or may, look at what is left here.
+    pub lease: Option<Lease>,
 }
 
 impl Base {
@@ -49,10 +51,29 @@ impl Base {
         Some(Self::new(&format!("jobfence-{file}-{}-{test}", std::process::id())))
     }
 
+    /// For a test that runs janitors, as each launch does, beside others that do so.
     pub fn new(name: &str) -> Self {
+        let lease = Some(beside_others());
+        Self::within(name).with(lease)
+    }
+
+    /// For a test that leaves dead steps in the schedulers' directories.
+    #[allow(dead_code)]
+    pub fn alone(name: &str) -> Self {
+        let lease = Some(alone());
+        Self::within(name).with(lease)
+    }
+
+    fn with(mut self, lease: Option<Lease>) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// For a test that has seen to that itself.
+    pub fn within(name: &str) -> Self {
         assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
         if !Path::new("/run/systemd/system").is_dir() {
-            let base = Self { name: name.to_owned(), holder: None };
+            let base = Self { name: name.to_owned(), holder: None, lease: None };
             SWEEP.call_once(|| base.sweep());
             return base;
         }
@@ -68,7 +89,7 @@ impl Base {
             assert!(Instant::now() < deadline, "'jobfence hold' did not make {name}");
             std::thread::sleep(Duration::from_millis(20));
         }
-        let base = Self { name, holder: Some(holder) };
+        let base = Self { name, holder: Some(holder), lease: None };
         SWEEP.call_once(|| base.sweep());
         base
     }

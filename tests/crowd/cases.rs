@@ -63,7 +63,6 @@ struct Site {
     owners: Vec<Child>,
     _temp: tempfile::TempDir,
     _base: common::Base,
-    _alone: common::Lease,
 }
 
 impl Site {
@@ -73,9 +72,8 @@ impl Site {
 
     /// Slurm has directories of its own for each step, in hierarchies of this version.
     fn with(test: &str, slurms: Option<Version>) -> Option<Self> {
-        let alone = common::alone();
         let name = format!("jobfence-test-{}-{test}", std::process::id());
-        let base = common::Base::new(&name);
+        let base = common::Base::alone(&name);
         let temp = tempfile::tempdir().unwrap();
         let stand_in = StandIn::compile(temp.path()).map_err(|why| common::skip(&why)).ok()?;
         let run_dir = temp.path().join("run");
@@ -117,7 +115,6 @@ impl Site {
             owners: Vec::new(),
             _temp: temp,
             _base: base,
-            _alone: alone,
         })
     }
 

@@ -104,7 +104,7 @@ struct Bystander {
 impl<'a> Site<'a> {
     pub fn new(stand_in: &'a StandIn, settings: &Settings<'_>) -> Self {
         let temp = tempfile::tempdir().unwrap();
-        let base = Base::new(&format!("jobfence-test-{}-{}", std::process::id(), settings.name));
+        let base = Base::within(&format!("jobfence-test-{}-{}", std::process::id(), settings.name));
         let configuration = temp.path().join("jobfence.conf");
         let lines = [
             format!("CgroupBase={}", base.name),
