@@ -2,6 +2,7 @@
 """A job is limited to what its slot has, and HTCondor's own limits go on working."""
 
 import time
+from pathlib import Path
 
 from slurm import kernel
 from slurm.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, uid
@@ -36,7 +37,7 @@ def quota(site):
     group = fenced(site, jobid)
     used = expect_quota(group, 1)
     # HTCondor's own directory, without the starter. What its ad of the job has of CPUs and memory, the startd has seen while it ran.
-    (own,) = (group.directory("") / "htcondor").iterdir()
+    (own,) = filter(Path.is_dir, (group.directory("") / "htcondor").iterdir())
     until(lambda: (ad := site.job(jobid)).get("CpusUsage", 0) > 0 and ad.get("ResidentSetSize_RAW", 0) >= 60 << 10, 120, "its use in its ad")
     least, began = int(kernel.keyed(kernel.read(own / "cpu.stat"))["usage_usec"]) / 1e6, time.monotonic()
     let_go(site, jobid)
@@ -45,7 +46,8 @@ def quota(site):
     seconds = ad["RemoteUserCpu"] + ad["RemoteSysCpu"]
     # HTCondor has whole seconds of each.
     expect(least - 2 <= seconds <= most + 2, f"RemoteUserCpu and RemoteSysCpu: {seconds} s, and the kernel has counted {least} s to {most} s")
-    expect(0 < ad["CpusUsage"] < 1.2, f"CpusUsage {ad['CpusUsage']}")
+    # By the startd's clock, which a busy machine stops for long: how much it can be, the kernel has said.
+    expect(ad["CpusUsage"] > 0, f"CpusUsage {ad['CpusUsage']}")
     # MemoryUsage is an expression over this, in KiB.
     expect(60 << 10 <= ad["ResidentSetSize_RAW"] <= 100 << 10, f"ResidentSetSize {ad['ResidentSetSize_RAW']}")
     said = site.command("condor_history", str(jobid), "-limit", "1", "-af", "MemoryUsage").stdout.strip()
