@@ -214,7 +214,7 @@ class Said:
 
     def cut_off(self):
         """The case in which the guest was, as one that has failed, and the sum."""
-        where = "in the middle of this case" if self.running else "in none of its cases"
+        where = "in the middle of this case" if self.running else "between its cases"
         yield f"FAIL {self.running or 'guest'}  {time.monotonic() - self.since:.1f} s"
         yield f"     the guest ended {where}"
         yield f"{self.counts['ok']} passed, {self.counts['FAIL'] + 1} failed, {self.counts['skip']} skipped"
@@ -246,7 +246,7 @@ def arguments():
     parser.set_defaults(sites=["installed", "two-nodes"])
     options = parser.parse_intermixed_args()
     if options.chosen:
-        options.cases += [name for site in options.sites for name in CHOSEN[options.cell, site]]
+        options.cases += [name for site in [*options.sites, *["hook"] * options.hook] for name in CHOSEN[options.cell, site]]
     if CELLS[options.cell].scheduler != "slurm":
         for name, value in vars(options).items():
             if name not in ("cell", "cases", "counted", "demo", "release", "slice") and value != parser.get_default(name):
