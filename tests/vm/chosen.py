@@ -34,7 +34,7 @@ CHOSEN = {
         huge_pages_of_a_job huge_pages_are_not_handed_down_by_systemd
         daemon_reload daemon_reexec service_restart scope_is_stopped controller_not_handed_down held_by_a_unit moves_are_early
         check_says_placement check_without_root configless a_name_without_a_file cores_that_are_uncertain_are_refused
-        prolog_in_the_job sections_by_prolog_in_the_job
+        prolog_in_the_job
     """,
     # The newest Slurm in its own directories of cgroup v2.
     (V2_OVERLAY, "installed"): """
@@ -42,18 +42,18 @@ CHOSEN = {
         nothing_of_ours_in_slurms daemon_lives_in_the_job headroom_changes
         check_says_placement needs_no_scope controller_not_handed_to_slurm dollars_are_not_expanded
         task_is_elsewhere slurms_directories extern_daemon_is_killed
-        waits_for_children plugins_in_the_container mpi summary_of_a_dead_step
+        waits_for_children plugins_in_the_container mpi
         logins_by_pam_slurm_adopt
     """,
     # Slurm's directories on cgroup v1, and those that track the processes, which are ours: two placements in one job.
     (V1_OVERLAY, "installed"): """
         tree_and_limits memory_oom io_limits memory_of_task swap_is_slurms_affair devices_denied_and_allowed
         nothing_of_ours_in_slurms check_says_placement service_restart
-        slurms_directories next_launch_removes straggler_double_fork frozen_step_is_cancelled usage_of_steps
+        slurms_directories next_launch_removes straggler_double_fork frozen_step_is_cancelled
     """,
     # Slurm 26.05 names jobs otherwise. What is the same on two nodes of any Slurm, the private one has.
     (V2_OVERLAY, "two-nodes"): """
-        one_node_fails word_on_every_node first_step_elsewhere tasks_share_their_step summary_of_two_nodes
+        one_node_fails word_on_every_node first_step_elsewhere tasks_share_their_step
     """,
 }
 CHOSEN = {which: names.split() for which, names in CHOSEN.items()}
