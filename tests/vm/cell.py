@@ -202,19 +202,21 @@ class Said:
 
     def __init__(self):
         self.counts, self.running, self.since = {"ok": 0, "FAIL": 0, "skip": 0}, None, time.monotonic()
+        self.last = None
 
     def read(self, line):
         if begins := self.BEGINS.match(line):
             self.running, self.since = begins[1], time.monotonic()
         elif case := self.CASE.match(line):
             self.counts[case[1]] += 1
-            self.running, self.since = None, time.monotonic()
+            self.running, self.since, self.last = None, time.monotonic(), case[2]
         elif self.SUM.match(line):
             self.__init__()
 
     def cut_off(self):
         """The case in which the guest was, as one that has failed, and the sum."""
-        where = "in the middle of this case" if self.running else "in none of its cases"
+        # Not every runner says which case begins.
+        where = "in this case" if self.running else f"after {self.last}" if self.last else "before its first case"
         yield f"FAIL {self.running or 'guest'}  {time.monotonic() - self.since:.1f} s"
         yield f"     the guest ended {where}"
         yield f"{self.counts['ok']} passed, {self.counts['FAIL'] + 1} failed, {self.counts['skip']} skipped"
@@ -246,7 +248,7 @@ def arguments():
     parser.set_defaults(sites=["installed", "two-nodes"])
     options = parser.parse_intermixed_args()
     if options.chosen:
-        options.cases += [name for site in options.sites for name in CHOSEN[options.cell, site]]
+        options.cases += [name for site in [*options.sites, *["hook"] * options.hook] for name in CHOSEN[options.cell, site]]
     if CELLS[options.cell].scheduler != "slurm":
         for name, value in vars(options).items():
             if name not in ("cell", "cases", "counted", "demo", "release", "slice") and value != parser.get_default(name):
