@@ -83,11 +83,10 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
     let roll = Roll::begin(records.dir(), &host.boot_id);
     let all_claimed = restore(host, schedulers, &records, &mut reaped);
     let mut all = records.list()?;
-    // Of a Grid Engine job, step_shepherd before step_job: a shepherd that outlives its job by a moment writes into the spool why, and
-    // the next run of the job takes that for its own.
+    // Backwards by name: step_shepherd before step_job. A shepherd that outlives its job tells the scheduler how the job ended, and
+    // the job's next run would take that for its own end.
     all.sort_unstable_by(|one, other| other.cmp(one));
-    let mut living =
-        reap_records((host, config), (&records, who.holders(schedulers)), all, &mut reaped, deadline);
+    let mut living = reap_records((host, config), (&records, who.holders(schedulers)), all, &mut reaped, deadline);
     let near = match who {
         Who::Launch(launch) => Some(launch.daemon),
         Who::Daemon | Who::Command(_) => None,
