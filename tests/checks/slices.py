@@ -7,12 +7,12 @@ Each 'make check' runs one, chosen by the number of the commit's ancestors. So a
 import functools
 import subprocess
 
-from .groups import BUILT, CASES, CELLS, CGROUPS, GUEST, HALF, PRIVATE_SLURM, PYTHON, TOP, Group
+from .groups import ALONE, CASES, CELLS, GUEST, HALF, PRIVATE_SLURM, PYTHON, TOP, Group
 
 # So many cases take two minutes: on this machine, and in a guest, which needs the third minute to boot.
 ON_HOST, IN_GUEST = 5, 12
-# In so many parts all ways in which a call can fail take two minutes each.
-FAULTS = 16
+# Of what `JOBFENCE_FAULTS=all` has, so many parts take half a minute each.
+FAULTS = 100
 
 
 @functools.cache
@@ -46,20 +46,23 @@ def in_guests():
 
 
 def on_host():
-    cases = parts("slurm release", (*CASES, "--release"), listed("tests/slurm/cases.py", "--release"), ON_HOST, units=HALF, **PRIVATE_SLURM)
-    yield from ([case] for case in cases)
-    for part in range(1, FAULTS + 1):
-        words = "env", f"JOBFENCE_FAULTS={part}/{FAULTS}", "cargo", "test", "--locked", "--test", "faults"
-        yield [Group(f"faults {part}/{FAULTS}", (words,), about=120, stage="faults", builds=BUILT, tiers=("check",), **CGROUPS)]
+    for site in "private", "two-nodes":
+        command = (*CASES, "--release", "--site", site)
+        yield from parts(f"slurm release {site}", command, listed(*command[2:]), ON_HOST, units=HALF, **PRIVATE_SLURM)
+
+
+def faults(part):
+    words = "env", f"JOBFENCE_FAULTS={part}/{FAULTS}", "cargo", "test", "--locked", "--test", "faults"
+    return Group(f"faults {part}/{FAULTS}", (words,), about=30, tiers=("check",), **ALONE)
 
 
 def slices():
-    """Each is a list of groups, which run side by side."""
-    guests = list(in_guests())
-    # A guest beside one of another kind.
-    half = -(-len(guests) // 2)
-    pairs = [[one for one in pair if one] for pair in zip(guests[:half], [*guests[half:], None])]
-    return [*on_host(), *pairs]
+    """Each is a list of groups: two that run side by side, and a part of the faults."""
+    all_cases = [*on_host(), *in_guests()]
+    # Neighbours are of different kinds.
+    half = -(-len(all_cases) // 2)
+    pairs = zip(all_cases[:half], [*all_cases[half:], None])
+    return [[faults(number % FAULTS + 1), *filter(None, pair)] for number, pair in enumerate(pairs)]
 
 
 def ancestors():

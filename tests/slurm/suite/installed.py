@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from ..harness import Skip, case, expect, expect_equal, expect_in, expect_not_drained, fenced
-from ..sites import alone, until, write_atomically
+from ..sites import until, write_atomically
 
 TOP = Path(__file__).resolve().parents[3]
 
@@ -50,7 +50,7 @@ class Installation:
         return done.returncode, done.stdout + done.stderr
 
     def run(self, *arguments):
-        done = self.site.command(*alone(str(self.command), *arguments))
+        done = self.site.command(str(self.command, *arguments))
         return done.returncode, done.stdout + done.stderr
 
 
