@@ -77,7 +77,7 @@ class Pool:
             thread.join()
 
     def expected(self, group):
-        return times.expected(self.known, group.name, group.seconds / 4)
+        return times.expected(self.known, group.name, group.about)
 
     def of_thread(self, group):
         result = Result("FAIL", "the runner itself failed", counts=[0, 1, 0])
