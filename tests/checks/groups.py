@@ -73,7 +73,6 @@ PBS_CASES = (*PYTHON, "tests/pbs/cases.py", *FILES)
 GRIDENGINE_CASES = (*PYTHON, "tests/gridengine/cases.py", "--site", "private", *FILES)
 CHECKED_CASES = (*CASES, "--no-release")
 PARTS, NODES_PARTS = 4, 2  # of the cases of a private Slurm, side by side
-IMAGES = tuple(word for image in dict.fromkeys(CELLS[cell].image for cell, _ in CHECKED) for word in ("--cell", image))
 
 # The host's tests, by their files: those of minutes, and the others.
 IS_LONG = ("crowd", "faults", "wear")
@@ -89,7 +88,7 @@ GROUPS = (
     Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), about=120, stage="build", tiers=QUICK),
     Group("unit", (("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins"),), about=30, stage="build", tiers=QUICK,
           builds=(("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins", "--no-run"),)),
-    Group("images", ((*PYTHON, "tests/vm/vm.py", "image", *IMAGES),), about=200, stage="build", root=True, programs=GUEST["programs"]),
+    Group("images", ((*PYTHON, "tests/vm/vm.py", "image"), (*PYTHON, "tests/vm/tree.py")), about=250, stage="build", root=True, programs=GUEST["programs"]),
     Group("install", (("tests/install.sh",),), about=10, stage="build", builds=(RELEASE,)),
     # All that the host's tests need is built with it.
     Group("fuzz", (("cargo", "test", "--locked", "--test", "fuzz"),), about=60, stage="build", builds=BUILT),

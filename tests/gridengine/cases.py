@@ -12,7 +12,6 @@ granted. After each, nothing of it may be left, and the host must take jobs.
 
 import argparse
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from slurm import sites as shared  # noqa: E402
 from slurm.harness import CASES  # noqa: E402
-from slurm.runner import Runner  # noqa: E402
+from slurm.runner import Runner, part_of  # noqa: E402
 from slurm.sites import die_properly, until  # noqa: E402
 
 from gridengine import sites, suite  # noqa: E402, F401
@@ -91,13 +90,6 @@ def privately(options, chosen):
     except image.Skip as reason:
         print(f"cases: {reason}", file=sys.stderr)
         return LACKS
-
-
-def part_of(text):
-    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
-    if not found or int(found[1]) > int(found[2]):
-        raise argparse.ArgumentTypeError(f"{text} is not K/N with K from 1 to N")
-    return int(found[1]), int(found[2])
 
 
 def main():

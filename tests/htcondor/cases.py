@@ -10,7 +10,6 @@ granted. After each, nothing of it may be left, and the pool must answer.
 """
 
 import argparse
-import re
 import sys
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from slurm import sites as shared  # noqa: E402
 from slurm.harness import CASES  # noqa: E402
-from slurm.runner import Runner  # noqa: E402
+from slurm.runner import Runner, part_of  # noqa: E402
 from slurm.sites import die_properly, until  # noqa: E402
 
 from htcondor import sites, suite  # noqa: E402, F401
@@ -73,20 +72,12 @@ class HTCondorRunner(Runner):
         yield from ("  | " + line for line in log.splitlines() if "jobfence" in line)
 
 
-def part_of(text):
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    part, parts = map(int, found.groups()) if found else (0, 0)
-    if not 1 <= part <= parts:
-        raise argparse.ArgumentTypeError(f"{text!r}, and should be as 1/2")
-    return part, parts
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--patience", type=float, metavar="FACTOR", default=6, help="multiplies every time limit (default: 6)")
     parser.add_argument("--release", action=argparse.BooleanOptionalAction,
                         help="only the cases that 'make check' leaves out, or only the others")
-    parser.add_argument("--slice", type=part_of, metavar="K/N", help="of these every N-th, from the K-th on")
+    parser.add_argument("--slice", type=part_of, default=(1, 1), metavar="K/N", help="of these every N-th, from the K-th on")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("cases", nargs="*", metavar="NAME")
     options = parser.parse_intermixed_args()
@@ -95,9 +86,8 @@ def main():
         sys.exit(f"no such case: {', '.join(sorted(unknown))}")
     chosen = [function for function in CASES if not options.cases or function.__name__ in options.cases]
     chosen = [function for function in chosen if options.release in (None, function.release)]
-    if options.slice:
-        part, parts = options.slice
-        chosen = chosen[part - 1::parts]
+    part, parts = options.slice
+    chosen = chosen[part - 1::parts]
     chosen.sort(key=is_restarting)
     if options.list:
         print("\n".join(function.__name__ for function in chosen))

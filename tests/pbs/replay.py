@@ -1062,7 +1062,8 @@ def main():
     failed = 0
     chosen = [function for function in CASES if not options.only or function.__name__ in options.only]
     print(f"cases: {len(chosen)}", flush=True)
-    for function in chosen:
+    for number, function in enumerate(chosen, 1):
+        print(f"case {number} of {len(chosen)}: {function.__name__}", flush=True)
         began, verdict, said = time.monotonic(), "ok", ""
         try:
             # What cannot be set up or tidied up fails the case, too.

@@ -13,15 +13,14 @@ with what was granted. After each, nothing of it may be left and the node must b
 
 import argparse
 import contextlib
-import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from slurm import kernel, sites, suite  # noqa: E402, F401
-from slurm.harness import CASES, share, some_dear  # noqa: E402
-from slurm.runner import Runner  # noqa: E402
+from slurm.harness import CASES  # noqa: E402
+from slurm.runner import Runner, part_of  # noqa: E402
 from slurm.sites import InstalledSite, PrivateSite, SiteError, TwoNodesSite, die_properly, until  # noqa: E402
 
 
@@ -73,14 +72,6 @@ SITES = {
 }
 
 
-def part_of(text, least=1):
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    part, parts = map(int, found.groups()) if found else (0, 0)
-    if not least <= part <= parts or parts == 0:
-        raise argparse.ArgumentTypeError(f"{text!r}, and should be as 1/2")
-    return part, parts
-
-
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--site", choices=tuple(SITES), default="private")
@@ -97,15 +88,9 @@ def arguments():
                         help="only the cases in which the cgroup layout makes a difference")
     parser.add_argument("--patient", action=argparse.BooleanOptionalAction,
                         help="only the cases that wait for Slurm for more than a minute, or only the others")
-    parser.add_argument("--measured", action=argparse.BooleanOptionalAction,
-                        help="only the cases that measure for long what limits do, or only the others")
     parser.add_argument("--release", action=argparse.BooleanOptionalAction,
                         help="only the cases that 'make check' leaves out, or only the others")
-    parser.add_argument("--dear", type=lambda text: part_of(text, 0), metavar="N/M",
-                        help="of the cases that are dear in a guest, only the N-th part; 0/1 for none")
-    parser.add_argument("--share", type=part_of, metavar="N/M",
-                        help="the N-th part of them, where M sites that are alike have one each")
-    parser.add_argument("--slice", type=part_of, metavar="K/N", help="of all that is chosen otherwise, only the K-th of N parts")
+    parser.add_argument("--slice", type=part_of, default=(1, 1), metavar="K/N", help="of all that is chosen otherwise, only the K-th of N parts")
     parser.add_argument("--list", action="store_true")
     return parser.parse_args()
 
@@ -127,13 +112,10 @@ def main():
         sys.exit(f"no such case for the {options.site} site: {', '.join(sorted(unknown))}")
     chosen = [f for f in fitting if not options.only or f.__name__ in options.only]
     chosen = [f for f in chosen if f.layout or not options.layout]
-    chosen = [f for f in chosen if options.patient in (None, f.patient) and options.measured in (None, f.measured)]
+    chosen = [f for f in chosen if options.patient in (None, f.patient)]
     chosen = [f for f in chosen if options.release in (None, f.release)]
-    chosen = some_dear(chosen, *options.dear) if options.dear else chosen
-    chosen = share(chosen, *options.share) if options.share else chosen
-    if options.slice:
-        part, parts = options.slice
-        chosen = chosen[part - 1::parts]
+    part, parts = options.slice
+    chosen = chosen[part - 1::parts]
     if options.list:
         print("\n".join(function.__name__ for function in chosen))
         return 0

@@ -26,47 +26,23 @@ class Skip(Exception):
     """The case makes no sense here; the text says why."""
 
 
-def case(function=None, *, on=("private", "installed"), layout=True, newer=False, patient=False, measured=False,
-         dear=False, release=False):
+def case(function=None, *, on=("private", "installed"), layout=True, patient=False, release=False):
     """Declares a case: `@case`, or with what is special about it.
 
     on: the sites where it makes sense.
     layout=False: it is the same whatever the cgroup layout is.
-    newer: it is about what older releases of Slurm lack, or directories of Slurm's on cgroup v1. The last share has it.
     patient: it waits for Slurm for more than a minute.
-    measured: it measures for long what the kernel makes of limits, in whichever directories they stand.
-    dear: it takes a guest's processor for a quarter of a minute or more. 'make check' has it in one guest.
     release: what it notices, a shorter test notices, too; or it goes by the clock, which only a quiet machine allows.
         'make check' leaves it out, 'make check-all' has it.
     """
     def declare(function):
         function.sites = on
         function.layout = layout
-        function.newer = newer
         function.patient = patient
-        function.measured = measured
-        function.dear = dear
         function.release = release
         CASES.append(function)
         return function
     return declare(function) if function else declare
-
-
-def some_dear(cases, part, parts):
-    """Of the dear cases every `parts`-th, and all others. Part 0 has no dear one."""
-    dear = [case for case in cases if case.dear]
-    mine = dear[part - 1::parts] if part else []
-    return [case for case in cases if case in mine or not case.dear]
-
-
-def share(cases, part, parts):
-    """What one of several sites that are alike runs of these; the last, with the newest Slurm, has what the others lack.
-
-    Which of the dear ones it runs is for `some_dear` to say.
-    """
-    shared = [case for case in cases if not case.newer and not case.dear]
-    mine = shared[part - 1::parts]
-    return [case for case in cases if case in mine or case.dear or case.newer and part == parts]
 
 
 def expect(true, said):

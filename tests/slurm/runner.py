@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Runs cases one after the other, under whatever scheduler, and prints a line for each."""
 
+import argparse
 import contextlib
+import re
 import sys
 import time
 import traceback
@@ -60,7 +62,9 @@ class Runner:
         for leaving in sorted(known):
             print(f"there before the first case: {leaving}")
         print(f"cases: {len(functions)}", flush=True)
-        for function in functions:
+        for number, function in enumerate(functions, 1):
+            # For who is cut off in the middle, as a guest can be.
+            print(f"case {number} of {len(functions)}: {function.__name__}", flush=True)
             start = time.monotonic()
             outcome, said = self.run_case(site, function, known)
             counts[outcome] += 1
@@ -92,3 +96,11 @@ class Claims:
     def check(self, true, claim):
         self.untrue += not true
         print(f"   {'[yes]' if true else '[NO] '} {claim}", flush=True)
+
+
+def part_of(text):
+    """K/N, for an option: the K-th of N parts."""
+    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    if not found or int(found[1]) > int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with K from 1 to N")
+    return int(found[1]), int(found[2])

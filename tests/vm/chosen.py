@@ -47,7 +47,7 @@ CHOSEN = {
     # Slurm's directories on cgroup v1, and those that track the processes, which are ours: two placements in one job.
     (V1_OVERLAY, "installed"): """
         tree_and_limits memory_oom io_limits memory_of_task swap_is_slurms_affair devices_denied_and_allowed
-        nothing_of_ours_in_slurms check_says_placement service_restart
+        nothing_of_ours_in_slurms task_is_elsewhere check_says_placement service_restart
         slurms_directories next_launch_removes straggler_double_fork frozen_step_is_cancelled
     """,
     # Slurm 26.05 names jobs otherwise. What is the same on two nodes of any Slurm, the private one has.

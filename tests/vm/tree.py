@@ -1,12 +1,16 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Debian trees: what a scheduler's packages install, for a site in namespaces of its own on this machine.
 
-A tree is never written to, so that any number of sites can use it.
+A tree is never written to, so that any number of sites can use it. As a program: builds that of 'make check'.
 """
 
 import hashlib
 import os
 import shlex
+import sys
+
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 import cache
 import image
@@ -18,6 +22,7 @@ TREES = {
     "debian12-gridengine": Image("bookworm", TOOLS + GRIDENGINE, answers=(NO_CLUSTER,)),
     "debian13-gridengine": Image("trixie", TOOLS + GRIDENGINE, answers=(NO_CLUSTER,)),
 }
+CHECKED = "debian12-gridengine"
 USERS = "".join(f"useradd --create-home --uid {uid} --user-group --shell /bin/bash {name}\n"
                 for name, uid in (("alice", 1001), ("bob", 1002)))
 
@@ -43,3 +48,8 @@ def used(name):
         build(wanted, new / "tree")
 
     return cache.held(f"tree-{name}", key, make)
+
+
+if __name__ == "__main__":
+    with used(CHECKED):
+        pass

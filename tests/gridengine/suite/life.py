@@ -279,7 +279,7 @@ def prolog_and_epilog(site):
         os.unlink(f"/tmp/jobfence-{name}")
 
 
-@case(dear=True, on=("installed",))
+@case(on=("installed",))
 def service_restarts(site):
     """systemd restarts the service of execd, and leaves the jobs and their doors alone, as Debian's unit has it."""
     jobid = site.submit("alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 5")
@@ -295,7 +295,7 @@ def service_restarts(site):
     expect_gone(group.parent)
 
 
-@case(dear=True)
+@case
 def execd_restarts(site):
     """The job goes on, and execd finds it again: it is suspended, resumed, and accounted for as any other."""
     jobid = site.submit("alice", "until [ -e end.$JOB_ID ]; do sleep 0.2; done; exit 5")

@@ -103,7 +103,7 @@ def card(site):
     return said
 
 
-@case(measured=True)
+@case
 def quota_measured(site):
     """Two processes that spin use together what one CPU gives."""
     jobid = site.submit("alice", "for i in 1 2; do timeout 60 sh -c 'while :; do :; done' & done; wait", ask(1, 100))

@@ -36,7 +36,7 @@ def told(found, events):
     return "; ".join(said)
 
 
-@case(on=("private",), layout=False, measured=True)
+@case(on=("private",), layout=False)
 def mom_waits(site):
     """On the first host, for those events that stop her."""
     events = "execjob_begin", "execjob_attach", "execjob_postsuspend", "execjob_preresume", "execjob_preterm"
@@ -63,7 +63,7 @@ def mom_waits(site):
         return told(times(site, mark, site.node, events), events)
 
 
-@case(on=("hosts",), measured=True)
+@case(on=("hosts",))
 def sister_waits(site):
     """On another host, for those events that stop her only there."""
     events = "execjob_begin", "execjob_prologue", "execjob_epilogue"

@@ -279,7 +279,7 @@ def prompt_end(site, ours, cpus, grant, slurms):
     return said
 
 
-@case(on=["installed"], dear=True)
+@case(on=["installed"])
 def logins_by_pam_slurm_adopt(site):
     """A login on a node goes into the user's job, shares its limits with the steps, and ends with it."""
     if not any(Path("/usr/lib").glob(f"{place}security/pam_slurm_adopt.so") for place in ("", "*/")):

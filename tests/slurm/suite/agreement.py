@@ -148,7 +148,7 @@ def left_by(done):
             if place.name.removeprefix("slurm_") in names]
 
 
-@case(dear=True)
+@case
 def check_agrees_with_a_real_job(site):
     """Of many configurations, good and bad: check passes where a job is fenced, and nowhere else; and says why."""
     if not site.jobfence:

@@ -55,7 +55,7 @@ def options_in_help(site):
         expect(done.stdout.count("[jobfence]") >= len(OPTIONS), f"{command} --help does not say whose options they are")
 
 
-@case(measured=True, release=True)
+@case(release=True)
 def part_of_a_cpu(site):
     site.configure(**LONG_PERIOD)
     jobid = site.submit(site.users[0], f"{TOLD}\n{SPIN}", "-c1", "--mem=200", "--cpu-limit=0.5")
@@ -314,7 +314,7 @@ def hints(said):
     return values, int(mask.rpartition(" ")[2], 16).bit_count()
 
 
-@case(measured=True)
+@case
 def thread_hints(site):
     user = site.users[0]
 

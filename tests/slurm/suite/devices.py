@@ -205,7 +205,7 @@ def job_with_a_gpu(site, user, gpus):
     return jobid, [gpu for gpu in gpus if f"{gpu} works\n" in said], said
 
 
-@case(dear=True)
+@case
 def gpus_as_slurm_counts_them(site):
     """The first GPU in gres.conf is another than that with the number 0 in its name."""
     user = site.users[0]

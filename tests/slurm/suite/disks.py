@@ -135,7 +135,7 @@ class WrittenOut:
 
 
 # By the clock, as a rate is. That the right limits are written is what io_limits notices.
-@case(measured=True, release=True)
+@case(release=True)
 def io_rate_measured(site):
     """Reading and writing, past the page cache and on cgroup2 through it; and two jobs at once, each as fast as it may."""
     users = site.users if os.cpu_count() > 1 else site.users[:1]

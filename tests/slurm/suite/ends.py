@@ -62,7 +62,7 @@ def scancel(site):
     expect_not_left(site, mark)
 
 
-@case(dear=True)
+@case
 def time_limit(site):
     """The controller looks every 30 s, and no limit is below a minute: move its end here."""
     jobid = site.submit(site.users[0], "setsid sleep 300 &\nsleep 300",

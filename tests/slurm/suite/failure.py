@@ -123,7 +123,7 @@ def begin_fails(site):
     fences_well(site, site.users[0])
 
 
-@case(dear=True)
+@case
 def begin_fails_otherwise(site):
     user = site.users[0]
     run = site.home / "run-is-a-file"
@@ -225,7 +225,7 @@ def task_lacks_descriptors(site):
 # The task waits, and cannot be put into its fence
 
 
-@case(dear=True)
+@case
 def attach_fails(site):
     for kind, on_error in COMBINATIONS:
         with failing(site, "task_post_fork", "descriptors", kind=kind,
@@ -252,7 +252,7 @@ def attach_fails(site):
     fences_well(site, site.users[0])
 
 
-@case(newer=True)
+@case
 def task_is_elsewhere(site):
     """What is limited is where Slurm has put the task: it must be there, and that must be the step's, and root's."""
     user = site.users[0]
@@ -263,7 +263,7 @@ def task_is_elsewhere(site):
             Trial(site).expect_refused(NOT_THIS_TASK + ".*not where Slurm tracks its step")
     else:
         with failing(site, "task_post_fork", "disown"):
-            Trial(site).expect_refused(NOT_THIS_TASK + ".*not root's")
+            Trial(site).expect_refused(NOT_THIS_TASK + ".*(not root's|does not belong to root)")
     with failing(site, "task_post_fork", "astray", "step=0", kind="optional"):
         jobid = site.submit(user, "srun --mem=50 touch ran.astray; echo srun=$?", "-n1", "--mem=100")
         expect_equal(site.wait(jobid), "COMPLETED", "state of the job")
@@ -339,7 +339,7 @@ def at_every_stage(site, callback, stages):
     expect(re.match("[1-9]", said[0]), f"without any descriptor the step is not refused: {said[0]}")
 
 
-@case(dear=True)
+@case
 def begin_at_every_stage(site):
     at_every_stage(site, "init_post_opt", range(ENOUGH))
 
@@ -377,7 +377,7 @@ def nothing_stays_open(site):
 # At the end, and in slurmd
 
 
-@case(dear=True)
+@case
 def end_fails(site):
     """The job is what it would have been, and what remains of it goes with the next launch."""
     user = site.users[0]
@@ -414,7 +414,7 @@ def end_fails(site):
 STRAY = f"{RAN}; setsid sleep 60 </dev/null >/dev/null 2>&1 &"
 
 
-@case(dear=True)
+@case
 def end_without_rights(site):
     """In Slurm 24.11 another thread of the extern step's daemon gives them up for a moment: that is no reason to leave
     anything. If they do not come back, it is not asked for ever, and what remains goes with the next launch."""

@@ -229,7 +229,7 @@ def more_than_one_cpu(group):
     return used / wall if used > 1.2 * wall or idle < 0.1 * wall else None
 
 
-@case(on=["private"], layout=False, measured=True)
+@case(on=["private"], layout=False)
 def both_threads_of_a_core(site):
     """A job of one core with two threads uses both, in a step and in mpiexec's only task; nobody tells it to start one thread."""
     if os.cpu_count() < 2:

@@ -136,7 +136,7 @@ def limits_cannot_be_raised(site):
     return ", ".join(filter(None, [f"{count} attempts", namespaces(said)]))
 
 
-@case(dear=True)
+@case
 def nobody_moves_himself_out(site):
     """Neither up, nor into another job, his own or another's; nor does he stop or kill anybody there."""
     user = site.users[0]
@@ -329,12 +329,12 @@ def others_each_time(count):
     return rages
 
 
-@case(dear=True)
+@case
 def forks_do_not_outrun_the_end(site):
     return storm(site, "20", 100, others_each_time(300))
 
 
-@case(dear=True)
+@case
 def forks_without_first_threads_do_not_either(site):
     """The kernel's cgroup.kill signals the first thread of a process alone, and that of these has ended."""
     return storm(site, "20 leaderless", 100, others_each_time(300))
@@ -350,7 +350,7 @@ def no_room_for_processes_at_the_end(site):
     return storm(site, "1000", 40, rages)
 
 
-@case(dear=True)
+@case
 def handles_do_not_keep_directories(site):
     """Descriptors, locks, watches, mounts and working directories that somebody outside has in the directories of a job."""
     user, other = site.users

@@ -67,7 +67,7 @@ def requeue(site):
           10, "a line about the end of each of three runs")
 
 
-@case(dear=True)
+@case
 def requeue_after_stepd_killed(site):
     """The new run finds the directories of the old one, with somebody in them."""
     jobid = site.submit(site.users[0], RUNS_AGAIN, "-c1", "--mem=100", "--requeue",
@@ -112,7 +112,7 @@ def suspended(site):
     return jobid, group
 
 
-@case(dear=True)
+@case
 def suspend_resume(site):
     jobid, group = suspended(site)
     members = group.members()
@@ -195,7 +195,7 @@ def goes_on_through(site, happening):
     expect_equal(site.node_state(), "IDLE", "state of the node")
 
 
-@case(dear=True)
+@case
 def slurmd_restarts(site):
     daemon = site.slurmd_pid()
 

@@ -134,7 +134,7 @@ def expect_quota_used(site, group, cpus, periods=20):
     return until(has_its_quota, 60, lambda: f"the use of all of the quota ({', '.join(seen[-3:])})")
 
 
-@case(measured=True)
+@case
 def quota_measured(site):
     said = []
     for cpus in range(1, min(os.cpu_count(), 2) + 1):
@@ -222,7 +222,7 @@ def lost_of(site, groups, seconds=2):
     return held / (used + held)
 
 
-@case(measured=True, release=True)
+@case(release=True)
 def nothing_lost_at_the_grant(site):
     """A quota of as many CPUs as a job can use costs it at most 0.5 % of them, in any period."""
     cpus = min(os.cpu_count(), 2)
@@ -396,7 +396,7 @@ def two_users(site):
     site.scancel(jobids[second])
 
 
-@case(measured=True)
+@case
 def array_of_20(site):
     user = site.users[0]
     jobid = site.submit(user, "echo $JOBFENCE_CGROUP", "--array=1-20", "-c1", "--mem=50")

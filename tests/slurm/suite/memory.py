@@ -314,7 +314,7 @@ def memory_of_task(site):
     until(lambda: not group.parent.remains(), 10, "the removal of the job's directories")
 
 
-@case(measured=True)
+@case
 def memory_protection(site):
     """Protected memory stays where other jobs of the user want more than he may have."""
     keys = {"MemoryLowPercent": "60", "MemoryMinPercent": "30"}

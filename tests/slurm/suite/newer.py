@@ -82,14 +82,14 @@ def fenced_in_container(site):
     return tasks, plugin
 
 
-@case(dear=True)
+@case
 def private_tmp_of_jobs(site):
     with private_tmp(site):
         _, plugin = fenced_in_container(site)
         expect_equal(plugin, mount_namespace(site.slurmd_pid()), "mount namespace in which tasks are attached")
 
 
-@case(newer=True)
+@case
 def plugins_in_the_container(site):
     """contain_spank: tasks are attached by a process that shares the daemon's memory, not its descriptors."""
     since(site, 24, 5)
@@ -98,7 +98,7 @@ def plugins_in_the_container(site):
         expect_equal({plugin}, tasks, "mount namespaces in which tasks are attached, and in which they run")
 
 
-@case(newer=True)
+@case
 def prolog_in_the_job(site):
     """PrologFlags=RunInJob: the prolog is run by the extern step's daemon, where that is."""
     since(site, 24, 5)
@@ -125,7 +125,7 @@ def prolog_in_the_job(site):
         ran.unlink(missing_ok=True)
 
 
-@case(newer=True)
+@case
 def memory_changes(site):
     """A running job is given less memory (more Slurm refuses): its own limits follow, ours with the next step."""
     since(site, 26, 5)
@@ -207,7 +207,7 @@ def memory_changes(site):
         fences_well(site, user)
 
 
-@case(newer=True)
+@case
 def waits_for_children(site):
     """srun --wait-for-children sees a task's children only where it left them."""
     help = site.command("srun", "--help").stdout

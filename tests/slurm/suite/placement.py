@@ -94,7 +94,7 @@ def expect_favordynmods(said, mounts, is_early):
         expect(abs(float(saved.group(1)) - max(first - following, 0)) < 0.11, f"{told} ({first} and {following} ms)")
 
 
-@case(dear=True)
+@case
 def all_steps_together(site):
     """Each step alone may use the grant; all of them, and what is adopted, no more than the job."""
     # So little that the quota is met on one core, too: Slurm may have bound them all to one.
@@ -144,7 +144,7 @@ def headroom_changes(site):
         site.wait(jobid)
 
 
-@case(newer=True)
+@case
 def nothing_of_ours_in_slurms(site):
     """We make no directory in Slurm's, and move nobody out of them."""
     jobid = site.submit(site.users[0], "srun sleep 300", "-c1", "--mem=100")
@@ -227,7 +227,7 @@ def answers(site, jobid, step, daemons):
     return "scancel: tasks {:.2f} s, daemons {:.2f} s".format(*took)
 
 
-@case(newer=True)
+@case
 def daemon_lives_in_the_job(site):
     """In cgroup2 Slurm's step daemons are below the job's directory: what is written there does not harm them."""
     if not tracked_by_cgroup(site):

@@ -157,7 +157,7 @@ def sections_by_prolog(site):
     expect_equal(list((site.run_directory() / "jobs").iterdir()), [], "records of jobs")
 
 
-@case(dear=True)
+@case
 def sections_of_extern_steps(site):
     """An extern step begins first, and must not settle for all what it does not know."""
     user = site.users[0]

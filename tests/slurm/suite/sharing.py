@@ -64,7 +64,7 @@ def is_ours(group):
     return ("" if kernel.has_v2_controllers() else "cpu") not in group.slurms
 
 
-@case(measured=True, release=True)
+@case(release=True)
 def weights_between_users(site):
     """A user weighs what his jobs weigh together, and no more when one has ended."""
     first, second = site.users
@@ -87,7 +87,7 @@ def weights_between_users(site):
             until_shared(site, [of_two, of_other], [1 / 2] * 2, "two jobs of two users")
 
 
-@case(measured=True, release=True)
+@case(release=True)
 def scavengers(site):
     """Who runs in what others leave idle is not felt by them, and gets all of it."""
     worker, scavenger = site.users
@@ -109,7 +109,7 @@ def scavengers(site):
         until(lambda: use(site, [theirs], 2)[0] > alone * 0.5, 20, "the scavenger's return")
 
 
-@case(measured=True, release=True)
+@case(release=True)
 def both_policies(site):
     """The quota holds beside the weight."""
     site.configure(CPUPolicy="both", CPUQuotaPercent="50", **LONG_PERIOD)
@@ -139,7 +139,7 @@ wait
 """
 
 
-@case(measured=True, release=True)
+@case(release=True)
 def burst(site):
     """A short spike goes through, and on average the quota holds."""
     user = site.users[0]
@@ -173,7 +173,7 @@ def burst(site):
     expect(used <= 1.05, f"{used:.3f} CPUs used of 1")
 
 
-@case(dear=True)
+@case
 def limits_of_users(site):
     """All of a user's jobs together, and nobody else's; where Slurm has no directory of users it is refused."""
     first, second = site.users
@@ -204,7 +204,7 @@ def limits_of_users(site):
         expect_equal(Group.memory_limit(user), 300 << 20, f"memory limit of {user.path}")
 
 
-@case(dear=True)
+@case
 def limits_of_tasks(site):
     """Each task has its own."""
     user = site.users[0]

@@ -16,7 +16,7 @@ from ..sites import until
 from .limits import SPIN, use_of_quotas
 
 
-@case(dear=True)
+@case
 def extern_step(site):
     """PrologFlags=Contain: its directory, which nobody's process is in, goes like the others."""
     user = site.users[0]
@@ -195,7 +195,7 @@ def het_job(site):
             logged(site, mark, ended_line(number, "0"))
 
 
-@case(dear=True)
+@case
 def overlap(site):
     """Two steps that share the job's one CPU: together they get no more."""
     jobid = site.submit(site.users[0], f"""
@@ -245,7 +245,7 @@ def exit_statuses(said):
     return found
 
 
-@case(dear=True)
+@case
 def tasks_64(site):
     user = site.users[0]
     # What still had srun's pipes open would keep the step for a minute, as it does without us.

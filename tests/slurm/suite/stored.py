@@ -92,7 +92,7 @@ def an_old_slurm_is_told(site):
     expect_equal(kernel.read(said).count(sentence), 1, f"what hold says: {kernel.read(said)}")
 
 
-@case(newer=True, dear=True)
+@case
 def summary_of_a_job(site):
     """The controller knows what the job has used on its node, all its steps together."""
     user = site.users[0]
@@ -114,7 +114,7 @@ def summary_of_a_job(site):
     expect_not_drained(site)
 
 
-@case(newer=True, dear=True)
+@case
 def summary_of_a_dead_step(site):
     """What the janitor finds of a step whose daemon died belongs to the job's summary."""
     user = site.users[0]
@@ -131,7 +131,7 @@ def summary_of_a_dead_step(site):
     return f"{part['total_time']} s"
 
 
-@case(newer=True, dear=True, release=True)
+@case(release=True)
 def a_comment_of_somebody_elses_stays(site):
     """What an administrator has written into AdminComment is not overwritten."""
     user = site.users[0]
@@ -150,7 +150,7 @@ def a_comment_of_somebody_elses_stays(site):
         expect_equal(comment_of(site, jobid), "approved|by root", "AdminComment")
 
 
-@case(newer=True, dear=True, release=True)
+@case(release=True)
 def each_of_an_array_has_its_own(site):
     """The last job of an array has the array's number, which would be all of them."""
     user = site.users[0]
@@ -169,7 +169,7 @@ def each_of_an_array_has_its_own(site):
     expect(times[0] >= 2 > 1 > times[1], f"the CPU times of the two are {times}")
 
 
-@case(on=["two-nodes"], newer=True, dear=True)
+@case(on=["two-nodes"])
 def summary_of_two_nodes(site):
     """Each node adds its part."""
     user = site.users[0]

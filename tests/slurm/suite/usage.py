@@ -151,7 +151,7 @@ def count_disks(site):
         place.rmdir()
 
 
-@case(dear=True)
+@case
 def usage_is_exact(site):
     """CPU time, memory, I/O and short processes are what the programs count themselves, beside what sacct says."""
     lacking = " and ".join(accounting.missing())

@@ -197,7 +197,7 @@ def slice_without(controller, slurms):
             file.write_text(f"+{controller}")
 
 
-@case(newer=True)
+@case
 def controller_not_handed_to_slurm(site):
     """The same for a controller that Slurm does without, above the scope that is Slurm's."""
     only_with_systemd(site)
@@ -221,7 +221,7 @@ def controller_not_handed_to_slurm(site):
     fences_well(site, user)
 
 
-@case(newer=True)
+@case
 def needs_no_scope(site):
     """Where every directory is Slurm's, jobs are fenced without jobfence.service."""
     only_with_systemd(site)
