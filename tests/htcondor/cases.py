@@ -11,7 +11,6 @@ granted. After each, nothing of it may be left, and the pool must answer.
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
@@ -25,8 +24,6 @@ from slurm.sites import die_properly, until  # noqa: E402
 from htcondor import sites, suite  # noqa: E402, F401
 from htcondor.harness import is_restarting  # noqa: E402
 
-# How often a case may run.
-ATTEMPTS = 3
 
 
 class HTCondorRunner(Runner):
@@ -49,16 +46,6 @@ class HTCondorRunner(Runner):
             if left:
                 raise AssertionError("left behind: " + ", ".join(left)) from None
         until(site.is_answering, 120, "the pool")
-
-    def run_case(self, site, function, known):
-        """Again if it fails where HTCondor has not answered jobfence: that waits 5 seconds for it, and goes on without. A busy machine takes them."""
-        for left in reversed(range(ATTEMPTS)):
-            began = time.time()
-            outcome, problems = super().run_case(site, function, known)
-            if outcome != "FAIL" or not left or "does not answer" not in site.said(began):
-                break
-            print(f"again: {function.__name__}, in which HTCondor has not answered jobfence: {problems[0].splitlines()[-1]}", flush=True)
-        return outcome, problems
 
     def details(self, site, mark):
         for user, jobid in site.submitted:

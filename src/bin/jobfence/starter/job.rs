@@ -13,8 +13,8 @@ use super::descriptors::leave_inherited;
 use super::slot::{INHERITED, address};
 use crate::command::output_until;
 
-/// The startd has one thread, and starts other jobs meanwhile.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The startd has one thread, and starts other jobs meanwhile. Five seconds were too few on a busy host.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// HTCondor's own command.
 const STATUS: &str = "condor_status";
 /// What is for the starter alone, beside what names its sockets: the keys of its sessions.

@@ -23,7 +23,7 @@ use super::slot::INHERITED;
 use crate::command::output_until;
 
 /// The schedd writes the ad as soon as it has started us.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// In milliseconds, how long the schedd may write before its pipe is taken for full. Before 25.7 it is a pipe of 64 KiB, whatever the ad's length.
 const WHILE: u8 = 20;
 /// No ad of a job is longer.
@@ -119,7 +119,7 @@ fn wait_for_the_end(pipe: BorrowedFd, mut size: i32, deadline: Instant) -> Resul
             Ok(_) => return Ok(size),
         }
         if Instant::now() >= deadline {
-            return Err(Error::new("the schedd has not written all of the job's ad within 5 seconds"));
+            return Err(Error::new("the schedd has not written all of the job's ad within 30 seconds"));
         }
         // Without the right to a larger one, the ad may still fit into this one.
         if let Some(larger) = size.checked_mul(2).filter(|larger| *larger <= LARGEST) {

@@ -30,7 +30,7 @@ const CONFIGURATION: &str = "CONDOR_CONFIG";
 /// are few: the schedd serves everybody.
 const PAUSES: [u64; 4] = [1, 2, 4, 8];
 /// How long one try may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the watcher needs of this process, to tell why the job is on hold.
 pub fn environment(global_job: &str, schedd: &str) -> Vec<CString> {

@@ -19,7 +19,7 @@ use nix::unistd::getppid;
 /// it, with the number of its descriptor first (`DaemonCore::Create_Process` and `Sock::serialize`, the same in 23.9 and 25.14).
 pub const INHERITED: &str = "CONDOR_INHERIT";
 /// The startd has written the ad before it has started us, so it is there, unless something is wrong.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// No ad of a slot is longer.
 const LARGEST: usize = 4 << 20;
 /// More than the connections of a node need.
