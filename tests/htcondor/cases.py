@@ -25,7 +25,6 @@ from htcondor import sites, suite  # noqa: E402, F401
 from htcondor.harness import is_restarting  # noqa: E402
 
 
-
 class HTCondorRunner(Runner):
     def before(self, site, function):
         if not is_restarting(function):
