@@ -17,6 +17,7 @@ use crate::record::roll::{Entry, EntryKind, Roll, State};
 use crate::record::tracked::{self, Others, TrackedRecords};
 use crate::record::{Header, Record, Records};
 use crate::scheduler::Schedulers;
+use crate::sorted;
 use crate::sys::process;
 
 mod holders;
@@ -85,7 +86,7 @@ pub fn reap(host: &Host, config: &Config, schedulers: Schedulers, who: Who<'_>, 
     let mut all = records.list()?;
     // Backwards by name: step_shepherd before step_job. A shepherd that outlives its job tells the scheduler how the job ended, and
     // the job's next run would take that for its own end.
-    all.sort_unstable_by(|one, other| other.cmp(one));
+    sorted::sort_by(&mut all, |one, other| other.cmp(one));
     let mut living = reap_records((host, config), (&records, who.holders(schedulers)), all, &mut reaped, deadline);
     let near = match who {
         Who::Launch(launch) => Some(launch.daemon),

@@ -218,6 +218,13 @@ fn role() {
             std::mem::forget(fence);
             vec![child.id().cast_signed()]
         }
+        "several" => {
+            for step in ["2", "job", "0", "shepherd", "1"] {
+                let key = JobKey { step: Id::new(step).unwrap(), ..key() };
+                std::mem::forget(common::open(&host, &config, &key, None).unwrap());
+            }
+            vec![]
+        }
         // Nothing is limited, so that as little as possible is in directories of ours.
         "overlay" => overlay(&host, &config, &variable("JOBFENCE_TEST_NAME"), false),
         "both" => overlay(&host, &config, &variable("JOBFENCE_TEST_NAME"), true),
@@ -295,6 +302,16 @@ fn a_lost_record_is_written_again_and_then_counts() {
     let here = Membership::read(&site.host().proc, std::process::id().cast_signed()).unwrap();
     assert_eq!(site.reap(launch(&here)).removed, [format!("uid_{}/job_1/step_0", user())]);
     assert!(owner.none_lives());
+    assert_eq!(site.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_steps_of_a_job_go_backwards_by_name_as_a_shepherd_before_its_job() {
+    let site = Site::new("backwards");
+    site.role("several").die();
+    let removed = site.reap(Who::command()).removed;
+    let names = ["shepherd", "job", "2", "1", "0"];
+    assert_eq!(removed, names.map(|step| format!("uid_{}/job_1/step_{step}", user())));
     assert_eq!(site.left(), Vec::<PathBuf>::new());
 }
 

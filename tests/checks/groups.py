@@ -65,8 +65,9 @@ CGROUPS = {"root": True, "controllers": ("cpu", "memory")}
 PRIVATE_SLURM = {"builds": (RELEASE,), "programs": ("slurmctld", "slurmd", "munged"), **CGROUPS}
 PRIVATE_PBS = {"builds": (RELEASE,), "programs": ("unshare", "ip"), "given": "OPENPBS", **CGROUPS}
 GUEST = {"builds": (RELEASE,), "root": True, "programs": ("mmdebstrap", "mkfs.ext4"), "seconds": 4500}
-# faults.rs looks at all of this machine, so nothing is beside it.
-ALONE = {"stage": "faults", "units": 2 * WHOLE, "builds": BUILT, **CGROUPS}
+# It waits for the kernel most of the time. It runs janitors, which look at the directories of Slurm's on the whole machine. So nothing is
+# beside it that has jobs.
+FAULTS = {"stage": "build", "units": HALF, "builds": BUILT, **CGROUPS}
 FILES = "--so", SO, "--bin", BIN
 CASES = (*PYTHON, "tests/slurm/cases.py", *FILES)
 PBS_CASES = (*PYTHON, "tests/pbs/cases.py", *FILES)
@@ -93,7 +94,7 @@ GROUPS = (
     # All that the host's tests need is built with it.
     Group("fuzz", (("cargo", "test", "--locked", "--test", "fuzz"),), about=60, stage="build", builds=BUILT),
     Group("cost", ((*PYTHON, "tests/cost.py", "--so", SO),), about=20, stage="build", builds=(RELEASE,), **CGROUPS),
-    Group("faults", (("cargo", "test", "--locked", *LONG),), about=150, **ALONE),
+    Group("faults", (("cargo", "test", "--locked", *LONG),), about=600, **FAULTS),
     # What is fuzzed has a group of its own, which needs no root.
     Group("host", (("cargo", "test", "--locked", *SHORT, "--", "--skip", "targets::fuzz::"),), about=120, builds=BUILT, tiers=QUICK,
           **CGROUPS),

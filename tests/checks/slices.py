@@ -7,12 +7,12 @@ Each 'make check' runs one, chosen by the number of the commit's ancestors. So a
 import functools
 import subprocess
 
-from .groups import ALONE, CASES, CELLS, GUEST, HALF, PRIVATE_SLURM, PYTHON, TOP, Group
+from .groups import CASES, CELLS, FAULTS, GUEST, HALF, PRIVATE_SLURM, PYTHON, TOP, Group
 
 # So many cases take two minutes: on this machine, and in a guest, which needs the third minute to boot.
 ON_HOST, IN_GUEST = 5, 12
-# Of what `JOBFENCE_FAULTS=all` has, so many parts take half a minute each.
-FAULTS = 100
+# Of what `JOBFENCE_FAULTS=all` has.
+PARTS_OF_FAULTS = 40
 
 
 @functools.cache
@@ -51,18 +51,20 @@ def on_host():
         yield from parts(f"slurm release {site}", command, listed(*command[2:]), ON_HOST, units=HALF, **PRIVATE_SLURM)
 
 
-def faults(part):
-    words = "env", f"JOBFENCE_FAULTS={part}/{FAULTS}", "cargo", "test", "--locked", "--test", "faults"
-    return Group(f"faults {part}/{FAULTS}", (words,), about=30, tiers=("check",), **ALONE)
+def faults():
+    for part in range(1, PARTS_OF_FAULTS + 1):
+        name = f"{part}/{PARTS_OF_FAULTS}"
+        words = "env", f"JOBFENCE_FAULTS={name}", "cargo", "test", "--locked", "--test", "faults"
+        yield Group(f"faults {name}", (words,), about=150, tiers=("check",), **FAULTS)
 
 
 def slices():
-    """Each is a list of groups: two that run side by side, and a part of the faults."""
-    all_cases = [*on_host(), *in_guests()]
+    """Each is a list of groups: two that run side by side, or a part of the faults."""
+    jobs = [*on_host(), *in_guests()]
     # Neighbours are of different kinds.
-    half = -(-len(all_cases) // 2)
-    pairs = zip(all_cases[:half], [*all_cases[half:], None])
-    return [[faults(number % FAULTS + 1), *filter(None, pair)] for number, pair in enumerate(pairs)]
+    half = -(-len(jobs) // 2)
+    pairs = zip(jobs[:half], [*jobs[half:], None])
+    return [[group for group in pair if group] for pair in pairs] + [[group] for group in faults()]
 
 
 def ancestors():

@@ -98,8 +98,9 @@ impl Table {
         // a call is made again. The call itself has to be met.
         let of_unmet = self.missed.iter().filter(|(call, _)| !self.met.contains(call));
         let (unmet, runs) = (of_unmet.map(|(_, name)| name.as_str()).collect::<Vec<_>>(), self.runs());
+        // A slice has few calls, and many of those that come again.
         assert!(
-            unmet.len() * 20 <= runs.max(20),
+            super::is_slice() || unmet.len() * 20 <= runs,
             "{} of {runs} runs were of calls that none of them met: what is done differs from run to run\n{}",
             unmet.len(),
             unmet.join("\n")

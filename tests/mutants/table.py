@@ -792,4 +792,15 @@ BREAKS = (
     Break("a_forged_owner", JOB_AD, ".count() > 1", ".count() > 2", "unit htcondor::job_ad"),
     Break("an_owner_whom_the_user_names", JOB_AD, "_ if release()? >= HAS_OS_USER => os_user,", "_ => os_user,", "unit htcondor::job_ad"),
     Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),
+    # What the schedulers see of an end, and of each other.
+    Break(
+        "a_shepherd_outlives_its_job", "src/janitor.rs",
+        "|one, other| other.cmp(one)", "Ord::cmp",
+        "host left_behind the_steps_of_a_job_go_backwards",
+    ),
+    Break(
+        "a_containers_daemon_is_this_hosts", "src/sys/process.rs",
+        "pids.split_whitespace().count() > 1)", "pids.split_whitespace().count() > 9)",
+        "unit a_process_with_a_number_of_its_own",
+    ),
 )
