@@ -1113,16 +1113,22 @@ fn who_uses_all_that_was_granted_is_not_throttled() {
         let usage = fence.usage();
         (usage.cpu.unwrap(), usage.throttled.unwrap() + throttled_of_job())
     };
-    let before = sum();
-    common::until("two seconds of CPU time", || sum().0 - before.0 >= Duration::from_secs(2));
-    let after = sum();
+    // Where other work takes processors away, the kernel hands out what is left in larger parts than a period has. So a moment in which it
+    // does not must come; without the slack there is none.
+    let lost_of_all = || {
+        let before = sum();
+        common::until("half a second of CPU time", || sum().0 - before.0 >= Duration::from_millis(500));
+        let after = sum();
+        let (used, lost) = (after.0 - before.0, after.1 - before.1);
+        (lost > (used + lost) / 200).then(|| format!("throttled for {lost:?} beside {used:?} of CPU time"))
+    };
+    let found: Vec<_> = (0..20).map_while(|_| lost_of_all()).collect();
     fence.close(soon()).unwrap();
     child.wait().unwrap();
     if !has_burst {
         return common::skip("this kernel saves no CPU time for later");
     }
-    let (used, lost) = (after.0 - before.0, after.1 - before.1);
-    assert!(lost <= (used + lost) / 200, "throttled for {lost:?} beside {used:?} of CPU time");
+    assert!(found.len() < 20, "{found:?}");
 }
 
 /// With OnError=warn the job runs, and then with all that could be set.

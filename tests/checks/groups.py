@@ -94,9 +94,9 @@ GROUPS = (
     # All that the host's tests need is built with it.
     Group("fuzz", (("cargo", "test", "--locked", "--test", "fuzz"),), about=60, stage="build", builds=BUILT),
     Group("cost", ((*PYTHON, "tests/cost.py", "--so", SO),), about=20, stage="build", builds=(RELEASE,), **CGROUPS),
-    Group("faults", (("cargo", "test", "--locked", *LONG),), about=600, **FAULTS),
+    Group("faults", (("cargo", "test", "--locked", "--no-fail-fast", *LONG),), about=600, **FAULTS),
     # What is fuzzed has a group of its own, which needs no root.
-    Group("host", (("cargo", "test", "--locked", *SHORT, "--", "--skip", "targets::fuzz::"),), about=120, builds=BUILT, tiers=QUICK,
+    Group("host", (("cargo", "test", "--locked", "--no-fail-fast", *SHORT, "--", "--skip", "targets::fuzz::"),), about=120, builds=BUILT, tiers=QUICK,
           **CGROUPS),
     # The hook of OpenPBS without OpenPBS.
     Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES, "--patience", "3"),), about=40, units=HALF, builds=(RELEASE,), root=True,

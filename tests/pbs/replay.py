@@ -29,6 +29,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))
 
+import leases  # noqa: E402
 from pbs.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
 from slurm import kernel  # noqa: E402
 from slurm.sites import system_users  # noqa: E402
@@ -900,8 +901,9 @@ def strangers_are_not_attached(mom, user):
     """A user chooses the number that pbs_attach brings, and MoM looks whose it is only after the hook."""
     job = Job(mom, user)
     mom.begin(job)
+    other = leases.uids()
     strangers = [subprocess.Popen([*of, "sleep", "300"], start_new_session=True)
-                 for of in ((), ("setpriv", "--reuid=mail", "--clear-groups"))]
+                 for of in ((), ("setpriv", f"--reuid={other.first}", "--clear-groups"))]
     try:
         for stranger in strangers:
             until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), "the start of a stranger")
@@ -913,6 +915,7 @@ def strangers_are_not_attached(mom, user):
         for stranger in strangers:
             stranger.kill()
             stranger.wait()
+        other.release()
 
 
 @case

@@ -50,7 +50,7 @@ class Installation:
         return done.returncode, done.stdout + done.stderr
 
     def run(self, *arguments):
-        done = self.site.command(str(self.command, *arguments))
+        done = self.site.command(str(self.command), *arguments)
         return done.returncode, done.stdout + done.stderr
 
 
