@@ -81,6 +81,14 @@ LONG = tuple(word for name in IS_LONG for word in ("--test", name))
 HOSTS = sorted({path.stem for path in (TOP / "tests").glob("*.rs")} - set(IS_LONG) | {"fuzz"})
 SHORT = tuple(word for name in HOSTS for word in ("--test", name))
 
+# In namespaces of its own; where systemd has the cgroups, in a guest.
+GRIDENGINE = [
+    Group(f"gridengine {part}/2", ((*GRIDENGINE_CASES, "--slice", f"{part}/2"),), about=250,
+          **GUEST | {"units": HALF, "seconds": 3000, "controllers": ("cpu", "memory")}) for part in (1, 2)
+] if not Path("/run/systemd/system").is_dir() else [
+    Group("vm debian12-v2-gridengine", ((*PYTHON, "tests/vm/cell.py", "debian12-v2-gridengine"),), about=900, **GUEST)
+]
+
 GROUPS = (
     # With the table of 'make mutants', of which each row must still apply, and the tests of these programs.
     Group("format", (("cargo", "fmt", "--all", "--check"), (*PYTHON, "tests/mutants.py", "--stale"),
@@ -89,15 +97,17 @@ GROUPS = (
     Group("clippy", (("cargo", "clippy", "--locked", "--all-targets", "--", "-D", "warnings"),), about=120, stage="build", tiers=QUICK),
     Group("unit", (("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins"),), about=30, stage="build", tiers=QUICK,
           builds=(("cargo", "test", "--locked", "--package", "jobfence", "--lib", "--bins", "--no-run"),)),
-    Group("images", ((*PYTHON, "tests/vm/vm.py", "image"), (*PYTHON, "tests/vm/tree.py")), about=250, stage="build", root=True, programs=GUEST["programs"]),
+    Group("images", ((*PYTHON, "tests/vm/vm.py", "image"), (*PYTHON, "tests/vm/tree.py")), about=250, stage="build", root=True,
+          programs=GUEST["programs"]),
     Group("install", (("tests/install.sh",),), about=10, stage="build", builds=(RELEASE,)),
     # All that the host's tests need is built with it.
     Group("fuzz", (("cargo", "test", "--locked", "--test", "fuzz"),), about=60, stage="build", builds=BUILT),
     Group("cost", ((*PYTHON, "tests/cost.py", "--so", SO),), about=20, stage="build", builds=(RELEASE,), **CGROUPS),
+    # What is fuzzed has a group of its own, which needs no root. Janitors of jobs would remove what its tests leave in the name of
+    # Slurm, and faults.rs would count what its 'jobfence check' tries there.
+    Group("host", (("cargo", "test", "--locked", "--no-fail-fast", *SHORT, "--", "--skip", "targets::fuzz::"),), about=60, stage="host",
+          builds=BUILT, tiers=QUICK, **CGROUPS),
     Group("faults", (("cargo", "test", "--locked", "--no-fail-fast", *LONG),), about=600, **FAULTS),
-    # What is fuzzed has a group of its own, which needs no root.
-    Group("host", (("cargo", "test", "--locked", "--no-fail-fast", *SHORT, "--", "--skip", "targets::fuzz::"),), about=120, builds=BUILT, tiers=QUICK,
-          **CGROUPS),
     # The hook of OpenPBS without OpenPBS.
     Group("hook", ((*PYTHON, "tests/pbs/replay.py", *FILES, "--patience", "3"),), about=40, units=HALF, builds=(RELEASE,), root=True,
           controllers=("cpu", "memory", "freezer"), tiers=QUICK),
@@ -117,8 +127,7 @@ GROUPS = (
     # What README.md and docs/install tell an administrator to type.
     Group("pages", ((*PYTHON, "tests/pages.py", *FILES),), about=50, units=HALF, **PRIVATE_SLURM),
     # Each in namespaces of its own.
-    *(Group(f"gridengine {part}/2", ((*GRIDENGINE_CASES, "--slice", f"{part}/2"),), about=250, units=HALF, **GUEST | {"seconds": 3000},
-            controllers=("cpu", "memory")) for part in (1, 2)),
+    *GRIDENGINE,
     Group("openpbs", ((*PBS_CASES, "--site", "private"),), about=600, units=HALF, **PRIVATE_PBS),
     Group("openpbs hosts", ((*PBS_CASES, "--site", "hosts"),), about=300, units=HALF, **PRIVATE_PBS),
     *(Group(f"vm {cell}" + " two nodes" * ("--two-nodes" in options), ((*PYTHON, "tests/vm/cell.py", cell, *options),), about=300, **GUEST)

@@ -38,7 +38,9 @@ pub fn uids() -> u32 {
     }
     static OURS: OnceLock<(u32, Lease)> = OnceLock::new();
     let find = || {
-        let mut all = (0..RANGES).map(|number| (number, format!("uids.{number}")));
+        // Not those of the program before: what it had is hardly gone.
+        let numbers = (0..RANGES).map(|number| (number + std::process::id()) % RANGES);
+        let mut all = numbers.map(|number| (number, format!("uids.{number}")));
         let found = all.find_map(|(number, name)| Some((number, lock(&name, FlockArg::LockExclusiveNonblock)?)));
         found.unwrap_or_else(|| panic!("all {RANGES} ranges of users are taken: 'lsof {PLACE}' says by whom"))
     };

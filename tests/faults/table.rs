@@ -96,7 +96,9 @@ impl Table {
         assert!(self.failures.is_empty(), "{} runs went wrong:\n{}", self.failures.len(), self.failures.join("\n"));
         // Nothing failed in a run that missed its call, and it was as it must be without: what differs by the machine's speed is how often
         // a call is made again. The call itself has to be met.
-        let of_unmet = self.missed.iter().filter(|(call, _)| !self.met.contains(call));
+        // What 'jobfence check' of somebody else tries meanwhile comes and goes.
+        let is_others = |name: &str| name.contains("/slurm_jobfence-check-");
+        let of_unmet = self.missed.iter().filter(|(call, name)| !self.met.contains(call) && !is_others(name));
         let (unmet, runs) = (of_unmet.map(|(_, name)| name.as_str()).collect::<Vec<_>>(), self.runs());
         // A slice has few calls, and many of those that come again.
         assert!(

@@ -23,6 +23,7 @@ STATES = {
     "000": "idle", "001": "running", "004": "idle", "007": "idle", "010": "suspended", "011": "running", "012": "held", "013": "idle",
     "023": "running",
 }
+RELEASED = "\n013 ("
 HELD = re.compile(r"(?m)^012 .*\n\t(?P<reason>.*)\n\tCode (?P<code>\d+) Subcode (?P<subcode>\d+)$")
 # What the logs of the daemons say of the configuration.
 READ = "Re-reading config files"
@@ -206,8 +207,8 @@ class InstalledHTCondor(sites.Site):
         until(is_done, 60, f"condor_rm of {', '.join(jobids)}")
 
     def act(self, verb, jobid):
-        """What the schedd does of it later is in the job's log."""
-        said = []
+        """What the schedd does of it later is in the job's log, in which it notes a release after its answer."""
+        said, noted = [], self.log(jobid).count(RELEASED)
 
         def is_done():
             done = self.command(f"condor_{verb}", str(jobid))
@@ -218,6 +219,8 @@ class InstalledHTCondor(sites.Site):
             until(is_done, 20, verb)
         except AssertionError as error:
             raise AssertionError(f"{error}: condor_{verb}: {said[-1]}") from None
+        if verb == "release":
+            until(lambda: self.log(jobid).count(RELEASED) > noted, 120, f"the release of job {jobid} in its log")
 
     def idle_again(self):
         """None of the case's jobs is in the schedd's queue. A dynamic slot goes when its claim is given up, which can be later."""

@@ -619,8 +619,7 @@ BREAKS = (
     ),
     Break(
         "series_is_roots", "src/bin/jobfence/series.rs",
-        "fchown(&file, owner, None).map_err(failed(\"give a file away in\"))?;",
-        "",
+        "fchown(&file, owner, None).map_err(|errno| Error::os(\"give a file away in\", dir.path(), errno))", "Ok(drop(owner))",
         "host samples a_series_shows_what_a_job_did_when",
     ),
     Break(

@@ -329,11 +329,19 @@ fn put(dir: &Dir, name: &str, text: &str, owner: Option<Uid>) -> Result<()> {
     let _ = unlinkat(dir, new.as_str(), UnlinkatFlags::NoRemoveDir);
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = openat(dir, new.as_str(), flags, Mode::from_bits_truncate(0o400)).map_err(failed("make a file in"))?;
-    let mut file = File::from(file);
+    let done = fill(File::from(file), dir, text, owner)
+        .and_then(|()| renameat(dir, new.as_str(), dir, name).map_err(failed("replace a file in")));
+    if done.is_err() {
+        // The step may have no next time, at which it would go.
+        let _ = unlinkat(dir, new.as_str(), UnlinkatFlags::NoRemoveDir);
+    }
+    done
+}
+
+fn fill(mut file: File, dir: &Dir, text: &str, owner: Option<Uid>) -> Result<()> {
     file.write_all(text.as_bytes())
         .map_err(|error| Error::new(format!("cannot write what was sampled: {error}")).at(dir.path()))?;
-    fchown(&file, owner, None).map_err(failed("give a file away in"))?;
-    renameat(dir, new.as_str(), dir, name).map_err(failed("replace a file in"))
+    fchown(&file, owner, None).map_err(|errno| Error::os("give a file away in", dir.path(), errno))
 }
 
 /// The step has ended.
@@ -387,6 +395,17 @@ mod tests {
 
     fn point(at: u64) -> Point {
         Point { at: at as f64, cpu_seconds: Some(at as f64 / 2.0), memory_bytes: Some(at), ..Point::default() }
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("a")).unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        assert!(put(&dir, "a", "text", None).is_err(), "a directory was replaced");
+        assert!(!temp.path().join("a.new").exists());
+        put(&dir, "b", "text", None).unwrap();
+        assert_eq!(std::fs::read_to_string(temp.path().join("b")).unwrap(), "text");
     }
 
     #[test]

@@ -10,7 +10,7 @@ import time
 from .. import kernel
 from ..harness import (
     allocated, case, ended, ended_after, ended_line, expect, expect_dead, expect_equal,
-    expect_limits, expect_match, fenced, fenced_in_all, fences_well, kill_daemons, logged, nobody_looks, started,
+    expect_limits, expect_match, fenced, fenced_in_all, fences_well, kill_daemons, logged, nobody_looks, started, until_gone,
 )
 from ..kernel import Group
 from ..sites import until
@@ -398,12 +398,12 @@ def dead_step_on_one_of_two(site):
             expect_dead(who)
         for who in alive:
             expect_equal(kernel.identity(who[0]), who, "process on n1")
-        until(lambda: not groups["n2"].remains(), 5, f"the end of {groups['n2'].path}")
+        until_gone(site, groups["n2"], 5, f"the end of {groups['n2'].path}")
         expect_limits(groups["n1"], 1.0, 100)
     site.scancel(jobid)
     site.wait(jobid)
     for group in groups.values():
-        until(lambda: not group.parent.remains(), 10, f"the end of {group.parent.path}")
+        until_gone(site, group.parent, 10, f"the end of {group.parent.path}")
 
 
 @case(layout=False, patient=True, release=True)
