@@ -290,6 +290,8 @@ def upgraded(site):
     user, plugin = site.users[0], site.plugin()
     go = site.directory(user) / "go"
     go.unlink(missing_ok=True)
+    # One that began before jobfence was enabled does without it.
+    site.restart_slurmd()
     slurmd = kernel.identity(site.slurmd_pid())
     mark = site.log_mark()
 
