@@ -43,7 +43,7 @@ pub use keys::{KEYS, Key, USAGE_CARD_EXPECTS, usage_card, usage_card_text};
 pub(crate) use limits::joined;
 pub use limits::{Limit, LimitNumbers, NUMBERS, Number};
 pub use load::{DEFAULT_FILE, LoadError, load, load_named, parse};
-pub use resolve::{Candidate, Loaded, Resolved};
+pub use resolve::{Candidate, Loaded, Named, Resolved};
 pub use sections::SectionKind;
 pub use setting::{Origin, Setting};
 pub use slot_request::{PerSlot, SlotRequest};

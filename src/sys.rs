@@ -7,6 +7,7 @@ pub mod as_user;
 pub mod dir;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod glibc;
+pub mod group;
 pub mod guard;
 pub mod lock;
 pub mod nvidia;

@@ -264,6 +264,38 @@ fn check_shows_sections_as_they_are_read() {
 }
 
 #[test]
+fn check_names_what_sections_name_and_is_not_there() {
+    let temp = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(temp.path().join(name), text).unwrap();
+    write(
+        "jobfence.conf",
+        "[Group=root,daemonn,4000000]\nMaxProcesses=1\n[User=0,roott]\nMaxProcesses=2\n[Partition=coursez,gpu]\nMaxProcesses=3\n\
+         [Node=n[7-9]]\nMaxProcesses=4\n[Node=n*]\nMaxProcesses=5\n[QOS=x]\nMaxProcesses=6\n[PE=smp]\nMaxProcesses=7\n",
+    );
+    let check = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        command.args(["check", "--config"]).arg(temp.path().join("jobfence.conf"));
+        let all = out(&command.env_remove("SLURM_CONF").output().unwrap());
+        all.lines().filter(|line| line.contains("]: ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let users = [
+        "section        [Group=root,daemonn,4000000]: this host knows no group daemonn; did you mean daemon?",
+        "section        [User=0,roott]: this host knows no user roott; did you mean root?",
+    ];
+    assert_eq!(check(), users, "without slurm.conf");
+    write(
+        "slurm.conf",
+        "Include parts.conf\nPartitionName=gpu Nodes=n1\nNodeName=DEFAULT CPUs=1\nNodeName=n[1-6] CPUs=1\n",
+    );
+    write("parts.conf", "PartitionName=courses Nodes=n1\n");
+    let parts = "section        [Partition=coursez,gpu]: there is no partition or queue coursez; did you mean courses?";
+    let nodes = "section        [Node=n[7-9]]: slurm.conf has no such node";
+    assert_eq!(check(), [users[0], users[1], parts, nodes]);
+    write("parts.conf", "PartitionName=courses Nodes=n1\nMaxNodeCount=10\n");
+    assert_eq!(check(), [users[0], users[1], parts], "nodes come and go");
+}
+
+#[test]
 fn help_and_mistakes() {
     let help = jobfence(&["--help"]);
     assert!(help.status.success());

@@ -42,6 +42,11 @@ impl Loaded {
         self.written.sections.iter().map(|section| (section.header.as_str(), section.settings.as_slice()))
     }
 
+    /// What each section names, in their order.
+    pub fn named(&self) -> impl Iterator<Item = Named<'_>> {
+        self.written.sections.iter().map(Named)
+    }
+
     /// What holds for a job that has no section, and for one that has one of them alone.
     pub fn one_by_one(&self) -> impl Iterator<Item = Candidate> {
         let each = (0..self.written.sections.len()).map(|index| self.with_sections(&[index]));
@@ -87,6 +92,32 @@ impl Loaded {
         let mut config = Config::default();
         settings.iter().for_each(|setting| setting.apply(&mut config));
         Candidate { config, sections: sections.iter().map(|section| section.header.clone()).collect(), settings }
+    }
+}
+
+/// What a section names.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a>(&'a Section);
+
+impl<'a> Named<'a> {
+    /// As `[Partition=gpu]`.
+    pub fn header(&self) -> &'a str {
+        &self.0.header
+    }
+
+    /// What its names are names of.
+    pub fn kind(&self) -> SectionKind {
+        self.0.kind()
+    }
+
+    /// The names. None of nodes: they are a list, see [`Self::names_node`]. Accounts and QOS are in lower case.
+    pub fn names(&self) -> &'a [String] {
+        self.0.names()
+    }
+
+    /// Whether a node is meant by a section about nodes.
+    pub fn names_node(&self, node: &str) -> bool {
+        self.0.names_node(node)
     }
 }
 

@@ -134,6 +134,21 @@ impl Section {
         Ok(Self { condition: Condition { kind, names, nodes: None }, header, settings: Vec::new() })
     }
 
+    /// What it is about.
+    pub fn kind(&self) -> SectionKind {
+        self.condition.kind
+    }
+
+    /// What it names; of nodes, only patterns.
+    pub fn names(&self) -> &[String] {
+        &self.condition.names
+    }
+
+    /// Whether a node with this name has it, if it is about nodes.
+    pub fn names_node(&self, node: &str) -> bool {
+        self.condition.kind == SectionKind::Node && names_of(node).any(|name| self.condition.names_node(name))
+    }
+
     /// Whether a job with these facts has this section.
     fn has(&self, facts: &Facts) -> Has {
         let Condition { kind, names, .. } = &self.condition;
@@ -172,7 +187,7 @@ impl Section {
                 }
             }
             SectionKind::Node => match facts.node.known() {
-                Some(node) if names_of(node).any(|name| self.condition.names_node(name)) => Has::Yes,
+                Some(node) if self.names_node(node) => Has::Yes,
                 Some(_) => Has::No,
                 // Lists of nodes can overlap, so each is looked at by itself.
                 None => Has::If(vec![self.header.clone()]),

@@ -2,7 +2,7 @@
 //! What a word that is not known was probably meant to be.
 
 /// The name that `wrong` was probably meant to be: no more than a third of it, and at most three characters, mistyped.
-pub fn nearest(wrong: &str, names: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+pub fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_ascii_lowercase();
     names
         .filter(|name| name.len().abs_diff(wrong.len()) <= 3)

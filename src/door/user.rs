@@ -3,10 +3,11 @@
 
 use std::ffi::CString;
 
-use nix::unistd::{Gid, Group, User};
+use nix::unistd::{Gid, User};
 
 use crate::facts::{Fact, Facts, FactsNeeded};
 use crate::sys::as_user::AsUser;
+use crate::sys::group;
 
 /// Completes what is known of the user by the groups, as far as sections ask for them.
 pub fn know_groups(facts: &mut Facts, asked: &FactsNeeded) {
@@ -20,8 +21,8 @@ pub fn know_groups(facts: &mut Facts, asked: &FactsNeeded) {
     {
         let gids: Vec<u32> = gids.into_iter().map(Gid::as_raw).collect();
         for name in &asked.groups {
-            if let Ok(Some(group)) = Group::from_name(name) {
-                facts.groups.push((name.clone(), gids.contains(&group.gid.as_raw())));
+            if let Some(is_in) = group::is_among(name, &gids) {
+                facts.groups.push((name.clone(), is_in));
             }
         }
         facts.gids = Fact::Known(gids);

@@ -11,6 +11,7 @@ mod doors;
 mod gridengine;
 mod line;
 mod load;
+mod names;
 mod slurms;
 mod trial;
 mod verdict;
@@ -75,6 +76,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     }
     let config = &loaded.config;
     let host = Host::read(config)?;
+    names::say(&loaded, slurm.as_ref(), &host.proc);
     let own = describe::host(&host, config, slurm.as_ref());
     // No verdict on a job: hints. Where the limits are in Slurm's directories, pam_slurm_adopt does it all.
     for fault in pam::faults(&options.pam_directory, &line::of_pam(&options.configured, found.as_ref()), own.limits) {

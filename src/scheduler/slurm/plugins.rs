@@ -66,6 +66,7 @@ pub struct Slurm {
     plugstack: SlurmSetting,
     plugin_dir: SlurmSetting,
     prolog: SlurmSetting,
+    storage: SlurmSetting,
 }
 
 /// A placement and its reason.
@@ -99,6 +100,7 @@ impl Slurm {
                 .any(|what| cgroup.last(&format!("Constrain{what}")).is_some_and(|found| is_yes(&found.value))),
             cgroups: setting(&cgroup, "CgroupPlugin", "autodetect"),
             prolog: setting(&slurm, "Prolog", ""),
+            storage: setting(&slurm, "AccountingStorageType", ""),
             plugstack: setting(&slurm, "PlugStackConfig", &file.with_file_name("plugstack.conf").to_string_lossy()),
             plugin_dir: setting(&slurm, "PluginDir", ""),
         }
@@ -134,6 +136,11 @@ impl Slurm {
     /// Whether a program is called before each job; whether that calls us cannot be seen.
     pub fn has_prolog(&self) -> bool {
         !self.prolog.value.is_empty()
+    }
+
+    /// Whether accounts and QOS are in Slurm's database: accounting_storage/slurmdbd, whose prefix newer releases leave out.
+    pub fn has_database(&self) -> bool {
+        self.storage.value.to_ascii_lowercase().ends_with("slurmdbd")
     }
 
     /// The file that was read.

@@ -14,7 +14,7 @@
 //! - Slurm has neither projects nor types of vnodes, so the job is known to have none.
 //! - The environment of any other step is its user's, and not looked at.
 
-use nix::unistd::{Group, User};
+use nix::unistd::User;
 
 use crate::error::{Result, in_words};
 use crate::facts::{Fact, Facts, FactsNeeded};
@@ -23,6 +23,7 @@ use crate::record::job::{JobRecord, is_name};
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
 use crate::scheduler::slurm::spank::grant::StepKind;
+use crate::sys::group;
 
 /// Finds out what is asked for.
 pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option<&JobRecord>) -> Result<Facts> {
@@ -45,16 +46,9 @@ pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option
     if asked.gids {
         facts.gids = spank.gids()?.into();
     }
-    for name in &asked.groups {
-        let group = Group::from_name(name)
-            .inspect_err(|errno| log::error!("cannot look for group {name}: {}", in_words(*errno)));
-        let group = group.ok().flatten();
-        if group.is_none() {
-            log::debug!("this node does not know the group {name:?} that jobfence.conf names");
-        }
-        if let (Some(group), Some(gids)) = (group, facts.gids.known()) {
-            facts.groups.push((name.clone(), gids.contains(&group.gid.as_raw())));
-        }
+    if let Some(gids) = facts.gids.known() {
+        let is_in = |name: &String| Some((name.clone(), group::is_among(name, gids)?));
+        facts.groups = asked.groups.iter().filter_map(is_in).collect();
     }
     Ok(facts)
 }

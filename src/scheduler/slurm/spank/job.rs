@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Whose step a step daemon runs, what is known of its job, and what is noted down for the job's other steps.
 
-use crate::config::{Config, Loaded, Resolved};
+use crate::config::{Config, Loaded, Resolved, SectionKind};
 use crate::error::Result;
 use crate::facts::Facts;
 use crate::host::Host;
@@ -25,6 +25,15 @@ pub fn key_of(spank: &Spank, host: &Host) -> Result<(StepKind, JobKey)> {
         step: Id::new(kind.name())?,
     };
     Ok((kind, key))
+}
+
+/// What to do where facts of these kinds are unknown.
+fn remedy(unknown: &[SectionKind]) -> &'static str {
+    use SectionKind::{Account, Partition, Qos};
+    match unknown.iter().any(|kind| matches!(kind, Partition | Qos | Account)) {
+        true => "Have Prolog= of slurm.conf call 'jobfence prolog', see jobfence(8)",
+        false => "This node does not know a name of them, which getent(1) shows",
+    }
 }
 
 /// Whose step this is, and what is known of its job.
@@ -69,8 +78,9 @@ impl Job {
         match resolved.unknown_in_words() {
             Some(unknown) => log::warn!(
                 "{key}: which sections of jobfence.conf hold is not known ({unknown}): the strictest limits of {} \
-                 possibilities hold. Have Prolog= of slurm.conf call 'jobfence prolog', see jobfence(8)",
-                resolved.candidates.len()
+                 possibilities hold. {}",
+                resolved.candidates.len(),
+                remedy(&resolved.unknown)
             ),
             None => log::debug!("{key}: sections {:?}", resolved.candidates.first().map(|only| &only.sections)),
         }

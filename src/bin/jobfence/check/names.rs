@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What sections name and this host or its schedulers do not know: no job ever has such a section by that name.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use jobfence::config::{Loaded, Named, SectionKind, nearest};
+use jobfence::hostlist::HostList;
+use jobfence::scheduler::slurm::conf::{Lines, value};
+use jobfence::scheduler::slurm::plugins::Slurm;
+use jobfence::sys::dir::Dir;
+use nix::unistd::{Group, User};
+
+use super::daemon::SchedulerDaemon;
+use crate::slurm_job::run_until;
+
+/// How long Slurm's database may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// More names of one line of nodes are not looked at.
+const MOST_NODES: usize = 100_000;
+
+/// Says of each section what is not there, and what was probably meant.
+pub fn say(loaded: &Loaded, slurm: Option<&Slurm>, proc: &Dir) {
+    let sections: Vec<Named<'_>> = loaded.named().collect();
+    let has = |kinds: &[SectionKind]| sections.iter().any(|section| kinds.contains(&section.kind()));
+    let mut all = Known::default();
+    if let Some(slurm) = slurm.filter(|_| has(&[SectionKind::Partition, SectionKind::Node])) {
+        all.of_slurm_conf(slurm.file());
+    }
+    if slurm.is_some_and(Slurm::has_database) {
+        all.of_slurms_database(&sections);
+    }
+    if has(&[SectionKind::Partition, SectionKind::Pe, SectionKind::Project]) {
+        all.of_daemons(proc);
+    }
+    for line in sections.iter().flat_map(|section| all.unknown_of(section)) {
+        println!("section        {line}");
+    }
+}
+
+/// The names that there are; `None` where that is not known.
+#[derive(Default)]
+struct Known {
+    /// Of each scheduler that is here.
+    partitions: Vec<Option<Vec<String>>>,
+    /// In Slurm's database, of those that sections name; in lower case.
+    qos: Option<Vec<String>>,
+    accounts: Option<Vec<String>>,
+    nodes: Option<Vec<String>>,
+    projects: Option<Vec<String>>,
+    environments: Option<Vec<String>>,
+}
+
+impl Known {
+    fn of_slurm_conf(&mut self, file: &Path) {
+        let lines = Lines::read(file);
+        // Nodes may come and go without a line of theirs.
+        let is_dynamic = lines.last("MaxNodeCount").is_some();
+        let of = |key: &str| -> Vec<String> {
+            let lists = lines.by_line().filter_map(|line| value(line, key));
+            lists.filter(|list| !list.eq_ignore_ascii_case("DEFAULT")).map(str::to_owned).collect()
+        };
+        self.partitions.push(Some(of("PartitionName")));
+        self.nodes = (!is_dynamic).then(|| of("NodeName"));
+    }
+
+    /// Asks Slurm's database, as far as it is asked for.
+    fn of_slurms_database(&mut self, sections: &[Named<'_>]) {
+        let ask = |kind: SectionKind, what: &str, field: &str| {
+            let named = sections.iter().filter(|section| section.kind() == kind);
+            let names: Vec<&str> = named.flat_map(|section| section.names()).map(String::as_str).collect();
+            let command = ["--noheader", "--parsable2", "show", what, &names.join(","), field];
+            let asked = (!names.is_empty()).then(|| run_until("sacctmgr", &command, Instant::now() + PATIENCE))?;
+            Some(asked.ok()?.lines().map(str::to_lowercase).collect())
+        };
+        self.qos = ask(SectionKind::Qos, "qos", "format=name");
+        self.accounts = ask(SectionKind::Account, "account", "format=account");
+    }
+
+    /// A section may be of each scheduler that runs here.
+    fn of_daemons(&mut self, proc: &Dir) {
+        let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
+            let ask = |option: &str| execd.ask(&["qconf", option]).ok().map(words);
+            self.projects = ask("-sprjl");
+            self.environments = ask("-spl");
+            self.partitions.push(ask("-sql"));
+        }
+        if let Some(mom) = SchedulerDaemon::find(proc, "pbs_mom") {
+            let queue = |line: &str| line.strip_prefix("Queue: ").map(|name| name.trim().to_owned());
+            let all = mom.ask(&["qstat", "-Q", "-f"]).ok();
+            self.partitions.push(all.map(|text| text.lines().filter_map(queue).collect()));
+        }
+    }
+
+    /// A sentence for each name of a section that is unknown.
+    fn unknown_of(&self, section: &Named<'_>) -> Vec<String> {
+        let header = section.header();
+        let sentence = |who: &str, what: &str, name: &str, near: Option<&str>| {
+            let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            format!("{header}: {who} no {what} {name}{near}")
+        };
+        let among = |known: Option<&[String]>, what: &str| -> Vec<String> {
+            let Some(known) = known else { return Vec::new() };
+            let missing = section.names().iter().filter(|name| !known.contains(name));
+            let near = |name: &str| nearest(name, known.iter().map(String::as_str));
+            missing.map(|name| sentence("there is", what, name, near(name))).collect()
+        };
+        match section.kind() {
+            SectionKind::User => {
+                let is_there = |name: &str| !matches!(User::from_name(name), Ok(None));
+                local(section, is_there, "passwd", |name, near| sentence("this host knows", "user", name, near))
+            }
+            SectionKind::Group => {
+                let is_there = |name: &str| !matches!(Group::from_name(name), Ok(None));
+                local(section, is_there, "group", |name, near| sentence("this host knows", "group", name, near))
+            }
+            SectionKind::Partition => {
+                let all: Option<Vec<Vec<String>>> = self.partitions.iter().cloned().collect();
+                among(all.filter(|all| !all.is_empty()).map(|all| all.concat()).as_deref(), "partition or queue")
+            }
+            SectionKind::Qos => among(self.qos.as_deref(), "QOS"),
+            SectionKind::Account => among(self.accounts.as_deref(), "account"),
+            SectionKind::Project => among(self.projects.as_deref(), "project"),
+            SectionKind::Pe => among(self.environments.as_deref(), "parallel environment"),
+            SectionKind::Node => {
+                let is_named = |list: &String| {
+                    // A list that is too long to be looked at may have any.
+                    HostList::parse(list)
+                        .and_then(|list| list.names(MOST_NODES))
+                        .is_none_or(|names| names.iter().any(|name| section.names_node(name)))
+                };
+                match &self.nodes {
+                    Some(lists) if !lists.iter().any(is_named) => {
+                        vec![format!("{header}: slurm.conf has no such node")]
+                    }
+                    _ => Vec::new(),
+                }
+            }
+            SectionKind::VnodeType => Vec::new(),
+        }
+    }
+}
+
+/// Of users and groups: what this host's database does not know. What is near is looked for in the local file alone: all names of a
+/// server are many.
+fn local(
+    section: &Named<'_>,
+    is_there: impl Fn(&str) -> bool,
+    file: &str,
+    sentence: impl Fn(&str, Option<&str>) -> String,
+) -> Vec<String> {
+    let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let missing = section.names().iter().filter(|name| !is_number(name) && !is_there(name));
+    let text = std::fs::read_to_string(Path::new("/etc").join(file)).unwrap_or_default();
+    let names = || text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name);
+    missing.map(|name| sentence(name, nearest(name, names()))).collect()
+}

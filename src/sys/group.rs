@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Groups by name, as this node's own database knows them: getgrnam_r(3), nsswitch.conf(5).
+
+use nix::unistd::{Gid, Group};
+
+use crate::error::in_words;
+use crate::log;
+
+/// Whether the group of this name is one of `gids`; `None` where that is not known.
+///
+/// That a name is not found is no proof by itself: where a server does not answer, another database may say so after it. But who has
+/// none but groups of other names is not in this one.
+pub fn is_among(name: &str, gids: &[u32]) -> Option<bool> {
+    match Group::from_name(name) {
+        Ok(Some(group)) => Some(gids.contains(&group.gid.as_raw())),
+        Ok(None) => {
+            let has_another_name =
+                |gid: &u32| matches!(Group::from_gid(Gid::from_raw(*gid)), Ok(Some(group)) if group.name != name);
+            gids.iter().all(has_another_name).then_some(false)
+        }
+        Err(errno) => {
+            log::error!("cannot look for group {name}: {}", in_words(errno));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_does_not_exist_is_nobodys() {
+        assert_eq!((is_among("root", &[7, 0]), is_among("root", &[7])), (Some(true), Some(false)));
+        assert_eq!(is_among("no-such-group", &[0]), Some(false));
+        // Nobody knows the name of this one, so it may be the one that is meant.
+        assert_eq!(is_among("no-such-group", &[0, 4_000_000]), None);
+    }
+}
