@@ -296,6 +296,39 @@ fn check_names_what_sections_name_and_is_not_there() {
 }
 
 #[test]
+fn check_says_what_is_not_observed() {
+    let temp = tempfile::tempdir().unwrap();
+    let top = temp.path().to_str().unwrap();
+    let check = |keys: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
+        command.arg("check").args(keys.iter().flat_map(|key| ["-o".to_owned(), key.replace('@', top)]));
+        let all = out(&command.output().unwrap());
+        let lines = all.lines().filter_map(|line| line.strip_prefix("usage          "));
+        lines.map(|line| line.replace(top, "@")).collect::<Vec<_>>()
+    };
+    assert_eq!(check(&["UsageLog=@/log/usage.jsonl", "MetricsFile=@/x.prom", "SampleInterval=5"]), [""; 0]);
+    assert_eq!(
+        check(&["UsageLog=@/a/log/usage.jsonl", "MetricsFile=@/b/x.prom"]),
+        [
+            "UsageLog: no line is written, since there is no directory @/a",
+            "MetricsFile: no figures are written, since there is no directory @/b",
+        ]
+    );
+    assert_eq!(
+        check(&["MetricsFile=@/x.txt", "StoreUsage=admincomment", "SampleInterval=5"]),
+        [
+            "MetricsFile: @/x.txt does not end in .prom, and node_exporter reads no other files",
+            "StoreUsage: nothing is stored without UsageLog",
+            "SampleInterval: without UsageLog, the samples of a step go when it ends",
+        ]
+    );
+    fs::create_dir(temp.path().join("open")).unwrap();
+    fs::set_permissions(temp.path().join("open"), fs::Permissions::from_mode(0o777)).unwrap();
+    let said = check(&["UsageLog=@/open/usage.jsonl"]);
+    assert!(said.len() == 1 && said[0].starts_with("UsageLog: only root may be able to write"), "{said:?}");
+}
+
+#[test]
 fn help_and_mistakes() {
     let help = jobfence(&["--help"]);
     assert!(help.status.success());

@@ -12,6 +12,7 @@ mod gridengine;
 mod line;
 mod load;
 mod names;
+mod observation;
 mod slurms;
 mod trial;
 mod verdict;
@@ -90,6 +91,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
         verdict.no(why);
     }
     doors::look(&host.proc, config, &mut verdict);
+    observation::say(config);
     describe::io(&host, config);
     describe::cores(&loaded);
     let places = SlurmDirs::find(&host, slurm.as_ref())?;

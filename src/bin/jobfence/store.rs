@@ -163,7 +163,7 @@ impl Store {
             return Ok(());
         }
         if !self.can_store {
-            check_release(&asked("sacctmgr", &["--version"])?)?;
+            can_store()?;
             self.can_store = true;
         }
         let mut left = EACH_TIME;
@@ -219,6 +219,11 @@ fn stored(id: u32) -> Result<Option<Stored>, String> {
     let said = asked("sacct", &arguments)?;
     let found = said.lines().find_map(|line| line.strip_prefix(&id)?.strip_prefix('|')?.split_once('|'));
     Ok(found.map(|(name, comment)| Stored { name: name.to_owned(), comment: comment.trim().to_owned() }))
+}
+
+/// Why the commands of Slurm's that are here cannot store anything.
+pub fn can_store() -> Result<(), String> {
+    check_release(&asked("sacctmgr", &["--version"])?)
 }
 
 /// What 'sacctmgr --version' says, `slurm 24.11.5`, or `slurm-wlm` of Debian: up to 22.05 it makes every comment lower case (`_set_rec` in
