@@ -57,11 +57,6 @@ impl Recorded {
         Self(all)
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Every directory in which the recorded steps are.
     fn bases<'a>(&'a self, base: &'a str) -> Vec<&'a str> {
         let mut bases = vec![base];

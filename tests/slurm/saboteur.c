@@ -111,17 +111,22 @@ static int exhaust(int spare)
         return -1;
     limit = limit_before;
     limit.rlim_cur = highest + 1 + spare;
-    for (;;) {
+    for (int quiet = 0; quiet < 5;) {
         if (setrlimit(RLIMIT_NOFILE, &limit))
             return -1;
+        int before = n_fillers;
         while (n_fillers < 4096 && (fillers[n_fillers] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
             n_fillers++;
         if (errno != EMFILE)
             return -1;
-        if (n_fillers >= spare)
-            break;
-        /* Another thread of the daemon has taken some meanwhile. */
-        limit.rlim_cur += spare - n_fillers;
+        if (n_fillers < spare) {
+            /* Another thread of the daemon has taken some meanwhile. */
+            limit.rlim_cur += spare - n_fillers;
+            continue;
+        }
+        /* Another thread may have closed some, or be about to. */
+        quiet = n_fillers == before ? quiet + 1 : 0;
+        nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
     }
     while (spare-- > 0)
         close(fillers[--n_fillers]);

@@ -42,7 +42,7 @@ CHOSEN = {
         nothing_of_ours_in_slurms daemon_lives_in_the_job headroom_changes
         check_says_placement needs_no_scope controller_not_handed_to_slurm dollars_are_not_expanded
         task_is_elsewhere slurms_directories extern_daemon_is_killed
-        waits_for_children plugins_in_the_container mpi
+        waits_for_children plugins_in_the_container mpi usage_over_time
     """,
     # Slurm's directories on cgroup v1, and those that track the processes, which are ours: two placements in one job.
     (V1_OVERLAY, "installed"): """

@@ -79,10 +79,6 @@ impl Sampler {
     fn sample(&mut self, config: &Config) -> Result<(), String> {
         let (wanted, mut unseen) = (WantedSteps::default(), Vec::new());
         let recorded = Recorded::read(&config.run_dir, &wanted, &mut unseen);
-        // An idle node costs next to nothing.
-        if recorded.is_empty() && self.series.is_empty() {
-            return Ok(());
-        }
         let (host, _) = Host::read_what_there_is(config).map_err(|error| error.to_string())?;
         let (steps, more) = find(&host, ALL, &recorded, &wanted);
         let mut problem = (steps.len() > MOST_STEPS).then(|| format!("more than {MOST_STEPS} steps live"));

@@ -11,9 +11,10 @@ from ..accounting import Accounting
 from ..harness import (
     EAT, MIB, PYTHON, case, expect, expect_equal, expect_match, fenced, logged, tasks_are_refused,
 )
-from ..sites import until
+from ..sites import InstalledSite, until
 from .left_behind import held, reap, stepd_dies
 from .life import replaced
+from .with_systemd import systemctl
 
 # What it has used by its own count, on a line of its own, as JSON. What CPU time its shell has had is on the last two lines, with that of
 # the program's end, which takes long in an emulated machine.
@@ -261,14 +262,17 @@ def usage_over_an_upgrade(site):
     return f"job {job:.2f} s, its steps {whole:.2f} s"
 
 
-@case(on=("private",))
+@case
 def usage_over_time(site):
     """What jobfence hold samples of a step is joined with the step's line, on the page of the report."""
     # Samples can be seconds late on a busy machine, so the program waits for them.
     program = f"{PYTHON} -S -c 'import os, time\njob = os.environ[\"SLURM_JOB_ID\"]\n" \
               "def wait(name):\n    while not os.path.exists(name + \".\" + job): time.sleep(0.1)\n" \
               "wait(\"first\")\nb = b\"x\" * (50 << 20)\nwhile time.process_time() < 3: pass\nwait(\"last\")'"
-    with with_log(site, SampleInterval=1) as lines, held(site):
+    with with_log(site, SampleInterval=1, ReapInterval=1) as lines, held(site):
+        if isinstance(site, InstalledSite):
+            # It reads what holds now.
+            systemctl(site, "restart", "jobfence.service")
         jobid = site.submit(site.users[0], f"srun -n1 --overlap --mem=100 {program}", "-c1", "--mem=200")
         living = site.run_directory().with_name(f"{site.run_directory().name}-series")
 
