@@ -802,4 +802,16 @@ BREAKS = (
         "pids.split_whitespace().count() > 1)", "pids.split_whitespace().count() > 9)",
         "unit a_process_with_a_number_of_its_own",
     ),
+    # A guess, and a name that nobody has.
+    Break(
+        "a_guess_bounds_the_job", "src/scheduler/slurm/spank/grant.rs",
+        "slurms.max(kernels)", "slurms.min(kernels)",
+        "nodes two_threads_per_core",
+    ),
+    Break("a_group_of_nobody_is_unknown", "src/sys/group.rs", ".then_some(false)", ".then_some(true)", "unit sys::group"),
+    Break(
+        "a_section_of_nobody_is_passed_over", "src/bin/jobfence/check/names.rs",
+        "!known.contains(name)", "known.contains(name)",
+        "host cli check_names_what_sections_name",
+    ),
 )

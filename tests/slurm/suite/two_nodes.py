@@ -267,8 +267,7 @@ TWO_THREADS = "CPUs=4 Sockets=1 CoresPerSocket=2 ThreadsPerCore=2"
 def two_threads_per_core(site):
     """The same as the table in src/scheduler/slurm/spank/grant.rs: a step has what its job has. (granted.py asks sacct.)
 
-    Without Contain: the extern step counts threads as the host has them, and these nodes only
-    claim theirs.
+    The nodes only claim their threads. The extern step, which Contain makes before all others, must not go by those of the host.
     """
     for select, requests in {
         "CR_Core_Memory": [
@@ -283,7 +282,7 @@ def two_threads_per_core(site):
         ],
     }.items():
         with site.reconfigured(topology=TWO_THREADS, SelectTypeParameters=select,
-                               PrologFlags=None):
+                               PrologFlags="Contain"):
             for request, cpus in requests:
                 jobid = site.submit(site.users[0], f"srun -n1 {request[-1]} sleep 300",
                                     "--mem=100", *request)

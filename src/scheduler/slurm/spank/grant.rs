@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::host;
 use crate::job::{Cpus, Grant};
 use crate::log;
+use crate::scheduler::slurm::conf::{self, Lines};
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
 
@@ -110,8 +111,19 @@ pub fn of_step(spank: &Spank, kind: StepKind, on_record: Option<u32>) -> Result<
         on_record,
     };
     log::debug!("granted: {items:?}");
-    let grant = grant(items, || host::threads_per_core().map(count))?;
+    let grant = grant(items, threads_per_core)?;
     Ok(Grant { job_cores, step_cores, ..grant })
+}
+
+/// Threads of a core, as the kernel counts them or Slurm, whichever are more: a virtual machine may hide the threads that slurm.conf
+/// gives the node.
+fn threads_per_core() -> Option<u32> {
+    let kernels = host::threads_per_core()?;
+    let slurms = || {
+        let node = std::env::var("SLURMD_NODENAME").ok()?;
+        conf::threads_per_core(&Lines::read(&conf::find(None)?), &node)
+    };
+    Some(count(slurms().map_or(kernels, |(slurms, _)| slurms.max(kernels))))
 }
 
 fn count(number: usize) -> u32 {
@@ -121,7 +133,9 @@ fn count(number: usize) -> u32 {
 fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result<Grant> {
     let (job_cpus, step_cpus) = match items.kind {
         StepKind::Batch if items.ncpus > 0 => (items.ncpus, items.ncpus),
-        // The first step on a node, told nothing but its cores: an upper bound, that later steps lower.
+        // The first step on a node, told nothing but its cores.
+        StepKind::Extern if items.on_record.is_some_and(|count| count > 0) => (0, 0),
+        // An upper bound, that later steps lower.
         StepKind::Extern => {
             // Where the threads cannot be counted it is not limited: too low a bound could not be raised again.
             let threads = threads_per_core().map_or(0, |threads| items.job_cores.saturating_mul(threads));
@@ -280,14 +294,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_prolog_has_noted_down_lowers_and_never_raises() {
+    fn what_the_prolog_has_noted_down_lowers_all_but_a_guess() {
         // --threads-per-core=1 -c1: an extern step, and one of srun, count the core's two threads.
         let srun = Items { ncpus: 2, on_record: Some(1), ..SRUN };
         assert_eq!(cpus(srun), (1, 1));
         let first = Items { kind: StepKind::Extern, ncpus: 0, ..srun };
         assert_eq!(cpus(first), (1, 1));
         assert_eq!(cpus(Items { on_record: Some(64), ..srun }), (2, 2));
-        assert_eq!(cpus(Items { on_record: Some(64), ..first }), (2, 2));
+        // The extern step's own count is no more than a guess.
+        assert_eq!(cpus(Items { on_record: Some(4), ..first }), (4, 4));
         assert_eq!(cpus(Items { on_record: Some(0), ..srun }), (2, 2));
         // Where the threads of a core cannot be counted, it is all that is known.
         assert_eq!(grant(first, || None).unwrap().job_cpus, Some(Cpus::whole(1)));
