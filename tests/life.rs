@@ -185,7 +185,7 @@ fn each_end_has_a_clear_answer() {
     let Some(site) = Site::new("end") else { return };
     let sleeper = Started::sleeper();
     let nothing = format!("jobfence: there is no fence of job {JOB}: nothing to close\n");
-    site.refused(&["attach", "--job", JOB, &sleeper.pid()], "there is no fence of");
+    site.refused(&["attach", "--job", JOB, &sleeper.pid()], &format!("there is no fence of job {JOB};"));
     assert!(site.open(&[]).status.success());
     site.refused(&["open", "--job", JOB, "--user", USER], "this run of the step has a fence already");
     assert!(site.open(&["--run", "2"]).status.success(), "another run has one of its own");

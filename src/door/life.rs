@@ -525,7 +525,7 @@ pub(super) fn records(config: &Config, which: &Which) -> Result<Vec<Record>> {
 fn none(which: &Which) -> Error {
     let step = which.step.as_ref().map(|step| format!(" step {step}")).unwrap_or_default();
     let run = which.run.map(|run| format!(" run {run}")).unwrap_or_default();
-    Error::new("there is no fence of").value(format!("job {}{step}{run}", which.job)).hint(
+    Error::new(format!("there is no fence of job {}{step}{run}", which.job)).hint(
         "'jobfence open' makes one. A fence is gone once it was closed, its holder has ended, or the machine has \
          booted",
     )

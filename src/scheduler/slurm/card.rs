@@ -21,6 +21,12 @@ pub static WORDS_PER_CPU: Words = Words {
     ..Words { time: WORDS.time, signal_15: WORDS.signal_15, ..WORDS }
 };
 
+/// The same where it has asked by the GPU.
+pub static WORDS_PER_GPU: Words = Words {
+    memory: |bytes| format!("#SBATCH --mem={} (no --mem-per-gpu)", bytes::text(bytes)),
+    ..Words { time: WORDS.time, signal_15: WORDS.signal_15, ..WORDS }
+};
+
 /// As sbatch(1) has it, and squeue(1) shows it: `[days-]hours:minutes:seconds`.
 fn time_text(time: Duration) -> String {
     let seconds = time.as_secs();

@@ -9,6 +9,7 @@ from ..harness import (
     EAT, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, expect_not_drained, fenced,
 )
 from ..sites import until
+from .devices import gres_conf_of
 from .newer import release
 
 # Burns CPU time and memory, and starts more than it may: that is worth a card, however short the job is.
@@ -196,3 +197,21 @@ def cards_of_an_array(site):
         expect_equal(len(said), 1, f"lines of task {task}: {said}")
         expect_match(rf"^jobfence: job {array}_{task}: ok, [12] s, \d+ % of 1 CPU", said[0], f"the line of task {task}")
         expect_readable(said[0])
+
+
+@case(on=("private",), layout=False)
+def what_a_card_advises_is_taken(site):
+    """sbatch takes one of the options about memory, so the advice says which one it stands for."""
+    user = site.users[0]
+    keys = {"topology": f"{site.default_topology()} Gres=gpu:1", "GresTypes": "gpu"}
+    with gres_conf_of(site, "Name=gpu File=/dev/null\n"), site.reconfigured(**keys):
+        site.configure(UsageCard="failed")
+        for option, *more in (["--mem=200"], ["--mem-per-cpu=200"], ["--mem-per-gpu=200", "--gres=gpu:1"]):
+            jobid = site.submit(user, f"{EAT}\nexit $?", "-c1", option, *more)
+            site.wait(jobid)
+            advised = re.search(r"#SBATCH (--mem=\d+M)(?: \(no (--mem-per-.pu)\))?", "\n".join(card_of(site, jobid)))
+            expect(advised, f"no advice on memory after {option}: {site.output(jobid)}")
+            asked = [advised[1], *([option] if (advised[2] or "--mem") != option.split("=")[0] else []), *more]
+            expect_equal(asked, [advised[1], *more], f"what is asked for after {option}")
+            again = site.submit(user, "true", "-c1", *asked)
+            expect_equal(site.wait(again), "COMPLETED", f"state of a job with {asked}")

@@ -23,7 +23,7 @@ use crate::log;
 use crate::policy::Plan;
 use crate::report::account::Exit;
 use crate::report::card::{self, Figures};
-use crate::scheduler::slurm::card::{WORDS, WORDS_PER_CPU};
+use crate::scheduler::slurm::card::{WORDS, WORDS_PER_CPU, WORDS_PER_GPU};
 use crate::scheduler::slurm::spank::api::Spank;
 use crate::scheduler::slurm::spank::bindings::spank_item;
 use crate::scheduler::slurm::spank::grant::StepKind;
@@ -120,7 +120,11 @@ impl CardOrder {
             // They stand just above.
             sentences: &[],
             is_utf8: card::is_utf8(|name| variable(spank, &CString::new(name).ok()?)),
-            words: if is_set(c"SLURM_MEM_PER_CPU") { &WORDS_PER_CPU } else { &WORDS },
+            words: match (is_set(c"SLURM_MEM_PER_CPU"), is_set(c"SLURM_MEM_PER_GPU")) {
+                (true, _) => &WORDS_PER_CPU,
+                (false, true) => &WORDS_PER_GPU,
+                (false, false) => &WORDS,
+            },
         };
         card::lines(self.when, &figures)
     }
