@@ -265,6 +265,7 @@ fn check_shows_sections_as_they_are_read() {
 
 #[test]
 fn check_names_what_sections_name_and_is_not_there() {
+    let site = Site::new("names");
     let temp = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(temp.path().join(name), text).unwrap();
     write(
@@ -273,8 +274,8 @@ fn check_names_what_sections_name_and_is_not_there() {
          [Node=n[7-9]]\nMaxProcesses=4\n[Node=n*]\nMaxProcesses=5\n[QOS=x]\nMaxProcesses=6\n[PE=smp]\nMaxProcesses=7\n",
     );
     let check = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
-        command.args(["check", "--config"]).arg(temp.path().join("jobfence.conf"));
+        let mut command = site.command("check");
+        command.arg("--config").arg(temp.path().join("jobfence.conf"));
         let all = out(&command.env_remove("SLURM_CONF").output().unwrap());
         all.lines().filter(|line| line.contains("]: ")).map(str::to_owned).collect::<Vec<_>>()
     };
@@ -297,11 +298,12 @@ fn check_names_what_sections_name_and_is_not_there() {
 
 #[test]
 fn check_says_what_is_not_observed() {
+    let site = Site::new("observed");
     let temp = tempfile::tempdir().unwrap();
     let top = temp.path().to_str().unwrap();
     let check = |keys: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_jobfence"));
-        command.arg("check").args(keys.iter().flat_map(|key| ["-o".to_owned(), key.replace('@', top)]));
+        let mut command = site.command("check");
+        command.args(keys.iter().flat_map(|key| ["-o".to_owned(), key.replace('@', top)]));
         let all = out(&command.output().unwrap());
         let lines = all.lines().filter_map(|line| line.strip_prefix("usage          "));
         lines.map(|line| line.replace(top, "@")).collect::<Vec<_>>()

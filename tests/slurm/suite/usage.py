@@ -334,15 +334,18 @@ def usage_of_tasks(site):
         if tasks_are_refused(site, UsageLog=log_of(site), MaxRAMPerTask="100M"):
             return "Slurm makes no directory for each task"
         program = f"{PYTHON} -S -c 'import os, sys, time\nt = int(os.environ[\"SLURM_PROCID\"])\n" \
-            "while time.process_time() < 0.5 * (t + 1): pass\nsys.exit(t)'"
+            "while time.process_time() < 0.5 * (t + 1): pass\nprint(f\"task {t}: {time.process_time()}\")\nsys.exit(t)'"
         jobid = site.submit(site.users[0], f"srun -n3 --overcommit --overlap {program}\nexit 0", "-n1", "--mem=300")
         site.wait(jobid)
         line = line_of(lines, jobid, "0")
         tasks = sorted(line["tasks"], key=lambda task: task["task"])
         expect_equal([(task["task"], task["exit_status"]) for task in tasks], [(0, 0), (1, 1), (2, 2)], "tasks")
+        told = {int(number): float(used) for number, used in re.findall(r"task (\d): ([\d.]+)", site.output(jobid))}
+        expect_equal(sorted(told), [0, 1, 2], "tasks that have told what they used")
         for task in tasks:
-            wanted = 0.5 * (task["task"] + 1)
-            expect(wanted * 0.98 <= task["cpu_seconds"] <= wanted + 0.3, f"cpu_seconds of task {task}")
+            # Its end is beside that.
+            used = told[task["task"]]
+            expect(used * 0.98 <= task["cpu_seconds"] <= used + 0.3, f"cpu_seconds of a task that has used {used}: {task}")
             expect(task["memory_peak_bytes"] is None or task["memory_peak_bytes"] > MIB, f"memory of task {task}")
             # Nothing is limited by this controller: it is enabled to count.
             expect(task["forks_refused"] == 0 or "pids" not in kernel.controllers_of_v2(), f"processes of task {task}")
