@@ -28,6 +28,7 @@ JOB = "src/record/job.rs"
 FILES = "src/record/files.rs"
 REFUSE = "src/launch/refuse.rs"
 CARD = "src/report/card.rs"
+SLURM_CONF = "src/scheduler/slurm/conf.rs"
 ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
 SPOOL = "src/scheduler/gridengine/spool.rs"
@@ -791,6 +792,16 @@ BREAKS = (
     Break("a_forged_owner", JOB_AD, ".count() > 1", ".count() > 2", "unit htcondor::job_ad"),
     Break("an_owner_whom_the_user_names", JOB_AD, "_ if release()? >= HAS_OS_USER => os_user,", "_ => os_user,", "unit htcondor::job_ad"),
     Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),
+    # Slurm's files as Slurm reads them.
+    Break("a_comment_goes_on", SLURM_CONF, "piece = without_comment(piece);", "", "unit slurm::conf"),
+    Break("blanks_behind_a_backslash", SLURM_CONF, "let end = piece.trim_end_matches(is_blank);", "let end = piece.trim_end_matches('\\n');",
+          "unit slurm::conf"),
+    Break("files_beside_the_one_that_includes", SLURM_CONF, "let (first, by) = (self.open.first()?", "let (first, by) = (self.open.last()?",
+          "unit slurm::conf"),
+    Break("a_host_is_a_node_of_its_name", SLURM_CONF, 'let hosts = value(line, "NodeHostname").unwrap_or(names);', "let hosts = names;",
+          "unit slurm::conf"),
+    Break("aliases_are_nobodys", "src/bin/jobfence/node.rs", "conf::this_node(&Lines::read(file), aliases)",
+          "conf::this_node(&Lines::read(file), |_| Vec::new())", "slurm a_node_is_found_as_slurmd_finds_it"),
     # What the schedulers see of an end, and of each other.
     Break(
         "a_shepherd_outlives_its_job", "src/janitor.rs",

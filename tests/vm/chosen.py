@@ -34,7 +34,7 @@ CHOSEN = {
         huge_pages_of_a_job huge_pages_are_not_handed_down_by_systemd
         daemon_reload daemon_reexec service_restart scope_is_stopped controller_not_handed_down held_by_a_unit moves_are_early
         check_says_placement check_without_root configless a_name_without_a_file cores_that_are_uncertain_are_refused
-        prolog_in_the_job
+        prolog_in_the_job slurms_files_are_read_as_slurm_reads_them a_node_is_found_as_slurmd_finds_it
     """,
     # The newest Slurm in its own directories of cgroup v2.
     (V2_OVERLAY, "installed"): """
@@ -43,6 +43,7 @@ CHOSEN = {
         check_says_placement needs_no_scope controller_not_handed_to_slurm dollars_are_not_expanded
         task_is_elsewhere slurms_directories extern_daemon_is_killed
         waits_for_children plugins_in_the_container mpi usage_over_time
+        slurms_files_are_read_as_slurm_reads_them a_node_is_found_as_slurmd_finds_it
     """,
     # Slurm's directories on cgroup v1, and those that track the processes, which are ours: two placements in one job.
     (V1_OVERLAY, "installed"): """

@@ -29,6 +29,7 @@ use jobfence::scheduler::slurm::plugins::Slurm;
 
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::node;
 use crate::pam;
 use line::PluginArguments;
 use slurms::SlurmDirs;
@@ -42,6 +43,9 @@ pub struct CheckOptions {
     /// Read this plugstack.conf, and not the one that Slurm reads
     #[arg(long, value_name = "FILE")]
     pub plugstack: Option<PathBuf>,
+    /// This node's name in slurm.conf [default: as slurmd finds it]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
     /// Where PAM's services are configured
     #[arg(long, value_name = "DIRECTORY", default_value = pam::DIRECTORY, hide = true)]
     pub pam_directory: PathBuf,
@@ -52,7 +56,7 @@ pub struct CheckOptions {
 impl Default for CheckOptions {
     fn default() -> Self {
         let configured = Configured { config: None, overrides: Vec::new() };
-        Self { keys: false, plugstack: None, pam_directory: PathBuf::from(pam::DIRECTORY), configured }
+        Self { keys: false, plugstack: None, node: None, pam_directory: PathBuf::from(pam::DIRECTORY), configured }
     }
 }
 
@@ -65,12 +69,15 @@ pub fn check(options: &CheckOptions) -> Result<ExitCode, Failure> {
 pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     let is_root = nix::unistd::geteuid().is_root();
     let ours = options.configured.config.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
-    let slurm = conf::find(Some(&ours)).map(|file| Slurm::of(&file));
+    let slurm_conf = conf::find(Some(&ours));
+    let node = node::name(options.node.as_deref(), slurm_conf.as_deref());
+    let node = node.as_deref();
+    let slurm = slurm_conf.map(|file| Slurm::of(&file));
     let found = line::find(options.plugstack.as_deref(), slurm.as_ref());
     let given = PluginArguments::of(found.as_ref(), &options.configured);
     let Some(loaded) = understood(&given, is_root) else { return Ok(false) };
     describe::sections(&loaded, slurm.as_ref(), options.keys);
-    let (candidates, untried) = candidates(&loaded, slurm.as_ref());
+    let (candidates, untried) = candidates(&loaded, node);
     if candidates.iter().all(|candidate| candidate.config.mode == Mode::Off) {
         println!("verdict        Mode=off: no job is fenced here");
         return Ok(true);
@@ -78,7 +85,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     let config = &loaded.config;
     let host = Host::read(config)?;
     names::say(&loaded, slurm.as_ref(), &host.proc);
-    let own = describe::host(&host, config, slurm.as_ref());
+    let own = describe::host(&host, config, slurm.as_ref(), node);
     // No verdict on a job: hints. Where the limits are in Slurm's directories, pam_slurm_adopt does it all.
     for fault in pam::faults(&options.pam_directory, &line::of_pam(&options.configured, found.as_ref()), own.limits) {
         println!("pam            {fault}");
@@ -93,10 +100,10 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     doors::look(&host.proc, config, &mut verdict);
     observation::say(config);
     describe::io(&host, config);
-    describe::cores(&loaded);
-    let places = SlurmDirs::find(&host, slurm.as_ref())?;
+    describe::cores(&loaded, node);
+    let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
     places.describe(&host, &candidates);
-    let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), given: &given };
+    let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), node, given: &given };
     let tried = look.at_all(&candidates, &places, is_root, &mut verdict)?;
     if untried > 0 {
         println!("sections       {untried} combinations of sections were not looked at: there are too many");
@@ -141,9 +148,9 @@ fn understood(given: &PluginArguments, is_root: bool) -> Option<Loaded> {
 
 /// Combinations of sections that a job on this node can have, and no more: those with fewer sections first. And how many more
 /// there are.
-fn candidates(loaded: &Loaded, slurm: Option<&Slurm>) -> (Vec<Candidate>, usize) {
+fn candidates(loaded: &Loaded, node: Option<&str>) -> (Vec<Candidate>, usize) {
     const MOST: usize = 64;
-    let facts = jobfence::facts::Facts { node: line::node(slurm).into(), ..Default::default() };
+    let facts = jobfence::facts::Facts { node: node.map(str::to_owned).into(), ..Default::default() };
     let mut all = match loaded.for_job(&facts) {
         Ok(resolved) => resolved.candidates,
         Err(_) => loaded.one_by_one().collect(),
@@ -159,6 +166,7 @@ struct Look<'a> {
     host: &'a Host,
     loaded: &'a Loaded,
     slurm: Option<&'a Slurm>,
+    node: Option<&'a str>,
     given: &'a PluginArguments,
 }
 
@@ -175,7 +183,7 @@ impl Look<'_> {
         let mut known = Vec::new();
         let mut first = None;
         for candidate in candidates.iter().filter(|candidate| candidate.config.mode != Mode::Off) {
-            let planned = trial::Planned::of(self.host, self.loaded, self.slurm, candidate, places);
+            let planned = trial::Planned::of(self.host, self.loaded, (self.slurm, self.node), candidate, places);
             // What differs in nothing that is written need not be tried again.
             if known.contains(&planned) {
                 continue;

@@ -32,6 +32,7 @@ use nix::unistd::User;
 use crate::asked::{FactOptions, RequestOptions, user};
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::node;
 use crate::slurm_job::{self, SlurmJob};
 use jobfence::scheduler::slurm::conf;
 use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
@@ -64,7 +65,7 @@ pub struct ExplainOptions {
     user: Option<(u32, Option<String>)>,
     #[command(flatten)]
     facts: FactOptions,
-    /// This node's name in slurm.conf, or the host's [default: SLURMD_NODENAME, or the host's name]
+    /// This node's name in slurm.conf, or the host's [default: as slurmd finds it]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     #[command(flatten)]
@@ -89,20 +90,22 @@ struct ExplainedJob {
 pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let loaded = options.configured.load()?;
     let host = Host::read(&loaded.config)?;
+    let slurm_conf = conf::find(loaded.file.as_deref());
+    let node = &node::name(options.node.as_deref(), slurm_conf.as_deref()).unwrap_or_else(node::host);
     let mut job = match options.job {
-        Some(id) => of_slurm(options, id)?,
+        Some(id) => of_slurm(options, id, node)?,
         None => as_said(options),
     };
     let asked = loaded.asked();
+    job.facts.node = Fact::Known(node.clone());
     know_user(&mut job.facts, options, &asked);
     let numbers = options.gpus.as_ref().map(|gpus| gpus.iter().collect()).unwrap_or_default();
-    let slurm_conf = conf::find(loaded.file.as_deref());
     let places = GpuSources { slurm_conf, proc: &host.proc, root: Path::new("/") };
-    job.facts.gpus = gpus::with_numbers(numbers, &node_name(options), &places);
+    job.facts.gpus = gpus::with_numbers(numbers, node, &places);
     let resolved = loaded.for_job(&job.facts)?;
     let config = &resolved.config;
     let requests = UserRequests { job: options.asked.read()?, step: Requests::default() };
-    let topology = || Topology::of_node(loaded.file.as_deref());
+    let topology = || Topology::of_node(loaded.file.as_deref(), Some(node));
     // The name of the only step that has none, as Slurm has it.
     let has_tasks = options.step != "extern";
     let (plan, mut errors) = policy::of_step(&resolved, &job.facts, &job.grant, &requests, has_tasks, topology);
@@ -352,8 +355,8 @@ fn grant(options: &ExplainOptions, cpus: Option<Cpus>, memory: Option<u64>, core
 }
 
 /// A job as Slurm's controller knows it.
-fn of_slurm(options: &ExplainOptions, id: u32) -> Result<ExplainedJob, Failure> {
-    let SlurmJob { uid, partition, qos, account, sluid, granted } = slurm_job::ask(id, &node_name(options))?;
+fn of_slurm(options: &ExplainOptions, id: u32, node: &str) -> Result<ExplainedJob, Failure> {
+    let SlurmJob { uid, partition, qos, account, sluid, granted } = slurm_job::ask(id, node)?;
     let name = User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
     let facts = Facts { partition, qos, account, uid: Fact::Known(uid), user: Fact::from(name), ..Facts::default() }
         .of_no_project_vnode_or_pe();
@@ -371,20 +374,7 @@ fn cores_of(threads: &CpuList) -> CpuList {
     CpuList::parse(&cores.join(",")).unwrap_or_default()
 }
 
-fn node_name(options: &ExplainOptions) -> String {
-    let host = || {
-        nix::unistd::gethostname()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .split('.')
-            .next()
-            .unwrap_or_default()
-            .to_owned()
-    };
-    options.node.clone().or_else(|| std::env::var("SLURMD_NODENAME").ok()).unwrap_or_else(host)
-}
-
-/// Completes what is known of the user and the node.
+/// Completes what is known of the user.
 fn know_user(facts: &mut Facts, options: &ExplainOptions, asked: &FactsNeeded) {
     if facts.uid.known().is_none() {
         let asking = || {
@@ -395,7 +385,6 @@ fn know_user(facts: &mut Facts, options: &ExplainOptions, asked: &FactsNeeded) {
         facts.uid = Fact::Known(uid);
         facts.user = Fact::from(name);
     }
-    facts.node = Fact::Known(node_name(options));
     know_groups(facts, asked);
 }
 

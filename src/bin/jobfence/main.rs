@@ -20,6 +20,7 @@ mod living;
 mod ls;
 mod metrics;
 mod moment;
+mod node;
 mod pam;
 mod pbs_config;
 mod prolog;

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Slurm's configuration as far as it must be known beforehand; what a job was granted never comes from here.
 //!
-//! slurm.conf(5). Files that cannot be read are left out: slurmd has understood them, or is not there.
+//! slurm.conf, gres.conf and cgroup.conf are read as Slurm reads each of them: `s_p_parse_file` in src/common/parse_config.c, the
+//! same from 22.05 to 26.05 but for where a relative name of `Include` begins. What that refuses is left out, and so are files
+//! that cannot be read: slurmd has understood them, or is not there.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::hostlist::HostList;
-use crate::sorted;
+
+/// Whether a relative name of `Include` begins in the directory of the file that includes, as before Slurm 23.02; since then it
+/// begins in that of slurm.conf. Set where the release is known; elsewhere the later rule comes first.
+pub static INCLUDES_ARE_BESIDE: AtomicBool = AtomicBool::new(false);
 
 /// Where slurm.conf may be, if `SLURM_CONF` does not say: Debian's and others' packages, upstream's default, and what slurmd
 /// has fetched in configless mode.
@@ -20,23 +26,6 @@ pub fn find(ours: Option<&Path>) -> Option<PathBuf> {
     let sibling = ours.map(|ours| ours.with_file_name("slurm.conf"));
     let known = SLURM_CONF.iter().map(PathBuf::from);
     named.into_iter().chain(sibling).chain(known).find(|file| file.is_file())
-}
-
-/// The files that a pattern with at most one `*`, in its last component, stands for, in their order.
-fn matching(pattern: &Path) -> Vec<PathBuf> {
-    let name = pattern.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let Some((before, after)) = name.split_once('*') else { return vec![pattern.to_owned()] };
-    let entries = pattern.parent().and_then(|parent| std::fs::read_dir(parent).ok());
-    let matches = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // As for glob(3), `*` stands for no name that begins with a dot.
-        let is_hidden = name.starts_with('.') && before.is_empty();
-        name.len() >= before.len() + after.len() && name.starts_with(before) && name.ends_with(after) && !is_hidden
-    };
-    let mut found: Vec<PathBuf> =
-        entries.into_iter().flatten().flatten().map(|entry| entry.path()).filter(matches).collect();
-    sorted::sort(&mut found);
-    found
 }
 
 /// The files that are read for the sake of one, which includes others. A file is never read within itself, and what is read
@@ -63,12 +52,16 @@ impl Files {
         Self { open: Vec::new(), left: Self::MOST, includes: Self::MOST_INCLUDES }
     }
 
-    /// The files for which this stands in a line of `by` that includes.
-    fn included(&mut self, by: &Path, pattern: &str) -> Vec<PathBuf> {
-        if !self.may_include() {
-            return Vec::new();
+    /// The file for which this name stands in a line that includes. No release knows patterns.
+    fn included(&mut self, name: &str) -> Option<PathBuf> {
+        let (first, by) = (self.open.first()?, self.open.last()?);
+        let mut beside = [first.with_file_name(name), by.with_file_name(name)];
+        if INCLUDES_ARE_BESIDE.load(Ordering::Relaxed) {
+            beside.reverse();
         }
-        matching(&by.parent().unwrap_or(Path::new("/")).join(pattern))
+        // Slurm has found it.
+        let may = self.may_include() && !name.contains('*');
+        beside.into_iter().find(|file| may && file.is_file())
     }
 
     /// Whether one more may be included; asked before each.
@@ -101,9 +94,9 @@ impl Default for Files {
     }
 }
 
-/// The assignments in a file of Slurm's, with those of the files that it includes.
+/// The lines of assignments in a file of Slurm's, with those of the files that it includes. None is empty.
 #[derive(Debug)]
-pub struct Lines(Vec<SlurmAssignment>);
+pub struct Lines(Vec<Vec<SlurmAssignment>>);
 
 /// One `Key=Value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,39 +120,110 @@ impl Lines {
         lines
     }
 
-    /// `Key=Value`, one or more on a line, which goes on after a `\` at its end; `#` comments; `Include FILE`: slurm.conf(5). What
-    /// cannot be read is left out.
     fn add(&mut self, files: &mut Files, file: &Path, text: &str) {
-        let mut lines = text.lines().enumerate();
-        while let Some((number, line)) = lines.next() {
-            let mut line = line.to_owned();
-            while line.ends_with('\\') {
-                line.pop();
-                line.push_str(lines.next().map_or("", |(_, more)| more));
-            }
-            let line = line.split('#').next().unwrap_or_default().trim();
-            let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-            if first.eq_ignore_ascii_case("include") {
-                for included in files.included(file, rest.trim()) {
-                    files.read(&included, |files, text| self.add(files, &included, text));
-                }
+        for (number, line) in whole_lines(text) {
+            if let Some(name) = include(&line) {
+                let Some(name) = self.with_cluster(name) else { continue };
+                let Some(included) = files.included(&name) else { continue };
+                files.read(&included, |files, text| self.add(files, &included, text));
                 continue;
             }
-            let assignments = assignments(line).into_iter();
-            let assignment = |(key, value)| SlurmAssignment { key, value, file: file.to_owned(), line: number + 1 };
-            self.0.extend(assignments.map(assignment));
+            let mut assignments = Vec::new();
+            let mut rest = line.as_str();
+            while let Some((key, value, more)) = assignment(rest) {
+                let (key, value) = (key.to_owned(), value.to_owned());
+                assignments.push(SlurmAssignment { key, value, file: file.to_owned(), line: number });
+                rest = more;
+            }
+            if !assignments.is_empty() {
+                self.0.push(assignments);
+            }
         }
+    }
+
+    /// A name in which `%c` stands for the cluster's, by what has been read; it stands for nothing else.
+    fn with_cluster(&self, name: &str) -> Option<String> {
+        if !name.contains("%c") {
+            return Some(name.to_owned());
+        }
+        Some(name.replace("%c", &self.last("ClusterName")?.value.to_ascii_lowercase()))
     }
 
     /// The assignments of each line, as they stand on it.
     pub fn by_line(&self) -> impl Iterator<Item = &[SlurmAssignment]> {
-        self.0.chunk_by(|one, next| (&one.file, one.line) == (&next.file, next.line))
+        self.0.iter().map(Vec::as_slice)
     }
 
-    /// The last one of this key, which counts, as in Slurm.
+    /// The last line of this key, which counts. The first key of a line is the line's; what follows is that key's affair.
     pub fn last(&self, key: &str) -> Option<&SlurmAssignment> {
-        self.0.iter().rev().find(|found| found.is(key))
+        self.0.iter().rev().filter_map(|line| line.first()).find(|found| found.is(key))
     }
+}
+
+/// As isspace(3): no other blank of Unicode's.
+fn is_blank(c: char) -> bool {
+    matches!(c, ' ' | '\t'..='\r')
+}
+
+/// What Slurm takes for a line, with the number of its first one in the file (`_get_next_line`). A line's comment goes first. If
+/// what is left ends in an odd number of `\`, the line goes on in the next one, whatever blanks follow. At last a `\` stands for
+/// the character behind it.
+fn whole_lines(text: &str) -> impl Iterator<Item = (usize, String)> {
+    let mut pieces = text.split_inclusive('\n').enumerate();
+    std::iter::from_fn(move || {
+        let (number, mut piece) = pieces.next()?;
+        let mut whole = String::new();
+        loop {
+            piece = without_comment(piece);
+            let end = piece.trim_end_matches(is_blank);
+            let before = end.trim_end_matches('\\');
+            if (end.len() - before.len()) % 2 == 0 {
+                whole.push_str(piece);
+                break;
+            }
+            whole.push_str(&end[..end.len() - 1]);
+            let Some((_, next)) = pieces.next() else { break };
+            piece = next;
+        }
+        let mut characters = whole.chars();
+        let plain =
+            std::iter::from_fn(|| characters.next().and_then(|c| if c == '\\' { characters.next() } else { Some(c) }));
+        Some((number + 1, plain.collect()))
+    })
+}
+
+/// A line as far as a `#` with an even number of `\` before it; Slurm sees nothing behind a NUL.
+fn without_comment(line: &str) -> &str {
+    let mut is_escaped = false;
+    let end = line.find(|c| {
+        let ends = c == '\0' || c == '#' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        ends
+    });
+    &line[..end.unwrap_or(line.len())]
+}
+
+/// The name in a line that includes a file; such a line has no blank in front.
+fn include(line: &str) -> Option<&str> {
+    const WORD: &str = "include";
+    let (word, rest) = line.split_at_checked(WORD.len())?;
+    let is_one = word.eq_ignore_ascii_case(WORD) && rest.starts_with(is_blank);
+    is_one.then(|| rest.trim_start_matches(is_blank).split(is_blank).next().unwrap_or_default())
+}
+
+/// The `Key=Value` or `Key = "a value"` with which a text begins, and what follows (`keyvalue_pattern`).
+fn assignment(text: &str) -> Option<(&str, &str, &str)> {
+    let text = text.trim_start_matches(is_blank);
+    let (key, rest) = text.split_at(text.find(|c: char| !c.is_ascii_alphanumeric() && !"_.".contains(c))?);
+    let rest = rest.trim_start_matches(is_blank);
+    let rest = rest.strip_prefix(['-', '+', '*', '/']).unwrap_or(rest);
+    let rest = rest.strip_prefix('=')?.trim_start_matches(is_blank);
+    let quoted = rest.strip_prefix('"').and_then(|rest| rest.split_once('"'));
+    if let Some((value, rest)) = quoted.filter(|(_, rest)| rest.is_empty() || rest.starts_with(is_blank)) {
+        return (!key.is_empty()).then_some((key, value, rest));
+    }
+    let (value, rest) = rest.split_at(rest.find(is_blank).unwrap_or(rest.len()));
+    (!key.is_empty() && !value.is_empty()).then_some((key, value, rest))
 }
 
 /// The last value of a key on a line.
@@ -174,21 +238,43 @@ impl SlurmAssignment {
     }
 }
 
-/// `Key=Value Key = "a value"`; what is not such is left out.
-fn assignments(line: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    let mut rest = line;
-    while let Some((key, value)) = rest.split_once('=') {
-        let value = value.trim_start();
-        let (value, after) = match value.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
-            None => value.split_once(char::is_whitespace).unwrap_or((value, "")),
-        };
-        let key = key.split_whitespace().next_back().unwrap_or_default();
-        found.push((key.to_owned(), value.to_owned()));
-        rest = after;
+/// This node's name in slurm.conf, as slurmd finds it: as it has said (`SLURMD_NODENAME`), or by the host's short name, its full
+/// one, each of its `aliases`, given the full one, and at last `localhost`.
+pub fn this_node(lines: &Lines, aliases: impl FnOnce(&str) -> Vec<String>) -> Option<String> {
+    std::env::var("SLURMD_NODENAME").ok().or_else(|| {
+        let full = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+        let short = full.split('.').next().unwrap_or_default();
+        let of = |host: &str| node_of_host(lines, host);
+        let by_alias = || aliases(&full).iter().find_map(|alias| of(alias));
+        of(short).or_else(|| of(&full)).or_else(by_alias).or_else(|| of("localhost"))
+    })
+}
+
+/// The node whose `NodeHostname`, or else whose own name, this is (`slurm_conf_get_nodename`). `None`: no node's, or that of several,
+/// each with a slurmd that was told its name (`-N`).
+fn node_of_host(lines: &Lines, host: &str) -> Option<String> {
+    /// More nodes than any line has.
+    const MOST: usize = 100_000;
+    let mut found = None;
+    for line in lines.by_line() {
+        let Some(names) = names_of_nodes(line) else { continue };
+        let hosts = value(line, "NodeHostname").unwrap_or(names);
+        let Some(hosts) = HostList::parse(hosts) else { continue };
+        let Some(place) = hosts.position(host) else { continue };
+        let nodes = HostList::parse(names)?;
+        // Nodes for which the line has no host more have the last one, too.
+        let is_one = found.is_none() && (nodes.count() == hosts.count() || place + 1 < hosts.count());
+        if !is_one {
+            return None;
+        }
+        found = nodes.names(MOST)?.into_iter().nth(usize::try_from(place).ok()?);
     }
     found
+}
+
+/// The nodes that a line is about, or `DEFAULT`; `None`: it is about something else.
+fn names_of_nodes(line: &[SlurmAssignment]) -> Option<&str> {
+    line.first().filter(|first| first.is("NodeName")).map(|first| first.value.as_str())
 }
 
 /// What slurm.conf says of a node.
@@ -204,7 +290,7 @@ pub struct OfNode<'a> {
 pub fn of_node<'a>(lines: &'a Lines, node: &str, key: &str) -> Option<OfNode<'a>> {
     let (mut default, mut found) = (None, None);
     for line in lines.by_line() {
-        let Some(names) = value(line, "NodeName") else { continue };
+        let Some(names) = names_of_nodes(line) else { continue };
         let own = value(line, key);
         if names.eq_ignore_ascii_case("DEFAULT") {
             default = own.or(default);
@@ -249,18 +335,120 @@ mod tests {
         assert!(place.starts_with("NodeName=n[01-04] (") && place.ends_with("nodes.conf:2)"), "{place}");
     }
 
+    /// What is read of a file, each line in words.
+    fn read(dir: &Path, text: &str) -> Vec<String> {
+        let file = dir.join("slurm.conf");
+        std::fs::write(&file, text).unwrap();
+        let in_words = |one: &SlurmAssignment| format!("{}={}", one.key, one.value);
+        Lines::read(&file).by_line().map(|line| line.iter().map(in_words).collect::<Vec<_>>().join("|")).collect()
+    }
+
+    /// Each was asked of Slurm's own reader, as the case `slurms_files_are_read_as_slurm_reads_them` asks it of random files.
+    #[test]
+    fn a_line_is_what_slurm_takes_for_one() {
+        let dir = tempfile::tempdir().unwrap();
+        for (text, expected) in [
+            // A comment goes before what continues a line is looked for, and blanks behind that are nothing.
+            ("A=1 \\ \n  B=2\nC=3\n", &["A=1|B=2", "C=3"][..]),
+            ("A=1 \\\t \r\n  B=2\r\nC=3\r\n", &["A=1|B=2", "C=3"]),
+            ("# once: A=0 \\\nA=1\n", &["A=1"]),
+            ("A=1 \\  # two\n  B=2\n", &["A=1|B=2"]),
+            ("A=1 \\\n# B=2 \\\nC=3\n", &["A=1", "C=3"]),
+            ("A=n[1-\\\n2]\n", &["A=n[1-2]"]),
+            ("A=1 \\", &["A=1"]),
+            ("A=1 \\\\\nB=2\n", &["A=1", "B=2"]),
+            ("A=1\\\\\\\nB=2\n", &["A=1\\B=2"]),
+            // What a backslash stands before.
+            ("A=1\\# B=2\n", &["A=1#|B=2"]),
+            ("A=1\\\\# B=2\n", &["A=1\\"]),
+            ("A=\\x\\\\y\n", &["A=x\\y"]),
+            ("A=\"disk \\# 3\" B=2\n", &["A=disk # 3|B=2"]),
+            // Quotes, blanks, and what is none.
+            ("A = \"b  c\"\tB\t=2\n", &["A=b  c|B=2"]),
+            ("A=\"\" B=\"x\n", &["A=|B=\"x"]),
+            ("A=\"b\"c B=2\n", &["A=\"b\"c|B=2"]),
+            ("A=\"b c\"d=2\n", &["A=\"b"]),
+            ("A+=1 B.x_y-=2 C=*3\n", &["A=1|B.x_y=2|C=*3"]),
+            ("A=1 B C=2\n", &["A=1"]),
+            ("A=\nB=\u{a0}2\n", &["B=\u{a0}2"]),
+            ("A=1\u{b}B=2\n", &["A=1|B=2"]),
+            ("A=1\0 B=2\nC=3\n", &["A=1", "C=3"]),
+            ("-A=1\n=2\nA-B=3\n", &[]),
+        ] {
+            assert_eq!(read(dir.path(), text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn files_are_included_as_slurm_includes_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let file = dir.path().join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        put("one.conf", "A=one\n");
+        put("a*.conf", "A=star\n");
+        put("tau.conf", "A=tau\n");
+        put("%h.conf", "A=%h\n");
+        for (text, expected) in [
+            ("Include one.conf # x\nINCLUDE\tone.conf\r\n", &["A=one", "A=one"][..]),
+            ("Include one.conf", &["A=one"]),
+            (" Include one.conf\nIncludes one.conf\nInclude\nInclude=one.conf\n", &["Include=one.conf"]),
+            ("Include \"one.conf\"\nInclude a*.conf\nInclude nowhere\nB=2\n", &["B=2"]),
+            ("Include %c.conf\nClusterName=Tau\nInclude %c.conf\n", &["ClusterName=Tau", "A=tau"]),
+            ("Include %h.conf\n", &["A=%h"]),
+        ] {
+            assert_eq!(read(dir.path(), text), expected, "{text:?}");
+        }
+        // A relative name in an included file begins where slurm.conf is; before 23.02, where that file is.
+        put("sub/more.conf", "Include one.conf\nInclude alone.conf\n");
+        put("sub/one.conf", "A=sub\n");
+        put("sub/alone.conf", "B=alone\n");
+        assert_eq!(read(dir.path(), "Include sub/more.conf\n"), ["A=one", "B=alone"]);
+        INCLUDES_ARE_BESIDE.store(true, Ordering::Relaxed);
+        let before = read(dir.path(), "Include sub/more.conf\n");
+        INCLUDES_ARE_BESIDE.store(false, Ordering::Relaxed);
+        assert_eq!(before, ["A=sub", "B=alone"]);
+    }
+
+    #[test]
+    fn a_node_is_found_by_its_hosts_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("slurm.conf");
+        let of = |text: &str, host: &str| {
+            std::fs::write(&file, text).unwrap();
+            node_of_host(&Lines::read(&file), host)
+        };
+        for (text, expected) in [
+            ("NodeName=DEFAULT CPUs=2\nNodeName=h CPUs=4\n", Some("h")),
+            ("NodeName=dyn-1 NodeHostname=h\n", Some("dyn-1")),
+            ("NodeName=n[01-12],x NodeHostName=g[1-11],h,k\n", Some("n12")),
+            ("NodeName=h NodeHostname=other\n", None),
+            ("NodeName=other\nPartitionName=p Nodes=h NodeName=h\n", None),
+            // Several slurmd on a host are told their names.
+            ("NodeName=n[1-2] NodeHostname=h\n", None),
+            ("NodeName=n[1-3] NodeHostname=h,g\n", Some("n1")),
+            ("NodeName=n[1-3] NodeHostname=g,h\n", None),
+            ("NodeName=n1 NodeHostname=h\nNodeName=n2 NodeHostname=h\n", None),
+        ] {
+            assert_eq!(of(text, "h").as_deref(), expected, "{text}");
+        }
+    }
+
     #[test]
     fn files_that_include_each_other_are_read_to_an_end() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("slurm.conf");
-        std::fs::write(&file, "A=1\nInclude slurm.conf\nInclude *.conf\nInclude *.conf\nB=2\n").unwrap();
+        let path = dir.path();
+        let names = ["x", "y", "z", "fifo", "slurm"];
+        let all = names.map(|name| format!("Include {name}.conf\n")).concat();
         for name in ["x.conf", "y.conf", "z.conf"] {
-            std::fs::write(dir.path().join(name), "Include *.conf\nInclude *.conf\nC=3\n").unwrap();
+            std::fs::write(path.join(name), format!("{all}{all}C=3\n")).unwrap();
         }
-        nix::unistd::mkfifo(&dir.path().join("fifo.conf"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let lines = Lines::read(&file);
-        assert_eq!(["A", "B", "C"].map(|key| lines.last(key).unwrap().value.as_str()), ["1", "2", "3"]);
-        let times = |key| lines.0.iter().filter(|found| found.is(key)).count();
-        assert_eq!((times("A"), times("B")), (1, 1));
+        nix::unistd::mkfifo(&path.join("fifo.conf"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let lines = read(path, &format!("A=1\n{all}{all}B=2\n"));
+        let times = |line: &str| lines.iter().filter(|found| *found == line).count();
+        assert_eq!((times("A=1"), times("B=2")), (1, 1));
+        assert!(times("C=3") > 3);
     }
 }

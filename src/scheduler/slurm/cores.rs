@@ -87,21 +87,16 @@ impl Topology {
     }
 
     /// This machine's, if its cores are certain to be what Slurm calls so on this node; `ours` is jobfence.conf, beside which
-    /// slurm.conf may be.
-    pub fn of_node(ours: Option<&Path>) -> Result<Self> {
-        // A step daemon has the node's name; elsewhere it is nearly always the host's.
-        let node = std::env::var("SLURMD_NODENAME").unwrap_or_else(|_| {
-            let host = nix::unistd::gethostname().unwrap_or_default();
-            host.to_string_lossy().split('.').next().unwrap_or_default().to_owned()
-        });
+    /// slurm.conf may be. Without a name for the node, slurm.conf says which it is.
+    pub fn of_node(ours: Option<&Path>, node: Option<&str>) -> Result<Self> {
         let topology = Self::read(&Dir::open("/sys/devices")?)?;
-        topology.check_node(conf::find(ours).as_deref(), &node)?;
+        topology.check_node(conf::find(ours).as_deref(), node)?;
         Ok(topology)
     }
 
     /// Where cores have several threads, slurm.conf must say as many of the node's: with fewer, what Slurm calls a core may be
     /// a thread (`CPUs=` alone), and whole cores would be shared by jobs. Where they have one, a core is a CPU in any case.
-    fn check_node(&self, conf: Option<&Path>, node: &str) -> Result<()> {
+    fn check_node(&self, conf: Option<&Path>, node: Option<&str>) -> Result<()> {
         let threads = self.threads_per_core();
         if threads == 1 {
             return Ok(());
@@ -117,7 +112,9 @@ impl Topology {
                 path",
             )
         })?;
-        match conf::threads_per_core(&Lines::read(conf), node) {
+        let lines = Lines::read(conf);
+        let node = node.map(str::to_owned).or_else(|| conf::this_node(&lines, |_| Vec::new()));
+        match node.as_deref().and_then(|node| conf::threads_per_core(&lines, node)) {
             Some((said, _)) if said == threads => Ok(()),
             Some((said, place)) => Err(Error::new(format!(
                 "each core has {threads} hardware threads, and {said} in Slurm's eyes, so jobfence is not certain \
@@ -128,7 +125,10 @@ impl Topology {
                 "set ThreadsPerCore={threads} there, with Sockets and CoresPerSocket as 'slurmd -C' has \
                 them"
             ))),
-            None => Err(unknown().value(format!("{} has no line NodeName={node}", conf.display()))),
+            None => Err(unknown().value(match node {
+                Some(node) => format!("{} has no line NodeName={node}", conf.display()),
+                None => format!("{} has no line with a name of this host", conf.display()),
+            })),
         }
     }
 
@@ -542,8 +542,8 @@ mod tests {
         let conf = temp.path().join("slurm.conf");
         fs::write(&conf, "NodeName=n[1-2] ThreadsPerCore=2\nNodeName=n3 CPUs=8\n").unwrap();
         let two = Machine::new(&interleaved(2, 2, 2)).read().unwrap();
-        two.check_node(Some(&conf), "n2").unwrap();
-        let refusal = |conf: Option<&Path>, node: &str| two.check_node(conf, node).unwrap_err().to_string();
+        two.check_node(Some(&conf), Some("n2")).unwrap();
+        let refusal = |conf: Option<&Path>, node: &str| two.check_node(conf, Some(node)).unwrap_err().to_string();
         let error = refusal(Some(&conf), "n3");
         assert!(
             error.contains("2 hardware threads, and 1 in Slurm's eyes") && error.contains("slurm.conf:2"),
@@ -551,7 +551,7 @@ mod tests {
         );
         assert!(refusal(Some(&conf), "n4").contains("has no line NodeName=n4"), "{}", refusal(Some(&conf), "n4"));
         assert!(refusal(None, "n1").contains("does not tell what Slurm calls a core"));
-        Machine::new(&interleaved(2, 2, 1)).read().unwrap().check_node(None, "n4").unwrap();
+        Machine::new(&interleaved(2, 2, 1)).read().unwrap().check_node(None, Some("n4")).unwrap();
     }
 
     #[test]

@@ -116,11 +116,6 @@ impl Slurm {
         self.plugin_dir.at.as_ref().map(|_| self.plugin_dir.value.as_str())
     }
 
-    /// Whether a line is this node's.
-    pub fn has_node(&self, node: &str) -> bool {
-        conf::threads_per_core(&Lines::read(&self.file), node).is_some()
-    }
-
     /// Whether Slurm's own directories of a step have one for each task: proctrack/cgroup alone makes one for all of them.
     pub fn has_task_directories(&self) -> bool {
         self.has_task_cgroup() && self.constrains || self.accounting.has("jobacct_gather/cgroup")
@@ -280,10 +275,9 @@ mod tests {
         let because = Some("JobAcctGatherType=jobacct_gather/cgroup (slurm.conf:2)".to_owned());
         assert_eq!(placements(accounting, ""), [because.clone(), None, because.clone(), because, None]);
 
-        let several =
-            "ProctrackType=proctrack/linuxproc JobAcctGatherType = \"jobacct_gather/cgroup\" TaskPlugin=task/none\n";
-        let because = Some("JobAcctGatherType=jobacct_gather/cgroup (slurm.conf:1)".to_owned());
-        assert_eq!(placements(several, ""), [because.clone(), None, because.clone(), because, None]);
+        let quoted = "ProctrackType=proctrack/linuxproc\n# none: \\\nJobAcctGatherType = \"jobacct_gather/cgroup\"\nTaskPlugin=task/none\n";
+        let because = Some("JobAcctGatherType=jobacct_gather/cgroup (slurm.conf:3)".to_owned());
+        assert_eq!(placements(quoted, ""), [because.clone(), None, because.clone(), because, None]);
 
         let going_on = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/affinity,\\\ntask/cgroup\n";
         let because = Some("TaskPlugin=task/affinity,task/cgroup (slurm.conf:2)".to_owned());
@@ -291,7 +285,7 @@ mod tests {
         // It makes directories only for what it constrains.
         assert_eq!(placements(going_on, ""), [None, None, None, None, None]);
 
-        let included = "ProctrackType=proctrack/linuxproc\nInclude mo*.conf\n";
+        let included = "ProctrackType=proctrack/linuxproc\nInclude more.conf\n";
         let because = "TaskPlugin=task/cgroup,task/affinity (more.conf:1)".to_owned();
         assert_eq!(placements(included, "ConstrainCores=yes\n"), [Some(because.clone()), None, None, None, None]);
         let memory = format!("{because} with ConstrainSwapSpace=yes (cgroup.conf:2)");

@@ -20,7 +20,7 @@ use crate::scheduler::slurm::plugins::{ByConfig, Slurm};
 pub fn on_node(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>) -> Vec<LimitError> {
     let mut all = Vec::new();
     for config in loaded.one_by_one().map(|one| one.config).filter(|config| config.mode == Mode::Enforce) {
-        for found in of_config(host, &config, slurm, loaded.file.as_deref()) {
+        for found in of_config(host, &config, slurm, loaded.file.as_deref(), None) {
             if !all.contains(&found) {
                 all.push(found);
             }
@@ -29,8 +29,15 @@ pub fn on_node(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>) -> Vec<Limit
     all
 }
 
-/// Of the jobs for which this holds; `file` is jobfence.conf, beside which slurm.conf may be.
-pub fn of_config(host: &Host, config: &Config, slurm: Option<&Slurm>, file: Option<&Path>) -> Vec<LimitError> {
+/// Of the jobs for which this holds; `file` is jobfence.conf, beside which slurm.conf may be, and `node` this node's name where
+/// that is known.
+pub fn of_config(
+    host: &Host,
+    config: &Config,
+    slurm: Option<&Slurm>,
+    file: Option<&Path>,
+    node: Option<&str>,
+) -> Vec<LimitError> {
     let (memory, cpus) = (Some(64 << 20), Some(Cpus::whole(1)));
     let grant = Grant::whole(cpus, memory);
     let (plan, _) = policy::plan(config, &grant);
@@ -44,7 +51,7 @@ pub fn of_config(host: &Host, config: &Config, slurm: Option<&Slurm>, file: Opti
         all.extend(limiting::none_for_the_user(&plan, unified, &SLURM));
     }
     if config.constrain_cores {
-        all.extend(Topology::of_node(file).err().map(|error| (Limit::Cores, error)));
+        all.extend(Topology::of_node(file, node).err().map(|error| (Limit::Cores, error)));
     }
     if let Some(line) = slurm.and_then(Slurm::constrains_devices).filter(|_| config.constrain_devices) {
         let error =

@@ -16,7 +16,7 @@ pub const WORDS: &[&str] = &[
     "ConstrainRAMSpace=yes\n",
     "PlugStackConfig=",
     "Include slurm.conf\n",
-    "include *.conf\n",
+    "include cgroup.conf # \\\n",
     "\\\n",
     "\"",
     "#",

@@ -14,6 +14,7 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_delegated;
 
 use super::slurms;
+use crate::node;
 
 /// Says what holds for some jobs only; with `keys` the whole as a file.
 pub fn sections(loaded: &Loaded, slurm: Option<&Slurm>, keys: bool) {
@@ -47,7 +48,7 @@ pub struct OwnDirs {
 }
 
 /// Says what is here.
-pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>) -> OwnDirs {
+pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>, node: Option<&str>) -> OwnDirs {
     let kind = match host.layout.kind() {
         LayoutKind::Unified => "unified: cgroup v2 alone",
         LayoutKind::Hybrid => "hybrid: limits on cgroup v1, killing and counting on cgroup v2",
@@ -61,7 +62,16 @@ pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>) -> OwnDirs {
     let controllers = fence::controllers(config);
     let used = host.hierarchies(&controllers).unwrap_or_default();
     match slurm {
-        Some(slurm) => println!("slurm.conf     {}", slurm.file().display()),
+        Some(slurm) => {
+            println!("slurm.conf     {}", slurm.file().display());
+            match node {
+                Some(node) if node == node::host() => {}
+                Some(node) => println!("node           {node}"),
+                None => println!(
+                    "node           unknown: no line NodeName= has a name of this host alone; --node says which one it is"
+                ),
+            }
+        }
         None => println!(
             "slurm.conf     was not found (SLURM_CONF can name it): taking it that Slurm uses no cgroups itself"
         ),
@@ -202,9 +212,9 @@ fn protected(host: &Host, config: &Config, hierarchy: &Hierarchy, top: &str) {
 }
 
 /// Which cores of the machine Slurm's are, where jobs are to have their own.
-pub fn cores(loaded: &Loaded) {
+pub fn cores(loaded: &Loaded, node: Option<&str>) {
     if loaded.config.constrain_cores
-        && let Ok(topology) = Topology::of_node(loaded.file.as_deref())
+        && let Ok(topology) = Topology::of_node(loaded.file.as_deref(), node)
     {
         println!(
             "cores          it is certain which of the machine's cores are Slurm's {} cores, each with {} hardware \

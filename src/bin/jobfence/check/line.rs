@@ -89,15 +89,6 @@ pub fn of_pam(configured: &Configured, found: Option<&(PathBuf, PlugstackLookup)
     format!("session required {}", words.join(" "))
 }
 
-/// This node's name in slurm.conf: as slurmd says it, or the host's where a line has that.
-pub fn node(slurm: Option<&Slurm>) -> Option<String> {
-    std::env::var("SLURMD_NODENAME").ok().or_else(|| {
-        let host = nix::unistd::gethostname().unwrap_or_default();
-        let host = host.to_string_lossy().split('.').next().unwrap_or_default().to_owned();
-        slurm.is_none_or(|slurm| slurm.has_node(&host)).then_some(host)
-    })
-}
-
 /// What the plugin would be given, each with who says it: the line's arguments, but for keys that the command line has, and
 /// then those of the command line.
 pub struct PluginArguments(Vec<(Vec<u8>, String)>);

@@ -25,8 +25,6 @@ use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 use jobfence::scheduler::slurm::units;
 use jobfence::sys::dir::Dir;
 
-use super::line;
-
 /// By this name and the number of the process that made them.
 const NAME: &str = "jobfence-check-";
 
@@ -41,13 +39,13 @@ pub struct SlurmDirs {
 }
 
 impl SlurmDirs {
-    pub fn find(host: &Host, slurm: Option<&Slurm>) -> Result<Self> {
+    pub fn find(host: &Host, slurm: Option<&Slurm>, node: Option<&str>) -> Result<Self> {
         let is_slurms = |slurm: &&Slurm| is_overlay(host.layout.unified(), slurm);
         let Some((slurm, unified)) = slurm.filter(is_slurms).zip(host.layout.unified()) else {
             return Ok(Self { scopes: Vec::new(), in_scope: false, ours_first: true });
         };
         let mut scopes = scopes(unified);
-        let name = line::node(Some(slurm)).map(|node| format!("{node}_slurmstepd.scope"));
+        let name = node.map(|node| format!("{node}_slurmstepd.scope"));
         let is_ours = |scope: &Dir| scope.path().file_name().and_then(|file| file.to_str()) == name.as_deref();
         if scopes.iter().any(is_ours) {
             scopes.retain(is_ours);

@@ -55,12 +55,18 @@ impl PartialEq for Planned {
 }
 
 impl Planned {
-    pub fn of(host: &Host, loaded: &Loaded, slurm: Option<&Slurm>, candidate: &Candidate, places: &SlurmDirs) -> Self {
+    pub fn of(
+        host: &Host,
+        loaded: &Loaded,
+        (slurm, node): (Option<&Slurm>, Option<&str>),
+        candidate: &Candidate,
+        places: &SlurmDirs,
+    ) -> Self {
         let mut config = candidate.config.clone();
         config.on_error = config.on_error.within(config.mode);
         let memory = config.min_ram_space.max(LEAST_MEMORY);
         let mut grant = Grant::whole(Some(Cpus::whole(1)), Some(memory));
-        let topology = || Topology::of_node(loaded.file.as_deref());
+        let topology = || Topology::of_node(loaded.file.as_deref(), node);
         if config.constrain_cores
             && let Ok(topology) = topology()
         {
@@ -74,7 +80,7 @@ impl Planned {
         if planned.config.mode != Mode::Enforce {
             return planned;
         }
-        let known = unenforceable::of_config(host, &planned.config, slurm, loaded.file.as_deref());
+        let known = unenforceable::of_config(host, &planned.config, slurm, loaded.file.as_deref(), node);
         planned.add(known.into_iter().chain(errors));
         let disks = plan.names_disks().then(|| Disks::read(&host.proc));
         planned.add(match disks {

@@ -215,7 +215,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         noted: None,
     };
     let has_tasks = *kind != StepKind::Extern;
-    let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, || Topology::of_node(None));
+    let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, || Topology::of_node(None, None));
     let Begun { mut fence, plan, leftovers } = begin.open(plan)?;
     let mark = |fence: &Fence| spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, fence.owner()));
     if let Err(error) = environment::tell(spank, config, &plan, &fence).and_then(|()| mark(&fence)) {

@@ -9,6 +9,7 @@
 use std::ffi::{c_long, c_void};
 use std::sync::atomic::Ordering;
 
+use crate::scheduler::slurm::conf;
 use crate::scheduler::slurm::spank::plugin_version;
 
 /// What `slurm_api_version() >> 16` answers (`META`'s `API_CURRENT`), and the release. The last one was still being
@@ -40,6 +41,7 @@ extern "C" fn set_plugin_version() {
     let api_version = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> c_long>(symbol) };
     if let Some(release) = release(api_version()) {
         plugin_version.store(release, Ordering::Relaxed);
+        conf::INCLUDES_ARE_BESIDE.store(release < 0x17_02_00, Ordering::Relaxed);
     }
 }
 
