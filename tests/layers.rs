@@ -62,6 +62,17 @@ const NAMED: &[(&str, &str, &str)] = &[
 /// Words that say something only to a reader who knows the code already: nothing is called so.
 const UNCLEAR: [&str; 7] = ["impossible", "beside", "told", "outside", "withheld", "there", "Word"];
 
+/// Words that only these modules say, one behind the other: for each there is one way, and what makes it safe is there. An entry that is
+/// no longer true fails.
+const ONE_WAY: &[(&[&str], &[(&str, &str)])] = &[(
+    &["Command", "::", "new"],
+    &[
+        ("sys::program", "the way in which a program is run for what it says"),
+        ("bin::docker", "the client that HTCondor runs and waits for, with what HTCondor has given it"),
+        ("bin::hold", "becomes systemd-run, and runs nothing"),
+    ],
+)];
+
 /// A whole path, the name by which it is known then, and whether `pub` hands it on.
 type Use = (Vec<String>, String, bool);
 
@@ -505,6 +516,31 @@ fn only_what_is_a_schedulers_names_one() {
     let is_known = |module: &str, word: &str| NAMED.iter().any(|known| known.0 == module && says(word, known.1));
     let named: BTreeSet<_> = names(&files).into_iter().filter(|(module, word)| !is_known(module, word)).collect();
     let wrong: Vec<String> = named.iter().map(|(module, word)| format!("{module} names a scheduler: {word}")).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The modules that say these words, one behind the other. A word that begins with a quotation mark is the end of a text.
+fn say<'a>(files: &'a BTreeMap<String, File>, words: &[&str]) -> BTreeSet<&'a str> {
+    let is_word = |(found, word): (&String, &&str)| match word.strip_prefix('"') {
+        Some(end) => found.starts_with('"') && found.ends_with(end),
+        None => found == word,
+    };
+    let says = |file: &&File| file.tokens.windows(words.len()).any(|some| some.iter().zip(words).all(is_word));
+    files.values().filter(says).map(|file| file.module.as_str()).collect()
+}
+
+#[test]
+fn for_what_is_easily_done_wrong_there_is_one_way() {
+    let files = files();
+    let mut wrong = Vec::new();
+    for (words, modules) in ONE_WAY {
+        let (found, known): (_, BTreeSet<&str>) =
+            (say(&files, words), modules.iter().map(|(module, _)| *module).collect());
+        wrong.extend(found.difference(&known).map(|module| format!("{module} says {}: see ONE_WAY", words.concat())));
+        wrong.extend(
+            known.difference(&found).map(|module| format!("{module} does not say {} any more", words.concat())),
+        );
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

@@ -536,3 +536,80 @@ fn gpus_are_chosen_and_said_and_go_with_the_fence() {
     }
     assert!(site.is_clean());
 }
+
+/// Starts a program under this number, as this user, and waits for it. `None`: the kernel gives nobody the number (clone3(2), `set_tid`).
+fn start_under(pid: i32, uid: u32, seconds: &std::ffi::CStr) -> Option<i32> {
+    #[repr(C)]
+    #[derive(Default)]
+    struct CloneArguments {
+        flags: u64,
+        pidfd: u64,
+        child_tid: u64,
+        parent_tid: u64,
+        exit_signal: u64,
+        stack: u64,
+        stack_size: u64,
+        tls: u64,
+        set_tid: u64,
+        set_tid_size: u64,
+    }
+    let number = pid;
+    let exit_signal = u64::try_from(libc::SIGCHLD).unwrap();
+    let arguments =
+        CloneArguments { exit_signal, set_tid: (&raw const number) as u64, set_tid_size: 1, ..Default::default() };
+    let words = [c"/bin/sleep".as_ptr(), seconds.as_ptr(), std::ptr::null()];
+    // SAFETY: as fork(2); the child calls nothing but system calls before its exec, with what was made before.
+    unsafe {
+        let started = libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<CloneArguments>());
+        if started == 0 {
+            libc::syscall(libc::SYS_setuid, uid);
+            libc::execv(words[0], words.as_ptr());
+            libc::_exit(1);
+        }
+        i32::try_from(started).ok().filter(|started| *started > 0)
+    }
+}
+
+#[test]
+fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
+    let Some(site) = Site::new("stranger") else { return };
+    if Command::new("strace").arg("-V").output().is_err() {
+        return common::skip("strace is not here");
+    }
+    assert!(site.open(&[]).status.success());
+    let attach = |pid: &str, more: &[&str]| {
+        let mut command = common::command("attach", &site.base, site.run.path());
+        command.args(["--job", JOB, pid]);
+        let mut traced = Command::new("strace");
+        traced.args(["-qq", "-e", "trace=openat"]).args(more).arg(command.get_program()).args(command.get_args());
+        traced.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        traced.stderr(Stdio::piped());
+        traced
+    };
+    let is_move = |line: &str| line.contains("\"cgroup.procs\"") && line.contains("O_WRONLY");
+    let first = Started::sleeper();
+    let traced = attach(&first.pid(), &[]).output().unwrap();
+    let trace = err(&traced);
+    let number = trace.lines().position(is_move).unwrap_or_else(|| panic!("{traced:?}")) + 1;
+    // When it has looked for the last time, and is about to move. The other hierarchies are looked at again.
+    let mut sleeper = Started::sleeper();
+    let before = sleeper.cgroup();
+    let at = format!("inject=openat:delay_enter=3000000:when={number}");
+    let mut attaching = attach(&sleeper.pid(), &["-e", &at]).spawn().unwrap();
+    let pid = i32::try_from(sleeper.0.id()).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(attaching.try_wait().unwrap().is_none());
+    sleeper.0.kill().unwrap();
+    sleeper.0.wait().unwrap();
+    let stranger = start_under(pid, 61_002, c"300").expect("the number is free");
+    let said = attaching.wait_with_output().unwrap();
+    let now = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    site.done(&["close", "--job", JOB]);
+    let ended = nix::sys::wait::waitpid(Pid::from_raw(stranger), Some(nix::sys::wait::WaitPidFlag::WNOHANG)).unwrap();
+    let _ = kill(Pid::from_raw(stranger), Signal::SIGKILL);
+    let _ = nix::sys::wait::waitpid(Pid::from_raw(stranger), None);
+    assert_eq!(now, before, "{said:?}");
+    assert_eq!(ended, nix::sys::wait::WaitStatus::StillAlive);
+    assert!(err(&said).contains("has ended while it was put in"), "{said:?}");
+    assert_eq!(said.status.code(), Some(1));
+}

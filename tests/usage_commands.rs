@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -497,6 +497,9 @@ impl Terminal {
         // SAFETY: openpty has opened them, and nobody else has them.
         let (ours, theirs) = unsafe { (fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
         command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap()).stderr(theirs);
+        // Or the child would have both ends, and its terminal never go.
+        // SAFETY: the descriptor is open.
+        assert_eq!(unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
         // SAFETY: both are system calls that may follow fork.
         unsafe {
             command.pre_exec(|| {
@@ -664,6 +667,29 @@ fn top_puts_the_terminal_right_when_a_signal_ends_it() {
         }
         assert_eq!(terminal.ends(), Some(0));
         assert!(terminal.commands.iter().any(|command| command == "?1049l"), "{:?}", terminal.commands);
+    }
+}
+
+#[test]
+fn top_ends_with_its_terminal() {
+    let Some(site) = Site::new("gone") else { return };
+    // Whether the kernel tells its session, or it has another one.
+    for wrapper in [None, Some("setsid")] {
+        let mut command = site.command(&["top", "--interval", "3600", "--user", &idler().to_string()]);
+        if let Some(wrapper) = wrapper {
+            let mut wrapped = Command::new(wrapper);
+            wrapped.arg("--wait").arg(command.get_program()).args(command.get_args());
+            command = wrapped;
+        }
+        let mut terminal = Terminal::start(command);
+        terminal.wait_for("the first screen", |lines| lines[0].contains(" UTC  0 fences, "));
+        let null = fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+        drop(std::mem::replace(&mut terminal.ours, null));
+        let deadline = common::soon();
+        while terminal.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "top goes on without its terminal ({wrapper:?})");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 

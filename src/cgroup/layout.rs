@@ -67,6 +67,13 @@ impl Hierarchy {
         (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/'))
     }
 
+    /// Opens the directory that `/proc/PID/cgroup` shows so.
+    pub fn dir_of(&self, path: &str) -> Result<Dir> {
+        let not_below = || Error::new("the cgroup is not below what is mounted at").at(&self.mount).value(path);
+        let inside = self.below_mount(path).ok_or_else(not_below)?;
+        inside.split('/').filter(|name| !name.is_empty()).try_fold(self.open()?, |dir, name| dir.child(name))
+    }
+
     /// Whether this hierarchy has the controller. v1 calls `io` by the name `blkio`.
     pub fn has(&self, controller: &str) -> bool {
         self.controllers.iter().any(|has| has == controller || controller == "io" && has == V1_IO)

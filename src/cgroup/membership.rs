@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::cgroup::layout::{Hierarchy, Version};
+use crate::cgroup::layout::{Hierarchy, Layout, Version};
 use crate::error::Result;
 use crate::sys::dir::Dir;
 
@@ -68,6 +68,22 @@ impl Membership {
             }
         };
         self.text.get(self.lines.iter().find(is_it)?.path.clone())
+    }
+
+    /// Moves a process to where this says, in each hierarchy where it is elsewhere now. Returns where it remains, and why.
+    pub fn restore(&self, layout: &Layout, proc: &Dir, pid: i32) -> Vec<String> {
+        let Ok(now) = Self::read(proc, pid) else { return Vec::new() };
+        let mut remains = Vec::new();
+        for hierarchy in &layout.hierarchies {
+            let (Some(from), Some(to)) = (now.path_in(hierarchy), self.path_in(hierarchy)) else { continue };
+            if from == to {
+                continue;
+            }
+            if let Err(why) = hierarchy.dir_of(to).and_then(|dir| dir.write("cgroup.procs", &pid.to_string())) {
+                remains.push(format!("{}{from} ({why})", hierarchy.mount.display()));
+            }
+        }
+        remains
     }
 }
 

@@ -270,7 +270,7 @@ fn already(host: &Host, config: &Config, pid: i32, membership: &Membership) -> R
     for hierarchy in others {
         // A step made with another configuration may have no directory in some hierarchies.
         let daemons_dir = in_root(hierarchy, &path);
-        if step_in(hierarchy).as_ref() != Some(&path) && dir_of(hierarchy, &daemons_dir).is_ok() {
+        if step_in(hierarchy).as_ref() != Some(&path) && hierarchy.dir_of(&daemons_dir).is_ok() {
             return Err(Error::new(format!("process {pid} is in a step in another hierarchy, but not in"))
                 .at(&hierarchy.mount)
                 .value(path)
@@ -308,13 +308,6 @@ fn step_of(hierarchy: &Hierarchy, base: &str, path: &str) -> Option<String> {
 /// A path below the root of a hierarchy as processes see it.
 fn in_root(hierarchy: &Hierarchy, path: &str) -> String {
     format!("{}{path}", hierarchy.root.trim_end_matches('/'))
-}
-
-/// The directory of a path as `/proc/PID/cgroup` shows it.
-fn dir_of(hierarchy: &Hierarchy, path: &str) -> Result<Dir> {
-    let not_below = || Error::new("the cgroup is not below what is mounted at").at(&hierarchy.mount).value(path);
-    let inside = hierarchy.below_mount(path).ok_or_else(not_below)?;
-    inside.split('/').filter(|name| !name.is_empty()).try_fold(hierarchy.open()?, |dir, name| dir.child(name))
 }
 
 /// An extern step whose daemon, or whose holder, lives.
@@ -406,11 +399,8 @@ impl ExternStep {
         if !process.is_alive(&host.proc) {
             return Err(ended());
         }
-        if let Err(error) = fence.attach(host, pid, None) {
-            return Err(if process.is_alive(&host.proc) { put_back(host, pid, before, error) } else { ended() });
-        }
-        if !process.is_alive(&host.proc) {
-            return Err(ended());
+        if let Err(error) = fence.attach_this(host, process.this, None) {
+            return Err(if process.is_alive(&host.proc) { put_back(host, pid, before, error) } else { error });
         }
         Ok(Adoption::Adopted { pid, key: self.key.clone(), path: fence.path().unwrap_or_default() })
     }
@@ -420,7 +410,7 @@ impl ExternStep {
         let path = format!("/{}/{}", self.record.base, self.record.levels.join("/"));
         let used = others(host, config, membership).unwrap_or_default();
         // A step that began with another configuration never has them all, and is taken as it is.
-        while !used.iter().all(|h| dir_of(h, &in_root(h, &path)).is_ok()) && Instant::now() < deadline {
+        while !used.iter().all(|h| h.dir_of(&in_root(h, &path)).is_ok()) && Instant::now() < deadline {
             let _ = poll(&mut [], PollTimeout::from(5u8));
         }
     }
@@ -428,17 +418,7 @@ impl ExternStep {
 
 /// Moves the process back to where it was, and says where that failed.
 fn put_back(host: &Host, pid: i32, before: &Membership, error: Error) -> Error {
-    let Ok(now) = Membership::read(&host.proc, pid) else { return error };
-    let mut remains = Vec::new();
-    for hierarchy in &host.layout.hierarchies {
-        let (Some(from), Some(to)) = (now.path_in(hierarchy), before.path_in(hierarchy)) else { continue };
-        if from == to {
-            continue;
-        }
-        if let Err(why) = dir_of(hierarchy, to).and_then(|dir| dir.write("cgroup.procs", &pid.to_string())) {
-            remains.push(format!("{}{from} ({why})", hierarchy.mount.display()));
-        }
-    }
+    let remains = before.restore(&host.layout, &host.proc, pid);
     if remains.is_empty() {
         return error;
     }

@@ -224,8 +224,9 @@ impl CoreMap for NoCores {
     }
 }
 
-/// What becomes of a job of which is not known whose it is, and why: the strictest of all that could hold for it decides.
-pub fn of_unknown(loaded: Result<Loaded, LoadError>, why: Error) -> Answer<()> {
+/// What becomes of a job of which is not known whose it is, and why: the strictest of all that could hold for it decides. What its user has
+/// written that is not understood is [`NotFenced::Asked`], and no configuration lets that go on.
+pub fn of_unknown(loaded: Result<Loaded, LoadError>, why: impl Into<NotFenced>) -> Answer<()> {
     let nobody: Result<(Resolved, ()), NotFenced> = Err(why.into());
     launch::answer(loaded, |_| nobody, |_, ()| Ok(()))
 }
@@ -359,17 +360,14 @@ pub fn attach(
         let check = |pid: &i32| check_process(&host, fence.key(), *pid, of_anybody);
         let ids: Vec<Owner> = pids.iter().map(check).collect::<Result<_>>()?;
         for (index, (pid, id)) in pids.iter().copied().zip(ids).enumerate() {
-            let joining = Joining { pid, task, is_first: index == 0 };
+            let joining = Joining { pid, id: Some(id), task, is_first: index == 0 };
             launch::attach(&mut fence, &host, &resolved.config, &UserRequests::default(), joining)?;
-            if !id.is_alive(&host.proc)? {
-                return Err(Error::new("the process has ended while it was put in:").value(pid).into());
-            }
         }
         Ok(fence.key().clone())
     })
 }
 
-/// Whether it may come in. Its number can be given to another process before it is moved, which the caller sees afterwards.
+/// Whether it may come in.
 fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Result<Owner> {
     let gone = || Error::new("there is no such process:").value(pid);
     if pid <= 1 || pid == Pid::this().as_raw() {

@@ -105,7 +105,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let Begun { mut fence, plan, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
     let (kernel_log, started) = (KernelLog::open().ok(), Some(SystemTime::now()));
     let attach = |fence: &mut Fence, pid: Pid| {
-        let joining = Joining { pid: pid.as_raw(), task: None, is_first: true };
+        let joining = Joining { pid: pid.as_raw(), id: None, task: None, is_first: true };
         launch::attach(fence, &host, config, requests, joining).map_err(in_words)
     };
     let how = spawn(|pid| attach(&mut fence, pid), request, &command);

@@ -18,6 +18,7 @@ use crate::host::Host;
 use crate::log;
 use crate::policy::Plan;
 use crate::scheduler;
+use crate::sys::process::{self, Owner};
 
 impl Fence {
     /// Moves a process into the step: one write to `cgroup.procs` in each hierarchy, and a look whether it is there.
@@ -26,20 +27,40 @@ impl Fence {
     /// accounting: the step is limited there in its place. Returns the limits that could not be set then.
     /// `task` is its number within the step; `None` for one that the scheduler has not started as a task.
     pub fn attach(&mut self, host: &Host, pid: i32, task: Option<u32>) -> Result<Vec<LimitError>> {
-        self.put(host, pid, task, None)
+        self.put(host, (pid, None), task, None)
+    }
+
+    /// The same of a process that is not to be mistaken for another. The kernel takes nothing but a number, and in the last moment that can
+    /// become somebody else's, who is put back then.
+    pub fn attach_this(&mut self, host: &Host, id: Owner, task: Option<u32>) -> Result<Vec<LimitError>> {
+        let put = self.put(host, (id.pid, Some(id)), task, None);
+        if id.is_alive(&host.proc)? {
+            return put;
+        }
+        let ended = Error::new("the process has ended while it was put in:").value(id.pid);
+        Err(match put_back_stranger(host, self.key().uid, id) {
+            Some(remains) => ended.hint(remains),
+            None => ended,
+        })
     }
 
     /// The same into a directory of this name in the step's: then the process can make others beside it.
     pub fn attach_in(&mut self, host: &Host, pid: i32, leaf: &str) -> Result<Vec<LimitError>> {
-        self.put(host, pid, None, Some(leaf))
+        self.put(host, (pid, None), None, Some(leaf))
     }
 
-    fn put(&mut self, host: &Host, pid: i32, task: Option<u32>, leaf: Option<&str>) -> Result<Vec<LimitError>> {
+    fn put(
+        &mut self,
+        host: &Host,
+        (pid, id): (i32, Option<Owner>),
+        task: Option<u32>,
+        leaf: Option<&str>,
+    ) -> Result<Vec<LimitError>> {
         // A step's tasks are all in the same: where its first one has shown that all directories are ours, the next ones are.
         let is_settled = self.are_others_marked && self.around.has_daemon && !self.has_overlay();
         let mut errors = if is_settled { Vec::new() } else { self.find_theirs(host, pid, task)? };
         let plan = self.limits.plan_of_task(task);
-        self.attach_own(host, pid, (plan.zip(task), leaf), &mut errors)?;
+        self.attach_own(host, (pid, id), (plan.zip(task), leaf), &mut errors)?;
         self.check_cores();
         self.note_devices(&errors);
         Ok(errors)
@@ -97,7 +118,7 @@ impl Fence {
     fn attach_own(
         &self,
         host: &Host,
-        pid: i32,
+        (pid, id): (i32, Option<Owner>),
         (task, leaf): (Option<(&Plan, u32)>, Option<&str>),
         errors: &mut Vec<LimitError>,
     ) -> Result<()> {
@@ -113,6 +134,9 @@ impl Fence {
             }
             if tree.hierarchy().has("cpuset") {
                 bound = bound.or_else(|| Affinity::of(pid));
+            }
+            if id.is_some_and(|id| !id.is_alive(&host.proc).unwrap_or(true)) {
+                return Err(Error::new("the process has ended:").value(pid));
             }
             dir.as_ref().unwrap_or(step).write("cgroup.procs", &pid.to_string()).map_err(|error| {
                 match error.kernel_errno() {
@@ -161,4 +185,23 @@ impl Fence {
         }
         Ok(())
     }
+}
+
+/// Moves a process that has got this number to where its parent is: nobody else knows where it began. Why it stays, if it does.
+///
+/// One that another user's processes, or init, have inherited is not moved to them: that could be a way out of a fence.
+fn put_back_stranger(host: &Host, uid: u32, instead_of: Owner) -> Option<String> {
+    let stranger = process::of(&host.proc, instead_of.pid).ok().flatten().filter(|found| found.id != instead_of)?;
+    let (theirs, parents) = (process::uid(&host.proc, stranger.id.pid)?, process::uid(&host.proc, stranger.parent));
+    let is_its = stranger.parent > 1 && (parents == Some(theirs) || theirs != uid && parents == Some(0));
+    let remains = match Membership::read(&host.proc, stranger.parent) {
+        Ok(place) if is_its => place.restore(&host.layout, &host.proc, stranger.id.pid),
+        _ => vec!["the fence".to_owned()],
+    };
+    let why = format!(
+        "process {} of uid {theirs} has got its number, and remains in {}",
+        stranger.id.pid,
+        remains.join(", ")
+    );
+    (!remains.is_empty()).then_some(why).inspect(|why| log::error!("{why}"))
 }

@@ -2,18 +2,15 @@
 //! Whether the holder of a fence that no process holds has gone: systemd is asked about its unit, or the scheduler about its job. Not knowing
 //! means alive.
 
-use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-use nix::poll::{PollTimeout, poll};
 
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::record::holder::Holder;
 use crate::record::{Header, Record, Records};
 use crate::scheduler::{Runs, Schedulers};
+use crate::sys::program::AskedProgram;
 
 /// Asks about one start of a unit, by the unit's name and the invocation.
 pub type AskUnit = fn(&str, &str) -> Runs;
@@ -59,9 +56,6 @@ impl Holders {
 /// How long systemd may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// More than it says, in bytes.
-const LONGEST_ANSWER: u64 = 4096;
-
 /// Asks systemd, with a program; only for commands of ours.
 pub fn ask_systemd(name: &str, invocation: &str) -> Runs {
     systemctl()
@@ -92,32 +86,8 @@ pub fn invocation_of(name: &str) -> Result<String> {
 
 /// What the program says; `None` where it fails, or takes longer than until the deadline.
 fn answer_of(program: &Path, name: &str, deadline: Instant) -> Option<String> {
-    let mut child = Command::new(program)
-        .args(["show", "--property=LoadState,ActiveState,InvocationID", "--", name])
-        .env_clear()
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    // What it says fits into the pipe, so it ends whether somebody reads or not.
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break Some(status),
-            Ok(None) if Instant::now() < deadline => {
-                let _ = poll(&mut [], PollTimeout::from(5u8));
-            }
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                break None;
-            }
-        }
-    };
-    status.filter(|status| status.success())?;
-    let mut text = String::new();
-    child.stdout.take()?.take(LONGEST_ANSWER).read_to_string(&mut text).ok()?;
-    Some(text)
+    let words = ["show", "--property=LoadState,ActiveState,InvocationID", "--", name];
+    AskedProgram::new(program, &words, &[]).ask(deadline).ok()
 }
 
 fn understand(text: &str, invocation: &str) -> Runs {

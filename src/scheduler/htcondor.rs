@@ -7,6 +7,9 @@ pub mod job_ad;
 pub mod slot_ad;
 pub mod slot_gpus;
 
+/// What the user can do about an ad that says something twice.
+const NO_LINE_END: &str = "a text of the job has an end of a line in it: submit the job without";
+
 /// The name of the program that runs one job.
 pub const STARTER: &str = "condor_starter";
 

@@ -56,7 +56,7 @@ def check(site):
     """What 'jobfence check' has found. It does not wait for long for HTCondor's commands, and then says so."""
     def asked():
         done = site.command(str(site.jobfence), "check", timeout=60)
-        return None if "no answer within" in done.stdout + done.stderr else done
+        return None if "it does not answer" in done.stdout + done.stderr else done
     return until(asked, 120, "a check in which HTCondor answers")
 
 

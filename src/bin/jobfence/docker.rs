@@ -19,10 +19,11 @@ use std::time::{Duration, Instant};
 
 use jobfence::door::life;
 use jobfence::error::{Error, Result};
+use jobfence::sys::program::AskedProgram;
 use log::LevelFilter;
 use nix::unistd::execv;
 
-use crate::command::{fenced, output_until};
+use crate::command::fenced;
 use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
 
@@ -32,6 +33,8 @@ const NAME: &str = "docker";
 const PLACES: [&str; 2] = ["/usr/bin/docker", "/usr/local/bin/docker"];
 /// How long the daemon may take to say something of itself or of a container. HTCondor itself waits for two minutes.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// By which Docker's client finds the daemon.
+const CLIENTS: &[&str] = &["HOME", "DOCKER_"];
 /// The only way in which Docker makes a container's cgroup below a directory that is not systemd's.
 const CGROUPFS: &str = "cgroupfs";
 /// Behind this, docker(1) knows the same command by a longer name.
@@ -106,11 +109,9 @@ fn check_driver(docker: &Path) -> Result<()> {
 fn ask(docker: &Path, words: &[&OsStr], patience: Duration) -> Result<String> {
     let failed =
         |why: String| Error::new(format!("{} {}: {why}", docker.display(), words.join(OsStr::new(" ")).display()));
-    let output = output_until(Command::new(docker).args(words), Instant::now() + patience);
-    let output = output.map_err(|error| failed(error.to_string()))?;
-    let output = output.ok_or_else(|| failed(format!("there was no answer within {} seconds", patience.as_secs())))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().replace('\n', "; ");
-    if output.status.success() { Ok(text(&output.stdout)) } else { Err(failed(text(&output.stderr))) }
+    let line = |text: &str| text.trim().replace('\n', "; ");
+    let asked = AskedProgram::new(docker, words, CLIENTS).ask(Instant::now() + patience);
+    asked.map(|said| line(&said)).map_err(|silence| failed(line(&silence.to_string())))
 }
 
 /// Makes the container inside the fence, or none. What is written behind our own words could say otherwise: HTCondor hands on the name of the

@@ -7,14 +7,12 @@
 //! for a job that has nodes, so whatever a user writes is a second one. JSON would be free of this, but scontrol of 22.05 has
 //! none, squeue has it where its plugins are installed, and each release calls the fields otherwise.
 
-use std::process::{Command, Output};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jobfence::cpu_list::CpuList;
 use jobfence::facts::Fact;
 use jobfence::hostlist::HostList;
-
-use crate::command::output_until;
+use jobfence::sys::program::{AskedProgram, Silence};
 
 /// A job, as far as it has to do with this node.
 pub struct SlurmJob {
@@ -39,10 +37,8 @@ pub struct NodeAllocation {
 /// Asks the controller.
 pub fn ask(id: u32, node: &str) -> Result<SlurmJob, String> {
     let said = squeue(&id.to_string(), "%A|%i|%U|%N").map_err(|error| match error {
-        CommandFailure::Start(error) => {
-            format!("cannot ask Slurm: squeue: {error}; say what is granted by --cpus and --mem")
-        }
-        CommandFailure::Answer(error) => format!("Slurm does not know job {id}: {error}"),
+        Silence::Failed(error) => format!("Slurm does not know job {id}: {error}"),
+        error => format!("cannot ask Slurm: squeue: {error}; say what is granted by --cpus and --mem"),
     })?;
     // None of these is a user's to write. An array or a heterogeneous job has a line for each of its jobs.
     let mut ours = said.lines().filter_map(|line| line.strip_prefix(&format!("{id}|")));
@@ -62,11 +58,7 @@ pub fn ask(id: u32, node: &str) -> Result<SlurmJob, String> {
         Fact::from(alone(field).map(|value| if ["(null)", "N/A"].contains(&&*value) { String::new() } else { value }))
     };
     let shown = run("scontrol", &["--all", "--details", "--oneliner", "show", "job", which]);
-    let shown = shown.map_err(|error| match error {
-        CommandFailure::Start(error) | CommandFailure::Answer(error) => {
-            format!("cannot ask Slurm for job {id}: scontrol: {error}")
-        }
-    })?;
+    let shown = shown.map_err(|error| format!("cannot ask Slurm for job {id}: scontrol: {error}"))?;
     let name = alone('j');
     let (sluid, rest) = behind_name(&shown, name.as_deref());
     let granted = granted(before_the_rest(rest), node).map_err(|several| {
@@ -86,52 +78,23 @@ pub fn ask(id: u32, node: &str) -> Result<SlurmJob, String> {
     })
 }
 
-/// Why a command of Slurm's says nothing.
-#[derive(Debug)]
-pub enum CommandFailure {
-    /// The command cannot be run.
-    Start(String),
-    /// It fails.
-    Answer(String),
-}
+/// How long one of Slurm's commands may take: they wait for a busy controller by themselves (MessageTimeout of slurm.conf(5)).
+const PATIENCE: Duration = Duration::from_secs(120);
 
-fn squeue(which: &str, format: &str) -> Result<String, CommandFailure> {
+/// By which Slurm's commands find their cluster and say who asks. Others choose fields, jobs and clusters.
+const KEPT: &[&str] = &["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET"];
+
+fn squeue(which: &str, format: &str) -> Result<String, Silence> {
     run("squeue", &["--all", "--noheader", "--states=all", "--jobs", which, "--format", format])
 }
 
-fn run(program: &str, arguments: &[&str]) -> Result<String, CommandFailure> {
-    let output = command(program, arguments).output().map_err(|error| CommandFailure::Start(error.to_string()))?;
-    answer(&output)
+fn run(program: &str, arguments: &[&str]) -> Result<String, Silence> {
+    run_until(program, arguments, Instant::now() + PATIENCE)
 }
 
-/// As `run`, for a program that must not wait for ever: the command is killed at the deadline. It may say 64 KiB.
-pub fn run_until(program: &str, arguments: &[&str], deadline: Instant) -> Result<String, CommandFailure> {
-    let start = |error: std::io::Error| CommandFailure::Start(error.to_string());
-    let mut command = command(program, arguments);
-    let output = output_until(&mut command, deadline).map_err(start)?;
-    answer(&output.ok_or_else(|| CommandFailure::Answer("it does not answer".to_owned()))?)
-}
-
-fn command(program: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(program);
-    // These would choose other fields and other jobs.
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("SQUEUE_") || text.starts_with("SCONTROL_") || text == "SLURM_CLUSTERS" {
-            command.env_remove(&name);
-        }
-    }
-    command.args(arguments);
-    command
-}
-
-fn answer(output: &Output) -> Result<String, CommandFailure> {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() {
-        Ok(text(&output.stdout))
-    } else {
-        Err(CommandFailure::Answer(text(&output.stderr).trim().to_owned()))
-    }
+/// What a command of Slurm's says by the deadline.
+pub fn run_until(program: &str, arguments: &[&str], deadline: Instant) -> Result<String, Silence> {
+    AskedProgram::new(program, arguments, KEPT).ask(deadline)
 }
 
 /// The only value that squeue gives of a job. `None`: several may be meant, as where a value has a line's end in it.

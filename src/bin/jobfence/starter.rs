@@ -8,7 +8,6 @@
 //!
 //! The schedd does the same for a job of the local universe, where `STARTER_LOCAL` names this program. Such a job has no slot, and no grant.
 
-mod descriptors;
 mod family;
 mod job;
 mod local;
@@ -27,8 +26,9 @@ use jobfence::config::Loaded;
 use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Which};
 use jobfence::door::{enter, user};
 use jobfence::error::{Error, Result};
-use jobfence::facts::{Facts, Gpus};
+use jobfence::facts::{Fact, Facts, Gpus};
 use jobfence::job::{Cpus, Id};
+use jobfence::launch::NotFenced;
 use jobfence::requests::UserRequests;
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 use jobfence::scheduler::htcondor::{LOCAL, STARTER, STARTERS_LEAF};
@@ -115,7 +115,7 @@ struct Run {
 /// Puts this process into a fence of its own, unless it is to go on without. The error is for the job's user.
 fn fence(arguments: &[OsString]) -> Result<(), String> {
     let configured = |overrides| Configured { config: None, overrides }.load();
-    let run = match check_host().and_then(|()| Run::find(arguments)) {
+    let run = match check_host().map_err(NotFenced::from).and_then(|()| Run::find(arguments)) {
         Ok(run) => run,
         Err(error) => return fenced(life::of_unknown(configured(Vec::new()), error)).map(drop),
     };
@@ -163,35 +163,44 @@ fn check_host() -> Result<()> {
 
 impl Run {
     /// As the daemon says it that has started this process.
-    fn find(arguments: &[OsString]) -> Result<Self> {
+    fn find(arguments: &[OsString]) -> Result<Self, NotFenced> {
         match local::order_in(arguments) {
-            Some(order) => Self::of_local(local::job(order)?),
-            None => Ok(Self::of_slot(&slot::slot()?, slot_type_in(arguments))),
+            Some(order) => Ok(Self::of_local(local::job(order)?)?),
+            None => {
+                let slot = slot::slot()?;
+                Self::of_slot(&slot, slot_type_in(arguments), job::job_in(&slot))
+            }
         }
     }
 
-    fn of_slot(slot: &SlotAd, slot_type: Option<&str>) -> Self {
-        // What it is granted does not hang on it, so an answer that does not come keeps no job.
-        let job = job::job_in(slot).unwrap_or_else(|error| {
-            log::warn!("the fence has the slot's name: {error}");
-            SlotJob::default()
-        });
+    fn of_slot(slot: &SlotAd, slot_type: Option<&str>, job: Result<SlotJob, NotFenced>) -> Result<Self, NotFenced> {
+        let job = match job {
+            Ok(job) => job,
+            Err(why @ NotFenced::Asked(_)) => return Err(why),
+            // What it is granted does not hang on it, so an answer that does not come keeps no job. Whose it is remains unknown.
+            Err(why) => {
+                log::warn!("the fence has the slot's name, and each section that could hold for its job holds: {why}");
+                SlotJob::default()
+            }
+        };
         let known = |name: &str| User::from_name(name).ok().flatten();
         let user = job.user.as_deref().and_then(known).or_else(|| known(NOBODY));
-        Self {
-            uid: user.map_or(NOBODYS_NUMBER, |user| user.uid.as_raw()),
+        let uid = user.map_or(NOBODYS_NUMBER, |user| user.uid.as_raw());
+        let known_uid = job.job.is_some().then_some(uid);
+        Ok(Self {
+            uid,
             job: job.job.clone().unwrap_or_else(|| slot.slot.clone()),
             step: slot.slot.clone(),
             cpus: slot.cpus,
             memory: Some(slot.memory.saturating_add(STARTERS_MEMORY)),
-            facts: Facts { gpus: gpus_of(slot), ..job.facts(slot_type) },
+            facts: Facts { gpus: gpus_of(slot), uid: Fact::from(known_uid), ..job.facts(slot_type) },
             environment: Vec::new(),
-        }
+        })
     }
 
     /// What its user has asked for, nobody has granted.
     fn of_local(job: local::LocalJob) -> Result<Self> {
-        let facts = job.ad.facts(&job.user.name);
+        let facts = Facts { uid: Fact::Known(job.user.uid.as_raw()), ..job.ad.facts(&job.user.name) };
         let (uid, step) = (job.user.uid.as_raw(), Id::new(LOCAL)?);
         let local::LocalOrder { id, schedd } = job.order;
         let environment = job.ad.global_job.map(|name| reason::environment(&name, &schedd)).unwrap_or_default();
@@ -200,7 +209,6 @@ impl Run {
 
     fn request(self, number: u32, loaded: Option<&Loaded>) -> OpenRequest {
         let mut facts = self.facts;
-        facts.uid = Some(self.uid).into();
         if let Some(loaded) = loaded {
             user::know_groups(&mut facts, &loaded.asked());
         }
@@ -261,7 +269,40 @@ fn default_sigpipe() {
 
 #[cfg(test)]
 mod tests {
+    use jobfence::scheduler::htcondor::slot_gpus::SlotGpus;
+
     use super::*;
+
+    fn slot() -> SlotAd {
+        let gpus = SlotGpus::default();
+        let name = "slot1_1@n".to_owned();
+        SlotAd { name, slot: Id::new("slot1_1").unwrap(), cpus: Cpus::whole(1), memory: 1 << 30, gpus }
+    }
+
+    #[test]
+    fn a_job_whose_user_is_not_said_is_unknown_and_not_nobodys() {
+        let late = Err(NotFenced::General(Error::new("condor_status does not answer")));
+        let facts = Run::of_slot(&slot(), None, late).unwrap().facts;
+        assert_eq!((facts.uid, facts.user, facts.account), (Fact::Unknown, Fact::Unknown, Fact::Unknown));
+        // HTCondor runs it as nobody.
+        let said = SlotJob::parse("JobId = \"12.0\"\nRemoteUser = \"no-such-user@x\"\n").unwrap();
+        assert_eq!(Run::of_slot(&slot(), None, Ok(said)).unwrap().facts.uid, Fact::Known(NOBODYS_NUMBER));
+        let said = SlotJob::parse("JobId = \"12.0\"\nRemoteUser = \"root@x\"\n").unwrap();
+        assert_eq!(Run::of_slot(&slot(), None, Ok(said)).unwrap().facts.uid, Fact::Known(0));
+    }
+
+    #[test]
+    fn what_a_user_has_written_is_refused_also_where_errors_are_borne() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "OnError=warn\n").unwrap();
+        let loaded = || Configured { config: Some(file.path().to_owned()), overrides: Vec::new() }.load();
+        let ends = |text: &str| Err(NotFenced::Asked(SlotJob::parse(text).unwrap_err()));
+        let forged = ends("AccountingGroup = \"a\nJobId = \"9.0\"\n\"\nJobId = \"12.0\"\n");
+        let why = Run::of_slot(&slot(), None, forged).map(drop).unwrap_err();
+        let refused = fenced(life::of_unknown(loaded(), why)).unwrap_err();
+        assert!(refused.contains("an end of a line") && !refused.contains("administrator"), "{refused}");
+        assert_eq!(fenced(life::of_unknown(loaded(), Error::new("x"))), Ok(None));
+    }
 
     #[test]
     fn a_users_text_among_the_arguments_is_no_option() {

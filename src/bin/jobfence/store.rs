@@ -2,12 +2,12 @@
 //! `StoreUsage=admincomment`: what jobs of Slurm's have used is put into their records in Slurm's database, by `jobfence hold`.
 //!
 //! It is read from the usage log, and each node adds its own part. Two nodes may write at the same moment, and then one part is lost:
-//! so each looks again the next time, until its part was seen twice. The controller takes no comment of a job that has ended, so
+//! so each looks again later, until its part was seen twice. The controller takes no comment of a job that has ended, so
 //! slurmdbd is asked and told.
 
 pub mod summary;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -17,13 +17,17 @@ use jobfence::config::{Config, StoreUsage};
 use jobfence::report::account::SCHEMA;
 use jobfence::report::usage_log::UsageLog;
 use jobfence::scheduler::slurm::HOLDER;
+use jobfence::sys::program::Silence;
 
 use crate::moment::seconds_of;
-use crate::slurm_job::{CommandFailure, run_until};
+use crate::slurm_job::run_until;
 use summary::{NodePart, Summary};
 
-/// So many jobs are written each time; the others have to wait.
-const EACH_TIME: usize = 50;
+/// sacct is asked for so many jobs at once.
+const AT_ONCE: usize = 100;
+
+/// What slurmdbd has said is not written over later than this: another node may have written meanwhile.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// How long one command of Slurm's may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,8 +48,12 @@ struct StoredJob {
     /// From the first step's beginning to the last one's end, in seconds since 1970.
     began: Option<u64>,
     ended: u64,
-    /// So often it was seen that this is stored.
+    /// So often it was seen that this is stored, each time so late that nobody can write any more over what was seen.
     seen: u8,
+    /// When it was written, or seen last.
+    looked: Option<Instant>,
+    /// So often sacctmgr has refused it. It comes behind the others.
+    refused: u32,
     /// So often slurmdbd did not know the job.
     misses: u8,
     /// Nothing more is to be tried.
@@ -166,39 +174,86 @@ impl Store {
             can_store()?;
             self.can_store = true;
         }
-        let mut left = EACH_TIME;
-        for ((id, node), job) in self.jobs.iter_mut().filter(|(_, job)| !job.is_done()) {
-            if left == 0 || Instant::now() >= deadline {
-                break;
+        let mut ids: Vec<(u32, u32)> = Vec::new();
+        for ((id, _), job) in self.jobs.iter().filter(|(_, job)| !job.is_done()) {
+            match ids.last_mut() {
+                Some((refused, last)) if last == id => *refused = job.refused.max(*refused),
+                _ => ids.push((job.refused, *id)),
             }
-            left -= 1;
-            let Some(Stored { name, comment: before }) = stored(*id)? else {
-                job.misses += 1;
-                job.is_given_up = job.misses > MISSES;
-                continue;
-            };
-            let Some(mut summary) = Summary::of_comment(&before) else {
-                log::info!("job {id}: its AdminComment has another text, which stays");
-                job.is_given_up = true;
-                continue;
-            };
-            let elapsed = job.ended.saturating_sub(job.began.unwrap_or(job.ended));
-            if !summary.put(node, &job.part, elapsed) {
-                job.seen += 1;
-                continue;
+        }
+        ids.sort_unstable();
+        let ids: Vec<u32> = ids.into_iter().map(|(_, id)| id).collect();
+        let (mut left, mut refused) = (ids.as_slice(), Ok(()));
+        while !left.is_empty() && Instant::now() < deadline {
+            let (some, _) = left.split_at(left.len().min(AT_ONCE));
+            let (asked, mut found) = (Instant::now(), Found::default());
+            found.ask(some, &mut |ids| sacct(ids))?;
+            let mut done = 0;
+            while let Some(id) = some.get(done)
+                && (done == 0 || asked.elapsed() < FRESH)
+            {
+                done += 1;
+                let ours = self.jobs.range_mut((*id, String::new())..).take_while(|((of, _), _)| of == id);
+                for ((_, node), job) in ours.filter(|(_, job)| !job.is_done()) {
+                    if let Err(error) = job.bring(*id, node, &mut found, &mut store) {
+                        job.refused += 1;
+                        refused = refused.and(Err(error));
+                    }
+                }
             }
-            let comment = summary.comment()?;
-            if comment.len() > LONGEST {
-                log::info!("job {id}: what its nodes have used is too long for an AdminComment");
-                job.is_given_up = true;
-                continue;
-            }
-            job.seen = 0;
-            store(&name, &comment)?;
+            left = left.get(done..).unwrap_or_default();
         }
         // What is stored is of no more use once the log has forgotten it, too.
         let newest = self.jobs.values().map(|job| job.ended).max().unwrap_or_default();
         self.jobs.retain(|_, job| job.ended + 30 * 86_400 > newest);
+        refused
+    }
+}
+
+impl StoredJob {
+    /// Brings the node's part into what slurmdbd has of the job, and looks whether it is there already.
+    fn bring(
+        &mut self,
+        id: u32,
+        node: &str,
+        found: &mut Found,
+        store: &mut impl FnMut(&str, &str) -> Result<(), String>,
+    ) -> Result<(), String> {
+        if found.too_long.contains(&id) {
+            log::warn!("job {id}: what its nodes have used is not stored: sacct says too much of it and of its array");
+            self.is_given_up = true;
+            return Ok(());
+        }
+        let Some(Stored { name, comment }) = found.jobs.get_mut(&id) else {
+            self.misses += 1;
+            self.is_given_up = self.misses > MISSES;
+            return Ok(());
+        };
+        let Some(mut summary) = Summary::of_comment(comment) else {
+            log::info!("job {id}: its AdminComment has another text, which stays");
+            self.is_given_up = true;
+            return Ok(());
+        };
+        let elapsed = self.ended.saturating_sub(self.began.unwrap_or(self.ended));
+        if !summary.put(node, &self.part, elapsed) {
+            // A node that has read before our own writing writes at the latest then.
+            if self.looked.is_none_or(|looked| looked.elapsed() > 2 * FRESH) {
+                self.seen += 1;
+                self.looked = Some(Instant::now());
+            }
+            return Ok(());
+        }
+        let new = summary.comment()?;
+        if new.len() > LONGEST {
+            log::info!("job {id}: what its nodes have used is too long for an AdminComment");
+            self.is_given_up = true;
+            return Ok(());
+        }
+        self.seen = 0;
+        store(name, &new)?;
+        (self.looked, self.refused) = (Some(Instant::now()), 0);
+        // Another node of this host comes next.
+        *comment = new;
         Ok(())
     }
 }
@@ -210,15 +265,53 @@ struct Stored {
     comment: String,
 }
 
-/// What slurmdbd has of a job. `None`: it does not know the job yet.
-fn stored(id: u32) -> Result<Option<Stored>, String> {
-    let id = id.to_string();
+/// What slurmdbd has of some jobs. A job that is in neither is not known to it yet.
+#[derive(Default)]
+struct Found {
+    jobs: BTreeMap<u32, Stored>,
+    /// Of these alone it says more than is read: the number of an array's last job is the number of the whole array, too.
+    too_long: BTreeSet<u32>,
+}
+
+impl Found {
+    /// Of all in one call; in halves where that is too long.
+    fn ask(&mut self, ids: &[u32], sacct: &mut impl FnMut(&[u32]) -> Result<String, Silence>) -> Result<(), String> {
+        match sacct(ids) {
+            Ok(said) => self.add(ids, &said),
+            Err(Silence::Long) => match ids {
+                [id] => drop(self.too_long.insert(*id)),
+                _ => {
+                    let (one, other) = ids.split_at(ids.len() / 2);
+                    self.ask(one, sacct)?;
+                    self.ask(other, sacct)?;
+                }
+            },
+            Err(silence) => return Err(format!("sacct: {silence}")),
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, ids: &[u32], said: &str) {
+        for line in said.lines() {
+            let Some((id, (name, comment))) =
+                line.split_once('|').and_then(|(id, rest)| Some((id, rest.split_once('|')?)))
+            else {
+                continue;
+            };
+            if let Some(id) = id.parse().ok().filter(|id| ids.contains(id)) {
+                let stored = || Stored { name: name.to_owned(), comment: comment.trim().to_owned() };
+                self.jobs.entry(id).or_insert_with(stored);
+            }
+        }
+    }
+}
+
+fn sacct(ids: &[u32]) -> Result<String, Silence> {
+    let ids = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     // The comment is the last: it can have any text.
     let fields = "--format=JobIDRaw,JobID,AdminComment";
-    let arguments = ["--noheader", "--parsable2", "--allocations", "--jobs", &id, fields];
-    let said = asked("sacct", &arguments)?;
-    let found = said.lines().find_map(|line| line.strip_prefix(&id)?.strip_prefix('|')?.split_once('|'));
-    Ok(found.map(|(name, comment)| Stored { name: name.to_owned(), comment: comment.trim().to_owned() }))
+    let words = ["--noheader", "--parsable2", "--allocations", "--jobs", &ids, fields];
+    run_until("sacct", &words, Instant::now() + PATIENCE)
 }
 
 /// Why the commands of Slurm's that are here cannot store anything.
@@ -252,9 +345,7 @@ fn store(name: &str, comment: &str) -> Result<(), String> {
 }
 
 fn asked(program: &str, arguments: &[&str]) -> Result<String, String> {
-    run_until(program, arguments, Instant::now() + PATIENCE).map_err(|error| match error {
-        CommandFailure::Answer(error) | CommandFailure::Start(error) => format!("{program}: {error}"),
-    })
+    run_until(program, arguments, Instant::now() + PATIENCE).map_err(|silence| format!("{program}: {silence}"))
 }
 
 #[cfg(test)]
@@ -269,6 +360,50 @@ mod tests {
         for bad in ["slurm 22.05.8", "slurm 20.11.9", "", "sacctmgr"] {
             assert!(check_release(bad).unwrap_err().contains("needs Slurm 23.02"), "{bad}");
         }
+    }
+
+    #[test]
+    fn one_job_of_which_too_much_is_said_does_not_keep_the_others() {
+        let (mut found, mut calls) = (Found::default(), 0);
+        let mut sacct = |ids: &[u32]| {
+            calls += 1;
+            let line = |id: &u32| format!("{id}|5_{id}|of {id}\n1{id}|7_1|another's\n{id}|5_9|not this\n");
+            if ids.contains(&5) { Err(Silence::Long) } else { Ok(ids.iter().map(line).collect()) }
+        };
+        found.ask(&(1..=8).collect::<Vec<_>>(), &mut sacct).unwrap();
+        assert_eq!(calls, 7);
+        assert_eq!(found.too_long, BTreeSet::from([5]));
+        let names: Vec<String> = found.jobs.values().map(|job| format!("{} {}", job.name, job.comment)).collect();
+        assert_eq!(names, [1, 2, 3, 4, 6, 7, 8].map(|id| format!("5_{id} of {id}")));
+        assert!(Found::default().ask(&[1, 2], &mut |_| Err(Silence::Late)).is_err());
+    }
+
+    #[test]
+    fn what_is_refused_of_one_job_or_too_long_is_of_this_one_alone() {
+        let mut found = Found::default();
+        found.add(&[1, 2, 3], "1|1|\n2|2|by a site\n3|3|\n");
+        found.too_long.insert(4);
+        let mut jobs = [1, 2, 3, 4, 5].map(|id| (id, StoredJob::default()));
+        let mut stored = Vec::new();
+        let mut store = |name: &str, comment: &str| match name {
+            "3" => Err("refused".to_owned()),
+            _ => {
+                stored.push(format!("{name} {}", comment.get(..4).unwrap_or_default()));
+                Ok(())
+            }
+        };
+        let results = jobs.each_mut().map(|(id, job)| job.bring(*id, "n1", &mut found, &mut store).is_ok());
+        assert_eq!(results, [true, true, false, true, true]);
+        let given_up = jobs.each_ref().map(|(_, job)| job.is_given_up);
+        assert_eq!(given_up, [false, true, false, true, false]);
+        assert_eq!(jobs[4].1.misses, 1);
+        // It is there, but another node could still be writing over it.
+        jobs[0].1.bring(1, "n1", &mut found, &mut store).unwrap();
+        assert_eq!(jobs[0].1.seen, 0);
+        // Another one's part is put beside it, not over it.
+        StoredJob::default().bring(1, "n2", &mut found, &mut store).unwrap();
+        assert_eq!(Summary::of_comment(&found.jobs[&1].comment).unwrap().nodes().count(), 2);
+        assert_eq!(stored, ["1 JS1:", "1 JS1:"]);
     }
 
     #[test]

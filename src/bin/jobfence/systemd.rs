@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! jobfence.service, as 'jobfence enable' and 'jobfence disable' switch it.
 
-use std::process::Command;
+use std::time::{Duration, Instant};
+
+use jobfence::sys::program::AskedProgram;
 
 use crate::command::Failure;
 
 const SERVICE: &str = "jobfence.service";
+/// Longer than systemd lets a service begin or end (`DefaultTimeoutStartSec` of systemd-system.conf(5) is 90 seconds).
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The service as it was found.
 pub struct Service {
@@ -58,10 +62,6 @@ pub fn stop_empty(unit: &str) {
 }
 
 fn systemctl(arguments: &[&str]) -> Result<(), Failure> {
-    let said = Command::new("systemctl").args(arguments).output().map_err(|error| format!("run systemctl: {error}"))?;
-    if said.status.success() {
-        return Ok(());
-    }
-    let why = String::from_utf8_lossy(&said.stderr);
-    Err(format!("'systemctl {}' failed: {}", arguments.join(" "), why.trim()).into())
+    let asked = AskedProgram::new("systemctl", arguments, &[]).ask(Instant::now() + PATIENCE);
+    asked.map(drop).map_err(|why| format!("'systemctl {}' failed: {why}", arguments.join(" ")).into())
 }

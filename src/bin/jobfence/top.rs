@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence top`: the fences that live on this node, again and again, on a terminal. Where there is none, one table.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +18,7 @@ use crossterm::terminal::{
 use crossterm::{execute, queue};
 use jobfence::bytes::mebibytes;
 use jobfence::report::account::utc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use crate::command::Failure;
@@ -106,12 +109,48 @@ fn sort(rows: &mut [LivingRow], by: SortColumn, is_reversed: bool) {
 /// Set by a signal that is to end this process: the terminal is put right before.
 static IS_ENDED: AtomicBool = AtomicBool::new(false);
 
+/// In seconds. Who has to end and does not, since the terminal takes nothing any more, is ended by SIGALRM, which nobody handles here.
+const LAST_MOMENT: nix::libc::c_uint = 10;
+
 extern "C" fn end(_: nix::libc::c_int) {
     IS_ENDED.store(true, Ordering::Relaxed);
+    end_soon(LAST_MOMENT);
+}
+
+/// Has this process end in so many seconds; 0: no more.
+fn end_soon(seconds: nix::libc::c_uint) {
+    // SAFETY: alarm(2) takes a number, and may be called by a handler of signals.
+    unsafe { nix::libc::alarm(seconds) };
+}
+
+/// What may come from the terminal.
+#[derive(PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    Something,
+    /// Nothing will come any more: it is gone.
+    End,
+}
+
+/// Waits for something. The library of the screen does not: it reads a terminal that is gone for ever, whatever it is asked.
+fn listen(terminal: &OwnedFd, patience: Duration) -> io::Result<Heard> {
+    let mut fds = [PollFd::new(terminal.as_fd(), PollFlags::POLLIN)];
+    let waited = poll(&mut fds, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX));
+    if IS_ENDED.load(Ordering::Relaxed) {
+        return Ok(Heard::End);
+    }
+    match waited {
+        Ok(0) | Err(nix::errno::Errno::EINTR) => Ok(Heard::Nothing),
+        Ok(_) if fds.iter().all(|fd| fd.revents() == Some(PollFlags::POLLIN)) => Ok(Heard::Something),
+        Ok(_) => Ok(Heard::End),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// The terminal while it is ours; as it was when dropped.
 struct Screen {
+    /// Where its keys come from, as the library of the screen finds it.
+    keys: OwnedFd,
     sorted_by: SortColumn,
     is_reversed: bool,
     /// So many fences are above the first one that is shown.
@@ -136,9 +175,17 @@ impl Screen {
             // SAFETY: the handler only stores into an atomic variable.
             unsafe { sigaction(signal, &action)? };
         }
-        terminal::enable_raw_mode().map_err(|error| format!("the terminal cannot be used: {error}"))?;
+        let stdin = io::stdin();
+        let keys = if stdin.is_terminal() {
+            stdin.as_fd().try_clone_to_owned()
+        } else {
+            File::open("/dev/tty").map(OwnedFd::from)
+        };
+        let unusable = |error| format!("the terminal cannot be used: {error}");
+        let keys = keys.map_err(unusable)?;
+        terminal::enable_raw_mode().map_err(unusable)?;
         let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let screen = Self { sorted_by: SortColumn::Cpu, is_reversed: false, scrolled: 0, has_colours };
+        let screen = Self { keys, sorted_by: SortColumn::Cpu, is_reversed: false, scrolled: 0, has_colours };
         // A name with wide characters takes more columns than it has characters.
         execute!(io::stdout(), EnterAlternateScreen, DisableLineWrap, Hide)?;
         Ok(screen)
@@ -158,20 +205,28 @@ impl Screen {
             self.draw(&mut seen.0, seen.1)?;
             // A signal is answered within this time, whatever the interval.
             let patience = next.saturating_duration_since(Instant::now()).min(Duration::from_millis(500));
-            let is_there = event::poll(patience);
-            if IS_ENDED.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            match is_there {
-                Ok(false) => {}
-                Ok(true) => match event::read()? {
-                    Event::Key(key) if self.is_end(&key) => return Ok(()),
-                    _ => {}
-                },
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+            match listen(&self.keys, patience)? {
+                Heard::Nothing => {}
+                Heard::Something => {
+                    if self.answer()? {
+                        return Ok(());
+                    }
+                }
+                Heard::End => return Ok(()),
             }
         }
+    }
+
+    /// Does what the keys ask for that have come, and says whether one of them is the end.
+    fn answer(&mut self) -> io::Result<bool> {
+        // In case that the terminal goes just now.
+        end_soon(LAST_MOMENT);
+        let mut is_end = false;
+        while !is_end && event::poll(Duration::ZERO)? {
+            is_end = matches!(event::read()?, Event::Key(key) if self.is_end(&key));
+        }
+        end_soon(0);
+        Ok(is_end)
     }
 
     /// Does what a key asks for, and says whether that is the end.

@@ -44,7 +44,7 @@ impl JobAd {
         let ad = Attributes::of_lines(text);
         let find = |name: &'static str| {
             if ad.0.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name)).count() > 1 {
-                return Err(Error::new(format!("the job's ad says {name} twice")));
+                return Err(Error::new(format!("the job's ad says {name} twice")).hint(super::NO_LINE_END));
             }
             let Some(value) = ad.find(name) else { return Ok(None) };
             let text = text_of(value);

@@ -81,7 +81,7 @@ impl SlotJob {
         let all: Vec<String> = ad.0.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
         if let Some(twice) = all.iter().enumerate().find_map(|(at, name)| all.get(..at)?.contains(name).then_some(name))
         {
-            return Err(Error::new("the slot's ad says twice").value(short(twice)));
+            return Err(Error::new("the slot's ad says twice").value(short(twice)).hint(super::NO_LINE_END));
         }
         let text = |name| ad.find(name).map(|_| ad.text(name)).transpose();
         let job = text("JobId")?.map(Id::new).transpose()?;

@@ -3,13 +3,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
-
-use crate::command::output_until;
+use jobfence::sys::program::AskedProgram;
 
 /// How long a program of the scheduler's may take: it asks its server.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,14 +51,9 @@ impl SchedulerDaemon {
         let others = ["/usr/bin".into(), self.directory.clone(), self.directory.join(BIN)];
         let directories = std::env::split_paths(&path).chain(others);
         let found = directories.map(|directory| directory.join(program)).find(|path| path.is_file());
-        let mut command = Command::new(found.ok_or_else(|| failed("there is no such program".to_owned()))?);
-        command.args(arguments).envs(self.environment.iter().cloned());
-        match output_until(&mut command, Instant::now() + PATIENCE) {
-            Ok(Some(output)) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            Ok(Some(output)) => Err(failed(String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "))),
-            Ok(None) => Err(failed("there was no answer within 10 seconds".to_owned())),
-            Err(error) => Err(failed(error.to_string())),
-        }
+        let found = found.ok_or_else(|| failed("there is no such program".to_owned()))?;
+        let program = AskedProgram::new(found, arguments, &NEEDED).with(self.environment.iter().cloned());
+        program.ask(Instant::now() + PATIENCE).map_err(|silence| failed(silence.to_string().replace('\n', "; ")))
     }
 }
 

@@ -9,12 +9,13 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use jobfence::scheduler::slurm::plugstack::PlugstackLine;
 use jobfence::scheduler::slurm::spank::version;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
+use jobfence::sys::program::AskedProgram;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, Symbol};
 use nix::fcntl::OFlag;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -156,14 +157,8 @@ fn default_plugin_path(slurm: &Library) -> Option<String> {
 fn slurms_library() -> Option<PathBuf> {
     let slurmd = slurmd()?;
     // The loader says what it would load, and starts nothing (ld.so(8)); a program without a loader says its release.
-    let said = Command::new(slurmd)
-        .arg("-V")
-        .env("LD_TRACE_LOADED_OBJECTS", "1")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let program = AskedProgram::new(slurmd, &["-V"], &[]).with([("LD_TRACE_LOADED_OBJECTS", "1".to_owned())]);
+    let said = program.ask(Instant::now() + Duration::from_secs(10)).ok()?;
     let path = said.lines().find_map(|line| line.trim().strip_prefix("libslurmfull.so => "))?;
     path.split(" (").next().map(PathBuf::from).filter(|file| file.is_file())
 }

@@ -5,22 +5,21 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::process::Command;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
+use jobfence::launch::NotFenced;
 use jobfence::scheduler::htcondor::job_ad::{CondorRelease, JobAd, without_domain};
+use jobfence::sys::program::AskedProgram;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, tee};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{User, pipe2};
 
-use super::descriptors::leave_inherited;
-use super::job::{PRIVATE, beside_daemon};
-use super::slot::INHERITED;
-use crate::command::output_until;
+use super::job::{CONFIGURATION, beside_daemon};
+use super::slot::SHORTER;
 
 /// The schedd writes the ad as soon as it has started us.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -77,9 +76,10 @@ pub fn order_in(arguments: &[OsString]) -> Option<LocalOrder> {
     }
 }
 
-/// What the schedd says of this job.
-pub fn job(order: LocalOrder) -> Result<LocalJob> {
-    let ad = JobAd::parse(&written(std::io::stdin().as_fd(), Instant::now() + PATIENCE)?)?;
+/// What the schedd says of this job. Most of it is its user's, and what of that is not understood is refused.
+pub fn job(order: LocalOrder) -> Result<LocalJob, NotFenced> {
+    let written = written(std::io::stdin().as_fd(), Instant::now() + PATIENCE)?;
+    let ad = JobAd::parse(&written).map_err(NotFenced::Asked)?;
     let name = ad.user(release)?;
     let known = |name: &str| User::from_name(name).ok().flatten();
     let user = known(name).or_else(|| known(without_domain(name)));
@@ -88,7 +88,7 @@ pub fn job(order: LocalOrder) -> Result<LocalJob> {
 }
 
 /// All that is in a pipe when its writer has closed it. It stays there.
-fn written(pipe: BorrowedFd, deadline: Instant) -> Result<String> {
+fn written(pipe: BorrowedFd, deadline: Instant) -> Result<String, NotFenced> {
     let failed = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let size = fcntl(pipe, FcntlArg::F_GETPIPE_SZ)
         .map_err(failed("look at standard input, where the schedd's pipe should be"))?;
@@ -99,7 +99,7 @@ fn written(pipe: BorrowedFd, deadline: Instant) -> Result<String> {
     let length = usize::try_from(LARGEST).unwrap_or_default();
     let seen = tee(pipe, &into, length, SpliceFFlags::SPLICE_F_NONBLOCK);
     if seen.map_err(failed("look at the ad that the schedd has written"))? == 0 {
-        return Err(Error::new("the schedd has written no ad of the job"));
+        return Err(Error::new("the schedd has written no ad of the job").into());
     }
     drop(into);
     let mut bytes = Vec::new();
@@ -109,17 +109,18 @@ fn written(pipe: BorrowedFd, deadline: Instant) -> Result<String> {
 }
 
 /// Waits until all has been written, and makes room for it. The size of the pipe then.
-fn wait_for_the_end(pipe: BorrowedFd, mut size: i32, deadline: Instant) -> Result<i32> {
+fn wait_for_the_end(pipe: BorrowedFd, mut size: i32, deadline: Instant) -> Result<i32, NotFenced> {
     loop {
         // No event is asked for: this one comes by itself.
         let mut end = [PollFd::new(pipe, PollFlags::empty())];
         match poll(&mut end, PollTimeout::from(WHILE)) {
             Ok(0) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(Error::new("wait for the schedd").errno(errno)),
+            Err(errno) => return Err(Error::new("wait for the schedd").errno(errno).into()),
             Ok(_) => return Ok(size),
         }
         if Instant::now() >= deadline {
-            return Err(Error::new("the schedd has not written all of the job's ad within 30 seconds"));
+            let late = Error::new("the schedd has not written all of the job's ad within 30 seconds");
+            return Err(if is_full(pipe, size) { NotFenced::Asked(late.hint(SHORTER)) } else { late.into() });
         }
         // Without the right to a larger one, the ad may still fit into this one.
         if let Some(larger) = size.checked_mul(2).filter(|larger| *larger <= LARGEST) {
@@ -128,15 +129,19 @@ fn wait_for_the_end(pipe: BorrowedFd, mut size: i32, deadline: Instant) -> Resul
     }
 }
 
+/// Whether the writer waits for room. A page of a pipe need not be full of what was written, but most are.
+fn is_full(pipe: BorrowedFd, size: i32) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int, which is there.
+    let asked = unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
+    asked == 0 && bytes >= size / 2
+}
+
 /// That of the schedd and its starter, which are installed together.
 fn release() -> Result<CondorRelease> {
     let failed = |why: String| Error::new(format!("{VERSION} does not say which release this is: {why}"));
-    let mut command = Command::new(beside_daemon(VERSION));
-    command.env_remove(INHERITED).env_remove(PRIVATE);
-    leave_inherited(&mut command);
-    let output = output_until(&mut command, Instant::now() + PATIENCE).map_err(|error| failed(error.to_string()))?;
-    let output = output.ok_or_else(|| failed("it does not answer".to_owned()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let asked = AskedProgram::new(beside_daemon(VERSION), &[""; 0], CONFIGURATION).ask(Instant::now() + PATIENCE);
+    let text = asked.map_err(|silence| failed(silence.to_string()))?;
     CondorRelease::parse(&text).ok_or_else(|| failed(text.lines().next().unwrap_or_default().to_owned()))
 }
 
@@ -194,13 +199,30 @@ mod tests {
 
     #[test]
     fn a_schedd_that_says_nothing_is_not_waited_for() {
-        let (out, into) = pipe();
+        let (out, mut into) = pipe();
         let shortly = || Instant::now() + Duration::from_millis(50);
-        assert!(written(out.as_fd(), shortly()).unwrap_err().to_string().contains("has not written all"));
+        let late = |why: &NotFenced| why.to_string().contains("has not written all");
+        let general = written(out.as_fd(), shortly()).unwrap_err();
+        assert!(late(&general) && matches!(general, NotFenced::General(_)), "{general}");
+        into.write_all(b"Env = ").unwrap();
+        assert!(matches!(written(out.as_fd(), shortly()), Err(NotFenced::General(_))));
+        drop(into);
+        let (out, into) = pipe();
         drop(into);
         let error = written(out.as_fd(), soon()).unwrap_err().to_string();
         assert!(error.contains("no ad"), "{error}");
         let null = File::open("/dev/null").unwrap();
         assert!(written(null.as_fd(), soon()).unwrap_err().to_string().contains("standard input"));
+    }
+
+    #[test]
+    fn nobody_gets_rid_of_a_fence_by_an_ad_that_has_no_room() {
+        let (out, mut into) = pipe();
+        let writer = std::thread::spawn(move || into.write_all(&vec![b'x'; 20 << 20]));
+        // Root alone may have a pipe so large.
+        let deadline = Instant::now() + Duration::from_secs(1);
+        assert!(matches!(written(out.as_fd(), deadline), Err(NotFenced::Asked(_))));
+        drop(out);
+        assert!(writer.join().unwrap().is_err());
     }
 }

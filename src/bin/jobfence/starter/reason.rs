@@ -6,15 +6,14 @@
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use jobfence::job::Id;
+use jobfence::sys::program::AskedProgram;
 use nix::unistd::geteuid;
 
 use super::job::beside_daemon;
 use super::refusal::quoted;
-use crate::command::output_until;
 
 /// HTCondor's own command. By a constraint it changes what fits it at that moment, and fails where nothing does.
 const EDIT: &str = "condor_qedit";
@@ -58,22 +57,13 @@ pub fn say(job: &Id, sentences: &[String]) {
     let mut why = String::new();
     for pause in PAUSES {
         std::thread::sleep(Duration::from_secs(pause));
-        let mut command = Command::new(&program);
         // An address is a name, too (`Daemon::Daemon`, the same in 23.9 and 25.14).
-        command.args([
-            "-name",
-            &schedd,
-            "-constraint",
-            &constraint(job, &global_job),
-            "HoldReason",
-            &quoted(&sentences.join(" ")),
-        ]);
-        why = match output_until(&mut command, Instant::now() + PATIENCE) {
-            Ok(Some(output)) if output.status.success() => return,
-            Ok(Some(output)) => String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "),
-            Ok(None) => format!("{EDIT} does not answer"),
-            Err(error) => format!("run {EDIT}: {error}"),
-        };
+        let (which, sentence) = (constraint(job, &global_job), quoted(&sentences.join(" ")));
+        let words = ["-name", &schedd, "-constraint", &which, "HoldReason", &sentence];
+        match AskedProgram::new(&program, &words, &[CONFIGURATION]).ask(Instant::now() + PATIENCE) {
+            Ok(_) => return,
+            Err(silence) => why = format!("{EDIT}: {}", silence.to_string().replace('\n', "; ")),
+        }
     }
     log::info!("job {job}: condor_q -hold does not say why it was killed: {why}");
 }

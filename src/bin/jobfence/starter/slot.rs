@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, FromRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use jobfence::error::{Error, Result};
+use jobfence::launch::NotFenced;
 use jobfence::scheduler::htcondor::slot_ad::SlotAd;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -20,13 +21,16 @@ use nix::unistd::getppid;
 pub const INHERITED: &str = "CONDOR_INHERIT";
 /// The startd has written the ad before it has started us, so it is there, unless something is wrong.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What the user can do about an ad that is too long.
+pub const SHORTER: &str =
+    "a text of the job, such as its accounting group, is too long: submit the job with a shorter one";
 /// No ad of a slot is longer.
 const LARGEST: usize = 4 << 20;
 /// More than the connections of a node need.
 const LARGEST_TABLE: u64 = 256 << 20;
 
 /// Reads it.
-pub fn slot() -> Result<SlotAd> {
+pub fn slot() -> Result<SlotAd, NotFenced> {
     let text = std::env::var(INHERITED).unwrap_or_default();
     let socket = socket_of(&text).ok_or_else(|| {
         Error::new("no startd says which slot this is").hint(
@@ -46,8 +50,13 @@ pub fn slot() -> Result<SlotAd> {
         }
         if length == buffer.len() && length < LARGEST {
             buffer.resize(length * 2, 0);
-        } else if length == buffer.len() || Instant::now() >= deadline {
-            return Err(Error::new("the startd has not said all of the slot's ad").value(format!("{length} bytes")));
+        } else if length == buffer.len() {
+            // Only texts of the job's user make it so long.
+            return Err(NotFenced::Asked(Error::new("the slot's ad is too long").hint(SHORTER)));
+        } else if Instant::now() >= deadline {
+            return Err(Error::new("the startd has not said all of the slot's ad")
+                .value(format!("{length} bytes"))
+                .into());
         } else {
             // There is something already, so poll(2) would return at once.
             std::thread::sleep(Duration::from_millis(10));

@@ -14,11 +14,11 @@ use jobfence::door::life::{self, HowClosed, Which};
 use jobfence::error::{Error, Result};
 use jobfence::job::Id;
 use jobfence::scheduler::htcondor::{CONTAINERS_BRANCH, JOBS_BRANCH};
+use jobfence::sys::program::leave_descriptors;
 use log::LevelFilter;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, setsid};
 
-use super::descriptors::leave_descriptors;
 use super::family::{self, StandIn};
 use super::reason;
 use crate::command::ignore_sigpipe;

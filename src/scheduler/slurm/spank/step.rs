@@ -399,7 +399,7 @@ fn refuse_task(step: Option<&StepState>, pid: i32, failure: &str) {
 
 fn fence_task(fenced: &mut Fenced, spank: &Spank, pid: i32) -> Result<(), NotFenced> {
     let task = spank.u32(spank_item::S_TASK_GLOBAL_ID)?;
-    let joining = Joining { pid, task: Some(task), is_first: fenced.attached.is_empty() };
+    let joining = Joining { pid, id: None, task: Some(task), is_first: fenced.attached.is_empty() };
     let Fenced { fence, host, config, requests, .. } = fenced;
     launch::attach(fence, host, config, requests, joining)
 }

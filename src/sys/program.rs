@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The one way in which a program is run for what it says: it is read while it runs, for so long and so far as was agreed, and it and
+//! what it has started are killed then. It has no descriptor of this process, and of the environment what was named.
+//!
+//! Only for commands of ours: a process of a scheduler's starts no program.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+/// Of its answer so much is read, in bytes.
+const LONGEST: usize = 16 << 20;
+/// Of its complaints so much is kept.
+const COMPLAINTS: usize = 64 << 10;
+/// So often it is seen whether a program has ended whose output somebody else still has.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long a killed one has to go. One that waits inside the kernel does not go.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// What each of them has of this environment.
+const KEPT: &[&str] = &["PATH", "LD_LIBRARY_PATH"];
+
+/// A program that is to be asked.
+pub struct AskedProgram(Command);
+
+/// Why a program has not answered. What it was asked for is not known then.
+#[derive(Debug)]
+pub enum Silence {
+    /// It cannot be started, or not be read.
+    Start(io::Error),
+    /// It did not end in time.
+    Late,
+    /// It says more than is read.
+    Long,
+    /// It has failed, with this complaint.
+    Failed(String),
+}
+
+impl From<io::Error> for Silence {
+    fn from(error: io::Error) -> Self {
+        Self::Start(error)
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start(error) => error.fmt(f),
+            Self::Late => f.write_str("it does not answer"),
+            Self::Long => write!(f, "it says more than {} MiB", LONGEST >> 20),
+            Self::Failed(complaint) => f.write_str(complaint),
+        }
+    }
+}
+
+impl AskedProgram {
+    /// Of the environment it has `kept` beside what each program has; a name that ends with `_` means all that begin so.
+    pub fn new(program: impl AsRef<OsStr>, arguments: &[impl AsRef<OsStr>], kept: &[&str]) -> Self {
+        let is_kept = |name: &OsStr| {
+            let name = name.to_string_lossy();
+            let fits = |kept: &&str| name == **kept || kept.ends_with('_') && name.starts_with(*kept);
+            KEPT.iter().chain(kept).any(fits)
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().envs(std::env::vars_os().filter(|(name, _)| is_kept(name)));
+        Self(command)
+    }
+
+    /// With these variables, too.
+    #[must_use]
+    pub fn with(mut self, variables: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        self.0.envs(variables);
+        self
+    }
+
+    /// What it prints by the deadline.
+    pub fn ask(mut self, deadline: Instant) -> Result<String, Silence> {
+        let command = self.0.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let leave = || {
+            leave_descriptors();
+            Ok(())
+        };
+        // SAFETY: commands have one thread, so the child may do what it likes until its exec.
+        unsafe { command.pre_exec(leave) };
+        let mut child = RunningProgram(command.spawn()?);
+        let (mut said, mut complaints) = (Vec::new(), Vec::new());
+        child.read(&mut said, &mut complaints, deadline)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match child.end(deadline)? {
+            WaitStatus::Exited(_, 0) => Ok(text(&said)),
+            WaitStatus::Signaled(_, signal, _) => Err(Silence::Failed(format!("{signal} has ended it"))),
+            _ => Err(Silence::Failed(text(&complaints).trim().to_owned())),
+        }
+    }
+}
+
+/// In a child, before its exec: the program has none of the descriptors beside the first three.
+pub fn leave_descriptors() {
+    let number = |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    let listed = std::fs::read_dir("/proc/self/fd").map(|all| all.filter_map(number).collect::<Vec<i32>>());
+    for fd in listed.unwrap_or_else(|_| (3..1024).collect()).into_iter().filter(|fd| *fd > 2) {
+        // SAFETY: fcntl takes a number, whether or not it is a descriptor, and closes nothing now.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+}
+
+/// One that runs. Dropped, it is killed, and with it what it has started and not given a process group of its own.
+struct RunningProgram(Child);
+
+impl RunningProgram {
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(i32::MAX))
+    }
+
+    /// How it has ended, if it has. It stays a zombie, so that its number is nobody else's.
+    fn status(&self) -> Result<Option<WaitStatus>, Silence> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(Id::Pid(self.pid()), flags) {
+            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => Ok(None),
+            Ok(status) => Ok(Some(status)),
+            Err(errno) => Err(io::Error::from(errno).into()),
+        }
+    }
+
+    /// Reads until both ends are closed, or the program has ended and nothing more is in them.
+    fn read(&mut self, said: &mut Vec<u8>, complaints: &mut Vec<u8>, deadline: Instant) -> Result<(), Silence> {
+        let (mut out, mut err) = (self.0.stdout.take(), self.0.stderr.take());
+        out.as_ref().map(|pipe| no_waiting(pipe.as_fd())).transpose()?;
+        err.as_ref().map(|pipe| no_waiting(pipe.as_fd())).transpose()?;
+        loop {
+            // Before they are read: what it has said until then is in them.
+            let has_ended = self.status()?.is_some();
+            let more = read_some(&mut out, said)?;
+            let more = read_some(&mut err, complaints)? || more;
+            if said.len() > LONGEST {
+                return Err(Silence::Long);
+            }
+            complaints.truncate(COMPLAINTS);
+            if out.is_none() && err.is_none() || has_ended && !more {
+                return Ok(());
+            }
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return Err(Silence::Late) };
+            if !more {
+                let pipes = [out.as_ref().map(AsFd::as_fd), err.as_ref().map(AsFd::as_fd)];
+                let mut both: Vec<PollFd<'_>> =
+                    pipes.into_iter().flatten().map(|pipe| PollFd::new(pipe, PollFlags::POLLIN)).collect();
+                let _ = poll(&mut both, PollTimeout::try_from(left.min(PAUSE)).unwrap_or(PollTimeout::ZERO));
+            }
+        }
+    }
+
+    fn end(&self, deadline: Instant) -> Result<WaitStatus, Silence> {
+        loop {
+            if let Some(status) = self.status()? {
+                return Ok(status);
+            }
+            if Instant::now() >= deadline {
+                return Err(Silence::Late);
+            }
+            let _ = poll(&mut [], PollTimeout::from(2u8));
+        }
+    }
+}
+
+impl Drop for RunningProgram {
+    fn drop(&mut self) {
+        // Its number is its group's until it has been waited for.
+        let _ = killpg(self.pid(), Signal::SIGKILL);
+        let deadline = Instant::now() + MOMENT;
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
+            let _ = poll(&mut [], PollTimeout::from(1u8));
+        }
+    }
+}
+
+fn no_waiting(pipe: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
+    fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// Whether there was something. At its end the pipe is closed.
+fn read_some(pipe: &mut Option<impl Read>, into: &mut Vec<u8>) -> io::Result<bool> {
+    let Some(open) = pipe else { return Ok(false) };
+    let mut some = [0; 16 << 10];
+    match open.read(&mut some) {
+        Ok(0) => *pipe = None,
+        Ok(length) => {
+            into.extend_from_slice(some.get(..length).unwrap_or_default());
+            return Ok(true);
+        }
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    const NONE: &[&str] = &[];
+
+    fn sh(script: &str, patience: Duration) -> Result<String, Silence> {
+        AskedProgram::new("/bin/sh", &["-c", script], NONE).ask(Instant::now() + patience)
+    }
+
+    const LONG: Duration = Duration::from_secs(300);
+
+    #[test]
+    fn an_answer_is_longer_than_a_pipe() {
+        assert_eq!(sh("head -c 3000000 /dev/zero >&2; head -c 3000000 /dev/zero", LONG).unwrap().len(), 3_000_000);
+        assert!(matches!(sh("exec cat /dev/zero", LONG), Err(Silence::Long)));
+    }
+
+    #[test]
+    fn a_failure_is_none_of_its_answers() {
+        assert_eq!(sh("echo x; echo no such job >&2; exit 1", LONG).unwrap_err().to_string(), "no such job");
+        assert_eq!(sh("kill -9 $$", LONG).unwrap_err().to_string(), "SIGKILL has ended it");
+        assert!(matches!(AskedProgram::new("/none", NONE, NONE).ask(Instant::now() + LONG), Err(Silence::Start(_))));
+    }
+
+    #[test]
+    fn it_is_killed_with_what_it_has_started() {
+        let temp = tempfile::tempdir().unwrap();
+        let pid = temp.path().join("pid");
+        let began = Instant::now();
+        let script = format!("sleep 900 & echo $! > {0}.new; mv {0}.new {0}; wait", pid.display());
+        let mut patience = Duration::from_millis(200);
+        while !pid.exists() {
+            assert!(matches!(sh(&script, patience), Err(Silence::Late)));
+            patience *= 2;
+        }
+        let started = Pid::from_raw(std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap());
+        let status = || std::fs::read_to_string(format!("/proc/{started}/stat")).unwrap_or_default();
+        // Whoever inherits it may not look.
+        while !status().is_empty() && !status().contains(") Z ") {
+            assert!(began.elapsed() < LONG);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn who_keeps_its_output_keeps_nobody_waiting() {
+        let began = Instant::now();
+        assert_eq!(sh("sleep 900 & echo x", LONG).unwrap(), "x\n");
+        assert!(began.elapsed() < LONG);
+        assert!(matches!(sh("exec >&- 2>&-; sleep 900", Duration::from_millis(100)), Err(Silence::Late)));
+    }
+
+    #[test]
+    fn it_has_an_environment_of_its_own() {
+        let said = AskedProgram::new("/usr/bin/env", NONE, &["CARGO_MANIFEST_"]).with([("A", "b".to_owned())]);
+        let said = said.ask(Instant::now() + LONG).unwrap();
+        let mut names: Vec<&str> = said.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+        names.retain(|name| !KEPT.contains(name));
+        assert!(names.contains(&"A") && names.contains(&"CARGO_MANIFEST_DIR"), "{names:?}");
+        assert!(names.iter().all(|name| *name == "A" || name.starts_with("CARGO_MANIFEST_")), "{names:?}");
+    }
+
+    #[test]
+    fn it_has_no_descriptor_of_this_process() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        // SAFETY: the descriptor is that of the file.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) }, 0);
+        let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let is_there = || Command::new("test").args(["-e", &place]).status().unwrap().success();
+        assert!(is_there());
+        assert!(matches!(
+            AskedProgram::new("test", &["-e", &place], NONE).ask(Instant::now() + LONG),
+            Err(Silence::Failed(_))
+        ));
+    }
+}
