@@ -225,7 +225,7 @@ impl CoreMap for NoCores {
 }
 
 /// What becomes of a job of which is not known whose it is, and why: the strictest of all that could hold for it decides.
-pub fn of_unknown(loaded: Result<Loaded, LoadError>, why: Error) -> Answer<()> {
+pub fn of_unknown(loaded: Result<Loaded, LoadError>, why: impl Into<NotFenced>) -> Answer<()> {
     let nobody: Result<(Resolved, ()), NotFenced> = Err(why.into());
     launch::answer(loaded, |_| nobody, |_, ()| Ok(()))
 }
