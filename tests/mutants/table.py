@@ -506,6 +506,7 @@ BREAKS = (
         C_LIFE,
     ),
     # The hook of OpenPBS, and what MoM's spool says.
+    Break("a_host_that_is_nobodys_alone", HOOK, "and not ignores_exclhost()", "", "hook ids_and_grants"),
     Break(
         "prologue_attaches_nothing", HOOK,
         "        job.attach(os.getppid(), JOBS_STEP, ANY_USER)\n", "        pass\n",
