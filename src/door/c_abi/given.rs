@@ -240,10 +240,9 @@ pub(super) unsafe fn granted(
         granted.facts.user = fact(grant.user, "user")?;
         granted.facts.partition = fact(grant.partition, "partition")?;
         granted.facts.qos = fact(grant.qos, "qos")?;
+        let claim = |text: Option<&str>| text.map_or(Fact::Unknown, |text| Fact::Claimed(text.to_owned()));
         // SAFETY: as this function's own contract.
-        let claimed = |given, name| {
-            unsafe { text(given, name) }.map(|text| text.map_or(Fact::Unknown, |text| Fact::Claimed(text.to_owned())))
-        };
+        let claimed = |given, name| unsafe { text(given, name) }.map(claim);
         granted.facts.account = claimed(grant.account, "account")?;
         granted.facts.project = claimed(grant.project, "project")?;
         // No caller can say it, and none has one.
