@@ -493,6 +493,40 @@ def sections(mom, user):
             job.over()
 
 
+def rows_of_facts():
+    """The attributes in the table of docs/facts.md, each with the word in the last column."""
+    text = (TESTS.parent / "docs/facts.md").read_text().split("\n## OpenPBS\n")[1].split("\n## ")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| `")]
+    return {key.strip("`"): row[-1] for row in cells for key in row[0].split(", ")}
+
+
+@case
+def nonsense(mom, user):
+    """Of each fact that PBS says, nonsense becomes what docs/facts.md says, with OnError=warn, too."""
+    bad = "nonsense"
+    chunk = {name: {"exec_vnode": f"({HOST}:ncpus=1:mem=200mb:{name}={bad})"} for name in ("ncpus", "mem", "vmem", "ngpus")}
+    simple = {name: {name: bad} for name in ("euser", "run_version", "queue", "Account_Name", "project", "Join_Path")}
+    given = chunk | simple | {
+        "vntype": {}, "sharing": {}, "place": {"Resource_List": {"place": bad}}, "Variable_List": {"Variable_List": {"LANG": bad}}}
+    rows = rows_of_facts()
+    expect_equal(sorted(given), sorted(rows), "the rows of the table")
+    (mom.spool.parent / "config.d").mkdir()
+    for number, (name, word) in enumerate(rows.items()):
+        sections = [line for kind in ("Account", "Project", "Queue") for line in (f"[{kind}=x]", "MaxProcesses=9")]
+        mom.write_config("OnError=warn", "MaxProcesses=99", *(sections if word == "unknown" else sections[-2:]))
+        for file, of in ("vntype", "vntype"), ("config.d/vnodes", "sharing"):
+            (mom.spool.parent / file).write_text(f"{HOST}: sharing = {bad}\n" if name == of == "sharing" else bad if name == of else "")
+        job = Job(mom, user, number=str(100 + number), **({"Account_Name": "y"} | given[name]))
+        if word == "refused":
+            answer = mom.run("EXECJOB_BEGIN", job)
+            expect(not answer["accepted"], f"a job with nonsense as {name} goes on: {answer}")
+            continue
+        mom.begin(job)
+        found = job.group().cpu_limit(), job.group().memory_limit(), job.group().processes_limit()
+        expect_equal(found, (1.0, 200 * MIB, 9 if word == "unknown" else 99), f"limits with nonsense as {name}")
+        job.over()
+
+
 @case
 def site_wide_values(mom, user):
     """What the stock hook's defaults and factors are here: of a job without memory, of a quota, of no CPUs."""
