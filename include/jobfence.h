@@ -113,7 +113,8 @@ struct jobfence_grant {
     const char *partition;
     /* The quality of service. */
     const char *qos;
-    /* The account. */
+    /* The account. It and the project are what the job's user has written: without TrustAccount=yes in
+     * jobfence.conf(5), they count as unknown for sections. */
     const char *account;
     /* What the job's user asks for, in the words of the options --cpu-limit, --cpu-burst, --mem-high,
      * --pids-max and --io-max of jobfence(8). It can only lower limits. Paths in io_max are looked up

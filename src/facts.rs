@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What is known of a job beside its grant: by it, sections of the configuration are chosen.
 //!
-//! Only what a user cannot forge goes in here; whoever fills it says in its own file where that comes from. What nobody has
+//! What is known is what a user cannot forge; whoever fills it says in its own file where that comes from. What nobody has
 //! said whom we trust is [`Fact::Unknown`], and no guess: then the strictest of all that it could be holds.
 
-/// Something that somebody trusted has said, or nobody.
+/// Something that somebody trusted has said, or only the job's user, or nobody.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Fact<T> {
     /// It is so. An empty text: it is known that there is none, as an account where the cluster has no accounts.
     Known(T),
+    /// The job's user says so, and nobody has checked it: it is for reports, and counts only where the site says so.
+    Claimed(T),
     /// Nobody whom we trust has said.
     #[default]
     Unknown,
@@ -17,9 +19,20 @@ pub enum Fact<T> {
 impl<T> Fact<T> {
     /// What is known.
     pub fn known(&self) -> Option<&T> {
+        self.counts(false)
+    }
+
+    /// What is known, or said by the job's user.
+    pub fn said(&self) -> Option<&T> {
+        self.counts(true)
+    }
+
+    /// What is known; if the site trusts its users, also what they say.
+    pub fn counts(&self, users_are_trusted: bool) -> Option<&T> {
         match self {
             Self::Known(value) => Some(value),
-            Self::Unknown => None,
+            Self::Claimed(value) if users_are_trusted => Some(value),
+            Self::Claimed(_) | Self::Unknown => None,
         }
     }
 }

@@ -91,12 +91,17 @@ pub fn answer<J, T>(
     };
     match result {
         Ok(fenced) => Answer::Fenced(fenced),
-        Err(why) if why.is_bearable(on_errors.general()) => {
+        // Who only observes wants no job to fail, whatever its user has asked for.
+        Err(why) if why.is_bearable(on_errors.general()) || is_observed(&config, &why) => {
             let by = OnErrors::softened_by(config.mode);
             Answer::Unfenced { config: Box::new(config), by, why }
         }
         Err(why) => Answer::Refused(why),
     }
+}
+
+fn is_observed(config: &Config, why: &NotFenced) -> bool {
+    config.mode == Mode::Observe && matches!(why, NotFenced::Asked(_))
 }
 
 #[cfg(test)]
@@ -133,7 +138,13 @@ mod tests {
         let general = || Err(NotFenced::General(Error::new("x")));
         let limit = || Err(NotFenced::Limit { limit: None, error: Error::new("x"), asked: None });
         assert_eq!(became("", Ok(()), Ok(())), "fenced");
+        let asked = || Err(NotFenced::Asked(Error::new("x")));
         assert_eq!(became("Mode=off\n", general(), general()), "off");
+        for (text, without) in
+            [("", "refused: x"), ("OnError=warn\n", "refused: x"), ("Mode=observe\n", "Mode=observe: x")]
+        {
+            assert_eq!(became(text, asked(), Ok(())), without, "{text}");
+        }
         for (text, without) in
             [("", "refused: x"), ("OnError=warn\n", "OnError=warn: x"), ("Mode=observe\n", "Mode=observe: x")]
         {

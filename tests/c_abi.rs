@@ -460,8 +460,14 @@ fn a_program_and_the_commands_share_a_life_and_say_the_same() {
     let (project, types) = (c("p"), c("thin,gpu"));
     let sections = "MaxProcesses=90\n[Project=p]\nMaxProcesses=70\n[VnodeType=gpu]\nMaxProcesses=60\n\
                     [VnodeType=fat]\nMaxProcesses=5\n[Host=nowhere]\nMaxProcesses=4";
-    let sections = c(site.config(sections).to_str().unwrap());
-    for (project, types, expected) in [(&project, &types, 60), (&project, &c(""), 70), (&c(""), &c(""), 90)] {
+    for (trust, project, types, expected) in [
+        ("yes", &project, &types, 60),
+        ("yes", &project, &c(""), 70),
+        ("yes", &c(""), &c(""), 90),
+        // Anybody could leave it out, too.
+        ("no", &c(""), &c(""), 70),
+    ] {
+        let sections = c(site.config(&format!("TrustAccount={trust}\n{sections}")).to_str().unwrap());
         (grant.project, grant.vnode_type) = (project.as_ptr(), types.as_ptr());
         // SAFETY: as above.
         let limited = unsafe { c_abi::jobfence_limit(sections.as_ptr(), &fence, &grant) };

@@ -206,8 +206,8 @@ class Job:
                 "the vnode's name" % (here, self.job.exec_vnode)
             )
         given = Grant(size=ctypes.sizeof(Grant), user=self.user.encode())
-        # Nobody else's job is on a host that is this job's alone.
-        is_alone = "exclhost" in str(self.job.Resource_List["place"])
+        # Nobody else's job is on a host that is this job's alone, if its vnodes keep to that.
+        is_alone = "exclhost" in str(self.job.Resource_List["place"]).split(":") and not ignores_exclhost()
         given.cpus = 0 if is_alone else cpus * 1000 or ZERO_CPUS
         # No fence is smaller than 1 MiB.
         given.memory, given.memory_swap = (size and max(size, 1 << 20) for size in (memory, virtual))
@@ -332,14 +332,35 @@ def types_of(event, vnodes):
             types.append(event.vnode_list[name].resources_available["vntype"])
         except (AttributeError, KeyError, TypeError):
             pass  # MoM has said no resources of the vnode
-    home = pbs.pbs_conf.get("PBS_MOM_HOME") or pbs.pbs_conf.get("PBS_HOME", "")
     try:
-        with open(os.path.join(home, "mom_priv/vntype"), encoding="utf-8") as file:
+        with open(in_mom_priv("vntype"), encoding="utf-8") as file:
             types.append(file.readline().strip())
     except (OSError, ValueError):
         pass
     said = {str(one) for one in types if one is not None}
     return ",".join(sorted(said - {""})) if said else None
+
+
+def ignores_exclhost():
+    """Whether PBS places other jobs beside one that has the host alone: sharing=ignore_excl, in the files by which MoM
+    defines its vnodes (pbs_mom -s insert)."""
+    directory = in_mom_priv("config.d")
+    try:
+        for name in os.listdir(directory):
+            with open(os.path.join(directory, name), "rb") as file:
+                if b"ignore_excl" in file.read():
+                    return True
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # nobody says that they do not
+    return False
+
+
+def in_mom_priv(name):
+    """The path of something of MoM's own."""
+    home = pbs.pbs_conf.get("PBS_MOM_HOME") or pbs.pbs_conf.get("PBS_HOME", "")
+    return os.path.join(home, "mom_priv", name)
 
 
 def is_utf8(variables):

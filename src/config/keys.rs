@@ -147,6 +147,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         get: |_, config| Some(keyword_of(config.early_moves, BOOLEANS).to_owned()),
     },
     Key {
+        name: "TrustAccount",
+        expects: YES_NO,
+        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.trust_account = yes),
+        get: |_, config| Some(keyword_of(config.trust_account, BOOLEANS).to_owned()),
+    },
+    Key {
         name: "UsageLog",
         expects: PATH_OR_NONE,
         set: |_, config, text| path_or_none(text).map(|path| config.usage_log = path),
@@ -656,7 +662,7 @@ mod tests {
     #[test]
     fn every_key_reaches_its_setting() {
         let text = "mode=OBSERVE onerror=warn,ram:fail CgroupMountpoint=/cg CgroupBase=a.slice/b RunDir=\"/run/x y\"\n\
-                    CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no EarlyMoves=no\n\
+                    CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no EarlyMoves=no TrustAccount=yes\n\
                     UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful StoreUsage=AdminComment\n\
                     SampleInterval=7 MetricsFile=/m/x.prom\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
@@ -679,6 +685,7 @@ mod tests {
             sample_interval: Some(Duration::from_secs(7)),
             reap_scheduler_leftovers: false,
             early_moves: false,
+            trust_account: true,
             usage_log: Some("/l/u".into()),
             usage_log_size: 1 << 30,
             usage_log_age: Duration::from_secs(7 * DAY),

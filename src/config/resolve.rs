@@ -67,7 +67,7 @@ impl Loaded {
     ///
     /// Where a fact is unknown, all that could be: see [`Resolved`]. An error where that is more than can be looked at.
     pub fn for_job(&self, facts: &Facts) -> Result<Resolved> {
-        let (sets, unknown) = sections::candidates(&self.written.sections, facts)?;
+        let (sets, unknown) = sections::candidates(&self.written.sections, facts, self.config.trust_account)?;
         let candidates: Vec<Candidate> = sets.iter().map(|set| self.with_sections(set)).collect();
         let mut strictest = self.config.clone();
         let mut taken: Vec<(&'static str, usize)> = Vec::new();

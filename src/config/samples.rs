@@ -142,6 +142,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             sample_interval: ends.1.filter(|_| ends.2).map(Duration::from_secs),
             reap_scheduler_leftovers: ends.2,
             early_moves: !ends.2,
+            trust_account: ends.2,
             usage_log: ends.3.0,
             usage_log_size: ends.3.1,
             usage_log_age: Duration::from_secs(86_400 * ends.3.2),

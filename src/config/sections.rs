@@ -150,12 +150,12 @@ impl Section {
     }
 
     /// Whether a job with these facts has this section.
-    fn has(&self, facts: &Facts) -> Has {
+    fn has(&self, facts: &Facts, users_are_trusted: bool) -> Has {
         let Condition { kind, names, .. } = &self.condition;
-        let one_of = |fact: &Fact<String>| match fact {
-            Fact::Known(value) if names.contains(&fold(*kind, value)) => Has::Yes,
-            Fact::Known(_) => Has::No,
-            Fact::Unknown => Has::If(names.clone()),
+        let one_of = |fact: &Fact<String>| match fact.counts(users_are_trusted) {
+            Some(value) if names.contains(&fold(*kind, value)) => Has::Yes,
+            Some(_) => Has::No,
+            None => Has::If(names.clone()),
         };
         match kind {
             SectionKind::Partition => one_of(&facts.partition),
@@ -244,12 +244,16 @@ pub(super) fn asked(sections: &[Section]) -> FactsNeeded {
 /// Every set of sections that a job with these facts can have, each in the order of the file, and what was unknown.
 ///
 /// One set where everything is known that is asked for. An error where there are more than 256.
-pub(super) fn candidates(sections: &[Section], facts: &Facts) -> Result<(Vec<Vec<usize>>, Vec<SectionKind>)> {
+pub(super) fn candidates(
+    sections: &[Section],
+    facts: &Facts,
+    users_are_trusted: bool,
+) -> Result<(Vec<Vec<usize>>, Vec<SectionKind>)> {
     let mut sets: Vec<Vec<usize>> = vec![Vec::new()];
     let mut open: Vec<(SectionKind, usize, Vec<String>)> = Vec::new();
     let mut certain = Vec::new();
     for (index, section) in sections.iter().enumerate() {
-        match section.has(facts) {
+        match section.has(facts, users_are_trusted) {
             Has::Yes => certain.push(index),
             Has::No => {}
             Has::If(values) => open.push((section.condition.kind, index, values)),
@@ -359,7 +363,7 @@ mod tests {
     }
 
     fn sets(headers: &[(&str, &str)], facts: &Facts) -> Vec<Vec<usize>> {
-        candidates(&sections(headers), facts).unwrap().0
+        candidates(&sections(headers), facts, false).unwrap().0
     }
 
     #[test]
@@ -453,6 +457,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_user_says_counts_only_where_the_site_says_so() {
+        let sections = sections(&[("Account", "a"), ("Project", "p"), ("Queue", "q")]);
+        let claimed = |text: &str| Fact::Claimed(text.to_owned());
+        let facts = Facts { account: claimed("a"), project: claimed("x"), partition: known("q"), ..Facts::default() };
+        let (all, unknown) = candidates(&sections, &facts, false).unwrap();
+        assert_eq!(all, [vec![2], vec![0, 2], vec![0, 1, 2], vec![1, 2]], "each that could hold");
+        assert_eq!(unknown, [SectionKind::Account, SectionKind::Project]);
+        assert_eq!(candidates(&sections, &facts, true).unwrap(), (vec![vec![0, 2]], Vec::new()));
+    }
+
+    #[test]
     fn the_words_of_other_schedulers_choose_the_same() {
         let headers = [
             ("Queue", "workq"),
@@ -480,13 +495,14 @@ mod tests {
         // Of Slurm's jobs it is known that they have none of these.
         let slurms = Facts { node: known("login1"), ..facts }.of_no_project_vnode_or_pe();
         assert_eq!(sets(&headers, &slurms), [[0, 4]]);
-        let (all, unknown) = candidates(&sections(&headers[2..4]), &Facts::default()).unwrap();
+        let (all, unknown) = candidates(&sections(&headers[2..4]), &Facts::default(), false).unwrap();
         assert_eq!((all.len(), unknown), (4, vec![SectionKind::Project, SectionKind::VnodeType]));
-        let (all, unknown) = candidates(&sections(&[("PE", "smp"), ("PE", "mpi")]), &Facts::default()).unwrap();
+        let (all, unknown) = candidates(&sections(&[("PE", "smp"), ("PE", "mpi")]), &Facts::default(), false).unwrap();
         assert_eq!((all.len(), unknown), (3, vec![SectionKind::Pe]), "a job has one of them, or none");
         // A job may have vnodes of both types, and is in one queue, whatever the section calls it.
         assert_eq!(sets(&[("VnodeType", "a"), ("VnodeType", "b")], &Facts::default()).len(), 4);
-        let (all, unknown) = candidates(&sections(&[("Queue", "a"), ("Partition", "b")]), &Facts::default()).unwrap();
+        let (all, unknown) =
+            candidates(&sections(&[("Queue", "a"), ("Partition", "b")]), &Facts::default(), false).unwrap();
         assert_eq!((all.len(), unknown), (3, vec![SectionKind::Partition]));
     }
 
@@ -504,7 +520,7 @@ mod tests {
         // Whoever is known not to be in one group may still be in the other.
         let facts = Facts { groups: [("a".to_owned(), false)].into(), ..Facts::default() };
         assert_eq!(sets(&[("Group", "a,b"), ("Group", "a")], &facts), [vec![], vec![0]]);
-        let unknown = candidates(&sections(&[("Node", "n1"), ("Partition", "a")]), &Facts::default()).unwrap().1;
+        let unknown = candidates(&sections(&[("Node", "n1"), ("Partition", "a")]), &Facts::default(), false).unwrap().1;
         assert_eq!(unknown, [SectionKind::Partition, SectionKind::Node]);
         // Nobody asks for what no section names.
         assert_eq!(sets(&[], &Facts::default()), [[0usize; 0]]);
@@ -516,7 +532,7 @@ mod tests {
         let headers: Vec<_> = names.iter().map(|name| ("Partition", name.as_str())).collect();
         assert_eq!(sets(&headers, &Facts::default()).len(), 256);
         let more = [headers, vec![("QOS", "x")]].concat();
-        let error = candidates(&sections(&more), &Facts::default()).unwrap_err().to_string();
+        let error = candidates(&sections(&more), &Facts::default(), false).unwrap_err().to_string();
         assert!(error.contains("(Partition, QOS)") && error.contains("Prolog="), "{error}");
     }
 

@@ -136,7 +136,7 @@ mod tests {
     use crate::facts::Facts;
     use crate::job::Cpus;
 
-    const OF_THE_NODE: [&str; 16] = [
+    const OF_THE_NODE: [&str; 17] = [
         "CgroupMountpoint",
         "CgroupBase",
         "RunDir",
@@ -144,6 +144,7 @@ mod tests {
         "ReapInterval",
         "ReapSchedulerLeftovers",
         "EarlyMoves",
+        "TrustAccount",
         "UsageLog",
         "UsageLogSize",
         "UsageLogAge",

@@ -33,6 +33,8 @@ pub struct Config {
     pub reap_scheduler_leftovers: bool,
     /// `EarlyMoves`: whether `jobfence hold` takes the kernel's lock for moves when a launch begins.
     pub early_moves: bool,
+    /// `TrustAccount`: whether a site checks the account and the project that a job's user has written, where the scheduler does not.
+    pub trust_account: bool,
     /// `UsageLog`: the file in which each step that has ended has a line; `None` for none.
     pub usage_log: Option<PathBuf>,
     /// `UsageLogSize`: so much the log's files take together at most, in bytes.
@@ -142,6 +144,7 @@ impl Default for Config {
             sample_interval: None,
             reap_scheduler_leftovers: true,
             early_moves: true,
+            trust_account: false,
             usage_log: None,
             usage_log_size: 64 << 20,
             usage_log_age: Duration::from_secs(90 * DAY),

@@ -28,7 +28,7 @@ impl Noted {
     /// What of these facts goes into a record.
     pub fn of(facts: &Facts, cpus: Option<Cpus>, memory: Option<u64>) -> Self {
         let Facts { user, partition, account, qos, project, .. } = facts;
-        let text = |fact: &Fact<String>| fact.known().and_then(|text| Id::new(text.clone()).ok());
+        let text = |fact: &Fact<String>| fact.said().and_then(|text| Id::new(text.clone()).ok());
         Self { texts: [user, partition, account, qos, project].map(text), cpus, memory }
     }
 

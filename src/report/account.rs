@@ -149,7 +149,7 @@ impl Account<'_> {
 }
 
 fn known(fact: &Fact<String>) -> Option<&str> {
-    fact.known().map(String::as_str)
+    fact.said().map(String::as_str)
 }
 
 fn exit_members(object: &mut Object, exit: Option<Exit>) {

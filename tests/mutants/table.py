@@ -195,8 +195,8 @@ BREAKS = (
     ),
     Break(
         "what_is_unknown_does_not_hold", SECTIONS,
-        "Fact::Unknown => Has::If(names.clone()),",
-        "Fact::Unknown => Has::No,",
+        "            Some(_) => Has::No,\n            None => Has::If(names.clone()),",
+        "            Some(_) => Has::No,\n            None => Has::No,",
         "unit config::",
     ),
     Break("a_nodes_key_in_a_section", SECTIONS, "if !is_per_job(key) {", "if false {", "unit config::"),
@@ -507,6 +507,7 @@ BREAKS = (
         C_LIFE,
     ),
     # The hook of OpenPBS, and what MoM's spool says.
+    Break("a_host_that_is_nobodys_alone", HOOK, "and not ignores_exclhost()", "", "hook ids_and_grants"),
     Break(
         "prologue_attaches_nothing", HOOK,
         "        job.attach(os.getppid(), JOBS_STEP, ANY_USER)\n", "        pass\n",
@@ -753,10 +754,14 @@ BREAKS = (
     Break("a_slave_task_that_a_user_says", SPOOL, ".filter(|task| *task == directory)", "", "unit gridengine::spool"),
     Break("memory_of_one_slot", SPOOL, "bytes.saturating_mul(u64::from(self.slots))", "bytes", "unit gridengine::spool"),
     Break("a_parallel_environment_that_is_unknown", SPOOL, 'pe: Fact::Known(named("pe")?),', "pe: Fact::Unknown,", "unit gridengine::spool"),
+    Break("an_octal_amount_as_a_decimal_one", SPOOL, "of_base(number, 8)", "of_base(number, 10)", "unit gridengine::spool"),
+    Break("an_amount_that_is_no_limit", SPOOL, "bytes(text).ok_or_else(|| NotFenced::Asked(Error::new(wrong())))", "Ok(bytes(text).unwrap_or_else(|| (!wrong().is_empty()).then_some(u64::MAX)))", "unit gridengine::spool"),
+    Break("nonsense_that_onerror_bears", SPOOL, "Err(NotFenced::Asked(twice))", "Err(twice.into())", "unit gridengine::spool"),
+    Break("an_account_that_a_user_writes", SECTIONS, "match fact.counts(users_are_trusted) {", "match fact.counts(users_are_trusted | true) {", "unit sections"),
     Break("a_notice_that_is_not_heard", SPOOL, 'is_none_or(|seconds| seconds == "0")', "is_none_or(|_| true)", "unit gridengine::spool"),
     # HTCondor.
     Break("a_gpu_for_all_slots", SPOOL, "if request.per == PerSlot::Job { count }", "if true { count }", "unit gridengine::spool"),
-    Break("a_wrong_wish_that_is_not_heard", SPOOL, "request.read(&name, value.as_bytes(), &mut asked)?;", "let _ = request.read(&name, value.as_bytes(), &mut asked);", "unit gridengine::spool"),
+    Break("a_wrong_wish_that_is_not_heard", SPOOL, "request.read(&name, value.as_bytes(), &mut asked).map_err(NotFenced::Asked)?;", "let _ = request.read(&name, value.as_bytes(), &mut asked);", "unit gridengine::spool"),
     Break("nobody_is_told_of_a_launch", EARLY_MOVE, "let _ = socket.send_to(&[], run_dir.join(WATCHER).join(SOCKET));", "", "unit early_move"),
     Break("a_launch_that_reads_all_lines", LONG_ROLL, "if size <= SHORT || is_wanted(hands) {", "if true {", "unit roll"),
     Break("a_window_that_is_the_last", LONG_ROLL, "if until >= self.size { 0 } else { until }", "0", "unit roll"),

@@ -455,10 +455,20 @@ def ids_and_grants(mom, user):
         ({"exec_vnode": f"({HOST}:ncpus=2:vmem=64mw)"}, 2.0, 512 * MIB),
         ({"exec_vnode": "(gpu0:ncpus=2:mem=1gb)+(x:ncpus=1)", "exec_host": f"{HOST}/0*2+other/0"}, 2.0, 1024 * MIB),
         ({"Resource_List": {"place": "excl:exclhost"}}, None, 200 * MIB),
+        ({"Resource_List": {"place": "free:group=exclhosts"}}, 1.0, 200 * MIB),
     ):
         job = Job(mom, user, number="12[3]", **attributes)
         mom.begin(job)
         expect_equal((job.group().cpu_limit(), job.group().memory_limit()), (cpus, memory), f"limits for {attributes}")
+        job.over()
+    # As 'pbs_mom -s insert' writes it: PBS places other jobs there then.
+    definitions = mom.spool.parent / "config.d"
+    definitions.mkdir()
+    for sharing, cpus in ("default_shared", None), ("ignore_excl", 1.0):
+        (definitions / "vnodes").write_text(f"$configversion 2\n{HOST}: sharing = {sharing}\n")
+        job = Job(mom, user, Resource_List={"place": "exclhost"})
+        mom.begin(job)
+        expect_equal(job.group().cpu_limit(), cpus, f"CPUs of a job with place=exclhost and sharing={sharing}")
         job.over()
     answer = mom.run("EXECJOB_BEGIN", Job(mom, user, exec_vnode="(other:ncpus=1)", exec_host="other/0"))
     expect(not answer["accepted"] and answer["rerun"] and "PBS_MOM_NODE_NAME" in answer["message"], f"{answer}")
@@ -466,16 +476,54 @@ def ids_and_grants(mom, user):
 
 @case
 def sections(mom, user):
-    """By queue, project, type of vnode and host."""
+    """By queue, project, type of vnode and host. What the user writes counts only where the site says so."""
     for section, is_its in (
         ("Queue=workq", True), ("Queue=other", False), ("Project=_pbs_project_default", True), ("Project=p", False),
+        ("Account=lab", True), ("Account=other", False),
         ("VnodeType=gpu", True), ("VnodeType=cpu", False), (f"User={user}", True), (f"Host={os.uname().nodename}", True),
     ):
-        mom.write_config("MaxProcesses=99", f"[{section}]", "MaxProcesses=50")
         (mom.spool.parent / "vntype").write_text("big,gpu\n")
-        job = Job(mom, user)
+        is_claimed = section.startswith(("Account", "Project"))
+        for trust in ("yes", "no") if is_claimed else ("no",):
+            mom.write_config(f"TrustAccount={trust}", "MaxProcesses=99", f"[{section}]", "MaxProcesses=50")
+            job = Job(mom, user, Account_Name="lab")
+            mom.begin(job)
+            expected = 50 if is_its or is_claimed and trust == "no" else 99
+            expect_equal(job.group().processes_limit(), expected, f"processes with a section [{section}] and TrustAccount={trust}")
+            job.over()
+
+
+def rows_of_facts():
+    """The attributes in the table of docs/facts.md, each with the word in the last column."""
+    text = (TESTS.parent / "docs/facts.md").read_text().split("\n## OpenPBS\n")[1].split("\n## ")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| `")]
+    return {key.strip("`"): row[-1] for row in cells for key in row[0].split(", ")}
+
+
+@case
+def nonsense(mom, user):
+    """Of each fact that PBS says, nonsense becomes what docs/facts.md says, with OnError=warn, too."""
+    bad = "nonsense"
+    chunk = {name: {"exec_vnode": f"({HOST}:ncpus=1:mem=200mb:{name}={bad})"} for name in ("ncpus", "mem", "vmem", "ngpus")}
+    simple = {name: {name: bad} for name in ("euser", "run_version", "queue", "Account_Name", "project", "Join_Path")}
+    given = chunk | simple | {
+        "vntype": {}, "sharing": {}, "place": {"Resource_List": {"place": bad}}, "Variable_List": {"Variable_List": {"LANG": bad}}}
+    rows = rows_of_facts()
+    expect_equal(sorted(given), sorted(rows), "the rows of the table")
+    (mom.spool.parent / "config.d").mkdir()
+    for number, (name, word) in enumerate(rows.items()):
+        sections = [line for kind in ("Account", "Project", "Queue") for line in (f"[{kind}=x]", "MaxProcesses=9")]
+        mom.write_config("OnError=warn", "MaxProcesses=99", *(sections if word == "unknown" else sections[-2:]))
+        for file, of in ("vntype", "vntype"), ("config.d/vnodes", "sharing"):
+            (mom.spool.parent / file).write_text(f"{HOST}: sharing = {bad}\n" if name == of == "sharing" else bad if name == of else "")
+        job = Job(mom, user, number=str(100 + number), **({"Account_Name": "y"} | given[name]))
+        if word == "refused":
+            answer = mom.run("EXECJOB_BEGIN", job)
+            expect(not answer["accepted"], f"a job with nonsense as {name} goes on: {answer}")
+            continue
         mom.begin(job)
-        expect_equal(job.group().processes_limit(), 50 if is_its else 99, f"processes with a section [{section}]")
+        found = job.group().cpu_limit(), job.group().memory_limit(), job.group().processes_limit()
+        expect_equal(found, (1.0, 200 * MIB, 9 if word == "unknown" else 99), f"limits with nonsense as {name}")
         job.over()
 
 

@@ -183,17 +183,24 @@ fn answer(asked: &Asked) -> Vec<String> {
         return vec![format!("RESULT STATE REJECT jobfence: {error}")];
     }
     for (name, amount) in &asked.gpus {
-        if amount.is_empty() || !amount.bytes().all(|byte| byte.is_ascii_digit()) {
+        // To qmaster 010 is 8: nobody means that.
+        let is_octal = amount.len() > 1 && amount.starts_with('0');
+        if amount.is_empty() || is_octal || !amount.bytes().all(|byte| byte.is_ascii_digit()) {
             return vec![format!(
                 "RESULT STATE REJECT jobfence: {name}={amount} is no whole number of GPUs. Ask for one, such as {name}=1"
             )];
         }
     }
     for (name, amount) in &asked.memory {
-        if let Some(Some(found)) = bytes(amount)
+        let Some(found) = bytes(amount) else {
+            return vec![format!(
+                "RESULT STATE REJECT jobfence: {name}={amount} is no amount of memory. Ask for one, such as {name}=1G"
+            )];
+        };
+        if let Some(found) = found
             && found < LEAST
         {
-            let hint = if amount.bytes().all(|byte| byte.is_ascii_digit()) {
+            let hint = if !amount.starts_with('0') && amount.bytes().all(|byte| byte.is_ascii_digit()) {
                 format!(", or did you mean {amount}M?")
             } else {
                 ".".to_owned()
@@ -264,7 +271,13 @@ mod tests {
         assert_eq!(said, refused);
         assert!(said_of("PARAM l_hard h_vmem=2k\n").ends_with("at least 1.0 MiB.\n"));
         assert!(said_of("PARAM l_hard h_vmem=INFINITY\n").ends_with("STATE CORRECT\n"));
-        for amount in ["1.5", "1k", "INFINITY", "-1", ""] {
+        assert!(said_of("PARAM l_hard gpu=0,mem_free=0x40000000\n").contains("mem_free=0x40000000,gpu=0\n"));
+        for amount in ["0x", "much", "-1G", "1:0:0", "0x100000000", ""] {
+            let said = said_of(&format!("PARAM l_hard mem_free={amount}\n"));
+            let refused = format!("mem_free={amount} is no amount of memory. Ask for one, such as mem_free=1G\n");
+            assert_eq!(said, format!("RESULT STATE REJECT jobfence: {refused}"));
+        }
+        for amount in ["1.5", "1k", "INFINITY", "-1", "", "010", "0x2", "1e1"] {
             let said = said_of(&format!("PARAM l_hard gpu={amount}\n"));
             let refused =
                 format!("REJECT jobfence: gpu={amount} is no whole number of GPUs. Ask for one, such as gpu=1\n");

@@ -99,9 +99,7 @@ impl FencedJob {
         let loaded = configured(Vec::new());
         let spooled = match SpooledJob::read(&spool.dir) {
             Ok(spooled) => spooled,
-            Err(error) => {
-                return fenced(life::of_unknown(loaded, error)).map(|_| None);
-            }
+            Err(why) => return fenced(life::of_unknown(loaded, why)).map(|_| None),
         };
         let step = spooled.slave_task.as_ref().map(Id::as_str);
         let id = |text: String| Id::new(text).map_err(|error| error.to_string());

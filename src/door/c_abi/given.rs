@@ -240,8 +240,11 @@ pub(super) unsafe fn granted(
         granted.facts.user = fact(grant.user, "user")?;
         granted.facts.partition = fact(grant.partition, "partition")?;
         granted.facts.qos = fact(grant.qos, "qos")?;
-        granted.facts.account = fact(grant.account, "account")?;
-        granted.facts.project = fact(grant.project, "project")?;
+        let claim = |text: Option<&str>| text.map_or(Fact::Unknown, |text| Fact::Claimed(text.to_owned()));
+        // SAFETY: as this function's own contract.
+        let claimed = |given, name| unsafe { text(given, name) }.map(claim);
+        granted.facts.account = claimed(grant.account, "account")?;
+        granted.facts.project = claimed(grant.project, "project")?;
         // No caller can say it, and none has one.
         granted.facts.pe = Fact::Known(String::new());
         // SAFETY: as this function's own contract.

@@ -4,6 +4,9 @@
 //! The directory is execd's, and no user can write to it. But some values are a user's: the name of the job, its arguments, its directory.
 //! One with a newline in it looks like a line of execd's own. So what counts here must stand there with one value: a second one is
 //! refused. The keys are those of `exec_job.c`, the same in 8.1.9 and in Open Cluster Scheduler 9.2.
+//!
+//! What a user can have caused is [`NotFenced::Asked`], which no `OnError` bears: nobody gets rid of a fence by a word that is not
+//! understood.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,6 +19,7 @@ use crate::config::{PerSlot, SlotRequest};
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
+use crate::launch::NotFenced;
 use crate::report::card;
 use crate::requests::{REQUESTS, Requests};
 use crate::scheduler::gridengine::card::time;
@@ -29,7 +33,7 @@ pub const ENVIRONMENT: &str = "environment";
 pub const REQUESTED: &str = "JOBFENCE_REQUESTED";
 /// The one request of memory that execd knows.
 pub const H_VMEM: &str = "h_vmem";
-/// More than execd writes: a job's arguments are in it.
+/// More than a job needs: its arguments are in one file, its variables in another.
 const LARGEST: u64 = 16 << 20;
 /// As qmaster begins what it tells a JSV. execd writes no such line.
 const JSV_PARAMETER: &str = "PARAM ";
@@ -85,29 +89,28 @@ struct Requested {
 
 impl SpooledJob {
     /// Reads it from the directory in which a shepherd starts.
-    pub fn read(dir: &Dir) -> Result<Self> {
-        let file = dir.open_file(CONFIG, OFlag::O_RDONLY | OFlag::O_NOFOLLOW)?;
-        let path = dir.path().join(CONFIG);
-        let stat = nix::sys::stat::fstat(&file).map_err(|errno| Error::os("look at", &path, errno))?;
-        let is_large = u64::try_from(stat.st_size).is_ok_and(|size| size > LARGEST);
-        if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_mode & 0o022 != 0 || is_large {
-            return Err(Error::new("this is no file that execd has written").at(&path));
-        }
-        let (text, environment) = (dir.read(CONFIG)?, dir.read(ENVIRONMENT)?);
+    pub fn read(dir: &Dir) -> Result<Self, NotFenced> {
+        let (text, environment) = (read(dir, CONFIG)?, read(dir, ENVIRONMENT)?);
         // A slave task has a directory of its name in that of the job; of a job's own, the number of a slave task is a user's.
         let name = dir.path().file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let job = Self::parse(&text, name).map_err(|error| error.at(&path))?;
-        job.with_environment(&environment).map_err(|error| error.at(dir.path().join(ENVIRONMENT)))
+        // What a user has written, the user finds without it.
+        let at = |name| {
+            move |why| match why {
+                NotFenced::General(error) => error.at(dir.path().join(name)).into(),
+                asked => asked,
+            }
+        };
+        Self::parse(&text, name).map_err(at(CONFIG))?.with_environment(&environment).map_err(at(ENVIRONMENT))
     }
 
     /// The same with what its environment says.
-    pub fn with_environment(self, text: &str) -> Result<Self> {
+    pub fn with_environment(self, text: &str) -> Result<Self, NotFenced> {
         let environment = Values::of(text);
         let mut asked = Requests::default();
         for request in REQUESTS {
             let name = request.variable();
             if let Some(value) = environment.find(&name)?.filter(|value| !value.is_empty()) {
-                request.read(&name, value.as_bytes(), &mut asked)?;
+                request.read(&name, value.as_bytes(), &mut asked).map_err(NotFenced::Asked)?;
             }
         }
         let is_utf8 = card::is_utf8(|name| environment.find(name).ok().flatten().map(str::to_owned));
@@ -115,10 +118,10 @@ impl SpooledJob {
     }
 
     /// The same from the text of that file; `directory` is the name of the spool directory.
-    pub fn parse(text: &str, directory: &str) -> Result<Self> {
+    pub fn parse(text: &str, directory: &str) -> Result<Self, NotFenced> {
         // A user's, which the JSV may have taken for what the job asks for.
         if text.lines().any(|line| line.starts_with(JSV_PARAMETER)) {
-            return Err(Error::new("a line looks like one of the JSV's protocol").hint(NEWLINE));
+            return Err(NotFenced::Asked(Error::new("a line looks like one of the JSV's protocol").hint(NEWLINE)));
         }
         let config = Values::of(text);
         let owner = config.get("job_owner")?;
@@ -133,10 +136,12 @@ impl SpooledJob {
         let slots = config.get("host_slots")?;
         let wrong = || Error::new("host_slots is no number of slots:").value(short(slots));
         let slots = slots.parse().ok().filter(|slots| *slots > 0).ok_or_else(wrong)?;
-        let named = |key| Ok::<_, Error>(config.find(key)?.filter(|name| *name != NONE).unwrap_or_default().to_owned());
+        let named =
+            |key| Ok::<_, NotFenced>(config.find(key)?.filter(|name| *name != NONE).unwrap_or_default().to_owned());
+        // qmaster asks whether the user may have the queue, the project and the parallel environment; of the account it asks nothing.
         let facts = Facts {
             partition: Fact::Known(named("queue")?),
-            account: Fact::Known(named("account")?),
+            account: Fact::Claimed(named("account")?),
             project: Fact::Known(named("acct_project")?),
             pe: Fact::Known(named("pe")?),
             vnode_types: Fact::Known(Vec::new()),
@@ -145,7 +150,8 @@ impl SpooledJob {
             user: Fact::Known(user.name),
             ..Facts::default()
         };
-        let is_none = |key| Ok::<_, Error>(config.find(key)?.is_none_or(|method| method.eq_ignore_ascii_case(NONE)));
+        let is_none =
+            |key| Ok::<_, NotFenced>(config.find(key)?.is_none_or(|method| method.eq_ignore_ascii_case(NONE)));
         let is_merged = config.find("merge_stderr")? == Some("1");
         let (stream, letter) = if is_merged { ("stdout_path", 'o') } else { ("stderr_path", 'e') };
         let part = if is_array { format!(".{task}") } else { String::new() };
@@ -207,39 +213,65 @@ impl<'a> Values<'a> {
         Self(text.lines().filter_map(|line| line.split_once('=')).collect())
     }
 
-    fn find(&self, key: &str) -> Result<Option<&'a str>> {
+    fn find(&self, key: &str) -> Result<Option<&'a str>, NotFenced> {
         let mut values = self.0.iter().filter(|(of, _)| *of == key).map(|(_, value)| *value);
         match values.next() {
             None => Ok(None),
             // execd writes the number of a slave task twice.
             Some(value) if values.all(|other| other == value) => Ok(Some(value)),
-            Some(_) => Err(Error::new(format!("{key} stands there with more than one value")).hint(NEWLINE)),
+            Some(_) => {
+                let twice = Error::new(format!("{key} stands there with more than one value")).hint(NEWLINE);
+                Err(NotFenced::Asked(twice))
+            }
         }
     }
 
-    fn get(&self, key: &str) -> Result<&'a str> {
-        self.find(key)?.ok_or_else(|| Error::new(format!("{key} is missing")))
+    fn get(&self, key: &str) -> Result<&'a str, NotFenced> {
+        Ok(self.find(key)?.ok_or_else(|| Error::new(format!("{key} is missing")))?)
     }
+}
+
+/// A file of execd's.
+fn read(dir: &Dir, name: &str) -> Result<String, NotFenced> {
+    let path = dir.path().join(name);
+    let file = dir.open_file(name, OFlag::O_RDONLY)?;
+    let stat = nix::sys::stat::fstat(&file).map_err(|errno| Error::os("look at", &path, errno))?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_mode & 0o022 != 0 {
+        return Err(Error::new("this is no file that execd has written").at(&path).into());
+    }
+    if u64::try_from(stat.st_size).is_ok_and(|size| size > LARGEST) {
+        let long = Error::new("this is too long to be read").at(&path).value(stat.st_size);
+        return Err(NotFenced::Asked(long.hint("submit the job with less in its arguments and its variables")));
+    }
+    Ok(dir.read(name)?)
 }
 
 /// What the shepherd has as the limit of each process: for each slot, unless the complex is a consumable of the whole job
 /// (`setrlimits.c`).
-fn h_vmem(config: &Values<'_>) -> Result<Option<Requested>> {
+fn h_vmem(config: &Values<'_>) -> Result<Option<Requested>, NotFenced> {
     let Some(text) = config.find(H_VMEM)? else { return Ok(None) };
-    let wrong = || Error::new("h_vmem is no amount of memory:").value(short(text));
     let is_of_job = config.find("h_vmem_is_consumable_job")? == Some("1");
-    Ok(bytes(text).ok_or_else(wrong)?.map(|bytes| Requested { bytes, is_of_job }))
+    Ok(amount_of(H_VMEM, text)?.map(|bytes| Requested { bytes, is_of_job }))
 }
 
 /// What the site's JSV has noted, as `NAME=AMOUNT` with commas between them. Without a JSV it is the user's word. Of memory that can only
 /// lower what the job has; so GPUs need the JSV.
-fn requested(environment: &Values<'_>) -> Result<BTreeMap<String, u64>> {
-    let Some(text) = environment.find(REQUESTED)? else { return Ok(BTreeMap::new()) };
-    let one = |one: &str| {
-        let (name, amount) = one.split_once('=')?;
-        Some((name.to_owned(), bytes(amount)??))
-    };
-    Ok(text.split(',').filter_map(one).collect())
+fn requested(environment: &Values<'_>) -> Result<BTreeMap<String, u64>, NotFenced> {
+    let mut all = BTreeMap::new();
+    let noted = environment.find(REQUESTED)?.filter(|noted| !["", NONE].contains(noted));
+    for one in noted.into_iter().flat_map(|noted| noted.split(',')) {
+        let (name, amount) = one.split_once('=').unwrap_or((one, ""));
+        if let Some(amount) = amount_of(name, amount)? {
+            all.insert(name.to_owned(), amount);
+        }
+    }
+    Ok(all)
+}
+
+/// An amount that a user has asked for. `None`: without limit.
+fn amount_of(name: &str, text: &str) -> Result<Option<u64>, NotFenced> {
+    let wrong = || format!("{}: found {:?}, expected an amount such as 2 or 1.5G", short(name), short(text));
+    bytes(text).ok_or_else(|| NotFenced::Asked(Error::new(wrong())))
 }
 
 /// So much of a value that a message can have.
@@ -247,30 +279,43 @@ fn short(value: &str) -> String {
     value.chars().take(64).collect()
 }
 
-/// A memory specifier of sge_types(1). The outer `None`: it is none; the inner: without limit.
+/// An amount, as qmaster and the shepherd count it (`sge_parse_num_val`). The outer `None`: it is none; the inner: without limit.
+///
+/// A number that begins with 0 and has no point is octal or hexadecimal, and each other one may have an exponent. They also take signs,
+/// times and truth values, which are no amounts here, and of an octal or hexadecimal number the lowest 32 bits, which nobody means.
 pub fn bytes(text: &str) -> Option<Option<u64>> {
     if text.eq_ignore_ascii_case("infinity") {
         return Some(None);
     }
-    let (number, unit): (&str, u128) = match text.char_indices().next_back()? {
-        (at, 'k') => (text.get(..at)?, 1000),
-        (at, 'K') => (text.get(..at)?, 1 << 10),
-        (at, 'm') => (text.get(..at)?, 1_000_000),
-        (at, 'M') => (text.get(..at)?, 1 << 20),
-        (at, 'g') => (text.get(..at)?, 1_000_000_000),
-        (at, 'G') => (text.get(..at)?, 1 << 30),
-        (at, 't') => (text.get(..at)?, 1_000_000_000_000),
-        (at, 'T') => (text.get(..at)?, 1 << 40),
-        _ => (text, 1),
+    let (number, unit): (&str, f64) = match text.char_indices().next_back()? {
+        (at, 'k') => (text.get(..at)?, 1e3),
+        (at, 'K') => (text.get(..at)?, 1024.0),
+        (at, 'm') => (text.get(..at)?, 1e6),
+        (at, 'M') => (text.get(..at)?, 1_048_576.0),
+        (at, 'g') => (text.get(..at)?, 1e9),
+        (at, 'G') => (text.get(..at)?, 1_073_741_824.0),
+        (at, 't') => (text.get(..at)?, 1e12),
+        (at, 'T') => (text.get(..at)?, 1_099_511_627_776.0),
+        _ => (text, 1.0),
     };
-    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    let is_number = |digits: &str| digits.len() <= 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.len() + part.len() == 0 || !is_number(whole) || !is_number(part) {
-        return None;
-    }
-    let digits: u128 = format!("{whole}{part}").parse().ok()?;
-    let scale = 10u128.checked_pow(u32::try_from(part.len()).ok()?)?;
-    Some(Some(u64::try_from(digits.checked_mul(unit)? / scale).unwrap_or(u64::MAX)))
+    let of_base = |digits: &str, base| {
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        u32::from_str_radix(digits, base).ok().filter(|_| is_number).map(f64::from)
+    };
+    let count = match number.strip_prefix('0').filter(|_| !number.contains('.')) {
+        Some(rest) => rest.strip_prefix(['x', 'X']).map_or_else(|| of_base(number, 8), |digits| of_base(digits, 16)),
+        // Rust, too, takes signs and words.
+        None => {
+            number.parse().ok().filter(|_| number.starts_with(|first: char| first.is_ascii_digit() || first == '.'))
+        }
+    };
+    let amount = (count? * unit).trunc();
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "what is more than a u64 is its maximum"
+    )]
+    amount.is_finite().then_some(Some(amount as u64))
 }
 
 #[cfg(test)]
@@ -281,7 +326,7 @@ mod tests {
                        acct_project=none\npe=mpi\nh_vmem=100M\nh_vmem_is_consumable_job=0\nsuspend_method=NONE\nnotify=0\n\
                        merge_stderr=0\nstdout_path=/home/a\nstderr_path=/home/b\njob_name=x\n";
 
-    fn parse(changes: &[(&str, &str)]) -> Result<SpooledJob> {
+    fn parse(changes: &[(&str, &str)]) -> Result<SpooledJob, NotFenced> {
         SpooledJob::parse(&changes.iter().fold(JOB.to_owned(), |text, (from, to)| text.replace(from, to)), "1.node2")
     }
 
@@ -292,6 +337,7 @@ mod tests {
         assert_eq!(job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]), Some(200 << 20));
         assert_eq!(job.facts.partition, Fact::Known("all.q".to_owned()));
         assert_eq!(job.facts.project, Fact::Known(String::new()));
+        assert_eq!(job.facts.account, Fact::Claimed("sge".to_owned()), "nobody has checked it");
         assert_eq!(job.facts.pe, Fact::Known("mpi".to_owned()));
         assert_eq!(parse(&[("pe=mpi", "pe=none")]).unwrap().facts.pe, Fact::Known(String::new()));
         assert!(job.is_stopped_at_once);
@@ -336,7 +382,7 @@ mod tests {
             ("host_slots=2", "host_slots=0", "host_slots is no number of slots"),
             ("host_slots=2\n", "", "host_slots is missing"),
             ("job_owner=root", "job_owner=nobody-has-this-name", "does not know the job's user"),
-            ("h_vmem=100M", "h_vmem=much", "h_vmem is no amount of memory"),
+            ("h_vmem=100M", "h_vmem=much", "h_vmem: found \"much\", expected an amount"),
         ] {
             let error = parse(&[(from, to)]).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
@@ -357,7 +403,7 @@ mod tests {
     #[test]
     fn the_lowest_of_the_sites_requests_counts() {
         let mut job = parse(&[]).unwrap();
-        job = job.with_environment("A=b\nJOBFENCE_REQUESTED=mem_free=60M,other=1G,h_vmem=1M,x,gpu=2\n").unwrap();
+        job = job.with_environment("A=b\nJOBFENCE_REQUESTED=mem_free=60M,other=1G,h_vmem=1M,gpu=2\n").unwrap();
         let memory = |names: &[(&str, PerSlot)]| {
             job.memory(&names.iter().map(|(name, per)| SlotRequest::of(name, *per)).collect::<Vec<_>>())
         };
@@ -370,7 +416,10 @@ mod tests {
         let gpus = |per| job.gpus(&[SlotRequest::of("gpu", per), SlotRequest::of("nothing", per)]);
         assert_eq!((gpus(PerSlot::AsCounted), gpus(PerSlot::Job)), (4, 2));
         let job = parse(&[]).unwrap();
-        assert!(job.clone().with_environment("JOBFENCE_REQUESTED=none\n").unwrap().requested.is_empty());
+        for none in ["none", "", "mem_free=infinity"] {
+            let text = format!("JOBFENCE_REQUESTED={none}\n");
+            assert!(job.clone().with_environment(&text).unwrap().requested.is_empty(), "{none}");
+        }
         let forged = job.with_environment("X=\nJOBFENCE_REQUESTED=mem_free=1T\nJOBFENCE_REQUESTED=mem_free=1G\n");
         assert!(forged.unwrap_err().to_string().contains("more than one value"));
     }
@@ -386,7 +435,33 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_those_of_sge_types() {
+    fn nobody_gets_rid_of_a_fence_by_a_word_that_is_not_understood() {
+        let is_asked = |job: Result<SpooledJob, NotFenced>, what: &str| {
+            assert!(matches!(job.unwrap_err(), NotFenced::Asked(_)), "{what}");
+        };
+        for (from, to) in [
+            ("job_name=x", "job_name=x\njob_owner=daemon"),
+            ("job_name=x", "job_name=x\nPARAM l_hard gpu=4"),
+            ("h_vmem=100M", "h_vmem=much"),
+            ("h_vmem=100M", "h_vmem=-1"),
+            ("h_vmem=100M", "h_vmem=1:0:0"),
+        ] {
+            is_asked(parse(&[(from, to)]), to);
+        }
+        for text in ["JOBFENCE_CPU_LIMIT=nonsense", "JOBFENCE_REQUESTED=x", "JOBFENCE_REQUESTED=mem_free=0x"] {
+            is_asked(parse(&[]).unwrap().with_environment(text), text);
+        }
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join(CONFIG), JOB).unwrap();
+        let environment = std::fs::File::create(temp.path().join(ENVIRONMENT)).unwrap();
+        environment.set_len(LARGEST + 1).unwrap();
+        is_asked(SpooledJob::read(&Dir::open(temp.path()).unwrap()), "an environment that is too long");
+        // What no user can have done is for OnError to decide.
+        assert!(matches!(parse(&[("host_slots=2\n", "")]), Err(NotFenced::General(_))));
+    }
+
+    #[test]
+    fn amounts_are_as_qmaster_counts_them() {
         for (text, amount) in [
             ("1024", 1024),
             ("1k", 1000),
@@ -395,12 +470,51 @@ mod tests {
             ("2m", 2_000_000),
             ("0.5T", 1 << 39),
             (".5K", 512),
+            ("5.", 5),
+            ("0", 0),
             ("99999999999999999999T", u64::MAX),
+            ("010", 8),
+            ("0400M", 256 << 20),
+            ("037777777777", u64::from(u32::MAX)),
+            ("0x40000000", 1 << 30),
+            ("0X1fK", 31 << 10),
+            // With a point it is decimal.
+            ("010.0", 10),
+            ("1e3", 1000),
+            ("1E+1K", 10_240),
+            ("15e-1K", 1536),
         ] {
             assert_eq!(bytes(text), Some(Some(amount)), "{text}");
         }
         assert_eq!(bytes("INFINITY"), Some(None));
-        for wrong in ["", "M", ".", "-1", "1e3", "0x10", "1.2.3", "\u{e4}", "1 M", "999999999999999999999"] {
+        for wrong in [
+            "",
+            "M",
+            ".",
+            "e3",
+            "-1",
+            "+1",
+            "1.2.3",
+            "\u{e4}",
+            "1 M",
+            "1MB",
+            "true",
+            "nan",
+            "inf",
+            "1:0:0",
+            "1e999",
+            "1e",
+            "08",
+            "0e3",
+            "0k1",
+            "0x",
+            "0x+1",
+            "0xg",
+            "0x1.8",
+            "0b1",
+            "0100000000000",
+            "0x100000000",
+        ] {
             assert_eq!(bytes(wrong), None, "{wrong}");
         }
     }

@@ -77,7 +77,7 @@ impl JobAd {
             qos: none(),
             project: none(),
             pe: none(),
-            account: Fact::Known(group.unwrap_or_default()),
+            account: Fact::Claimed(group.unwrap_or_default()),
             vnode_types: Fact::Known(vec![super::LOCAL.to_owned()]),
             user: Fact::Known(user.to_owned()),
             ..Facts::default()
@@ -156,9 +156,9 @@ mod tests {
         let ad = JobAd::parse(text).unwrap();
         assert_eq!(ad.global_job.as_deref(), Some("n#1.0#7"));
         let facts = ad.facts("alice");
-        assert_eq!(facts.account, Fact::Known("group_a".to_owned()));
+        assert_eq!(facts.account, Fact::Claimed("group_a".to_owned()));
         assert_eq!(facts.vnode_types, Fact::Known(vec!["local".to_owned()]));
         assert_eq!(facts.user, Fact::Known("alice".to_owned()));
-        assert_eq!(JobAd::parse("Owner = \"a\"\n").unwrap().facts("a").account, Fact::Known(String::new()));
+        assert_eq!(JobAd::parse("Owner = \"a\"\n").unwrap().facts("a").account, Fact::Claimed(String::new()));
     }
 }

@@ -93,14 +93,14 @@ impl SlotJob {
     /// By which sections of the configuration are chosen. `slot_type` is the name by which HTCondor's configuration has the slot's type.
     pub fn facts(&self, slot_type: Option<&str>) -> Facts {
         let none = || Fact::Known(String::new());
-        // Without an answer nothing is known of an account; without a group there is none.
+        // Without an answer nothing is known of an account; without a group there is none. The user has written it, or left it out.
         let account = self.job.as_ref().map(|_| self.group.clone().unwrap_or_default());
         Facts {
             partition: none(),
             qos: none(),
             project: none(),
             pe: none(),
-            account: Fact::from(account),
+            account: account.map_or(Fact::Unknown, Fact::Claimed),
             vnode_types: Fact::Known(slot_type.map(str::to_owned).into_iter().collect()),
             user: Fact::from(self.user.clone()),
             ..Facts::default()
@@ -258,10 +258,10 @@ mod tests {
         assert_eq!(found.job, Some(Id::new("12.0").unwrap()));
         assert_eq!(found.user.as_deref(), Some("alice"));
         let facts = found.facts(Some("slot_type_1"));
-        assert_eq!(facts.account, Fact::Known("group_a.b".to_owned()));
+        assert_eq!(facts.account, Fact::Claimed("group_a.b".to_owned()));
         assert_eq!(facts.vnode_types, Fact::Known(vec!["slot_type_1".to_owned()]));
         let without = SlotJob::parse("JobId = \"12.0\"\n").unwrap();
-        assert_eq!(without.facts(None).account, Fact::Known(String::new()));
+        assert_eq!(without.facts(None).account, Fact::Claimed(String::new()));
         assert_eq!(SlotJob::parse("").unwrap(), SlotJob::default());
         assert_eq!(SlotJob::default().facts(None).account, Fact::Unknown);
         SlotJob::parse("JobId = 7\n").unwrap_err();

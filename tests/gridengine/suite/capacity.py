@@ -67,10 +67,11 @@ def verified(site):
     site.configure("SlotMemory=mem_free:job,h_vmem\n")
     with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
         forged = "-v", "JOBFENCE_REQUESTED=mem_free=1T"
-        jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-l", "mem_free=90M,h_vmem=100M", *forged)
-        expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, "the memory of the job")
-        site.qdel(jobid)
-        site.wait(jobid)
+        for amount in "90M", "0x5a00000":
+            jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", "-l", f"mem_free={amount},h_vmem=100M", *forged)
+            expect_equal(fenced(site, jobid).parent.memory_limit(), 90 * MIB, f"the memory of a job with mem_free={amount}")
+            site.qdel(jobid)
+            site.wait(jobid)
         # What it has noted would be untrue then.
         held = site.submit("alice", "true", "-h", "-l", "mem_free=90M")
         done = site.as_user("alice", ["qalter", "-l", "mem_free=1M", held])

@@ -62,8 +62,22 @@ def observed(site):
 
 
 @case
+def nonsense(site):
+    """With OnError=warn, too, no job goes on without a fence because of what its user has written."""
+    site.configure("OnError=warn\n")
+    for given, why in (
+        (("-v", "JOBFENCE_CPU_LIMIT=half"), 'JOBFENCE_CPU_LIMIT: found "half"'),
+        (("-v", "JOBFENCE_REQUESTED=mem_free=much"), 'mem_free: found "much", expected an amount'),
+        # To qmaster that is an hour, and so 3600 bytes.
+        (("-l", "h_vmem=1:0:0"), 'h_vmem: found "1:0:0", expected an amount'),
+    ):
+        expect_in(why, refused(site, "touch ran.$JOB_ID", *given), "the reason")
+
+
+@case
 def forged(site):
-    """A user who has a newline in an argument gets no more slots, and reads why."""
+    """A user who has a newline in an argument gets no more slots, and reads why, also with OnError=warn."""
+    site.configure("OnError=warn\n")
     script = site.directory("alice") / "script"
     script.write_text("#!/bin/sh\ntouch ran.$JOB_ID\n")
     for argument in "x\nhost_slots=64", "x\njob_owner=root", "x\nh_vmem=INFINITY", "x\nPARAM l_hard gpu=4":

@@ -3,6 +3,7 @@
 
 import os
 import re
+import resource
 
 from slurm import kernel
 from slurm.harness import MIB, PYTHON, Skip, case, expect, expect_equal, expect_in, expect_match, uid
@@ -10,6 +11,7 @@ from slurm.sites import until
 
 from ..harness import ask, expect_limits, fenced
 
+PAGE = resource.getpagesize()
 # In two pieces, since execd kills a job whose processes have more address space than h_vmem: one is a process that has 70 MiB.
 EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (70 << 20); time.sleep(%d)'"
 # The other is a file in memory, which is no address space and counts as memory of the job.
@@ -39,6 +41,18 @@ def as_granted(site):
 
 
 @case
+def amounts(site):
+    """An amount means in a fence what it means to the shepherd, which limits each process by it: octal, hexadecimal, with an exponent."""
+    for amount in "0x8000000", "01000000000", "0400M", "1e8", "1.5e2M", "0.125G":
+        jobid = site.submit("alice", "ulimit -v; sleep 1000", "-l", f"h_vmem={amount}")
+        group = fenced(site, jobid)
+        kib = int(until(lambda jobid=jobid: site.output(jobid), 30, "its limit"))
+        expect_equal(group.parent.memory_limit(), kib * 1024 // PAGE * PAGE, f"memory of a job with h_vmem={amount}")
+        site.qdel(jobid)
+        site.wait(jobid)
+
+
+@case
 def more_than_a_thread(site):
     """CPUsPerSlot says what a slot is; a section by queue says more of it."""
     site.configure("CPUsPerSlot=0.5\n[Queue=all.q]\nMaxProcesses=77\n[Project=x]\nMaxProcesses=5\n")
@@ -52,17 +66,23 @@ def more_than_a_thread(site):
 
 @case
 def sections(site):
-    """A job has the sections of its account, its project and its parallel environment."""
+    """A job has the sections of its project, of its parallel environment, and, where the site trusts in that, of its account."""
     project = site.home / "project"
     project.write_text("name p1\noticket 0\nfshare 0\nacl NONE\nxacl NONE\n")
     site.qconf("-Aprj", str(project))
     try:
-        site.configure("MaxProcesses=90\n[Account=lab]\nMaxProcesses=70\n[Project=p1]\nMaxProcesses=60\n[PE=mpi]\nMaxProcesses=50\n")
-        for given, count in ((), 90), (("-A", "lab"), 70), (("-P", "p1"), 60), (("-pe", "mpi", "2"), 50), (("-pe", "smp", "2"), 90):
+        of_sections = "MaxProcesses=90\n[Account=lab]\nMaxProcesses=70\n[Project=p1]\nMaxProcesses=60\n[PE=mpi]\nMaxProcesses=50\n"
+        for trust, given, count in (
+            ("yes", (), 90), ("yes", ("-A", "lab"), 70), ("yes", ("-P", "p1"), 60), ("yes", ("-pe", "mpi", "2"), 50),
+            ("yes", ("-pe", "smp", "2"), 90), ("no", ("-A", "other"), 70),
+        ):
+            site.configure(f"TrustAccount={trust}\n{of_sections}")
             jobid = site.submit("alice", "sleep 1000", *given)
-            expect_equal(fenced(site, jobid).processes_limit(), count, f"processes of a job with {given}")
+            expect_equal(fenced(site, jobid).processes_limit(), count, f"processes of a job with {given} and TrustAccount={trust}")
             site.qdel(jobid)
             site.wait(jobid)
+        said = site.command(str(site.jobfence), "check").stdout
+        expect_in("under Grid Engine a job's user writes what [Account=lab] ask for", said, "what 'jobfence check' says")
     finally:
         site.command("qconf", "-dprj", "p1")
 

@@ -131,8 +131,8 @@ def processes(site):
 
 @case
 def by_account_and_type(site):
-    """Sections by accounting group and by user say more of a job."""
-    site.configure("[Account=group_a]\nMaxProcesses=77\n[User=bob]\nMaxProcesses=66\n")
+    """Sections by accounting group, where the site trusts in that, and by user say more of a job."""
+    site.configure("TrustAccount=yes\n[Account=group_a]\nMaxProcesses=77\n[User=bob]\nMaxProcesses=66\n")
     one = site.submit("alice", "sleep 1000", accounting_group="group_a")
     other = site.submit("bob", "sleep 1000")
     expect_equal([fenced(site, jobid).parent.processes_limit() for jobid in (one, other)], [77, 66], "processes")

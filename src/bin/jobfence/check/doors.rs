@@ -3,23 +3,53 @@
 
 use std::path::Path;
 
-use jobfence::config::Config;
+use jobfence::config::Loaded;
 use jobfence::sys::dir::Dir;
 
 use super::daemon::{SchedulerDaemon, is_ours, not_ours};
 use super::gridengine;
 use super::verdict::Verdict;
 
+/// A scheduler whose users write what sections ask for: its daemon, its name, the kinds of sections, and what of the site's can check it.
+const CLAIMED: [(&str, &str, &[&str], &str); 3] = [
+    ("sge_execd", "Grid Engine", &["[Account="], "a JSV"),
+    ("pbs_mom", "OpenPBS", &["[Account=", "[Project="], "a hook of the server"),
+    ("condor_startd", "HTCondor", &["[Account="], "the schedd"),
+];
+
 /// Says it, and why no job would be fenced, if so. Nothing where neither runs.
-pub fn look(proc: &Dir, config: &Config, verdict: &mut Verdict) {
+pub fn look(proc: &Dir, loaded: &Loaded, verdict: &mut Verdict) {
+    for (daemon, scheduler, kinds, checker) in CLAIMED {
+        if SchedulerDaemon::find(proc, daemon).is_some() {
+            claimed(loaded, scheduler, kinds, checker);
+        }
+    }
     if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
-        gridengine::look(&execd, config, verdict);
+        gridengine::look(&execd, &loaded.config, verdict);
     }
     if let Some(startd) = SchedulerDaemon::find(proc, "condor_startd") {
         htcondor(&startd, verdict);
     }
     if let Some(schedd) = SchedulerDaemon::find(proc, "condor_schedd") {
         local_universe(&schedd);
+    }
+}
+
+/// Sections that a job's user would choose.
+fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], checker: &str) {
+    let of_kind = |header: &&str| kinds.iter().any(|kind| header.starts_with(kind));
+    let headers: Vec<&str> = loaded.sections().map(|(header, _)| header).filter(of_kind).collect();
+    if headers.is_empty() {
+        return;
+    }
+    let headers = headers.join(", ");
+    if loaded.config.trust_account {
+        println!("sections       TrustAccount=yes: under {scheduler} a job has {headers} by what its user writes");
+    } else {
+        println!(
+            "sections       under {scheduler} a job's user writes what {headers} ask for, so each job has the strictest of \
+             what could hold; set TrustAccount=yes if {checker} checks it"
+        );
     }
 }
 
