@@ -142,6 +142,14 @@ impl Site {
         files
     }
 
+    /// The file of the only step.
+    fn shown(&self) -> PathBuf {
+        let mut shown = self.files();
+        shown.retain(|file| file.extension().is_some_and(|ending| ending == "json"));
+        let [file] = &shown[..] else { panic!("{shown:?}") };
+        file.clone()
+    }
+
     /// So many files `jobfence hold` may have open.
     fn starve(&self, files: &str) {
         let pid = self.hold.as_ref().unwrap().id().to_string();
@@ -204,12 +212,11 @@ fn a_series_shows_what_a_job_did_when() {
     assert!(line.contains('█') && line.contains("CPUs") && text.contains(" at most 6"), "{text}");
     let of_series = text.lines().skip_while(|line| !line.contains("over time")).take(3);
     assert!(of_series.into_iter().all(|line| line.chars().count() <= 80), "{text}");
-    let [of_root, of_user] = &site.files()[..] else { panic!("{:?}", site.files()) };
-    let owner = |file: &PathBuf| fs::metadata(file).map(|found| (found.uid(), found.mode() & 0o777)).unwrap();
-    assert_eq!((owner(of_root), owner(of_user)), ((0, 0o400), (user(), 0o400)));
-    for (file, uid) in [(of_user, stranger()), (of_root, stranger()), (of_root, user())] {
-        let read = Command::new("cat").arg(file).uid(uid).gid(uid).output().unwrap();
-        assert!(!read.status.success() && read.stdout.is_empty(), "{uid} can read {}", file.display());
+    let file = site.shown();
+    for (uid, can_read) in [(stranger(), false), (user(), true)] {
+        // The stranger is in the user's group.
+        let read = Command::new("cat").arg(&file).uid(uid).gid(user()).output().unwrap();
+        assert_eq!(read.status.success(), can_read, "{uid} reads {}", file.display());
     }
     let list = Command::new("ls").arg(site.path("run-series")).uid(user()).gid(user()).output().unwrap();
     assert!(!list.status.success(), "users can list all files");
@@ -300,32 +307,47 @@ fn a_sample_that_fails_loses_nothing() {
 }
 
 #[test]
-fn a_user_changes_only_the_own_copy() {
-    let Some(mut site) = Site::new("changes") else { return };
+fn a_user_fills_no_file_system_with_a_series() {
+    let Some(mut site) = Site::new("fills") else { return };
     site.hold("1");
     site.run("7");
-    let before = site.points("7", 3);
-    site.end_hold();
-    let [_, of_user] = &site.files()[..] else { panic!("{:?}", site.files()) };
-    let forged = before.to_string().replace("\"job\":\"7\"", "\"job\":\"8\"");
-    assert_ne!(forged, before.to_string());
-    let script = "chmod 600 \"$1\" && cat > \"$1\"";
-    let mut child = Command::new("sh")
-        .args(["-c", script, "sh"])
-        .arg(of_user)
-        .uid(user())
-        .gid(user())
-        .stdin(Stdio::piped())
-        .spawn();
-    child.as_mut().unwrap().stdin.take().unwrap().write_all(forged.as_bytes()).unwrap();
-    assert!(child.unwrap().wait().unwrap().success());
-    site.hold("1");
-    let after = site.points("7", 5);
-    assert!(column(&after, "at_seconds").starts_with(&column(&before, "at_seconds")), "{before} and then {after}");
+    let mut points = site.points("7", 2)["at_seconds"].as_array().unwrap().len();
+    // All that there is belongs to root, so the user cannot write to it or change its mode.
+    for file in site.files() {
+        assert_eq!(fs::metadata(&file).unwrap().uid(), 0, "{} is a user's", file.display());
+        for script in ["chmod 600 \"$1\"", "echo >> \"$1\"", "echo > \"$1.other\""] {
+            let mut tried = Command::new("sh");
+            let tried = tried.args(["-c", script, "sh"]).arg(&file).uid(user()).gid(user()).output().unwrap();
+            assert!(!tried.status.success(), "{script} of {}", file.display());
+        }
+    }
+    // A user who opens each version keeps no more room than a user who opens none.
+    let mut opened = Vec::new();
+    for _ in 0..4 {
+        opened.push(fs::File::open(site.shown()).unwrap());
+        points = site.points("7", points + 1)["at_seconds"].as_array().unwrap().len();
+    }
+    let mut numbers: Vec<u64> = opened.iter().map(|file| file.metadata().unwrap().ino()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert!(numbers.len() <= 2, "files of one step: {numbers:?}");
     site.out(&["close", "--job", "7"]);
     site.no_files();
-    let jobs: Vec<Value> = site.logged().iter().map(|line| line["job"].clone()).collect();
-    assert_eq!(jobs, ["7"]);
+    assert!(opened.iter().all(|file| file.metadata().unwrap().len() == 0), "a step that has ended keeps room");
+}
+
+#[test]
+fn a_file_of_a_users_goes() {
+    let Some(mut site) = Site::new("goes") else { return };
+    // As earlier releases made them.
+    fs::create_dir(site.path("run-series")).unwrap();
+    for name in ["1-0.user", "2-0.json"] {
+        let file = site.path("run-series").join(format!("{}-{name}", user()));
+        fs::write(&file, "{}").unwrap();
+        std::os::unix::fs::chown(&file, Some(user()), None).unwrap();
+    }
+    site.hold("1");
+    site.no_files();
 }
 
 #[test]

@@ -665,7 +665,7 @@ mod tests {
                     CleanupTimeout=30 ReapInterval=Never ReapSchedulerLeftovers=no EarlyMoves=no TrustAccount=yes\n\
                     UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful StoreUsage=AdminComment\n\
                     SampleInterval=7 MetricsFile=/m/x.prom\n\
-                    ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=no\r\n\
+                    ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=yes\r\n\
                     ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 CPUsPerSlot=2 SlotMemory=mem_free:job,h_vmem SlotGPUs=gpu # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
@@ -705,7 +705,7 @@ mod tests {
             max_cpus_per_user: Some(Cpus::from_thousandths(1500)),
             max_cpus_per_task: TaskCpus::Granted,
             headroom_cpus: Cpus::from_thousandths(250),
-            thread_hints: false,
+            thread_hints: true,
             constrain_ram_space: false,
             allowed_ram_space: Percent::from_hundredths(9805),
             default_ram_space: Some(256 << 20),

@@ -41,8 +41,8 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("HeadroomCPUs", |config, other| least(&mut config.headroom_cpus, other.headroom_cpus)),
     // No limit, and nothing that others see.
     ("UsageCard", |_, _| {}),
-    // No limit: a hint helps where there may be one.
-    ("ThreadHints", |config, other| config.thread_hints |= other.thread_hints),
+    // No limit: a program is told nothing unless the site has certainly asked for it.
+    ("ThreadHints", |config, other| config.thread_hints &= other.thread_hints),
     ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),
     ("AllowedRAMSpace", |config, other| least(&mut config.allowed_ram_space, other.allowed_ram_space)),
     ("DefaultRAMSpace", |config, other| least_limit(&mut config.default_ram_space, other.default_ram_space)),

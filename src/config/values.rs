@@ -165,7 +165,7 @@ impl Default for Config {
             max_cpus_per_task: TaskCpus::Unlimited,
             constrain_cores: false,
             headroom_cpus: Cpus::whole(1),
-            thread_hints: true,
+            thread_hints: false,
             constrain_ram_space: true,
             allowed_ram_space: Percent::HUNDRED,
             default_ram_space: None,

@@ -6,13 +6,13 @@ use std::ffi::CStr;
 use crate::job::Cpus;
 
 /// What programs ask how many threads to start, that count CPUs otherwise and know of no quota. Not among them are those that
-/// start one thread if nothing is said, since a number would be more (JULIA_NUM_THREADS, BLIS_NUM_THREADS), those that only
-/// repeat another (GOTO_NUM_THREADS), those of other systems (VECLIB_MAXIMUM_THREADS), and those of run times that read the
-/// quota: Rust and libuv (Node.js) in every directory above them, as Java since 24; Java before, .NET, and Go since 1.25 in the
-/// process's own alone (their sources; docs/decisions.md has a table), which is not the one that is limited where each task has a
-/// directory. Of these Go alone has a variable that it obeys without a word on stderr.
-pub const THREADS: [&CStr; 5] =
-    [c"OMP_NUM_THREADS", c"OPENBLAS_NUM_THREADS", c"MKL_NUM_THREADS", c"NUMEXPR_NUM_THREADS", c"GOMAXPROCS"];
+/// outrank OMP_NUM_THREADS, since a script that sets that one means it (OPENBLAS_NUM_THREADS, MKL_NUM_THREADS,
+/// NUMEXPR_NUM_THREADS), those that start one thread if nothing is said, since a number would be more (JULIA_NUM_THREADS,
+/// BLIS_NUM_THREADS), and those of run times that read the quota: Rust and libuv (Node.js) in every directory above them, as Java
+/// since 24; Java before, .NET, and Go since 1.25 in the process's own alone (their sources; docs/decisions.md has a table), which
+/// is not the one that is limited where each task has a directory. Of these Go alone has a variable that it obeys without a word
+/// on stderr.
+pub const THREADS: [&CStr; 2] = [c"OMP_NUM_THREADS", c"GOMAXPROCS"];
 
 /// What we have set them to, so that a step within the job is told its own number, and a user's is left.
 pub const HINT: &CStr = c"JOBFENCE_THREADS";

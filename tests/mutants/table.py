@@ -596,16 +596,28 @@ BREAKS = (
         "host usage_commands a_report_has_what_was_used",
     ),
     Break(
+        "hint_for_a_script_that_starts_tasks", "src/scheduler/slurm/spank/environment.rs",
+        "config.mode == Mode::Enforce && !starts_tasks;",
+        "config.mode == Mode::Enforce && (!starts_tasks || true);",
+        "slurm thread_hints",
+    ),
+    Break(
+        "hint_for_a_job_of_two_slots", "src/bin/jobfence/shepherd/environment.rs",
+        "hint.filter(|_| is_one_slot && !has_users)",
+        "hint.filter(|_| !has_users)",
+        "unit a_user_who_says_how_many_threads_is_not_told",
+    ),
+    Break(
+        "hints_that_nobody_has_asked_for", "src/config/values.rs",
+        "            thread_hints: false,",
+        "            thread_hints: true,",
+        "slurm thread_hints",
+    ),
+    Break(
         "series_of_a_restart_is_lost", "src/bin/jobfence/sample.rs",
         "if !self.has_taken_over {",
         "if false {",
         "host samples a_series_outlives_jobfence_hold",
-    ),
-    Break(
-        "series_goes_on_with_the_users_file", "src/bin/jobfence/series.rs",
-        "iter().filter(|name| name.ends_with(OF_ROOT))",
-        "iter().filter(|name| name.ends_with(OF_USER))",
-        "host samples a_user_changes_only_the_own_copy",
     ),
     Break(
         "series_of_a_step_that_was_not_seen_ends", "src/bin/jobfence/sample.rs",
@@ -620,9 +632,28 @@ BREAKS = (
         "host samples a_file_that_a_user_has_planted_is_not_followed",
     ),
     Break(
-        "series_is_roots", "src/bin/jobfence/series.rs",
-        "fchown(&file, owner, None).map_err(|errno| Error::os(\"give a file away in\", dir.path(), errno))", "Ok(drop(owner))",
+        "series_for_the_users_group", "src/bin/jobfence/acl.rs",
+        "(GROUP_OBJ, 0, NO_ID)",
+        "(GROUP_OBJ, READ, NO_ID)",
         "host samples a_series_shows_what_a_job_did_when",
+    ),
+    Break(
+        "series_is_a_new_file_each_time", "src/bin/jobfence/series.rs",
+        "let exchanged = renameat2(dir, new.as_str(), dir, name, RenameFlags::RENAME_EXCHANGE);",
+        "let exchanged = renameat2(dir, new.as_str(), dir, name, RenameFlags::empty());",
+        "host samples a_user_fills_no_file_system_with_a_series",
+    ),
+    Break(
+        "series_that_ended_keeps_room", "src/bin/jobfence/series.rs",
+        "        let _ = File::from(file).set_len(0);\n",
+        "        drop(file);\n",
+        "host samples a_user_fills_no_file_system_with_a_series",
+    ),
+    Break(
+        "users_file_of_a_series_stays", "src/bin/jobfence/series.rs",
+        "found.is_ok_and(|found| found.st_uid != 0)",
+        "found.is_err()",
+        "host samples a_file_of_a_users_goes",
     ),
     Break(
         "card_has_no_signal", "hooks/pbs/jobfence.py",

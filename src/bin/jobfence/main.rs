@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The `jobfence` command: see jobfence(8).
 
+mod acl;
 mod adopt;
 mod asked;
 mod check;

@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use jobfence::cgroup::usage::Usage;
@@ -14,11 +15,12 @@ use jobfence::error::{Error, Result};
 use jobfence::report::usage_log::UsageLog;
 use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, renameat};
-use nix::sys::stat::Mode;
-use nix::unistd::{Uid, UnlinkatFlags, fchown, mkdir, unlinkat};
+use nix::fcntl::{AtFlags, OFlag, RenameFlags, openat, renameat, renameat2};
+use nix::sys::stat::{Mode, fstatat};
+use nix::unistd::{UnlinkatFlags, mkdir, unlinkat};
 use serde_json::{Value, json};
 
+use crate::acl;
 use crate::moment::seconds_of;
 
 /// The name of the objects. A program looks at this first.
@@ -252,23 +254,21 @@ fn directory_of(run_dir: &Path) -> PathBuf {
     run_dir.with_file_name(name)
 }
 
-/// How the name of a file ends: root goes on with its own alone, since the owner of a file can change what is in it.
-const OF_ROOT: &str = ".json";
-const OF_USER: &str = ".user";
+/// How the name of a file ends.
+const ENDING: &str = ".json";
 
-/// The name of a step's own file says nothing, and each user can find the own ones.
-fn file_of(uid: Option<u32>, name: &str, whose: &str) -> String {
+/// The name of a step's file says nothing, and each user can find the own ones.
+fn file_of(uid: Option<u32>, name: &str) -> String {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     let user = uid.map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
-    format!("{user}-{:016x}{whose}", hasher.finish())
+    format!("{user}-{:016x}{ENDING}", hasher.finish())
 }
 
 /// The series of a living step, as far as it was sampled and may be read.
 pub fn living(run_dir: &Path, uid: Option<u32>, name: &str) -> Option<Series> {
     let dir = Dir::open(directory_of(run_dir)).ok()?;
-    let whose = if nix::unistd::geteuid().is_root() { OF_ROOT } else { OF_USER };
-    read(&dir, &file_of(uid, name, whose)).ok()?.filter(|series| series.name == name)
+    read(&dir, &file_of(uid, name)).ok()?.filter(|series| series.name == name)
 }
 
 /// `None`: there is no such file, or it has no series.
@@ -278,22 +278,28 @@ fn read(dir: &Dir, name: &str) -> Result<Option<Series>> {
         other => File::from(other?),
     };
     let mut text = String::new();
-    let is_text =
-        file.metadata().is_ok_and(|found| found.is_file()) && file.take(LONGEST).read_to_string(&mut text).is_ok();
+    let is_roots = file.metadata().is_ok_and(|found| found.is_file() && found.uid() == 0);
+    let is_text = is_roots && file.take(LONGEST).read_to_string(&mut text).is_ok();
     let value = serde_json::from_str(&text).ok().filter(|_| is_text);
     Ok(value.as_ref().and_then(Series::of_json))
 }
 
-/// The series of all steps that had a file, whether they live or not.
+/// The series of all steps that had a file, whether they live or not. A file that is not root's goes: earlier releases gave one to
+/// each user.
 pub fn all_living(run_dir: &Path) -> Result<Vec<Series>> {
     let dir = match Dir::open(directory_of(run_dir)) {
         Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
         other => other?,
     };
     let mut all = Vec::new();
-    for name in dir.list(false)?.iter().filter(|name| name.ends_with(OF_ROOT)) {
-        // What is no series is none of ours.
-        all.extend(read(&dir, name)?);
+    for name in dir.list(false)? {
+        let found = fstatat(&dir, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|found| found.st_uid != 0) {
+            let _ = unlinkat(&dir, name.as_str(), UnlinkatFlags::NoRemoveDir);
+        } else if name.ends_with(ENDING) {
+            // What is no series is none of ours.
+            all.extend(read(&dir, &name)?);
+        }
     }
     Ok(all)
 }
@@ -313,44 +319,61 @@ fn writable(run_dir: &Path) -> Result<Dir> {
     Ok(dir)
 }
 
-/// Writes the files of a living step anew: root's, with which a restart goes on, and one for the step's user.
+/// Writes the file of a living step anew. It is root's, so that no user can fill the file system on which the records are. The
+/// step's user can read it.
 pub fn write(run_dir: &Path, series: &Series) -> Result<()> {
-    let (dir, text) = (writable(run_dir)?, series.json().to_string());
-    let name = |whose| file_of(series.uid, &series.name, whose);
-    put(&dir, &name(OF_ROOT), &text, None)?;
-    series.uid.map_or(Ok(()), |uid| put(&dir, &name(OF_USER), &text, Some(Uid::from_raw(uid))))
+    put(&writable(run_dir)?, &file_of(series.uid, &series.name), &series.json().to_string(), series.uid)
 }
 
-/// Only the owner can read it, and root.
-fn put(dir: &Dir, name: &str, text: &str, owner: Option<Uid>) -> Result<()> {
-    let new = format!("{name}.new");
+/// Where a file is written before it has its name.
+fn new_of(name: &str) -> String {
+    format!("{name}.new")
+}
+
+/// A step has two files in turn, and the one that is not shown is written anew. A new file each time would be room that a user
+/// fills: a user who opens each of them keeps all of them, though they have no name any more.
+fn put(dir: &Dir, name: &str, text: &str, reader: Option<u32>) -> Result<()> {
+    let new = new_of(name);
     let failed = |op: &'static str| move |errno| Error::os(op, dir.path(), errno);
-    // Of a process that was killed meanwhile.
-    let _ = unlinkat(dir, new.as_str(), UnlinkatFlags::NoRemoveDir);
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = openat(dir, new.as_str(), flags, Mode::from_bits_truncate(0o400)).map_err(failed("make a file in"))?;
-    let done = fill(File::from(file), dir, text, owner)
-        .and_then(|()| renameat(dir, new.as_str(), dir, name).map_err(failed("replace a file in")));
+    let done = fill(File::from(file), dir, text, reader).and_then(|()| {
+        let exchanged = renameat2(dir, new.as_str(), dir, name, RenameFlags::RENAME_EXCHANGE);
+        let named = if exchanged == Err(Errno::ENOENT) { renameat(dir, new.as_str(), dir, name) } else { exchanged };
+        named.map_err(failed("replace a file in"))
+    });
     if done.is_err() {
         // The step may have no next time, at which it would go.
-        let _ = unlinkat(dir, new.as_str(), UnlinkatFlags::NoRemoveDir);
+        discard(dir, &new);
     }
     done
 }
 
-fn fill(mut file: File, dir: &Dir, text: &str, owner: Option<Uid>) -> Result<()> {
-    file.write_all(text.as_bytes())
+fn fill(mut file: File, dir: &Dir, text: &str, reader: Option<u32>) -> Result<()> {
+    file.set_len(0)
+        .and_then(|()| file.write_all(text.as_bytes()))
         .map_err(|error| Error::new(format!("cannot write what was sampled: {error}")).at(dir.path()))?;
-    fchown(&file, owner, None).map_err(|errno| Error::os("give a file away in", dir.path(), errno))
+    reader.map_or(Ok(()), |uid| {
+        acl::let_read(&file, uid).map_err(|errno| {
+            Error::os("let the job's user read a file in", dir.path(), errno)
+                .hint("RunDir has to be on a file system with POSIX ACLs, as tmpfs is")
+        })
+    })
+}
+
+/// A user who has it open keeps an empty file.
+fn discard(dir: &Dir, name: &str) {
+    if let Ok(file) = dir.open_file(name, OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK) {
+        let _ = File::from(file).set_len(0);
+        let _ = unlinkat(dir, name, UnlinkatFlags::NoRemoveDir);
+    }
 }
 
 /// The step has ended.
 pub fn remove(run_dir: &Path, series: &Series) {
     if let Ok(dir) = writable(run_dir) {
-        for whose in [OF_ROOT, OF_USER] {
-            let name = file_of(series.uid, &series.name, whose);
-            let _ = unlinkat(&dir, name.as_str(), UnlinkatFlags::NoRemoveDir);
-        }
+        let name = file_of(series.uid, &series.name);
+        [new_of(&name), name].iter().for_each(|name| discard(&dir, name));
     }
 }
 
@@ -400,12 +423,14 @@ mod tests {
     #[test]
     fn what_cannot_be_written_leaves_nothing() {
         let temp = tempfile::tempdir().unwrap();
-        std::fs::create_dir(temp.path().join("a")).unwrap();
         let dir = Dir::open(temp.path()).unwrap();
-        assert!(put(&dir, "a", "text", None).is_err(), "a directory was replaced");
-        assert!(!temp.path().join("a.new").exists());
-        put(&dir, "b", "text", None).unwrap();
-        assert_eq!(std::fs::read_to_string(temp.path().join("b")).unwrap(), "text");
+        std::fs::create_dir(temp.path().join("a.new")).unwrap();
+        assert!(put(&dir, "a", "text", None).is_err(), "a directory was written");
+        assert!(!temp.path().join("a").exists());
+        for text in ["longer text", "text"] {
+            put(&dir, "b", text, None).unwrap();
+            assert_eq!(std::fs::read_to_string(temp.path().join("b")).unwrap(), text);
+        }
     }
 
     #[test]

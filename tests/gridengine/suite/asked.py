@@ -36,7 +36,9 @@ def threads_told(site, slots, *options):
 @case
 def told_how_many_threads(site):
     """A program is told to start no more threads than have CPU time, unless its user says how many, or it is bound to cores."""
-    names = "GOMAXPROCS", "JOBFENCE_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"
+    expect_equal(threads_told(site, 1), [], "threads that nobody has asked for")
+    site.configure("ThreadHints=yes\n")
+    names = "GOMAXPROCS", "JOBFENCE_THREADS", "OMP_NUM_THREADS"
     ours = [f"{name}=1" for name in names]
     expect_equal(threads_told(site, 1), ours, "threads with a quota of one CPU of two")
     expect_equal(threads_told(site, 1, "-v", "OMP_NUM_THREADS=4"), ["OMP_NUM_THREADS=4"], "threads of a user who says how many")
@@ -44,8 +46,9 @@ def told_how_many_threads(site):
     inherited = ",".join(f"{name}=4" for name in names)
     expect_equal(threads_told(site, 1, "-v", inherited), ours, "threads of a job that another has submitted")
     expect_equal(threads_told(site, 1, "-binding", "linear:1"), [], "threads of a job that is bound")
-    site.configure("ThreadHints=no\n")
-    expect_equal(threads_told(site, 1), [], "threads with ThreadHints=no")
+    site.configure("ThreadHints=yes\nCPUQuotaPercent=50\n")
+    expect_equal(threads_told(site, 1), ours, "threads with a quota of half a CPU")
+    expect_equal(threads_told(site, 2), [], "threads of a job that starts two processes")
 
 
 @case

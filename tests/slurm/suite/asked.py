@@ -304,42 +304,101 @@ def less_than_the_kernel_can(site):
     expect_equal(site.output(jobid), "0.005\n", "what the job is told")
 
 
-HINTS = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS NUMEXPR_NUM_THREADS GOMAXPROCS".split()
-SHOW_HINTS = "for name in " + " ".join(HINTS) + "; do printenv $name || echo none; done; taskset -p $$"
+HINTS = "OMP_NUM_THREADS", "GOMAXPROCS"
+# What libraries ask before OMP_NUM_THREADS: a script that sets that one would not rule them.
+OUTRANKING = "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"
+SHOW_HINTS = "for name in " + " ".join(HINTS + OUTRANKING) + "; do printenv $name || echo none; done; taskset -p $$"
 
 
 def hints(said):
-    """The values of HINTS and how many CPUs the task could see, from what SHOW_HINTS has written."""
+    """The values of HINTS and how many CPUs the task could see, from what SHOW_HINTS has written. Of OUTRANKING none is set."""
     *values, mask = said.splitlines()
-    return values, int(mask.rpartition(" ")[2], 16).bit_count()
+    expect_equal(values[len(HINTS):], ["none"] * len(OUTRANKING), "variables that outrank OMP_NUM_THREADS")
+    return values[:len(HINTS)], int(mask.rpartition(" ")[2], 16).bit_count()
 
 
 @case
 def thread_hints(site):
+    """Only where the site asks for them, and only for who is a task: a script that starts tasks is told nothing."""
     user = site.users[0]
 
     def shown(*args, env=None, script=SHOW_HINTS):
-        jobid = site.submit(user, script, "-c1", "--mem=50", *args, env=env)
+        jobid = site.submit(user, script, "-n1", "-c1", "--mem=50", *args, env=env)
         expect_equal(site.wait(jobid), "COMPLETED", "state")
         return hints(site.output(jobid))
 
-    values, visible = shown()
-    # Where Slurm binds tasks, that is what programs see, and they need no hint.
-    wanted = ["1" if visible > 1 else "none"] * len(HINTS)
-    expect_equal(values, wanted, f"hints of a job with 1 of {visible} CPUs")
+    def expect_hints(found, hint, what):
+        values, visible = found
+        # Where Slurm binds tasks, that is what programs see, and they need no hint.
+        expect_equal(values, [hint if visible > 1 else "none"] * len(HINTS), what)
+        return visible
+
+    expect_hints(shown(), "none", "hints that nobody has asked for")
+    site.configure(ThreadHints="yes")
+    visible = expect_hints(shown(), "1", "hints of a job with one CPU")
     # A step within is told its own, though it has inherited the job's.
-    values, visible = shown(script=f"srun sh -c '{SHOW_HINTS}'")
-    expect_equal(values, ["1" if visible > 1 else "none"] * len(HINTS), "hints of a step")
+    expect_hints(shown(script=f"srun sh -c '{SHOW_HINTS}'"), "1", "hints of a step")
     # Who says something has said it.
     values, _ = shown(env={"OMP_NUM_THREADS": "7"})
-    expect_equal(values, ["7"] + ["none"] * 4, "hints of a job whose user has set one")
-    site.configure(ThreadHints="no")
-    values, _ = shown()
-    expect_equal(values, ["none"] * len(HINTS), "hints with ThreadHints=no")
-    site.configure(ConstrainCPUQuota="no")
-    values, _ = shown()
-    expect_equal(values, ["none"] * len(HINTS), "hints without a quota")
+    expect_equal(values, ["7", "none"], "hints of a job whose user has set one")
+    if os.cpu_count() > 1:
+        site.configure(ThreadHints="yes", CPUQuotaPercent=50)
+        expect_hints(shown("-n2"), "none", "hints of the script of two tasks")
+        expect_hints(shown("-n2", script=f"srun -n1 sh -c '{SHOW_HINTS}'"), "1", "hints of its step of one task")
+    site.configure(ThreadHints="yes", ConstrainCPUQuota="no")
+    expect_hints(shown(), "none", "hints without a quota")
     return f"{visible} CPUs visible of {os.cpu_count()}"
+
+
+# What programs make of what they are told. Java would ask its cgroup, too, which is the kernel's word and not ours.
+PROGRAMS = """
+echo nproc $(nproc)
+if command -v make >/dev/null; then echo 'all: ; @echo make $(MAKEFLAGS)' | make -s -j$(nproc) -f - | sed 's/ --jobserver.*//'; fi
+if command -v java >/dev/null; then
+    java -XX:-UseContainerSupport -XX:+UseParallelGC -XX:+PrintFlagsFinal -version 2>&1 | grep -e ' ParallelGCThreads' -e 'Picked up'
+fi
+if python3 -c 'import joblib, numpy, threadpoolctl' 2>/dev/null; then
+    cat >threads.py <<'END'
+import sys
+from joblib import Parallel, delayed
+def threads():
+    import numpy, threadpoolctl
+    return max(found["num_threads"] for found in threadpoolctl.threadpool_info())
+workers = int(sys.argv[1])
+print("joblib", workers, sorted(Parallel(n_jobs=workers)(delayed(threads)() for _ in range(workers))))
+END
+    python3 threads.py 1
+    python3 threads.py 2
+    OMP_NUM_THREADS=1 python3 threads.py 1 | sed s/joblib/one/
+fi
+"""
+# Where joblib and numpy are not the system's.
+THEIR_PYTHON = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+# Of a job by itself, and in no two the same.
+IDS = re.compile(r"(?m)^(?:SLURM\w*|JOBFENCE_\w+|TMPDIR|_|PWD)=.*\n")
+
+
+@case(on=["private"])
+def programs_are_told_the_same(site):
+    """A fence changes what programs may use. What they are told is the same with jobfence and without, in the same allocation."""
+    user = site.users[0]
+
+    def told_with(*options):
+        jobid = site.submit(user, f"env | sort\n{PROGRAMS}", *options, "--mem=400", env=THEIR_PYTHON)
+        expect_equal(site.wait(jobid, 120), "COMPLETED", "state")
+        return IDS.sub("", site.output(jobid))
+
+    requests = [("-n1", "-c1"), ("-n2", "-c1"), ("-n1", "-c2")][:1 if os.cpu_count() < 2 else 3]
+    fenced = [told_with(*options) for options in requests]
+    site.configure(ThreadHints="yes")
+    asked = told_with("-n1", "-c1")
+    with site.unplugged():
+        for options, found in zip(requests, fenced):
+            expect_equal(found.splitlines(), told_with(*options).splitlines(), f"what {' '.join(options)} is told with jobfence")
+    # Where a site has asked for hints, a user's own word rules each library.
+    expect("one 1" not in asked or "one 1 [1]\n" in asked, f"threads with 'export OMP_NUM_THREADS=1': {asked}")
+    programs = ["nproc", *(name for name in ("make", "ParallelGCThreads", "joblib") if name in fenced[0])]
+    return f"told the same: {', '.join(programs)}"
 
 
 @case(layout=False)
@@ -362,7 +421,7 @@ def options_are_handed_on(site):
 
 
 # As in any job: what jobfence tells, and what a user says himself.
-OURS = re.compile(rf"(?m)^(?:JOBFENCE_\w+|{'|'.join(HINTS)})=.*$")
+OURS = re.compile(rf"(?m)^(?:JOBFENCE_\w+|{'|'.join(HINTS + OUTRANKING)})=.*$")
 # In the shell of a job: everything that makes srun a command of that job.
 NO_JOB = "unset $(compgen -v | grep ^SLURM_ | grep -vx SLURM_CONF)"
 
@@ -371,6 +430,7 @@ NO_JOB = "unset $(compgen -v | grep ^SLURM_ | grep -vx SLURM_CONF)"
 def nothing_is_handed_on(site):
     """What a job was told is not told to a job that it submits, nor to a step, where those run without a fence."""
     user = site.users[0]
+    site.configure(ThreadHints="yes")
     jobid = site.submit(user, f"""
         env >first
         export MKL_NUM_THREADS=3

@@ -67,7 +67,7 @@ def cores_of_two_jobs(site):
     cores, seen = machines_cores(), []
     threads = len(cores[0])
     for user in site.users:
-        script = f"{asking(site, user)}\necho nproc $(env -u OMP_NUM_THREADS nproc)\necho told $JOBFENCE_CORES\nsleep 300"
+        script = f"{asking(site, user)}\necho nproc $(nproc)\necho told $JOBFENCE_CORES\nsleep 300"
         jobid = site.submit(user, script, f"-c{threads}", "--mem=100")
         group = fenced(site, jobid)
         expect(group.cores() in cores, f"the step has the CPUs {group.cores()}, and the cores are {cores}")

@@ -34,7 +34,9 @@ fn with_ours(text: &[u8], mode: Mode, seen: &Seen, hint: Option<u64>, visible_gp
     let inherited = value(HINT);
     let is_users = |name: &CStr| value(name).is_some_and(|value| inherited != Some(value));
     let has_users = THREADS.iter().any(|name| is_users(name));
-    let hint = limit(hint.filter(|_| !has_users).map(|threads| threads.to_string()));
+    // With more slots, mpirun or the script itself starts processes, and each would start as many threads as all may use.
+    let is_one_slot = value(c"NSLOTS") == Some(b"1");
+    let hint = limit(hint.filter(|_| is_one_slot && !has_users).map(|threads| threads.to_string()));
     let mut ours = vec![
         named("JOBFENCE_CGROUP", seen.path.clone()),
         named("JOBFENCE_CPUS", limit(seen.cpus.map(|cpus| cpus.to_string()))),
@@ -79,19 +81,21 @@ mod tests {
 
     #[test]
     fn a_user_who_says_how_many_threads_is_not_told() {
-        let told = |text: &str, mode, hint| {
-            let all = with_ours(text.as_bytes(), mode, &seen("job"), hint, None);
+        let told_with = |slots: u32, text: &str, mode, hint| {
+            let all = with_ours(format!("NSLOTS={slots}\n{text}").as_bytes(), mode, &seen("job"), hint, None);
             let all = String::from_utf8(all).unwrap();
             let lines = all.lines().filter(|line| line.contains("THREADS") || line.contains("GOMAX"));
             lines.map(str::to_owned).collect::<Vec<_>>()
         };
+        let told = |text: &str, mode, hint| told_with(1, text, mode, hint);
         let ours = |number| {
             let names = THREADS.iter().chain([&HINT]).map(|name| name.to_str().unwrap());
             names.map(|name| format!("{name}={number}")).collect::<Vec<_>>()
         };
         assert_eq!(told("A=b\n", Mode::Enforce, Some(2)), ours(2));
         assert_eq!(told("A=b\n", Mode::Observe, Some(2)), [""; 0]);
-        assert_eq!(told("MKL_NUM_THREADS=7\n", Mode::Enforce, Some(2)), ["MKL_NUM_THREADS=7"]);
+        assert_eq!(told("GOMAXPROCS=7\n", Mode::Enforce, Some(2)), ["GOMAXPROCS=7"]);
+        assert_eq!(told_with(2, "A=b\n", Mode::Enforce, Some(2)), [""; 0], "a job of several processes");
         // What another job was told, and what of it the user has changed.
         let inherited = ours(4).join("\n");
         assert_eq!(told(&inherited, Mode::Enforce, Some(2)), ours(2));

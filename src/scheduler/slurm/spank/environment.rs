@@ -18,6 +18,8 @@ use crate::job::Cpus;
 use crate::policy::Plan;
 use crate::policy::threads::{HINT, THREADS, threads};
 use crate::scheduler::slurm::spank::api::Spank;
+use crate::scheduler::slurm::spank::bindings::spank_item;
+use crate::scheduler::slurm::spank::grant::StepKind;
 
 /// By which processes of the step can be found that have left everything else: see `record::tracked`.
 pub const STEP: &CStr = c"JOBFENCE_STEP";
@@ -154,10 +156,21 @@ pub fn hand_nothing_on() {
 }
 
 /// In a task's own process, which Slurm has bound to its CPUs: tells programs to start no more threads than have CPU time, where
-/// the task can see more CPUs than that. If the user has set one of the variables, all of them are left as they are: a library
-/// may take its number from another's.
-pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence, tasks: u32) -> Result<()> {
-    let enforced = config.thread_hints && config.mode == Mode::Enforce;
+/// the task can see more CPUs than that. If the user has set one of the variables, all of them are left as they are.
+///
+/// A script that stands for a job of several tasks starts them itself, with mpirun or one by one. Each would start as many
+/// threads as all of them together may use.
+pub fn hint_threads(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Result<()> {
+    if !config.thread_hints {
+        return Ok(());
+    }
+    let kind = StepKind::of(spank.u32(spank_item::S_JOB_STEPID)?);
+    let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT).unwrap_or(1);
+    // slurmd's own, in each batch step (`env_array_for_batch_job`): how many tasks mpirun starts on each node. That of an
+    // interactive step is salloc's.
+    let is_one_task = || spank.getenv(c"SLURM_TASKS_PER_NODE").is_ok_and(|tasks| tasks.as_deref() == Some("1"));
+    let starts_tasks = matches!(kind, StepKind::Batch | StepKind::Interactive) && !is_one_task();
+    let enforced = config.mode == Mode::Enforce && !starts_tasks;
     let visible = Affinity::of(Pid::this().as_raw()).map(|cpus| cpus.count());
     let hint = match visible.filter(|_| enforced) {
         Some(visible) => share(of_step(spank, plan, fence), plan, tasks).and_then(|share| threads(share, visible)),
@@ -218,8 +231,8 @@ mod tests {
         assert_eq!(taken(&variables), ["JOBFENCE_CGROUP", "JOBFENCE_CPUS"]);
         let theirs = [("OMP_NUM_THREADS", "1"), ("JOBFENCE_MINE", "1"), ("SLURM_SPANK_JOBFENCE_CPU_LIMIT", "1")];
         assert!(taken(&theirs).is_empty());
-        let changed = [("JOBFENCE_THREADS", "1"), ("OMP_NUM_THREADS", "7"), ("MKL_NUM_THREADS", "1")];
-        assert_eq!(taken(&changed), ["JOBFENCE_THREADS", "MKL_NUM_THREADS"]);
+        let changed = [("JOBFENCE_THREADS", "1"), ("OMP_NUM_THREADS", "7"), ("GOMAXPROCS", "1")];
+        assert_eq!(taken(&changed), ["GOMAXPROCS", "JOBFENCE_THREADS"]);
         let all: Vec<(&str, &str)> = THREADS.iter().chain([&HINT]).map(|name| (name.to_str().unwrap(), "2")).collect();
         assert_eq!(taken(&all).len(), THREADS.len() + 1);
     }

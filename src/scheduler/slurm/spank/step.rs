@@ -297,8 +297,7 @@ pub fn tell_task(spank: &Spank) {
     if fence.has_overlay() {
         let _ = environment::tell(spank, config, plan, fence);
     }
-    let tasks = spank.u32(spank_item::S_JOB_LOCAL_TASK_COUNT).unwrap_or(1);
-    let _ = environment::hint_threads(spank, config, plan, fence, tasks);
+    let _ = environment::hint_threads(spank, config, plan, fence);
 }
 
 /// In the step daemon, with the task waiting before its exec, as all the step's tasks on this node do.
