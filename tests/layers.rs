@@ -64,7 +64,7 @@ const UNCLEAR: [&str; 7] = ["impossible", "beside", "told", "outside", "withheld
 
 /// Words that only these modules say, one behind the other: for each there is one way, and what makes it safe is there. An entry that is
 /// no longer true fails.
-const ONE_WAY: &[(&[&str], &[(&str, &str)])] = &[(
+const ONE_WAY: &[OneWay] = &[(
     &["Command", "::", "new"],
     &[
         ("sys::program", "the way in which a program is run for what it says"),
@@ -72,6 +72,9 @@ const ONE_WAY: &[(&[&str], &[(&str, &str)])] = &[(
         ("bin::hold", "becomes systemd-run, and runs nothing"),
     ],
 )];
+
+/// Words, and the modules that may say them, each with its reason.
+type OneWay = (&'static [&'static str], &'static [(&'static str, &'static str)]);
 
 /// A whole path, the name by which it is known then, and whether `pub` hands it on.
 type Use = (Vec<String>, String, bool);
