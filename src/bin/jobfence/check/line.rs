@@ -59,7 +59,10 @@ pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -
                 }
             };
             println!("plugin         no line of {} loads libjobfence.so{ignored}", file.display());
-            Some("NO job would be fenced here: Slurm does not load the plugin; 'jobfence enable' adds its line".to_owned())
+            Some(
+                "NO job would be fenced here: Slurm does not load the plugin; 'jobfence enable' adds its line"
+                    .to_owned(),
+            )
         }
         PlugstackLookup::Unseen(error) => {
             println!("plugin         {error}: whether Slurm loads the plugin was not seen");
