@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::bytes::mebibytes;
-use crate::cgroup::events::{Binding, OomKill};
+use crate::cgroup::events::OomKill;
 use crate::cgroup::usage::Usage;
 use crate::fence::MemoryLevel;
 use crate::job::JobKey;
@@ -82,14 +82,10 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
         };
         return format!("{key}: {victim} was killed: {why}");
     }
-    if let Some((nodes, binding)) = kill.and_then(|kill| kill.full.as_ref()) {
-        let what = match binding {
-            Binding::Cpuset => "its cpuset binds it",
-            Binding::Policy => "a memory policy (numactl, mbind) binds it",
-        };
+    if let Some(nodes) = kill.and_then(|kill| kill.full.as_ref()) {
         return format!(
-            "{key}: {victim} was killed: the NUMA nodes {nodes}, to which {what}, have no memory left, though others may have. Let it use \
-             more of them, or use less memory there."
+            "{key}: {victim} was killed: the NUMA nodes {nodes}, to which it is bound, have no memory left, though others \
+             may have. Let it use more of them, or use less memory there."
         );
     }
     let Some(level) = level else {
@@ -238,9 +234,9 @@ mod tests {
             OomKill { limit_at: Some("/jobfence/uid_1/job_5/step_batch/htcondor/x".into()), ..kill.clone() };
         let said = out_of_memory(&key(), Some(&of_another), &levels(), None);
         assert!(said.contains("that another program has set inside the step"), "{said}");
-        let bound = OomKill { limit_at: None, full: Some(("1".into(), Binding::Policy)), ..kill.clone() };
+        let bound = OomKill { limit_at: None, full: Some("1".into()), ..kill.clone() };
         let said = out_of_memory(&key(), Some(&bound), &levels(), None);
-        assert!(said.contains("the NUMA nodes 1, to which a memory policy (numactl, mbind) binds it"), "{said}");
+        assert!(said.contains("the NUMA nodes 1, to which it is bound,"), "{said}");
         let of_node = OomKill { limit_at: None, ..kill };
         assert!(out_of_memory(&key(), Some(&of_node), &levels(), None).contains("the node ran out of memory"));
     }

@@ -962,7 +962,7 @@ fn cgroups_that_a_container_may_not_write_are_named() {
     let top = temp.path().display();
     let script = format!(
         "mount --rbind /sys/fs/cgroup {top} && awk '$5 ~ \"^{top}/?\" {{print $5}}' /proc/self/mountinfo | while read m; do \
-         mount -o remount,bind,ro $m; done && exec \"$0\" run -o CgroupMountpoint={top} -o CgroupBase=jobfence-cli-ro true"
+         mount -o remount,bind,ro $m; done && exec \"$0\" run -o CgroupMountpoint={top} -o CgroupBase=jobfence-cli-ro -- true"
     );
     let mut unshare = Command::new("unshare");
     let done = unshare.args(["--mount", "sh", "-ec", &script, env!("CARGO_BIN_EXE_jobfence")]).output().unwrap();

@@ -32,8 +32,8 @@ const MOST_RECORDS: usize = 100_000;
 pub struct OomKill {
     /// The cgroup whose limit was reached, or `None` when the whole machine was out of memory.
     pub limit_at: Option<String>,
-    /// The NUMA nodes that were full where it was not the whole machine, and what binds processes to them.
-    pub full: Option<(String, Binding)>,
+    /// The NUMA nodes that were full where it was not the whole machine: those to which a cpuset or a memory policy binds processes.
+    pub full: Option<String>,
     /// The cgroup in which the process was.
     pub task_in: String,
     /// The process's name, made printable.
@@ -43,15 +43,6 @@ pub struct OomKill {
     /// Of what was in use at that limit, in bytes: page cache of files, without shared memory. The kernel takes such pages back before it kills.
     /// `None`: the kernel does not say.
     pub cached: Option<u64>,
-}
-
-/// What lets the kernel look for memory on some NUMA nodes alone (`enum oom_constraint`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Binding {
-    /// cpuset.mems of a cgroup.
-    Cpuset,
-    /// As of numactl(8), mbind(2).
-    Policy,
 }
 
 /// What the kernel says of the memory at a limit, just before it says which process it kills there.
@@ -180,15 +171,15 @@ impl OomKill {
 
 /// See [`OomKill::full`]. `constraint=WHY,nodemask=LIST,cpuset=NAME,mems_allowed=LIST,global_oom`, of which the name is anybody's
 /// (`dump_oom_summary`, mm/oom_kill.c). For a cpuset the kernel gives no nodemask.
-fn full(before: &str) -> Option<(String, Binding)> {
+fn full(before: &str) -> Option<String> {
     let (why, rest) = before.strip_prefix("constraint=")?.split_once(",nodemask=")?;
-    let (nodes, binding) = match why {
-        "CONSTRAINT_CPUSET" => (rest.strip_suffix(",global_oom")?.rsplit_once(",mems_allowed=")?.1, Binding::Cpuset),
-        "CONSTRAINT_MEMORY_POLICY" => (rest.split_once(",cpuset=")?.0, Binding::Policy),
+    let nodes = match why {
+        "CONSTRAINT_CPUSET" => rest.strip_suffix(",global_oom")?.rsplit_once(",mems_allowed=")?.1,
+        "CONSTRAINT_MEMORY_POLICY" => rest.split_once(",cpuset=")?.0,
         _ => return None,
     };
     let is_list = !nodes.is_empty() && nodes.bytes().all(|b| b.is_ascii_digit() || b"-,".contains(&b));
-    is_list.then(|| (nodes.to_owned(), binding))
+    is_list.then(|| nodes.to_owned())
 }
 
 /// Whether this is the directory or in it.
@@ -275,9 +266,9 @@ task_memcg=/jobfence/uid_1/job_2/step_0,task=a,pid=3,uid=1";
             OomKill::parse(&format!("3,1,1,-;oom-kill:constraint=CONSTRAINT_{words},{end}")).and_then(|kill| kill.full)
         };
         let cpuset = "CPUSET,nodemask=(null),cpuset=x,mems_allowed=7,y,mems_allowed=1,3-4,global_oom";
-        assert_eq!(line(cpuset), Some(("1,3-4".to_owned(), Binding::Cpuset)));
+        assert_eq!(line(cpuset), Some("1,3-4".to_owned()));
         let policy = "MEMORY_POLICY,nodemask=1,cpuset=step_0,mems_allowed=0-1,global_oom";
-        assert_eq!(line(policy), Some(("1".to_owned(), Binding::Policy)));
+        assert_eq!(line(policy), Some("1".to_owned()));
         for none in [
             "MEMCG,nodemask=1,cpuset=/,mems_allowed=0,oom_memcg=/jobfence",
             "CPUSET,nodemask=(null)",

@@ -43,7 +43,7 @@ impl NodeFiles {
             let path = &mut loaded.config.run_dir;
             let identity = |stat: stat::FileStat| (stat.st_dev, stat.st_ino);
             let is_there =
-                dir.stat().is_ok_and(|dir| stat::stat(path).is_ok_and(|there| identity(there) == identity(dir)));
+                dir.stat().is_ok_and(|dir| stat::stat(path).is_ok_and(|by_path| identity(by_path) == identity(dir)));
             if !is_there {
                 log::info!("another plugin has changed the step daemon's root: RunDir is not where its path leads");
                 // By number, since a child of the daemon need not have its descriptors.
