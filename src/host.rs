@@ -127,16 +127,16 @@ impl Host {
             return None;
         }
         let error = Error::new(format!("the {controller} controller is in no cgroup hierarchy of this host"));
-        Some(match self.layout.kind() {
-            LayoutKind::Unified => error.hint(format!(
-                "it is missing from cgroup.controllers at the root: remove cgroup_disable={controller} from the kernel's \
-                 command line, or switch the limit off in jobfence.conf"
-            )),
-            LayoutKind::Hybrid | LayoutKind::Legacy => {
-                let name = if controller == "io" { V1_IO } else { controller };
-                error.hint(format!("mount it (mount -t cgroup -o {name} …), or switch the limit off in jobfence.conf"))
-            }
-        })
+        let name = if controller == "io" { V1_IO } else { controller };
+        let is_off = self.proc.read("cgroups").is_ok_and(|text| is_switched_off(&text, name));
+        let what = match self.layout.kind() {
+            LayoutKind::Hybrid | LayoutKind::Legacy if !is_off => format!("mount it (mount -t cgroup -o {name} …)"),
+            _ => format!(
+                "the kernel does not offer it: remove cgroup_disable={name} from its command line, or add cgroup_enable={name} \
+                 where the distribution has it off, and boot again"
+            ),
+        };
+        Some(error.hint(format!("{what}; or switch the limit off in jobfence.conf")))
     }
 
     /// The controllers of cgroup2 that are not handed down to our directory, with whose doing that is; none where the directory
@@ -162,4 +162,24 @@ pub fn threads_per_core() -> Option<usize> {
     };
     let is_cpu = |name: &String| name.strip_prefix("cpu").is_some_and(|number| number.parse::<u32>().is_ok());
     cpus.list(true).ok()?.iter().filter(|name| is_cpu(name)).filter_map(of_cpu).max()
+}
+
+/// Whether the kernel has a controller, and has it switched off: cgroups(7), `/proc/cgroups`.
+fn is_switched_off(cgroups: &str, controller: &str) -> bool {
+    cgroups.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        words.next() == Some(controller) && words.nth(2) == Some("0")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_that_the_kernel_has_off_is_not_to_be_mounted() {
+        let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t2\t30\t1\nmemory\t0\t30\t0\npids\t0\t1\t1\n";
+        let off = |name: &str| is_switched_off(text, name);
+        assert_eq!(["cpu", "memory", "pids", "blkio"].map(off), [false, true, false, false]);
+    }
 }

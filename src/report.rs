@@ -82,6 +82,12 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
         };
         return format!("{key}: {victim} was killed: {why}");
     }
+    if let Some(nodes) = kill.and_then(|kill| kill.full.as_ref()) {
+        return format!(
+            "{key}: {victim} was killed: the NUMA nodes {nodes}, to which it is bound, have no memory left, though others \
+             may have. Let it use more of them, or use less memory there."
+        );
+    }
     let Some(level) = level else {
         return format!(
             "{key}: {victim} was killed: the node ran out of memory, not this job. Tell your \
@@ -205,6 +211,7 @@ mod tests {
     fn the_sentence_names_the_limit_that_was_reached() {
         let kill = OomKill {
             limit_at: Some("/jobfence/uid_1/job_5".into()),
+            full: None,
             task_in: String::new(),
             name: "python3".into(),
             pid: 77,
@@ -227,6 +234,9 @@ mod tests {
             OomKill { limit_at: Some("/jobfence/uid_1/job_5/step_batch/htcondor/x".into()), ..kill.clone() };
         let said = out_of_memory(&key(), Some(&of_another), &levels(), None);
         assert!(said.contains("that another program has set inside the step"), "{said}");
+        let bound = OomKill { limit_at: None, full: Some("1".into()), ..kill.clone() };
+        let said = out_of_memory(&key(), Some(&bound), &levels(), None);
+        assert!(said.contains("the NUMA nodes 1, to which it is bound,"), "{said}");
         let of_node = OomKill { limit_at: None, ..kill };
         assert!(out_of_memory(&key(), Some(&of_node), &levels(), None).contains("the node ran out of memory"));
     }

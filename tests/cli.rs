@@ -1024,6 +1024,25 @@ fn reap_kills_nobody_whose_owner_lives_elsewhere() {
 
 /// A node is upgraded, or goes back to an older release, while steps live.
 #[test]
+fn cgroups_that_a_container_may_not_write_are_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let top = temp.path().display();
+    let script = format!(
+        "mount --rbind /sys/fs/cgroup {top} && awk '$5 ~ \"^{top}/?\" {{print $5}}' /proc/self/mountinfo | while read m; do \
+         mount -o remount,bind,ro $m; done && exec \"$0\" run -o CgroupMountpoint={top} -o CgroupBase=jobfence-cli-ro -- true"
+    );
+    let mut unshare = Command::new("unshare");
+    let done = unshare.args(["--mount", "sh", "-ec", &script, env!("CARGO_BIN_EXE_jobfence")]).output().unwrap();
+    if err(&done).contains("unshare failed") {
+        return common::skip("not root, or no mount namespace can be had here");
+    }
+    assert!(
+        !done.status.success() && err(&done).contains("(EROFS); the cgroup file system is mounted read-only here"),
+        "{done:?}"
+    );
+}
+
+#[test]
 fn a_step_of_another_release_is_left_to_it() {
     let site = Site::new("release");
     let mut owner = site.command("run").args(["--", "sleep", "61"]).spawn().unwrap();

@@ -13,6 +13,17 @@ use crate::sys::systemd::is_delegated;
 
 /// Opens our directory in a hierarchy, which is `base` below its root, making it where that is ours to do, with the controllers enabled for what is below.
 pub fn open(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<Dir> {
+    made(base, systemd, hierarchy, wanted).map_err(|error| match error.kernel_errno() {
+        Some(Errno::EROFS) => error.hint(READ_ONLY),
+        _ => error,
+    })
+}
+
+/// As containers have it that were not given cgroups of their own.
+const READ_ONLY: &str = "the cgroup file system is mounted read-only here: if this is a container, start it with one that it may write \
+                         (such as docker run --privileged --cgroupns=private), or run jobfence on the host";
+
+fn made(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<Dir> {
     // systemd owns cgroup2: only the directory that it delegated to us is ours (CGROUP_DELEGATION.md).
     if systemd && hierarchy.version == Version::V2 {
         let dir = open_delegated(base, hierarchy)?;

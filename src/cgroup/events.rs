@@ -32,6 +32,8 @@ const MOST_RECORDS: usize = 100_000;
 pub struct OomKill {
     /// The cgroup whose limit was reached, or `None` when the whole machine was out of memory.
     pub limit_at: Option<String>,
+    /// The NUMA nodes that were full where it was not the whole machine: those to which a cpuset or a memory policy binds processes.
+    pub full: Option<String>,
     /// The cgroup in which the process was.
     pub task_in: String,
     /// The process's name, made printable.
@@ -157,6 +159,7 @@ impl OomKill {
             return None;
         }
         Some(Self {
+            full: full(before),
             limit_at,
             task_in: task_in.to_owned(),
             name: name.chars().map(|c| if c.is_control() { '?' } else { c }).take(32).collect(),
@@ -164,6 +167,19 @@ impl OomKill {
             cached: None,
         })
     }
+}
+
+/// See [`OomKill::full`]. `constraint=WHY,nodemask=LIST,cpuset=NAME,mems_allowed=LIST,global_oom`, of which the name is anybody's
+/// (`dump_oom_summary`, mm/oom_kill.c). For a cpuset the kernel gives no nodemask.
+fn full(before: &str) -> Option<String> {
+    let (why, rest) = before.strip_prefix("constraint=")?.split_once(",nodemask=")?;
+    let nodes = match why {
+        "CONSTRAINT_CPUSET" => rest.strip_suffix(",global_oom")?.rsplit_once(",mems_allowed=")?.1,
+        "CONSTRAINT_MEMORY_POLICY" => rest.split_once(",cpuset=")?.0,
+        _ => return None,
+    };
+    let is_list = !nodes.is_empty() && nodes.bytes().all(|b| b.is_ascii_digit() || b"-,".contains(&b));
+    is_list.then(|| nodes.to_owned())
 }
 
 /// Whether this is the directory or in it.
@@ -239,7 +255,27 @@ oom_memcg=/jobfence/uid_1/job_2,task_memcg=/jobfence/uid_1/job_2/step_0,task=pyt
     fn the_whole_machine_out_of_memory() {
         let line = "3,1,1,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,\
 task_memcg=/jobfence/uid_1/job_2/step_0,task=a,pid=3,uid=1";
-        assert_eq!(OomKill::parse(line).unwrap().limit_at, None);
+        let kill = OomKill::parse(line).unwrap();
+        assert_eq!((kill.limit_at, kill.full), (None, None));
+    }
+
+    #[test]
+    fn the_nodes_to_which_a_process_is_bound_are_full() {
+        let line = |words: &str| {
+            let end = "task_memcg=/jobfence/uid_1/job_2/step_0,task=python,pid=13,uid=1";
+            OomKill::parse(&format!("3,1,1,-;oom-kill:constraint=CONSTRAINT_{words},{end}")).and_then(|kill| kill.full)
+        };
+        let cpuset = "CPUSET,nodemask=(null),cpuset=x,mems_allowed=7,y,mems_allowed=1,3-4,global_oom";
+        assert_eq!(line(cpuset), Some("1,3-4".to_owned()));
+        let policy = "MEMORY_POLICY,nodemask=1,cpuset=step_0,mems_allowed=0-1,global_oom";
+        assert_eq!(line(policy), Some("1".to_owned()));
+        for none in [
+            "MEMCG,nodemask=1,cpuset=/,mems_allowed=0,oom_memcg=/jobfence",
+            "CPUSET,nodemask=(null)",
+            "CPUSET,nodemask=(null),cpuset=,mems_allowed=x,global_oom",
+        ] {
+            assert_eq!(line(none), None, "{none}");
+        }
     }
 
     proptest::proptest! {

@@ -56,6 +56,7 @@ pub fn enable(dir: &Dir, hierarchy: &Hierarchy, wanted: &[&'static str], new: bo
             }
             // Or the directory has just gone away, and the caller makes it again.
             Some(Errno::ENOENT) => not_given(dir, hierarchy, controller, is_systemd()).unwrap_or(error),
+            Some(Errno::EINVAL) if *controller == "cpu" => error.hint(REAL_TIME),
             _ => error,
         })?;
     }
@@ -79,7 +80,12 @@ pub fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bo
     for name in below {
         let file = above.join("cgroup.subtree_control");
         if !std::fs::read_to_string(&file).is_ok_and(|on| has(&on)) {
-            lacking.push((file, above.file_name().unwrap_or_default().to_string_lossy().into_owned()));
+            let unit = if above == hierarchy.mount {
+                "-.slice".into()
+            } else {
+                above.file_name().unwrap_or_default().to_string_lossy()
+            };
+            lacking.push((file, unit.into_owned()));
         }
         above.push(name);
     }
@@ -107,11 +113,16 @@ pub fn not_given(dir: &Dir, hierarchy: &Hierarchy, controller: &str, systemd: bo
         Some(unit) => format!(
             "{stops_at} lacks it: {unit} needs Delegate=yes (or Delegate= with {controller} in its list), and {slice} may not \
              have DisableControllers={controller} (systemctl show -p Delegate -p DelegateControllers -p DisableControllers \
-             {unit} {slice}); then {again}"
+             {unit} {slice}); then {again}{}",
+            if controller == "cpu" { format!("; {REAL_TIME}") } else { String::new() }
         ),
         None => format!("{stops_at} lacks it: echo +{controller} >{stops_at}"),
     }))
 }
+
+/// Documentation/admin-guide/cgroup-v2.rst, CPU; `cpu_cgroup_can_attach` answers EINVAL.
+const REAL_TIME: &str = "a kernel with CONFIG_RT_GROUP_SCHED refuses cpu while a real-time process is outside of the root cgroup \
+                         (ps -eo cls,pid,cgroup,comm: FF or RR): end such processes first, or give them another policy";
 
 /// Controllers of cgroup2 that systemd neither hands down nor takes away (`CGroupController`, src/basic/cgroup-util.h).
 const UNKNOWN_TO_SYSTEMD: [&str; 3] = ["hugetlb", "rdma", "misc"];
@@ -158,6 +169,13 @@ mod tests {
         fs::write(temp.path().join("cgroup.subtree_control"), "cpu\n").unwrap();
         let root = not_given(&dir, &hierarchy, "memory", false).unwrap().to_string();
         assert!(root.contains(&format!("echo +memory >{mount}/cgroup.subtree_control")), "{root}");
+        let root = not_given(&dir, &hierarchy, "memory", true).unwrap().to_string();
+        assert!(root.contains(" -.slice may not have") && !root.contains("real-time"), "{root}");
+        fs::write(scope.join("cgroup.controllers"), "memory\n").unwrap();
+        fs::write(temp.path().join("jobfence.slice/cgroup.subtree_control"), "\n").unwrap();
+        let cpu = not_given(&dir, &hierarchy, "cpu", true).unwrap().to_string();
+        assert!(cpu.contains("while a real-time process is outside"), "{cpu}");
+        fs::write(scope.join("cgroup.controllers"), "cpu\n").unwrap();
 
         assert!(not_given(&dir, &hierarchy, "cpu", false).is_none());
         fs::remove_dir_all(&scope).unwrap();

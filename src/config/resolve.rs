@@ -53,6 +53,12 @@ impl Loaded {
         std::iter::once(self.with_sections(&[])).chain(each)
     }
 
+    /// Whether some job's cores can be its own.
+    pub fn can_constrain_cores(&self) -> bool {
+        let in_sections = || self.written.sections.iter().flat_map(|section| &section.settings);
+        self.config.constrain_cores || in_sections().any(|setting| setting.key.name == "ConstrainCores")
+    }
+
     /// The strictest of what any job can have, key by key: for what goes wrong before a job's sections are known.
     pub fn strictest(&self) -> Config {
         let mut strictest = self.config.clone();
@@ -81,6 +87,8 @@ impl Loaded {
                 taken.push((name, index));
             }
         }
+        // Of the node, so the same in all; where it is by a path, it can have been found elsewhere.
+        strictest.run_dir.clone_from(&self.config.run_dir);
         Ok(Resolved { config: strictest, candidates, unknown, taken })
     }
 

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::sys::dir::Dir;
 
 /// Opens `RunDir`, making its last component when it is missing, and refuses one that others can open.
-pub(super) fn open_run_dir(path: &Path) -> Result<Dir> {
+pub fn open_run_dir(path: &Path) -> Result<Dir> {
     let dir = match Dir::open(path) {
         Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
             let name = path.file_name().and_then(|name| name.to_str());

@@ -838,6 +838,16 @@ BREAKS = (
           "unit slurm::conf"),
     Break("aliases_are_nobodys", "src/bin/jobfence/node.rs", "conf::this_node(&Lines::read(file), aliases)",
           "conf::this_node(&Lines::read(file), |_| Vec::new())", "slurm a_node_is_found_as_slurmd_finds_it"),
+    Break("a_node_is_read_behind_other_plugins", "src/scheduler/slurm/spank.rs", "step::read(&unsafe { api::arguments(ac, av) });",
+          "let _ = (ac, av);", "slurm another_plugin_changes_the_root"),
+    Break("run_dir_of_another_root", "src/scheduler/slurm/spank/node_files.rs", "if !is_there {", "if false {",
+          "slurm another_plugin_changes_the_root"),
+    Break("only_one_of_controllers_mounted_together", "src/scheduler/slurm/plugins.rs", '(has("memory") || has("cpuacct"))', 'has("memory")',
+          "unit slurm::plugins"),
+    # What the kernel says.
+    Break("a_binding_is_the_whole_machine", "src/cgroup/events.rs", '"CONSTRAINT_CPUSET" =>', '"CONSTRAINT_CPUSETS" =>', "unit cgroup::events"),
+    Break("a_cache_of_zfs_is_used", "src/bin/jobfence/host/memory.rs", ".saturating_sub(arc(proc))", "", "unit host::memory"),
+    Break("a_controller_that_is_off_is_mounted", "src/host.rs", 'words.nth(2) == Some("0")', 'words.nth(2) == Some("9")', "unit host::"),
     # What the schedulers see of an end, and of each other.
     Break(
         "a_shepherd_outlives_its_job", "src/janitor.rs",

@@ -21,6 +21,7 @@
  *     astray        the task is moved to where the batch step of its job is
  *     disown        the job's directories, as Slurm has made them, are nobody's
  *     forget        the job's records in run=DIRECTORY are removed
+ *     hide          what path=PATH names (more than once) is hidden from this thread: an empty directory or file is there
  *     kill          the task is killed
  *     refuse        this callback fails
  *     where         does nothing: says in which mount namespace the callback runs
@@ -46,6 +47,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -305,6 +307,19 @@ static int make_readonly(int ac, char **av)
     return n_readonly ? 0 : -1;
 }
 
+static int hide(int ac, char **av)
+{
+    const char *path;
+    struct stat found;
+    if (mounts_of_our_own())
+        return -1;
+    for (int i = 0; (path = argument(ac, av, "path", i)); i++)
+        if (stat(path, &found) || (S_ISDIR(found.st_mode) ? mount("none", path, "tmpfs", 0, "mode=0700")
+                                                          : mount("/dev/null", path, NULL, MS_BIND, NULL)))
+            return -1;
+    return 0;
+}
+
 static int restore(void)
 {
     int failed = 0;
@@ -547,6 +562,8 @@ static int act(spank_t spank, const char *callback, int ac, char **av)
         failed = in_hierarchies(spank, ac, av, pid, disown);
     else if (!strcmp(action, "forget"))
         failed = forget(argument(ac, av, "run", 0), job);
+    else if (!strcmp(action, "hide"))
+        failed = hide(ac, av);
     else if (!strcmp(action, "kill"))
         failed = pid > 1 ? kill(pid, SIGKILL) : -1;
     else if (!strcmp(action, "restore"))

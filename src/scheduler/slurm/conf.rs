@@ -55,13 +55,13 @@ impl Files {
     /// The file for which this name stands in a line that includes. No release knows patterns.
     fn included(&mut self, name: &str) -> Option<PathBuf> {
         let (first, by) = (self.open.first()?, self.open.last()?);
-        let mut beside = [first.with_file_name(name), by.with_file_name(name)];
+        let mut candidates = [first.with_file_name(name), by.with_file_name(name)];
         if INCLUDES_ARE_BESIDE.load(Ordering::Relaxed) {
-            beside.reverse();
+            candidates.reverse();
         }
         // Slurm has found it.
         let may = self.may_include() && !name.contains('*');
-        beside.into_iter().find(|file| may && file.is_file())
+        candidates.into_iter().find(|file| may && file.is_file())
     }
 
     /// Whether one more may be included; asked before each.

@@ -185,21 +185,22 @@ impl Slurm {
                 proctrack.then(|| self.proctrack.to_string()),
                 (task && self.constrains).then(|| self.task.to_string()),
                 accounting.then(|| self.accounting.to_string()),
+                None,
             ],
             // Beside v1 Slurm does not use it.
             Version::V2 => return ByConfig::Own("Slurm's cgroup plugins use cgroup v1 on such a host".to_owned()),
-            Version::V1 if hierarchy.has("cpuacct") => [accounting.then(|| self.accounting.to_string()), None, None],
-            Version::V1 if hierarchy.has("memory") => {
+            // Several controllers may be mounted together: any of them puts the processes there.
+            Version::V1 => {
+                let has = |controller: &str| hierarchy.has(controller);
                 let limited = [&self.ram, &self.swap].into_iter().find(|constrain| constrain.is_yes());
+                let limited = limited.filter(|_| task && has("memory"));
                 [
-                    limited.filter(|_| task).map(|constrain| format!("{} with {constrain}", self.task)),
-                    accounting.then(|| self.accounting.to_string()),
-                    None,
+                    limited.map(|constrain| format!("{} with {constrain}", self.task)),
+                    (accounting && (has("memory") || has("cpuacct"))).then(|| self.accounting.to_string()),
+                    self.constrains_devices().filter(|_| has("devices")),
+                    (proctrack && has("freezer")).then(|| self.proctrack.to_string()),
                 ]
             }
-            Version::V1 if hierarchy.has("devices") => [task.then(|| self.constrains_devices()).flatten(), None, None],
-            Version::V1 if hierarchy.has("freezer") => [proctrack.then(|| self.proctrack.to_string()), None, None],
-            Version::V1 => [None, None, None],
         };
         match because.into_iter().flatten().next() {
             Some(because) => ByConfig::Overlay(because),
@@ -259,6 +260,30 @@ mod tests {
             let line = format!("ConstrainDevices={constrain} ({}/cgroup.conf:2)", dir.path().display());
             assert_eq!(slurm.constrains_devices(), expected.then_some(line), "{task}");
             assert_eq!(matches!(slurm.placement(&devices), ByConfig::Overlay(_)), expected, "{task}");
+        }
+    }
+
+    #[test]
+    fn controllers_that_are_mounted_together_are_where_any_of_them_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("slurm.conf");
+        let (none, accounting) = ("ProctrackType=proctrack/pgid\n", "JobAcctGatherType=jobacct_gather/cgroup\n");
+        let task = "TaskPlugin=task/cgroup\n";
+        for (slurm, cgroup, uses) in [
+            (format!("{none}{task}"), "ConstrainRAMSpace=yes\n", "memory"),
+            (format!("{none}{task}"), "ConstrainDevices=yes\n", "devices"),
+            (format!("{none}{accounting}"), "", "cpuacct"),
+            (format!("{none}{accounting}"), "", "memory"),
+            ("ProctrackType=proctrack/cgroup\n".to_owned(), "", "freezer"),
+        ] {
+            std::fs::write(&file, slurm).unwrap();
+            std::fs::write(dir.path().join("cgroup.conf"), cgroup).unwrap();
+            let slurm = Slurm::of(&file);
+            for other in ["cpuacct", "memory", "devices", "freezer", "pids"] {
+                let together = hierarchy(Version::V1, &[other, uses]);
+                assert!(matches!(slurm.placement(&together), ByConfig::Overlay(_)), "{uses} with {other}");
+            }
+            assert!(matches!(slurm.placement(&hierarchy(Version::V1, &["cpu", "pids"])), ByConfig::Own(_)), "{uses}");
         }
     }
 

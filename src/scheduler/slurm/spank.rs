@@ -17,6 +17,7 @@ pub mod grant;
 pub mod hand_over;
 mod job;
 mod log;
+mod node_files;
 mod options;
 mod rights;
 mod slurmd;
@@ -66,7 +67,12 @@ pub unsafe extern "C" fn slurm_spank_init(spank: api::SpankHandle, ac: c_int, av
         match api::context() {
             // SAFETY: as this function's own contract.
             Context::Slurmd => slurmd::start(&unsafe { api::arguments(ac, av) }),
-            Context::Step | Context::Srun | Context::Allocator => options::register(spank),
+            Context::Step => {
+                options::register(spank);
+                // SAFETY: as this function's own contract.
+                step::read(&unsafe { api::arguments(ac, av) });
+            }
+            Context::Srun | Context::Allocator => options::register(spank),
             Context::Other => {}
         }
         ReturnCode::Good

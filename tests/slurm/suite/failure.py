@@ -541,3 +541,24 @@ def interactive_fails(site):
                 expect_not_drained(site)
         done = salloc("cat /proc/self/cgroup; exit\n")
         expect_in("/step_interactive", done.stdout, "what salloc's shell says afterwards")
+
+
+@case(on=["private"], layout=False)
+def another_plugin_changes_the_root(site):
+    """What is the node's is read before: behind the other plugin, jobfence.conf, slurm.conf and RunDir are other ones."""
+    user = site.users[0]
+    site.configure(MaxProcesses="77")
+    hidden = [f"path={path}" for path in (site.config, site.environment["SLURM_CONF"], site.run_directory())]
+    site.run_directory().mkdir(mode=0o700, exist_ok=True)
+    with failing(site, "init_post_opt", "hide", "step=batch", *hidden) as mark:
+        jobid = site.submit(user, "echo $JOBFENCE_MAX_PROCESSES; sleep 300", "-c1", "--mem=100")
+        fenced(site, jobid)
+        until(lambda: site.output(jobid), 30, "the job to say its limit")
+        expect_equal(site.output(jobid).strip(), "77", "the job's limit of processes")
+        logged(site, mark, "another plugin has changed the step daemon's root")
+        records = [path.name for path in site.run_directory().rglob("*") if str(jobid) in path.name]
+        expect(records, f"no record of job {jobid} is where the janitor looks for it")
+        site.scancel(jobid)
+        site.wait(jobid)
+        until(lambda: not site.leftovers(), 30, "the end of all that the job has had")
+    site.configure()

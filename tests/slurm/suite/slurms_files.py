@@ -67,7 +67,8 @@ def put(directory, number, chance, patterns, is_old):
         (top / name).write_text("".join(text for text in several(3).splitlines(keepends=True) if "nclude" not in text.lower()) + "\n")
     two = f"Include {'three.conf' if is_old else 'one.conf'}\n" + "".join(inner)
     (top / "sub/two.conf").write_text(two)
-    text = several(12)
+    # Not Slurm's default, with which check names nothing else on cgroup2.
+    text = "ProctrackType=proctrack/linuxproc\n" + several(12)
     # The last line may have no end.
     (top / "slurm.conf").write_text(text if chance.random() < 0.7 or "nclude" in text.lower() else text[:-1])
     return top / "slurm.conf"

@@ -46,7 +46,7 @@ impl Bound {
         let least = if lives { LEAST.max(whole / LEAST_PART) } else { 0 };
         let why = match (lives, used < least) {
             (true, true) => "are left to the system, which uses less now",
-            (true, false) => "are in use outside of fences (page cache is not counted)",
+            (true, false) => "are in use outside of fences (caches are not counted)",
             (false, _) => "are in use beside fences in that cgroup",
         };
         Self { whole, place, system: used.max(least), why: why.to_owned() }
@@ -62,7 +62,7 @@ impl MemoryOfNode {
     pub fn read(proc: &Dir, way: Option<&WayToOurs>) -> Result<Self> {
         let text = proc.read("meminfo")?;
         let total = of_meminfo(&text, "MemTotal")?;
-        let used = total.saturating_sub(of_meminfo(&text, "MemAvailable")?);
+        let used = total.saturating_sub(of_meminfo(&text, "MemAvailable")?).saturating_sub(arc(proc));
         let fences = way.and_then(|way| held(way.ours()?, way.version));
         let without_fences = |held: u64| held.saturating_sub(fences.unwrap_or(0));
         let mut least = Bound::new(total, "on this node".to_owned(), without_fences(used), true);
@@ -87,6 +87,19 @@ fn of_meminfo(text: &str, name: &str) -> Result<u64> {
         |line: &str| line.strip_prefix(name)?.strip_prefix(':')?.trim().strip_suffix("kB")?.trim().parse().ok();
     let kb: Option<u64> = text.lines().find_map(of_line);
     kb.and_then(|kb| kb.checked_mul(1024)).ok_or_else(|| Error::new(format!("/proc/meminfo has no {name}")))
+}
+
+/// What ZFS's cache gives back when memory is short, which the kernel counts as used: what it has above its least size
+/// (`/proc/spl/kstat/zfs/arcstats`: lines of a name, a type and a value).
+fn arc(proc: &Dir) -> u64 {
+    let Ok(Some(text)) = proc.read_if_there("spl/kstat/zfs/arcstats") else { return 0 };
+    let of_line = |line: &str, wanted: &str| {
+        let mut words = line.split_whitespace();
+        words.next().filter(|name| *name == wanted)?;
+        words.nth(1)?.parse::<u64>().ok()
+    };
+    let value = |wanted| text.lines().find_map(|line| of_line(line, wanted));
+    value("size").zip(value("c_min")).map_or(0, |(size, least)| size.saturating_sub(least))
 }
 
 /// The limit of a directory; `None` if it has none. That of v1's is then the largest number that the kernel has.
@@ -123,6 +136,24 @@ mod tests {
     /// 16 GiB, of which 3 GiB are in use and no cache.
     const MEMINFO: &str = "MemTotal:       16777216 kB\nMemFree:          100000 kB\nMemAvailable:   13631488 kB\n\
                            Cached:         10000000 kB\nSwapCached:            0 kB\nSwapTotal:       2097152 kB\n";
+
+    /// A host with 120 GiB of ARC, of which 8 GiB stay.
+    #[test]
+    fn the_cache_of_zfs_is_free() {
+        let meminfo = "MemTotal: 263848572 kB\nMemAvailable: 128901120 kB\n";
+        let arcstats = "13 1 0x01 147 39984 3859 9\nname                            type data\nhits 4 5\nc 4 128849018880\n\
+                        c_min 4 8589934592\nc_max 4 137438953472\nsize 4 128849018880\n";
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(proc.path().join("spl/kstat/zfs")).unwrap();
+        let system =
+            |files_of: &[(&str, &str)]| MemoryOfNode::read(&files(proc.path(), files_of), None).unwrap().system;
+        let (meminfo, arc) = (("meminfo", meminfo), "spl/kstat/zfs/arcstats");
+        let counted = system(&[meminfo]);
+        assert_eq!(counted - system(&[meminfo, (arc, arcstats)]), 112 << 30);
+        for wrong in ["", "size 4\nc_min 4 1\n", "size 4 5\nc_min 4 8589934592\n", "size 4 99999999999\n"] {
+            assert_eq!(system(&[meminfo, (arc, wrong)]), counted, "{wrong}");
+        }
+    }
 
     fn read(way: Option<&WayToOurs>) -> MemoryOfNode {
         let proc = tempfile::tempdir().unwrap();

@@ -37,16 +37,19 @@ use crate::scheduler::slurm::spank::grant::{self, StepKind};
 use crate::scheduler::slurm::spank::hand_over::HandOver;
 use crate::scheduler::slurm::spank::job::{Job, key_of};
 use crate::scheduler::slurm::spank::log::{tell_user, tell_user_lines};
+use crate::scheduler::slurm::spank::node_files::NodeFiles;
 use crate::scheduler::slurm::spank::rights::Rights;
 use crate::scheduler::slurm::spank::unfenced::UnfencedProcesses;
-use crate::scheduler::slurm::spank::{arguments, environment, options, waiting_tasks};
+use crate::scheduler::slurm::spank::{environment, options, waiting_tasks};
 use crate::sys::as_user::AsUser;
 use crate::sys::process::{Owner, is_ending};
 
 /// What became of this process's step.
 enum StepState {
-    /// `begin` has not run, or did not finish.
+    /// Nothing has run, or did not finish.
     New,
+    /// What of the node must be known has been read.
+    Read(Box<NodeFiles>),
     /// Nothing is to be done: Mode=off.
     Off,
     /// OnError=warn, after an error that was logged.
@@ -130,18 +133,29 @@ fn step() -> Option<MutexGuard<'static, StepState>> {
     }
 }
 
+/// Before anything of another changes what this process can see.
+pub fn read(arguments: &[&[u8]]) {
+    if let Some(mut step) = step().filter(|step| matches!(**step, StepState::New)) {
+        *step = StepState::Read(Box::new(NodeFiles::read(arguments)));
+    }
+}
+
 /// Before any task exists: builds the fence, or remembers why there is none.
 pub fn begin(spank: &Spank, arguments: &[&[u8]]) {
     let Some(mut step) = step() else { return };
-    if !matches!(*step, StepState::New) {
+    if !matches!(*step, StepState::New | StepState::Read(_)) {
         log::warn!("plugstack.conf lists jobfence more than once; the first line counts: remove the others");
         return;
     }
     // Until it is known better: what follows may panic.
-    *step = StepState::Refused { reason: UNFINISHED.to_owned(), daemon: Pid::this() };
+    let unfinished = StepState::Refused { reason: UNFINISHED.to_owned(), daemon: Pid::this() };
+    let read = match std::mem::replace(&mut *step, unfinished) {
+        StepState::Read(read) => *read,
+        _ => NodeFiles::read(arguments),
+    };
     environment::forget(spank);
-    let loaded = arguments::load(arguments);
-    let build = |resolved, job| build(spank, resolved, job);
+    let (loaded, topology) = read.now();
+    let build = |resolved, job| build(spank, resolved, job, topology);
     *step = match launch::begun(loaded, |loaded| Job::of(spank, loaded), build) {
         Answer::Off => StepState::Off,
         Answer::Fenced(fenced) => StepState::Fenced(Box::new(fenced)),
@@ -178,7 +192,12 @@ impl Unfenced {
     }
 }
 
-fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFenced> {
+fn build(
+    spank: &Spank,
+    resolved: Resolved,
+    job: Job,
+    topology: impl FnOnce() -> Result<Topology>,
+) -> Result<Fenced, NotFenced> {
     let Job { kind, host, key, facts, .. } = &job;
     let config = &resolved.config;
     let grant = match job.unallocated {
@@ -215,7 +234,7 @@ fn build(spank: &Spank, resolved: Resolved, job: Job) -> Result<Fenced, NotFence
         noted: None,
     };
     let has_tasks = *kind != StepKind::Extern;
-    let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, || Topology::of_node(None, None));
+    let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, topology);
     let Begun { mut fence, plan, leftovers } = begin.open(plan)?;
     let mark = |fence: &Fence| spank.setenv(environment::STEP, &tracked::mark(&host.boot_id, fence.owner()));
     if let Err(error) = environment::tell(spank, config, &plan, &fence).and_then(|()| mark(&fence)) {
@@ -267,7 +286,7 @@ pub fn admit(spank: &Spank) -> ReturnCode {
     let (reason, daemon) = match step().as_deref() {
         Some(StepState::Fenced(_) | StepState::Unfenced(_) | StepState::Off) => return ReturnCode::Good,
         Some(StepState::Refused { reason, daemon }) => (reason.clone(), Some(*daemon)),
-        Some(StepState::New | StepState::Ended) | None => (UNFINISHED.to_owned(), None),
+        Some(StepState::New | StepState::Read(_) | StepState::Ended) | None => (UNFINISHED.to_owned(), None),
     };
     // Once, not for each of the tasks.
     if spank.int(spank_item::S_TASK_ID).unwrap_or(0) == 0 {
@@ -362,7 +381,7 @@ pub fn attach(spank: &Spank) {
                 error.for_user()
             }
         },
-        Some(StepState::New | StepState::Ended) | None => UNFINISHED.to_owned(),
+        Some(StepState::New | StepState::Read(_) | StepState::Ended) | None => UNFINISHED.to_owned(),
     };
     refuse_task(step.as_deref(), pid, &failure);
 }
@@ -510,7 +529,7 @@ pub fn end() {
             let Unfenced { unfenced_processes, host, config, key } = &mut *unfenced;
             return unfenced_processes.end(host, config, key, deadline);
         }
-        StepState::New | StepState::Off | StepState::Refused { .. } | StepState::Ended => return,
+        StepState::New | StepState::Read(_) | StepState::Off | StepState::Refused { .. } | StepState::Ended => return,
     };
     let usage = fenced.fence.usage();
     log::info!("{}", report::ended(fenced.fence.key(), &usage));
