@@ -90,6 +90,8 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     doors::look(&host.proc, config, &mut verdict);
     describe::io(&host, config);
     describe::cores(&loaded);
+    let node = line::node(slurm.as_ref()).unwrap_or_default();
+    describe::gpus(&host, &candidates, slurm.as_ref(), conf::find(Some(&ours)), &node);
     let places = SlurmDirs::find(&host, slurm.as_ref())?;
     places.describe(&host, &candidates);
     let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), given: &given };
