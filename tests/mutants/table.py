@@ -660,9 +660,9 @@ BREAKS = (
         "host samples a_file_that_a_user_has_planted_is_not_followed",
     ),
     Break(
-        "series_for_the_users_group", "src/bin/jobfence/acl.rs",
-        "(GROUP_OBJ, 0, NO_ID)",
-        "(GROUP_OBJ, READ, NO_ID)",
+        "series_for_everybody", "src/bin/jobfence/acl.rs",
+        "(OTHER, 0, NO_ID)",
+        "(OTHER, READ, NO_ID)",
         "host samples a_series_shows_what_a_job_did_when",
     ),
     Break(
