@@ -50,7 +50,9 @@ pub use slot_request::{PerSlot, SlotRequest};
 pub use suggest::nearest;
 pub(crate) use units::SIZE;
 pub use units::{Percent, Period, Wrong};
-pub use values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard};
+pub use values::{
+    Config, CpuPolicy, DeniedDevices, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+};
 
 use crate::job::Cpus;
 

@@ -8,7 +8,7 @@ use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::limits::{CpuQuota, SwapLimit};
-use crate::config::{Candidate, Config, Limit, LimitNumbers, Percent, Resolved, SwapSpace, TaskCpus};
+use crate::config::{Candidate, Config, DeniedDevices, Limit, LimitNumbers, Percent, Resolved, SwapSpace, TaskCpus};
 use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::facts::{Facts, Gpus};
@@ -213,7 +213,8 @@ impl fmt::Display for Limits {
             (!self.huge_pages.is_empty()).then(|| format!("huge pages of {}", self.huge_pages)),
             self.devices.as_ref().map(|devices| match devices.to_string().as_str() {
                 "" => "the usual devices".to_owned(),
-                devices => format!("the usual devices, {devices}"),
+                text if !devices.are_listed() => format!("devices: {text}"),
+                text => format!("the usual devices, {text}"),
             }),
         ];
         let all: Vec<String> = all.into_iter().flatten().collect();
@@ -331,11 +332,20 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     plan.job.huge_pages = config.max_huge_pages.clone();
     plan.step.huge_pages = config.max_huge_pages.clone();
     plan.task.huge_pages = config.max_huge_pages_per_task.clone();
-    plan.step.devices =
-        config.constrain_devices.then(|| Devices::new(config.device_allow.clone(), config.gpu_device.clone()));
+    plan.step.devices = devices_of(config);
     plan.nest();
     plan.save_for_later(config);
     (plan, errors)
+}
+
+/// Which devices a step without GPUs may use, if some are denied.
+pub fn devices_of(config: &Config) -> Option<Devices> {
+    let (allow, gpu) = (config.device_allow.clone(), config.gpu_device.clone());
+    match config.constrain_devices {
+        DeniedDevices::None => None,
+        DeniedDevices::OthersGpus => Some(Devices::but_gpus(allow, gpu)),
+        DeniedDevices::AllElse => Some(Devices::new(allow, gpu)),
+    }
 }
 
 /// The scheduler's own numbers of this node's cores.
@@ -586,7 +596,7 @@ mod tests {
 
     #[test]
     fn devices_are_the_steps_and_gpus_only_those_that_were_given() {
-        let text = "ConstrainDevices=yes DeviceAllow=/dev/fuse GPUDevice=/dev/nvidia%d\n";
+        let text = "ConstrainDevices=closed DeviceAllow=/dev/fuse GPUDevice=/dev/nvidia%d\n";
         let config = crate::config::parse("test", text.as_bytes()).unwrap();
         let (mut with, errors) = plan(&config, &granted(1, 100));
         let devices = |plan: &Plan| plan.step.devices.as_ref().map(ToString::to_string);

@@ -12,7 +12,7 @@ use std::time::Instant;
 use jobfence::cgroup::devices::{self, Devices, GpuDevice};
 use jobfence::cgroup::layout::{Layout, Version};
 use jobfence::cgroup::membership::Membership;
-use jobfence::config::{Config, Limit, SwapSpace};
+use jobfence::config::{Config, DeniedDevices, Limit, SwapSpace};
 use jobfence::facts::Gpus;
 use jobfence::fence::Fence;
 use jobfence::host::Host;
@@ -208,6 +208,45 @@ fn a_gpu_of_others_within_an_allowed_class() {
     site.expect(&[": <>gpu1", ": <full"], &[": <gpu0"]);
 }
 
+/// In either version: only GPUs of others are denied, and what is not a GPU is nobody's business.
+fn gpus_of_others_are_denied_alone(site: &Site) {
+    for (name, node) in [("gpu0", "kmsg"), ("gpu1", "full")] {
+        fs::rename(site.nodes.path().join(node), site.nodes.path().join(name)).unwrap();
+    }
+    let gpu = GpuDevice::parse(&format!("{}/gpu%d", site.path())).unwrap();
+    let mut devices = Devices::but_gpus(Vec::new(), Some(gpu.clone()));
+    devices.give_gpus(&Gpus::Devices(vec![(0, format!("{}/gpu1", site.path()))]));
+    for _ in 0..2 {
+        devices::constrain(&site.dir(), site.version, &devices).unwrap();
+        site.expect(
+            &[": <>gpu1", READ_LOOP, READ_NULL, "mknod b b 7 0 && rm b"],
+            &[": <gpu0", ": >gpu0", "mknod x c 1 11"],
+        );
+    }
+    // A job that has none, and one of which it is not certain.
+    for gpus in [Gpus::None, Gpus::Unknown("why".to_owned())] {
+        let mut none = Devices::but_gpus(Vec::new(), Some(gpu.clone()));
+        none.give_gpus(&gpus);
+        devices::constrain(&site.dir(), site.version, &none).unwrap();
+        site.expect(&[READ_LOOP, READ_NULL], &[": <gpu0", ": <gpu1"]);
+    }
+    for name in ["gpu0", "gpu1"] {
+        fs::remove_file(site.nodes.path().join(name)).unwrap();
+    }
+}
+
+#[test]
+fn gpus_of_others_on_v1() {
+    let Some(site) = Site::new("open-v1", Version::V1) else { return };
+    gpus_of_others_are_denied_alone(&site);
+}
+
+#[test]
+fn gpus_of_others_on_cgroup2() {
+    let Some(site) = Site::new("open-v2", Version::V2) else { return };
+    gpus_of_others_are_denied_alone(&site);
+}
+
 #[test]
 fn programs_of_others_stay() {
     let Some(site) = Site::new("others", Version::V2) else { return };
@@ -264,7 +303,7 @@ fn a_command_in_a_fence_has_only_what_is_allowed() {
     for options in [vec![], vec![format!("CgroupMountpoint={}", unified.display())]] {
         let mut command = common::command("run", &site.base, run.path());
         command.args(["-o", "ConstrainCPUQuota=no", "-o", "ConstrainRAMSpace=no", "-o", "ConstrainSwapSpace=no"]);
-        for option in options.iter().map(String::as_str).chain(["ConstrainDevices=yes"]) {
+        for option in options.iter().map(String::as_str).chain(["ConstrainDevices=closed"]) {
             command.arg("-o").arg(option);
         }
         command.arg("-o").arg(format!("DeviceAllow={}/kmsg r", site.path()));
@@ -273,7 +312,7 @@ fn a_command_in_a_fence_has_only_what_is_allowed() {
         assert!(said.starts_with("so far\n") && said.contains("Operation not permitted"), "{options:?}: {said}");
     }
     let mut command = common::command("run", &site.base, run.path());
-    command.args(["-o", "ConstrainDevices=yes", "-o", "DeviceAllow=/dev/of-nobody", "--", "echo", "ran"]);
+    command.args(["-o", "ConstrainDevices=closed", "-o", "DeviceAllow=/dev/of-nobody", "--", "echo", "ran"]);
     let said = said(&command.output().unwrap());
     assert!(said.contains("/dev/of-nobody") && !said.contains("ran\n"), "{said}");
 }
@@ -306,10 +345,36 @@ fn check_says_beforehand_what_cannot_be() {
         assert_eq!(said.contains(refused), ours.contains("warn"), "{said}");
         assert!(!said.contains("NO job would be fenced here as configured\n"), "{said}");
     }
-    let (success, said) = check("", "ConstrainDevices=yes DeviceAllow=/dev/of-nobody\n");
+    let (success, said) = check("", "ConstrainDevices=closed DeviceAllow=/dev/of-nobody\n");
     assert!(!success && said.contains("/dev/of-nobody"), "{said}");
-    let (success, said) = check("", "ConstrainDevices=yes DeviceAllow=/dev/null\n");
+    let (success, said) = check("", "ConstrainDevices=closed DeviceAllow=/dev/null\n");
     assert!(success, "{said}");
+    // Which device is which, by what it is known.
+    let gpu = temp.path().join("gpu");
+    for number in [0, 1] {
+        std::os::unix::fs::symlink("/dev/zero", temp.path().join(format!("gpu{number}"))).unwrap();
+    }
+    write("gres.conf", &format!("Name=gpu File={}[1,0]\n", gpu.display()));
+    let gpu = gpu.display();
+    let certain = |by: &str, first: u32, second: u32| {
+        format!("gpus           certain, by {by}: GPU 0 is {gpu}{first}, GPU 1 is {gpu}{second}\n")
+    };
+    for (device, what) in [
+        (format!("{gpu}%d"), certain("gres.conf and slurm.conf", 1, 0)),
+        (format!("\"{gpu}[0,1]\""), certain("GPUDevice", 0, 1)),
+        ("/dev/other%d".to_owned(), format!("it is not certain which devices Slurm's GPUs are: {gpu}1 is a GPU")),
+    ] {
+        let (_, said) = check("", &format!("ConstrainDevices=yes GPUDevice={device}\n"));
+        assert!(said.contains(&what) && said.contains("slurm.conf has no Prolog=, so nobody tells"), "{said}");
+        let (_, said) = check("", &format!("GPUDevice={device}\n"));
+        assert!(!said.contains("\ngpus "), "GPUs that nobody is denied: {said}");
+    }
+    for (ours, what) in
+        [("", "set GPUDevice"), ("DeviceAllow=/dev/null GPUDevice=/dev/nvidia%d", "ConstrainDevices=closed")]
+    {
+        let (success, said) = check("", &format!("ConstrainDevices=yes {ours}\n"));
+        assert!(!success && said.contains(what), "{said}");
+    }
 }
 
 /// A step in directories as Slurm makes them, fenced there.
@@ -321,7 +386,7 @@ fn in_slurms_own(site: &Site, mount: &Path, step: &Path) -> (Fence, Host, Child)
         constrain_cpu_quota: false,
         constrain_ram_space: false,
         constrain_swap_space: SwapSpace::No,
-        constrain_devices: true,
+        constrain_devices: DeniedDevices::AllElse,
         device_allow: devices::parse(&format!("{}/kmsg r", site.path())).unwrap(),
         ..Config::default()
     };

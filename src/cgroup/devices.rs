@@ -28,6 +28,7 @@ use super::layout::Version;
 use crate::error::{Error, Result};
 use crate::facts::Gpus;
 use crate::sys::dir::Dir;
+use crate::sys::nvidia;
 
 /// What a job may use, as it is configured: what every one of the lists allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Devices(Vec<List>);
 /// One list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct List {
+    /// Whether only GPUs are denied, and all else is allowed.
+    is_open: bool,
     /// `DeviceAllow`.
     allow: Vec<DeviceRule>,
     /// The job's GPUs: all others that are called so are denied, also where a rule allows them.
@@ -57,7 +60,19 @@ impl Devices {
     /// What `DeviceAllow` and `GPUDevice` say, for a job that has no GPU.
     pub fn new(allow: Vec<DeviceRule>, gpu: Option<GpuDevice>) -> Self {
         let none = |device| GivenGpus { device, numbers: Vec::new(), why_none: None };
-        Self(vec![List { allow, gpus: gpu.map(none) }])
+        Self(vec![List { is_open: false, allow, gpus: gpu.map(none) }])
+    }
+
+    /// All devices but GPUs that the job does not have, for a job that has none.
+    pub fn but_gpus(allow: Vec<DeviceRule>, gpu: Option<GpuDevice>) -> Self {
+        let Self(mut lists) = Self::new(allow, gpu);
+        lists.iter_mut().for_each(|list| list.is_open = true);
+        Self(lists)
+    }
+
+    /// Whether what is not allowed is denied.
+    pub fn are_listed(&self) -> bool {
+        self.0.iter().any(|list| !list.is_open)
     }
 
     /// Gives the job these GPUs, as far as it is certain which devices they are: if it is not, none.
@@ -89,6 +104,7 @@ impl Devices {
     /// Each rule in words, those for everybody by their numbers: for who wants to know before it is done.
     pub fn rules(&self) -> Vec<String> {
         let everybodys = EVERYBODYS.iter().map(|(numbers, access)| format!("{numbers} {access}"));
+        let everybodys = everybodys.filter(|_| self.are_listed());
         everybodys.chain(Some(self.to_string()).filter(|ours| !ours.is_empty())).collect()
     }
 }
@@ -98,6 +114,12 @@ impl Devices {
 impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |list: &List| {
+            if let (true, Some(given)) = (list.is_open, &list.gpus) {
+                let path = |number: &u32| given.device.path(*number).display().to_string();
+                let ours = given.numbers.iter().map(path).collect::<Vec<_>>().join(",");
+                let but = if ours.is_empty() { ours } else { format!(" other than {ours}") };
+                return format!("all but the GPUs {}{but}", given.device);
+            }
             let rules =
                 |given: &GivenGpus| given.numbers.iter().map(|number| gpu_rule(&given.device, *number)).collect();
             let gpus: Vec<DeviceRule> = list.gpus.as_ref().map(rules).unwrap_or_default();
@@ -128,6 +150,9 @@ impl Devices {
 
 impl List {
     fn look_up(&self) -> Result<Set> {
+        if self.is_open {
+            return self.look_up_gpus();
+        }
         let mut classes = None;
         let mut allow = Vec::new();
         for rule in &self.allow {
@@ -159,6 +184,28 @@ impl List {
         Ok(Set::new(allow, &deny))
     }
 }
+
+impl List {
+    fn look_up_gpus(&self) -> Result<Set> {
+        let wrong =
+            |what: &str| Err(Error::new(format!("ConstrainDevices=yes denies the GPUs of other jobs, and {what}")));
+        match &self.gpus {
+            None => wrong("GPUDevice does not say which devices are GPUs:")
+                .map_err(|error: Error| error.hint(SET_GPU_DEVICE)),
+            Some(_) if !self.allow.is_empty() => {
+                wrong("nothing that DeviceAllow could allow:").map_err(|error: Error| error.hint(SET_CLOSED))
+            }
+            Some(GivenGpus { device, numbers, .. }) => {
+                // One that is missing is missed now, and not by the job.
+                numbers.iter().try_for_each(|number| device_at(&device.path(*number)).map(drop))?;
+                Ok(Set::but(others(device, numbers)?))
+            }
+        }
+    }
+}
+
+const SET_GPU_DEVICE: &str = "set GPUDevice, or ConstrainDevices=closed for a list of all that jobs may use";
+const SET_CLOSED: &str = "set ConstrainDevices=closed for a list of all that jobs may use, or take DeviceAllow out";
 
 /// The device of a path, through links; an error unless it is one.
 fn device_at(path: &Path) -> Result<Numbers> {
@@ -203,7 +250,11 @@ fn majors(text: &str, kind: DeviceKind, name: &str) -> Vec<u32> {
 fn beside_gpus(gpu: &GpuDevice) -> Result<Vec<String>> {
     /// More devices than this in one directory are not looked at.
     const MOST: usize = 100_000;
-    let dir = Dir::open(gpu.directory())?;
+    let dir = match Dir::open(gpu.directory()) {
+        // A node without GPUs.
+        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
+        dir => dir?,
+    };
     let names = dir.list(false)?;
     if names.len() > MOST {
         return Err(Error::new("there are too many files to look for GPUs in").at(dir.path()));
@@ -225,7 +276,25 @@ fn others(gpu: &GpuDevice, ours: &[u32]) -> Result<Vec<Numbers>> {
         // One that is no device, or has just gone, can be used by nobody.
         others.extend(device_at(&gpu.path(number)));
     }
+    if gpu.is_nvidias() {
+        others.extend(not_yet_in_dev(ours)?);
+    }
     Ok(others)
+}
+
+/// GPUs that NVIDIA's driver knows: a user can have their devices made in /dev later (nvidia-modprobe).
+fn not_yet_in_dev(ours: &[u32]) -> Result<Vec<Numbers>> {
+    let proc = Dir::open("/proc")?;
+    let driver = nvidia::gpus(&proc).unwrap_or_default();
+    if driver.is_empty() {
+        return Ok(Vec::new());
+    }
+    let text = proc.read(CONTROLLER)?;
+    let named = |name| majors(&text, DeviceKind::Char, name);
+    // By the driver's release.
+    let majors: Vec<u32> = ["nvidia", "nvidia-frontend"].into_iter().flat_map(named).collect();
+    let theirs = driver.iter().map(|gpu| gpu.minor).filter(|minor| !ours.contains(minor));
+    Ok(theirs.flat_map(|minor| majors.iter().map(move |major| Numbers::char(*major, Some(minor)))).collect())
 }
 
 /// Lets the processes of a directory use these devices and no others, and looks whether the kernel has it so. May be repeated.
@@ -371,6 +440,39 @@ Block devices:
         let text = "char-10 rw,char-226,block-7 r & /dev/loop-control r,char-226,block-7 w,char-9";
         assert_eq!(both.to_string(), text);
         assert!(both.rules().ends_with(&["c 136:* rw".to_owned(), text.to_owned()]));
+    }
+
+    #[test]
+    fn an_open_list_takes_from_a_closed_one() {
+        let temp = tempfile::tempdir().unwrap();
+        for (name, device) in [("gpu0", "/dev/zero"), ("gpu1", "/dev/full")] {
+            std::os::unix::fs::symlink(device, temp.path().join(name)).unwrap();
+        }
+        let path = temp.path().display();
+        let gpu = || GpuDevice::parse(&format!("{path}/gpu%d"));
+        let (zero, full) = (Numbers::char(1, Some(5)), Numbers::char(1, Some(7)));
+        let mut open = Devices::but_gpus(Vec::new(), gpu());
+        assert_eq!(open.look_up().unwrap(), Set::but(vec![full, zero]));
+        assert_eq!(open.to_string(), format!("all but the GPUs {path}/gpu%d"));
+        open.give_gpus(&Gpus::Devices(vec![(0, format!("{path}/gpu1"))]));
+        assert_eq!(open.look_up().unwrap(), Set::but(vec![zero]));
+        let words = format!("all but the GPUs {path}/gpu%d other than {path}/gpu1");
+        assert_eq!((open.rules(), open.are_listed()), (vec![words], false));
+        let closed = Devices::new(parse("char-mem rw").unwrap(), None);
+        for both in [open.clone().at_most(closed.clone()), closed.at_most(open.clone())] {
+            let set = both.look_up().unwrap();
+            assert!(both.are_listed() && !set.is_open && set.deny == [zero], "{set:?}");
+            assert!(set.allow.iter().all(|(numbers, _)| *numbers != zero), "{set:?}");
+        }
+        let other = Devices::but_gpus(Vec::new(), GpuDevice::parse(&format!("{path}/gpu[0-1]")));
+        assert_eq!(open.at_most(other).look_up().unwrap(), Set::but(vec![zero, full]));
+        for (devices, what) in [
+            (Devices::but_gpus(Vec::new(), None), "set GPUDevice"),
+            (Devices::but_gpus(parse("/dev/fuse").unwrap(), gpu()), "ConstrainDevices=closed"),
+        ] {
+            let error = devices.look_up().unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
     }
 
     #[test]

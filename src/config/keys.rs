@@ -11,7 +11,9 @@ use super::units::{
     gpu_device, io_rules, keyword, keyword_of, or_unlimited, path, path_or_none, percent, period, seconds, size,
     text_or_unlimited, weight,
 };
-use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard};
+use super::values::{
+    Config, CpuPolicy, DeniedDevices, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+};
 use crate::bytes;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -410,9 +412,9 @@ const AFTER_NUMBERS: &[Key] = &[
     },
     Key {
         name: "ConstrainDevices",
-        expects: YES_NO,
-        set: |_, config, text| keyword(text, BOOLEANS).map(|yes| config.constrain_devices = yes),
-        get: |_, config| Some(keyword_of(config.constrain_devices, BOOLEANS).to_owned()),
+        expects: "yes, no or closed",
+        set: |_, config, text| denied_devices(text).map(|denied| config.constrain_devices = denied),
+        get: |_, config| Some(denied_devices_text(config.constrain_devices).to_owned()),
     },
     Key {
         name: "DeviceAllow",
@@ -517,6 +519,24 @@ fn swap_space_text(swap: SwapSpace) -> &'static str {
         SwapSpace::Auto => AUTO,
         SwapSpace::Yes => keyword_of(true, BOOLEANS),
         SwapSpace::No => keyword_of(false, BOOLEANS),
+    }
+}
+
+/// The word of systemd.resource-control(5) for a list of what is allowed besides what everybody may use (`DevicePolicy=`).
+const CLOSED: &str = "closed";
+
+fn denied_devices(text: &str) -> Result<DeniedDevices, Wrong> {
+    if text.eq_ignore_ascii_case(CLOSED) {
+        return Ok(DeniedDevices::AllElse);
+    }
+    keyword(text, BOOLEANS).map(|yes| if yes { DeniedDevices::OthersGpus } else { DeniedDevices::None })
+}
+
+fn denied_devices_text(denied: DeniedDevices) -> &'static str {
+    match denied {
+        DeniedDevices::AllElse => CLOSED,
+        DeniedDevices::OthersGpus => keyword_of(true, BOOLEANS),
+        DeniedDevices::None => keyword_of(false, BOOLEANS),
     }
 }
 
@@ -673,7 +693,7 @@ mod tests {
                     OOMKillStep=yes MaxProcessesPerUser=8192 MaxProcessesPerTask=512\n\
                     IOMax=/a wbps=1M\nIOMaxPerUser=/b riops=5 IOMaxPerTask=/c rbps=2K wiops=6 IOWeight=500\n\
                     ConstrainCores=yes MaxHugePages=2m:4g,1G:0 MaxHugePagesPerUser=2M:8G MaxHugePagesPerTask=2M:1G\n\
-                    ConstrainDevices=yes DeviceAllow=\"/dev/fuse rw, char-pts\" GPUDevice=/dev/nvidia%d\n";
+                    ConstrainDevices=closed DeviceAllow=\"/dev/fuse rw, char-pts\" GPUDevice=/dev/nvidia%d\n";
         let config = Config {
             mode: Mode::Observe,
             on_error: OnErrors::all(OnError::Warn).with(Limit::Ram, OnError::Fail),
@@ -729,7 +749,7 @@ mod tests {
             max_huge_pages: HugePages::parse("2M:4G,1G:0").unwrap(),
             max_huge_pages_per_user: HugePages::parse("2M:8G").unwrap(),
             max_huge_pages_per_task: HugePages::parse("2M:1G").unwrap(),
-            constrain_devices: true,
+            constrain_devices: DeniedDevices::AllElse,
             device_allow: devices::parse("/dev/fuse rw,char-pts").unwrap(),
             gpu_device: devices::GpuDevice::parse("/dev/nvidia%d"),
         };

@@ -14,7 +14,9 @@ use super::load::{LoadError, load_or_default, parse};
 use super::resolve::Loaded;
 use super::slot_request::{PerSlot, SlotRequest};
 use super::units::{Percent, Period};
-use super::values::{Config, CpuPolicy, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard};
+use super::values::{
+    Config, CpuPolicy, DeniedDevices, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+};
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
@@ -105,7 +107,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
         })
     };
     let devices = (
-        any::<bool>(),
+        prop::sample::select(vec![DeniedDevices::None, DeniedDevices::OthersGpus, DeniedDevices::AllElse]),
         prop::collection::vec("(/dev/[a-z]{1,3}|char-[a-z/]{1,5}|block-[0-9]{1,3})( r?wm?)?", 0..3),
         prop::option::of("/[a-z/]{0,5}(%d|\\[1[0-9],[0-9]\\])"),
         (

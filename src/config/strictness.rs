@@ -72,7 +72,9 @@ static PER_JOB: &[(&str, Stricter)] = &[
         config.io_max_per_task = config.io_max_per_task.clone().at_most(&other.io_max_per_task);
     }),
     ("IOWeight", |config, other| config.io_weight = least_weight(config.io_weight, other.io_weight)),
-    ("ConstrainDevices", |config, other| config.constrain_devices |= other.constrain_devices),
+    ("ConstrainDevices", |config, other| {
+        config.constrain_devices = config.constrain_devices.max(other.constrain_devices);
+    }),
     // What every one of them allows, which is nothing that either key could say.
     ("DeviceAllow", |_, _| {}),
     ("GPUDevice", |_, _| {}),

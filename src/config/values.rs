@@ -123,8 +123,8 @@ pub struct Config {
     pub max_huge_pages_per_user: HugePages,
     /// `MaxHugePagesPerTask`: the same for each task.
     pub max_huge_pages_per_task: HugePages,
-    /// `ConstrainDevices`: whether a step may use only those devices that are allowed, as in cgroup.conf(5).
-    pub constrain_devices: bool,
+    /// `ConstrainDevices`: which devices a step may not use, as in cgroup.conf(5).
+    pub constrain_devices: DeniedDevices,
     /// `DeviceAllow`: those devices, beside what everybody may use.
     pub device_allow: Vec<devices::DeviceRule>,
     /// `GPUDevice`: what the device of a GPU is called; those of the job are allowed, and no others that are called so.
@@ -188,7 +188,7 @@ impl Default for Config {
             max_huge_pages: HugePages::default(),
             max_huge_pages_per_user: HugePages::default(),
             max_huge_pages_per_task: HugePages::default(),
-            constrain_devices: false,
+            constrain_devices: DeniedDevices::None,
             device_allow: Vec::new(),
             gpu_device: None,
         }
@@ -260,6 +260,17 @@ pub enum TaskCpus {
     Granted,
     /// So many.
     Count(Cpus),
+}
+
+/// Which devices a step may not use; the later, the stricter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DeniedDevices {
+    /// None is denied.
+    None,
+    /// `yes`: the node's GPUs that the job does not have.
+    OthersGpus,
+    /// `closed`: all that are not allowed.
+    AllElse,
 }
 
 /// Whether swap is limited; the later, the stricter.

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::cgroup::devices::{GpuDevice, gpus_of_node};
-use crate::config::{Config, Mode};
+use crate::config::{Config, DeniedDevices, Mode};
 use crate::error::{Error, Result};
 use crate::facts::Gpus;
 use crate::fence::Fence;
@@ -37,10 +37,10 @@ pub fn of_run(
     (named, count): (&Gpus, Option<usize>),
 ) -> Result<ChosenGpus> {
     // Under Slurm such a job runs without, and is told so in its own output.
-    let is_strict = config.constrain_devices && config.mode == Mode::Enforce;
+    let is_strict = config.constrain_devices != DeniedDevices::None && config.mode == Mode::Enforce;
     let uncertain = |why: &str| {
         Error::new(format!("it is not certain which devices the job's GPUs are: {why}"))
-            .hint("take GPUDevice out of jobfence.conf, and have DeviceAllow name the devices of all GPUs")
+            .hint("take GPUDevice out of jobfence.conf, and with ConstrainDevices=closed have DeviceAllow name the devices of all GPUs")
     };
     match (config.gpu_device.as_ref(), named, count.unwrap_or(0)) {
         (Some(gpu), Gpus::Chosen(devices), _) => match devices.iter().find_map(|path| gpu.number_of(path).err()) {

@@ -9,7 +9,7 @@ use crate::cgroup::huge_pages;
 use crate::cgroup::io::{self, IoRules};
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
-use crate::config::{Config, Limit, NUMBERS, Number, Percent, TaskCpus, joined};
+use crate::config::{Config, DeniedDevices, Limit, NUMBERS, Number, Percent, TaskCpus, joined};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::policy::{Level, Limits};
@@ -319,12 +319,15 @@ const AFTER_NUMBERS: &[LimitRule] = &[
         limit: Limit::Devices,
         controller: devices::CONTROLLER,
         keys: &["ConstrainDevices", "DeviceAllow", "GPUDevice"],
-        wanted: |_, config| config.constrain_devices,
+        wanted: |_, config| config.constrain_devices != DeniedDevices::None,
         writes: |_, limits, version| {
             let rules = limits.devices.iter().flat_map(Devices::rules);
             let write = |file: &str, value: String| FileWrite { file: file.to_owned(), value };
             Ok(match version {
                 _ if limits.devices.is_none() => Vec::new(),
+                Version::V1 if !limits.devices.as_ref().is_some_and(Devices::are_listed) => {
+                    rules.map(|rule| write("devices.allow", rule)).collect()
+                }
                 Version::V1 => [write("devices.deny", "a".to_owned())]
                     .into_iter()
                     .chain(rules.map(|rule| write("devices.allow", rule)))

@@ -101,6 +101,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     observation::say(config);
     describe::io(&host, config);
     describe::cores(&loaded, node);
+    describe::gpus(&host, &candidates, slurm.as_ref(), conf::find(Some(&ours)), node.unwrap_or_default());
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;
     places.describe(&host, &candidates);
     let look = Look { host: &host, loaded: &loaded, slurm: slurm.as_ref(), node, given: &given };

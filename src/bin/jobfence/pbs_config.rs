@@ -168,7 +168,7 @@ mod tests {
         ("cpuset", "mem_hardwall", "true", "cpuset.mem_hardwall: It needs jobs that are pinned"),
         ("cpuset", "memory_spread_page", "true", "cpuset.memory_spread_page: It needs jobs that are pinned"),
         ("cpuset", "allow_zero_cpus", "false", "cpuset.allow_zero_cpus: A job with ncpus=0 is not refused."),
-        ("devices", "enabled", "true", "ConstrainDevices=yes"),
+        ("devices", "enabled", "true", "ConstrainDevices=closed"),
         ("devices", "allow", "[\"c 195:* rw\", [\"fuse\", \"rwm\"]]", "DeviceAllow=\"char-nvidia rw,/dev/fuse\""),
         ("memory", "enabled", "true", "ConstrainRAMSpace=yes"),
         ("memory", "soft_limit", "true", "memory.soft_limit: The memory that a job asks for stays"),
@@ -342,7 +342,7 @@ mod tests {
         let of_entries =
             |entries: &str| of(&file("", "devices", &format!("\"enabled\": true, \"allow\": [{entries}]")));
         for (entries, expected) in [
-            ("\"c 1:3 rwm\", \"c 136:* rw\"", "ConstrainDevices=yes "),
+            ("\"c 1:3 rwm\", \"c 136:* rw\"", "ConstrainDevices=closed "),
             ("\"c 10:* rwm\", \"c 5:1 rw\"", "DeviceAllow=\"char-misc,/dev/console rw\""),
             (
                 "[\"nvidiactl\", \"rwm\"], [\"infiniband/rdma_cm\", \"rw\"]",

@@ -60,7 +60,7 @@ const fn insn(code: u8, to: u8, from: u8, offset: i16, value: i32) -> Insn {
     Insn { code, registers, offset, value }
 }
 
-/// The program: what is denied first, then each rule that allows; what none of them admits is denied.
+/// The program: what is denied first, then each rule that allows; what none of them admits is denied, unless the set is open.
 fn program(set: &Set) -> Vec<Insn> {
     let mut program = vec![
         // access_type has the kind in its lower half and the access in its upper one.
@@ -77,7 +77,7 @@ fn program(set: &Set) -> Vec<Insn> {
     for (numbers, access) in &set.allow {
         answer(&mut program, *numbers, *access, 1);
     }
-    program.extend([insn(MOVE_VALUE, RESULT, 0, 0, 0), insn(EXIT, 0, 0, 0, 0)]);
+    program.extend([insn(MOVE_VALUE, RESULT, 0, 0, i32::from(set.is_open)), insn(EXIT, 0, 0, 0, 0)]);
     program
 }
 

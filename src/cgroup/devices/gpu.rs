@@ -43,6 +43,11 @@ impl GpuDevice {
         Some(Self { directory, before, after, order })
     }
 
+    /// The devices in the scheduler's order, where the site names it.
+    pub fn in_order(&self) -> Option<Vec<PathBuf>> {
+        Some(self.order.as_ref()?.iter().map(|number| self.path(*number)).collect())
+    }
+
     /// The device of one GPU.
     pub fn path(&self, number: u32) -> PathBuf {
         PathBuf::from(format!("{}/{}{number}{}", self.directory, self.before, self.after))

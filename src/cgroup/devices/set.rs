@@ -65,9 +65,11 @@ pub(super) fn is_everybodys(numbers: Numbers) -> bool {
 /// What a directory's processes may use, in the kernel's numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Set {
+    /// Whether all else is allowed; then nothing is in `allow`.
+    pub is_open: bool,
     /// Each once, with all that any rule allows, in their order.
     pub allow: Vec<(Numbers, Access)>,
-    /// Single devices that are denied although a whole class that is allowed has them.
+    /// Single devices that are denied: where the set is not open, those of a whole class that is allowed.
     pub deny: Vec<Numbers>,
 }
 
@@ -87,11 +89,28 @@ impl Set {
         sorted::sort_by_key(&mut merged, |(numbers, _)| *numbers);
         let is_allowed = |denied: &&Numbers| merged.iter().any(|(numbers, _)| numbers.has(**denied));
         let deny = deny.iter().filter(is_allowed).copied().collect();
-        Self { allow: merged, deny }
+        Self { is_open: false, allow: merged, deny }
+    }
+
+    /// All but these.
+    pub fn but(mut deny: Vec<Numbers>) -> Self {
+        sorted::sort(&mut deny);
+        deny.dedup();
+        Self { is_open: true, allow: Vec::new(), deny }
     }
 
     /// What both allow.
     pub fn and(&self, other: &Self) -> Self {
+        let denied = || self.deny.iter().chain(&other.deny).copied().collect::<Vec<_>>();
+        let closed = match (self.is_open, other.is_open) {
+            (true, true) => return Self::but(denied()),
+            (true, false) => Some(other),
+            (false, true) => Some(self),
+            (false, false) => None,
+        };
+        if let Some(closed) = closed {
+            return Self::new(closed.allow.iter().copied(), &denied());
+        }
         let mut allow = Vec::new();
         for (ours, access) in &self.allow {
             for (theirs, their_access) in &other.allow {
@@ -100,8 +119,7 @@ impl Set {
                 allow.extend(both.copied().zip(access.and(*their_access)));
             }
         }
-        let deny: Vec<Numbers> = self.deny.iter().chain(&other.deny).copied().collect();
-        Self::new(allow, &deny)
+        Self::new(allow, &denied())
     }
 }
 

@@ -22,8 +22,11 @@ const LIST: &str = "devices.list";
 /// The kernel takes it for any number.
 const ANY: i64 = -1;
 
-/// Denies everything and allows the set.
+/// Denies everything and allows the set, or the reverse.
 pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
+    if set.is_open {
+        return deny(dir, set);
+    }
     if let Some(denied) = set.deny.first() {
         return Err(Error::new("cgroup v1 cannot deny one device of a class that is allowed:")
             .value(denied)
@@ -65,6 +68,28 @@ pub fn constrain(dir: &Dir, set: &Set) -> Result<()> {
                 format!("wanted {}, found {}", words(&want), found.map_or("all".to_owned(), |found| words(&found))),
             ))
         }
+    }
+}
+
+/// Denies single devices, and leaves all else as it is above.
+fn deny(dir: &Dir, set: &Set) -> Result<()> {
+    let devices = DevicesController::new(dir.handle_path());
+    for numbers in &set.deny {
+        let kind = if numbers.kind == DeviceKind::Char { DeviceType::Char } else { DeviceType::Block };
+        let minor = numbers.minor.map_or(ANY, i64::from);
+        devices
+            .deny_device(kind, i64::from(numbers.major), minor, &DevicePermissions::all())
+            .map_err(|error| refused(dir, DENY, DEVICES, numbers.to_string(), &error))?;
+    }
+    // Where all else is allowed, the kernel shows that alone, and not what is denied (`devcgroup_seq_show`). Where the directory above
+    // has a list, it shows what is left of that.
+    let left = list(dir)?.unwrap_or_default();
+    match left.iter().find(|(allowed, _)| set.deny.iter().any(|denied| allowed.has(*denied))) {
+        Some((allowed, _)) => Err(Error::new("a device was denied, but the kernel allows it:")
+            .at(dir.path().join(LIST))
+            .value(allowed)
+            .hint("the cgroup above allows the whole class, of which v1 can deny no single device")),
+        None => Ok(()),
     }
 }
 

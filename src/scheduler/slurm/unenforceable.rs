@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::cgroup::kernel::LoadedScheduler;
 use crate::cgroup::layout::LayoutKind;
-use crate::config::{Config, Limit, Loaded, Mode};
+use crate::config::{Config, DeniedDevices, Limit, Loaded, Mode};
 use crate::error::Error;
 use crate::fence::{LimitError, limiting};
 use crate::host::Host;
@@ -53,7 +53,9 @@ pub fn of_config(
     if config.constrain_cores {
         all.extend(Topology::of_node(file, node).err().map(|error| (Limit::Cores, error)));
     }
-    if let Some(line) = slurm.and_then(Slurm::constrains_devices).filter(|_| config.constrain_devices) {
+    if let Some(line) =
+        slurm.and_then(Slurm::constrains_devices).filter(|_| config.constrain_devices != DeniedDevices::None)
+    {
         let error =
             Error::new(format!("Slurm denies devices itself, by {line}, and admits no other rules beside its own"));
         all.push((Limit::Devices, error.hint("set ConstrainDevices=no either in cgroup.conf or in jobfence.conf")));

@@ -113,5 +113,5 @@ def container_has_its_devices(site):
     with screens({ALLOWED: 1, DENIED: 2}), docker.universe(site, DOCKER_EXTRA_ARGUMENTS=f"--device={ALLOWED} --device={DENIED}"):
         both = {f"{what} {device}" for what in ("read", "write") for device in (ALLOWED, DENIED)}
         expect_equal(opened(), both | everybodys, "what a container can do, where the fence allows all")
-        site.configure(f'ConstrainDevices=yes\nDeviceAllow="{ALLOWED} r"\n')
-        expect_equal(opened(), {f"read {ALLOWED}"} | everybodys, "what it can do in a fence with ConstrainDevices")
+        site.configure(f'ConstrainDevices=closed\nDeviceAllow="{ALLOWED} r"\n')
+        expect_equal(opened(), {f"read {ALLOWED}"} | everybodys, "what it can do in a fence with a closed list")

@@ -16,7 +16,7 @@ from ..harness import WAIT, restarts, screens
 SIMULATED = {1: "GPU-a0223334-4445-5667-899a-abbccddeeff0", 2: "GPU-b1223334-4445-5667-899a-abbccddeeff0"}
 DISCOVERY = "-simulate:2,2"
 SHOW = "for gpu in 1 2 ctl; do (: </dev/nvidia$gpu) 2>/dev/null && echo can $gpu; done; echo $_CONDOR_AssignedGPUs is $CUDA_VISIBLE_DEVICES"
-CONSTRAIN = 'ConstrainDevices=yes\nDeviceAllow="/dev/nvidiactl rw"\nGPUDevice=/dev/nvidia%d\n'
+CONSTRAIN = 'ConstrainDevices=closed\nDeviceAllow="/dev/nvidiactl rw"\nGPUDevice=/dev/nvidia%d\n'
 
 
 @contextlib.contextmanager

@@ -67,7 +67,7 @@ def devices_denied_and_allowed(site):
     for path in (allowed, denied, *ALWAYS):
         expect_in(f"{path} works\n", site.output(jobid), "its output")
 
-    site.configure(ConstrainDevices="yes", DeviceAllow=f'"{allowed} r"')
+    site.configure(ConstrainDevices="closed", DeviceAllow=f'"{allowed} r"')
     write = f"if (: >>{allowed}) 2>err.$$; then echo writing works; else cat err.$$; fi"
     jobid = site.submit(user, f"{script}\n{write}\necho devices=$JOBFENCE_DEVICES\nsrun -n1 --mem=50 sh -c '{tries(allowed, denied)}' >step.out 2>&1",
                         "-n1", "--mem=100")
@@ -84,7 +84,7 @@ def devices_denied_and_allowed(site):
 
     # A class, by its driver; and pseudo terminals as ever.
     major = os.major(os.stat(denied).st_rdev)
-    site.configure(ConstrainDevices="yes", DeviceAllow=f"char-{'misc' if major == MISC else major}")
+    site.configure(ConstrainDevices="closed", DeviceAllow=f"char-{'misc' if major == MISC else major}")
     jobid = site.submit(user, tries(denied), "-n1", "--mem=100")
     expect_equal(site.wait(jobid), "COMPLETED", "state with a class")
     expect_in(f"{denied} works\n", site.output(jobid), "its output")
@@ -99,12 +99,12 @@ def devices_denied_and_allowed(site):
 @case(layout=False)
 def devices_that_are_not_there(site):
     user = site.users[0]
-    site.configure(ConstrainDevices="yes", DeviceAllow="/dev/jobfence-has-none")
+    site.configure(ConstrainDevices="closed", DeviceAllow="/dev/jobfence-has-none")
     jobid = site.submit(user, RAN, "-n1", "--mem=100")
     expect_not_started(site, user, jobid)
     expect_in("/dev/jobfence-has-none", site.output(jobid), "the job's output")
     expect_not_drained(site)
-    site.configure(ConstrainDevices="yes", DeviceAllow="/dev/jobfence-has-none", OnError="fail,devices:warn")
+    site.configure(ConstrainDevices="closed", DeviceAllow="/dev/jobfence-has-none", OnError="fail,devices:warn")
     fences_well(site, user)
     jobid = site.submit(user, "echo devices=$JOBFENCE_DEVICES", "-n1", "--mem=100", env={"JOBFENCE_DEVICES": "mine"})
     expect_equal(site.wait(jobid), "COMPLETED", "state with OnError=warn")
@@ -158,7 +158,7 @@ def devices_beside_a_program_that_admits_none(site):
     place = place.parent if place.name.startswith("uid_") else place
     site.scancel(job)
     site.wait(job)
-    site.configure(ConstrainDevices="yes")
+    site.configure(ConstrainDevices="closed")
     with alone_at(place):
         jobid = site.submit(user, RAN, "-n1", "--mem=100")
         expect_not_started(site, user, jobid)
@@ -212,7 +212,7 @@ def gpus_as_slurm_counts_them(site):
     gpus = called(openable(site, user), 1, 0)
     pattern = gpus[0].with_name("gpu%d")
     with gres(site, f"Name=gpu File={gpus[0].with_name('gpu[1,0]')}\n", 2):
-        site.configure(ConstrainDevices="yes", GPUDevice=pattern)
+        site.configure(ConstrainDevices="closed", GPUDevice=pattern)
         jobs = []
         for position, gpu in enumerate(gpus):
             jobid, usable, said = job_with_a_gpu(site, user, gpus)
@@ -230,10 +230,54 @@ def gpus_as_slurm_counts_them(site):
         expect_equal(site.output(jobid).count(EPERM), 2, "devices denied without a GPU")
         expect("jobfence: " not in site.output(jobid), site.output(jobid))
     # And without a prolog nobody has said of any.
-    site.configure(ConstrainDevices="yes", GPUDevice=pattern)
+    site.configure(ConstrainDevices="closed", GPUDevice=pattern)
     jobid = site.submit(user, tries(*gpus), "-n1", "--mem=100")
     expect_equal(site.wait(jobid), "COMPLETED", "state without a prolog")
     expect_equal(site.output(jobid).count(EPERM), 2, "devices denied without a prolog")
+
+
+@case
+def gpus_of_others_and_nothing_else(site):
+    """As Slurm's own ConstrainDevices: a job can use all devices but the GPUs that it does not have."""
+    user = site.users[0]
+    other, gpu = openable(site, user)
+    [gpu] = called([gpu], 0)
+    lines, unlimited = f"Name=gpu File={gpu}\n", [other, gpu]
+    with gres(site, lines, 1):
+        site.configure(ConstrainDevices="yes", GPUDevice=gpu.with_name("gpu%d"))
+        jobid, usable, said = job_with_a_gpu(site, user, unlimited)
+        expect_equal(usable, unlimited, f"what a job can use that has the GPU; it says:\n{said}")
+        expect_in("devices=\n", said, "what it is told of a list that there is not")
+        without = site.submit(user, tries(*unlimited, *ALWAYS), "-n1", "--mem=100")
+        expect_equal(site.wait(without), "COMPLETED", "state without a GPU")
+        said = site.output(without)
+        expect(f"{other} works\n" in said and f"{gpu}: {EPERM}" in said and said.count(EPERM) == 1, f"without a GPU:\n{said}")
+        site.scancel(jobid)
+        site.wait(jobid)
+        # A closed list and an open one: nobody is taken to have meant the open one.
+        site.configure(ConstrainDevices="yes", GPUDevice=gpu.with_name("gpu%d"), DeviceAllow=other)
+        jobid = site.submit(user, RAN, "-n1", "--mem=100")
+        expect_not_started(site, user, jobid)
+        expect_in("ConstrainDevices=closed", site.output(jobid), "its output")
+        expect_not_drained(site)
+
+
+@case(layout=False)
+def gpus_that_no_prolog_has_noted_down(site):
+    """A job that has GPUs, and can use none of them, hears why."""
+    user = site.users[0]
+    gpus = called(openable(site, user), 0, 1)
+    with gres(site, f"Name=gpu File={gpus[0].with_name('gpu[0-1]')}\n", 2, Prolog=None):
+        site.configure(ConstrainDevices="yes", GPUDevice=gpus[0].with_name("gpu%d"))
+        jobid, usable, said = job_with_a_gpu(site, user, gpus)
+        expect_equal(usable, [], f"what it can use; it says:\n{said}")
+        expect_in("the job may use none of its GPUs, since jobfence is not certain which devices they are: no 'jobfence prolog' has", said,
+                  "its output")
+        site.scancel(jobid)
+        site.wait(jobid)
+        jobid = site.submit(user, tries(*gpus), "-n1", "--mem=100")
+        expect_equal(site.wait(jobid), "COMPLETED", "state without a GPU")
+        expect("jobfence: " not in site.output(jobid), f"a job without GPUs hears of them: {site.output(jobid)}")
 
 
 @case(layout=False)
@@ -242,7 +286,7 @@ def gpus_of_which_it_is_not_certain_which_they_are(site):
     user = site.users[0]
     gpus = called(openable(site, user), 1, 0)
     with gres(site, f"AutoDetect=nvml\nName=gpu File={gpus[0].with_name('gpu[1,0]')}\n", 2):
-        site.configure(ConstrainDevices="yes", GPUDevice=gpus[0].with_name("gpu%d"))
+        site.configure(ConstrainDevices="closed", GPUDevice=gpus[0].with_name("gpu%d"))
         mark = site.log_mark()
         jobid, usable, said = job_with_a_gpu(site, user, gpus)
         expect_equal((usable, said.count(EPERM)), ([], 2), f"what it can use; it says:\n{said}")

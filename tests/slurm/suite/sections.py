@@ -72,7 +72,7 @@ def prologs(site, **keys):
         path.chmod(0o755)
         scripts[which.capitalize()] = str(path)
     try:
-        with site.reconfigured(**scripts, **keys):
+        with site.reconfigured(**{**scripts, **keys}):
             yield
     finally:
         for path in scripts.values():

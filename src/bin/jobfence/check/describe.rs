@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What is here: cgroup hierarchies, whose directories jobs will be in, what protects their memory, which disks they use.
 
+use std::path::{Path, PathBuf};
+
+use jobfence::cgroup::devices::{GpuDevice, gpus_of_node};
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io::{self, IoRules};
 use jobfence::cgroup::layout::{self, Hierarchy, LayoutKind, Version};
 use jobfence::cgroup::protection;
-use jobfence::config::{Config, Loaded, Percent, SwapSpace};
+use jobfence::config::{Candidate, Config, DeniedDevices, Loaded, Percent, SwapSpace};
 use jobfence::fence;
 use jobfence::host::Host;
 use jobfence::scheduler::slurm::cores::Topology;
 use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
+use jobfence::scheduler::slurm::prolog::gpus::{self, GpuSources};
 use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_delegated;
 
@@ -209,6 +213,59 @@ fn protected(host: &Host, config: &Config, hierarchy: &Hierarchy, top: &str) {
             Err(error) => println!("protection     {file}: {error}"),
         }
     }
+}
+
+/// Which device is which GPU, where jobs are denied GPUs of others: by what that is known, and whether it is certain.
+pub fn gpus(host: &Host, candidates: &[Candidate], slurm: Option<&Slurm>, slurm_conf: Option<PathBuf>, node: &str) {
+    let denies = |candidate: &&Candidate| candidate.config.constrain_devices != DeniedDevices::None;
+    let mut known: Vec<&GpuDevice> = Vec::new();
+    for device in candidates.iter().filter(denies).filter_map(|candidate| candidate.config.gpu_device.as_ref()) {
+        if !known.contains(&device) {
+            known.push(device);
+        }
+    }
+    if known.is_empty() {
+        return;
+    }
+    let Some(slurm) = slurm else {
+        for device in known {
+            match gpus_of_node(device) {
+                Ok(paths) if paths.is_empty() => println!("gpus           no device here is called {device}"),
+                Ok(paths) => println!("gpus           by GPUDevice, in this order: {}", paths.join(", ")),
+                Err(error) => println!("gpus           {error}"),
+            }
+        }
+        return;
+    };
+    if !slurm.has_prolog() {
+        println!(
+            "gpus           slurm.conf has no Prolog=, so nobody tells jobfence which GPUs a job has: no job can use \
+             any; see 'jobfence prolog' in jobfence(8)"
+        );
+    }
+    let sources = GpuSources { slurm_conf, proc: &host.proc, root: Path::new("/") };
+    for device in known {
+        match of_slurm(device, node, &sources) {
+            Ok((by, paths)) => {
+                let each = paths.iter().enumerate().map(|(position, path)| format!("GPU {position} is {path}"));
+                println!("gpus           certain, by {by}: {}", each.collect::<Vec<_>>().join(", "));
+            }
+            Err(why) => println!(
+                "gpus           it is not certain which devices Slurm's GPUs are: {why}; have GPUDevice list their \
+                 numbers in Slurm's order"
+            ),
+        }
+    }
+}
+
+/// By what it is known, and the device of each of Slurm's GPUs.
+fn of_slurm(device: &GpuDevice, node: &str, sources: &GpuSources<'_>) -> Result<(&'static str, Vec<String>), String> {
+    if let Some(paths) = device.in_order() {
+        return Ok(("GPUDevice", paths.iter().map(|path| path.display().to_string()).collect()));
+    }
+    let paths = gpus::of_node(node, sources)?;
+    paths.iter().try_for_each(|path| device.number_of(path).map(drop))?;
+    Ok(("gres.conf and slurm.conf", paths))
 }
 
 /// Which cores of the machine Slurm's are, where jobs are to have their own.

@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use jobfence::cgroup::cpuset;
-use jobfence::cgroup::devices::Devices;
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io;
 use jobfence::cgroup::membership::Membership;
@@ -88,8 +87,7 @@ impl Planned {
             Some(Ok(disks)) => plan.find_disks(|rules| io::limits_of(rules, &disks)),
             Some(Err(error)) => vec![(Limit::Io, error)],
         });
-        if planned.config.constrain_devices {
-            let devices = Devices::new(planned.config.device_allow.clone(), planned.config.gpu_device.clone());
+        if let Some(devices) = policy::devices_of(&planned.config) {
             planned.add(devices.are_there().err().map(|error| (Limit::Devices, error)));
         }
         planned

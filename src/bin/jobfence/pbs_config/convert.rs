@@ -340,7 +340,9 @@ impl Converter<'_> {
             self.note("devices", "allow", &text);
             return self.set("ConstrainDevices", "no");
         }
-        self.emit(("devices", "enabled"), &enabled, |value| vec![("ConstrainDevices", yes_no(value).to_owned())]);
+        self.emit(("devices", "enabled"), &enabled, |value| {
+            vec![("ConstrainDevices", if value { "closed" } else { "no" }.to_owned())]
+        });
         if !allowed.rules.is_empty() {
             self.set("DeviceAllow", format!("\"{}\"", allowed.rules.join(",")));
         }

@@ -6,6 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::spool::SpoolUser;
 use jobfence::door::run::How;
@@ -15,7 +16,6 @@ use jobfence::sys::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, readlink};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -44,6 +44,10 @@ const SIGNAL: &str = "signal";
 pub const PID: &str = "pid";
 /// The file that the shepherd writes when it has started the job.
 const JOB_PID: &str = "job_pid";
+
+/// How long at least, and how long at most, until these files are looked at again.
+const SOONEST: Duration = Duration::from_millis(2);
+const LATEST: Duration = Duration::from_millis(200);
 
 /// By proc(5), as if it had less memory by half of the job's limit. The shepherd of an interactive job has more than 20 MiB, and each process of
 /// the job may have less.
@@ -102,39 +106,44 @@ pub fn is_stop(dir: &Dir, signal: Signal) -> bool {
     signal == Signal::SIGTTIN && number() == Some(Signal::SIGSTOP as i32)
 }
 
-/// What comes of the shepherd's files.
+/// What comes of the shepherd's files. They are looked at again and again: the kernel would tell by inotify, but all of root's
+/// processes on a host together have 128 instances of that, and each job has a process of ours.
 struct SpoolWatch {
-    inotify: Inotify,
-    /// `None`: what was to be seen there was seen.
-    watched: Option<WatchDescriptor>,
+    directory: PathBuf,
+    since: Instant,
     has_pid: bool,
     is_begun: bool,
 }
 
 impl SpoolWatch {
-    fn of(directory: &Path) -> nix::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        let watched = Some(inotify.add_watch(directory, AddWatchFlags::IN_CLOSE_WRITE)?);
-        Ok(Self { inotify, watched, has_pid: false, is_begun: false })
+    fn of(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), since: Instant::now(), has_pid: false, is_begun: false }
     }
 
-    /// In the order in which it has happened.
+    /// When to look the next time; never when there is nothing more to come. A prolog can take long: what comes after it is seen
+    /// late by a small part of the time that it took.
+    fn next(&self) -> PollTimeout {
+        if self.has_pid && self.is_begun {
+            return PollTimeout::NONE;
+        }
+        let pause = (self.since.elapsed() / 20).clamp(SOONEST, LATEST);
+        PollTimeout::try_from(pause).unwrap_or(PollTimeout::ZERO)
+    }
+
+    /// In the order in which it has happened. A file that is empty is not yet written. The job's user can write to some of the
+    /// files there, but not to these.
     fn read(&mut self) -> Vec<ShepherdEvent> {
+        let is_written =
+            |name: &str| std::fs::symlink_metadata(self.directory.join(name)).is_ok_and(|found| found.len() > 0);
         let mut found = Vec::new();
-        // One that was lost for want of room is the next one's, too: what counts are the files.
-        let Ok(events) = self.inotify.read_events() else { return found };
-        for name in events.iter().filter_map(|event| event.name.as_deref()) {
-            if name == PID && !std::mem::replace(&mut self.has_pid, true) {
-                found.push(ShepherdEvent::HasPid);
-            }
-            if name == JOB_PID && !std::mem::replace(&mut self.is_begun, true) {
-                found.push(ShepherdEvent::JobBegins);
-            }
+        if !self.has_pid && is_written(PID) {
+            found.push(ShepherdEvent::HasPid);
         }
-        // The job's user may write to some files there, and this process is in no fence: it is not to be woken by that.
-        if let Some(watched) = self.watched.take_if(|_| self.has_pid && self.is_begun) {
-            let _ = self.inotify.rm_watch(watched);
+        if !self.is_begun && is_written(JOB_PID) {
+            found.push(ShepherdEvent::JobBegins);
         }
+        self.has_pid |= found.iter().any(|event| matches!(event, ShepherdEvent::HasPid));
+        self.is_begun |= found.iter().any(|event| matches!(event, ShepherdEvent::JobBegins));
         found
     }
 }
@@ -154,7 +163,7 @@ impl ShepherdProcess {
         pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&wanted), Some(&mut before)).map_err(os("block signals"))?;
         let signals = SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(os("watch for signals"))?;
-        let spool = SpoolWatch::of(Path::new(".")).map_err(os("watch the spool"))?;
+        let spool = SpoolWatch::of(Path::new("."));
         let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
         let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
         let parent = Pid::this();
@@ -204,11 +213,7 @@ impl ShepherdProcess {
             if let Some(event) = self.waiting.pop() {
                 return Ok(event);
             }
-            let mut fds = [
-                PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-                PollFd::new(self.spool.inotify.as_fd(), PollFlags::POLLIN),
-            ];
-            match poll(&mut fds, PollTimeout::NONE) {
+            match poll(&mut [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)], self.spool.next()) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Error::new("wait for the shepherd").errno(errno)),
             }
@@ -269,31 +274,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_looks_at_the_spool_when_the_job_has_begun() {
-        let top = std::env::temp_dir().join(format!("jobfence-spool-{}", std::process::id()));
-        std::fs::create_dir(&top).unwrap();
-        let mut spool = SpoolWatch::of(&top).unwrap();
+    fn the_spool_is_looked_at_until_the_job_has_begun() {
+        let top = tempfile::tempdir().unwrap();
+        let mut spool = SpoolWatch::of(top.path());
         let mut seen_after = |names: &[&str]| {
-            names.iter().for_each(|name| std::fs::write(top.join(name), "1").unwrap());
-            let is_woken =
-                poll(&mut [PollFd::new(spool.inotify.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() > 0;
+            names.iter().for_each(|name| std::fs::write(top.path().join(name), "1").unwrap());
             let events = spool.read();
             let is = |wanted: fn(&ShepherdEvent) -> bool| events.iter().filter(|event| wanted(event)).count();
-            (
-                is_woken,
+            let (has_pid, begins) = (
                 is(|event| matches!(event, ShepherdEvent::HasPid)),
                 is(|event| matches!(event, ShepherdEvent::JobBegins)),
-            )
+            );
+            (has_pid, begins, spool.next() != PollTimeout::NONE)
         };
+        std::fs::write(top.path().join(PID), "").unwrap();
         let found = [
             seen_after(&["trace"]),
             seen_after(&[PID, PID]),
             seen_after(&["trace", JOB_PID]),
-            // That the watch is gone.
-            seen_after(&[]),
             seen_after(&["trace", "error", "exit_status", PID, JOB_PID]),
         ];
-        std::fs::remove_dir_all(&top).unwrap();
-        assert_eq!(found, [(true, 0, 0), (true, 1, 0), (true, 0, 1), (true, 0, 0), (false, 0, 0)]);
+        assert_eq!(found, [(0, 0, true), (1, 0, true), (0, 1, false), (0, 0, false)]);
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::facts::Gpus;
 use crate::hostlist::{HostList, Repeated};
 use crate::record::job::{is_device, parse_gpus};
-use crate::scheduler::slurm::conf::{Lines, of_node};
+use crate::scheduler::slurm::conf::{self, Lines};
 use crate::scheduler::slurm::gres::GresConf;
 use crate::sys::dir::Dir;
 use crate::sys::nvidia;
@@ -108,6 +108,14 @@ fn by_uuid(visible: &[&str], driver: &[nvidia::Gpu]) -> Option<Vec<String>> {
     visible.iter().map(device).collect()
 }
 
+/// The device of each of a node's GPUs, in Slurm's order, or why that is not certain.
+pub fn of_node(node: &str, places: &GpuSources<'_>) -> Result<Vec<String>, String> {
+    let file = places.slurm_conf.as_ref().ok_or(NO_SLURM_CONF)?;
+    let driver = nvidia::gpus(places.proc).ok_or(STRANGE_DRIVER)?;
+    let devices = counted(file, &Lines::read(file), node, &driver, places)?.ok_or(INSTANCES)?;
+    are_there(&devices, places.root).map(|()| devices)
+}
+
 /// The GPUs by their places in Slurm's order.
 fn in_order(
     positions: Vec<u32>,
@@ -117,25 +125,43 @@ fn in_order(
     driver: &[nvidia::Gpu],
     places: &GpuSources<'_>,
 ) -> Gpus {
-    let gres_conf = match GresConf::of_node(&Lines::read(&slurm_conf.with_file_name("gres.conf")), node) {
-        Ok(gres_conf) => gres_conf,
-        Err(why) => return Gpus::Positions(positions, why),
+    let counted = match counted(slurm_conf, lines, node, driver, places) {
+        Ok(None) => return Gpus::Unknown(INSTANCES.to_owned()),
+        Ok(Some(devices)) => Ok(devices),
+        Err(why) => Err(why),
     };
-    if gres_conf.can_count_instances() && nvidia::has_instances(places.proc).unwrap_or(true) {
-        return Gpus::Unknown(INSTANCES.to_owned());
-    }
-    let gres = of_node(lines, node, "Gres").map(|found| found.value.unwrap_or_default());
-    match gres_conf.devices(gres, driver).and_then(|devices| devices_at(&positions, &devices, places.root)) {
+    match counted.and_then(|devices| devices_at(&positions, &devices, places.root)) {
         Ok(devices) => Gpus::Devices(positions.into_iter().zip(devices).collect()),
         Err(why) => Gpus::Positions(positions, why),
     }
 }
 
-fn devices_at(positions: &[u32], devices: &[String], root: &Path) -> Result<Vec<String>, String> {
-    // Slurm leaves out what is no device, and counts on.
-    if let Some(none) = devices.iter().find(|path| !is_device(path) || !exists(root, path)) {
-        return Err(format!("{none} is a GPU in gres.conf, and no device here"));
+/// The GPUs that Slurm counts on the node, in its order. `None`: one is divided into instances.
+fn counted(
+    slurm_conf: &Path,
+    lines: &Lines,
+    node: &str,
+    driver: &[nvidia::Gpu],
+    places: &GpuSources<'_>,
+) -> Result<Option<Vec<String>>, String> {
+    let gres_conf = GresConf::of_node(&Lines::read(&slurm_conf.with_file_name("gres.conf")), node)?;
+    if gres_conf.can_count_instances() && nvidia::has_instances(places.proc).unwrap_or(true) {
+        return Ok(None);
     }
+    let gres = conf::of_node(lines, node, "Gres").map(|found| found.value.unwrap_or_default());
+    gres_conf.devices(gres, driver).map(Some)
+}
+
+/// Slurm leaves out what is no device, and counts on.
+fn are_there(devices: &[String], root: &Path) -> Result<(), String> {
+    match devices.iter().find(|path| !is_device(path) || !exists(root, path)) {
+        Some(none) => Err(format!("{none} is a GPU in gres.conf, and no device here")),
+        None => Ok(()),
+    }
+}
+
+fn devices_at(positions: &[u32], devices: &[String], root: &Path) -> Result<Vec<String>, String> {
+    are_there(devices, root)?;
     let device = |position: &u32| usize::try_from(*position).ok().and_then(|position| devices.get(position)).cloned();
     positions.iter().map(|position| device(position).ok_or(*position)).collect::<Result<_, _>>().map_err(|position| {
         format!(

@@ -95,7 +95,7 @@ const VARIABLES: &[Variable] = &[
     Variable {
         name: c"JOBFENCE_DEVICES",
         value: |_, fence| {
-            let devices = fence.devices()?.to_string();
+            let devices = fence.devices().filter(|devices| devices.are_listed())?.to_string();
             Some(if devices.is_empty() { "none".to_owned() } else { devices })
         },
     },

@@ -12,12 +12,12 @@
 //!   wrote; up to 25.11 it returns before that where it cannot lay out tasks, which the user can have (`SLURM_ARBITRARY_NODELIST`);
 //!   and 22.05 writes the QOS's description.
 //! - Slurm has neither projects nor types of vnodes, so the job is known to have none.
-//! - The environment of any other step is its user's, and not looked at.
+//! - The environment of any other step is its user's. It can make GPUs unknown, and says nothing else.
 
 use nix::unistd::User;
 
 use crate::error::{Result, in_words};
-use crate::facts::{Fact, Facts, FactsNeeded};
+use crate::facts::{Fact, Facts, FactsNeeded, Gpus};
 use crate::log;
 use crate::record::job::{JobRecord, is_name};
 use crate::scheduler::slurm::spank::api::Spank;
@@ -33,6 +33,18 @@ pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option
         record.add_to(&mut facts);
     } else if kind == StepKind::Batch && asked.job {
         facts.partition = spank.getenv(c"SLURM_JOB_PARTITION")?.filter(|name| !name.is_empty() && is_name(name)).into();
+    }
+    // What the batch step notes down in the prolog's place has no GPUs.
+    let has_said = record.is_some_and(|record| record.writer.is_none());
+    // slurmstepd sets one of these before plugins are called, where the step has GPUs (`_step_setup`). A user can set them, too, and hears
+    // what follows, no more: nobody has GPUs by it.
+    let has_gpus = || {
+        [c"SLURM_JOB_GPUS", c"SLURM_STEP_GPUS"]
+            .into_iter()
+            .any(|name| spank.getenv(name).is_ok_and(|gpus| gpus.is_some()))
+    };
+    if !has_said && has_gpus() {
+        facts.gpus = Gpus::Unknown("no 'jobfence prolog' has noted them down".to_owned());
     }
     if asked.node {
         facts.node = std::env::var("SLURMD_NODENAME").ok().into();

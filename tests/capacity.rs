@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What each job costs root on a host: the kernel's objects that the processes of ours hold while the job runs, counted through each
+//! door that leaves a process behind. Some have a bound for all of root's processes together, such as 128 inotify instances.
+//!
+//! Each process is one job's. So what one holds is counted for a few jobs, and each of them has the same, however many there are.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+mod common;
+mod stand_in;
+
+use stand_in::StandIn;
+
+/// So many jobs of each door.
+const JOBS: usize = 3;
+
+type Objects = BTreeMap<String, usize>;
+
+/// What a process holds: descriptors by their kind but for the three that it was started with, and locks.
+fn held_by(pid: u32) -> Objects {
+    let mut found = Objects::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        // What the one who runs the tests has left open in them is none of ours.
+        let is_inherited =
+            fs::read_link(Path::new("/proc/self/fd").join(entry.file_name())).is_ok_and(|own| own == target);
+        if is_inherited || ["0", "1", "2"].iter().any(|name| entry.file_name() == *name) {
+            continue;
+        }
+        let target = target.to_string_lossy().into_owned();
+        let kind = match target.split(':').next() {
+            Some("anon_inode") => target.trim_start_matches("anon_inode:").trim_matches(['[', ']']),
+            Some(kind @ ("socket" | "pipe")) => kind,
+            _ if target.contains("/cgroup") => "cgroup",
+            _ => "file",
+        };
+        *found.entry(kind.to_owned()).or_default() += 1;
+    }
+    let locks = fs::read_to_string("/proc/locks").unwrap();
+    let is_its = |line: &&str| line.split_whitespace().any(|word| word == pid.to_string());
+    let locks = locks.lines().filter(is_its).count();
+    if locks > 0 {
+        found.insert("lock".to_owned(), locks);
+    }
+    found
+}
+
+/// Waits until each process holds this and nothing else.
+fn expect_held(door: &str, pids: &[u32], wanted: &[(&str, usize)]) {
+    let wanted: Objects = wanted.iter().map(|(kind, count)| ((*kind).to_owned(), *count)).collect();
+    let deadline = common::soon();
+    loop {
+        let mut found: Vec<Objects> = pids.iter().map(|pid| held_by(*pid)).collect();
+        // How many directories there are depends on the layout. They are closed when the process ends, and have no bound but its own.
+        found.iter_mut().for_each(|objects| objects.retain(|kind, _| kind != "cgroup"));
+        if found.len() == JOBS && found.iter().all(|objects| *objects == wanted) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{door}: {JOBS} jobs hold {found:?}, and should hold {wanted:?} each");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// Ends what the test has started.
+struct Children(Vec<Child>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            drop(child.stdin.take());
+            let _ = nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(child.id().try_into().unwrap()),
+                nix::sys::signal::Signal::SIGTERM,
+            );
+            let _ = child.wait();
+        }
+    }
+}
+
+fn lines(out: ChildStdout, count: usize) -> Vec<String> {
+    BufReader::new(out).lines().take(count).map(Result::unwrap).collect()
+}
+
+#[test]
+fn a_step_of_slurm_costs_root_no_kernel_object() {
+    let Some(base) = common::Base::if_root("capacity", "slurm") else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let stand_in = match StandIn::compile(temp.path()) {
+        Ok(stand_in) => stand_in,
+        Err(why) => return common::skip(&why),
+    };
+    let config = temp.path().join("jobfence.conf");
+    fs::write(&config, "").unwrap();
+    let arguments = [
+        format!("config={}", config.display()),
+        format!("CgroupBase={}", base.name),
+        format!("RunDir={}", temp.path().join("run").display()),
+    ];
+    let mut steps = Children(Vec::new());
+    for job in 0..JOBS {
+        let words =
+            [format!("uid={}", common::uids()), format!("job={}", job + 1), "step=0".to_owned(), "hold".to_owned()];
+        let mut command = stand_in.command(&words, &arguments);
+        let mut step = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut said = BufReader::new(step.stdout.take().unwrap());
+        let mut line = String::new();
+        while line != "holds\n" {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "the stand-in has ended");
+        }
+        // It may say more at its end.
+        std::thread::spawn(move || said.read_to_end(&mut Vec::new()));
+        steps.0.push(step);
+    }
+    let pids: Vec<u32> = steps.0.iter().map(Child::id).collect();
+    expect_held("Slurm", &pids, SLURM);
+}
+
+#[test]
+fn jobfence_run_costs_root_no_kernel_object_of_a_bound() {
+    let Some(base) = common::Base::if_root("capacity", "run") else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let run = || {
+        let mut command = common::command("run", &base, temp.path());
+        command.args(["--", "sleep", "300"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let jobs = Children((0..JOBS).map(|_| run()).collect());
+    expect_held("jobfence run", &jobs.0.iter().map(Child::id).collect::<Vec<_>>(), RUN);
+}
+
+/// As execd starts shepherds, one for each job. It is bash, which can give a program another name.
+const EXECD: &str = r#"
+mount -t tmpfs none /etc/slurm
+printf '%s\n' "CgroupBase=$2" "RunDir=$3/run" >/etc/slurm/jobfence.conf
+for job in $(seq "$4"); do
+    mkdir -p "$3/spool/$job.1"
+    cd "$3/spool/$job.1"
+    printf '%s\n' job_owner=games job_id=$job ja_task_id=0 host_slots=1 queue=all.q job_name=x >config
+    : >environment
+    (exec -a sge_shepherd-$job "$1" </dev/null >/dev/null 2>&1) &
+    echo $!
+done
+exec >/dev/null
+wait
+"#;
+
+#[test]
+fn a_job_of_grid_engine_costs_root_no_inotify_instance() {
+    let Some(base) = common::Base::if_root("capacity", "gridengine") else { return };
+    if !Path::new("/etc/slurm").is_dir() || !Path::new("/bin/bash").exists() {
+        return common::skip("needs bash and a directory /etc/slurm");
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let path = |name: &str| -> PathBuf { temp.path().join(name) };
+    fs::copy("/bin/bash", path("sge_execd")).unwrap();
+    fs::write(path("sge_shepherd"), "#!/bin/sh\necho $$ >pid\necho $$ >job_pid\nexec sleep 300\n").unwrap();
+    fs::set_permissions(path("sge_shepherd"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--"]).arg(path("sge_execd")).args([
+        "-ec",
+        EXECD,
+        "sge_execd",
+        env!("CARGO_BIN_EXE_jobfence"),
+    ]);
+    unshare.arg(&base.name).arg(temp.path()).arg(JOBS.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut execd = unshare.spawn().unwrap();
+    let pids: Vec<u32> = lines(execd.stdout.take().unwrap(), JOBS).iter().map(|pid| pid.parse().unwrap()).collect();
+    let ends = Shepherds { pids: pids.clone(), execd };
+    if pids.is_empty() {
+        return common::skip("no mount namespace");
+    }
+    let is_begun = |job: usize| {
+        let text = fs::read_to_string(path(&format!("spool/{job}.1/pid"))).unwrap_or_default();
+        pids.iter().any(|pid| text.trim() == pid.to_string())
+    };
+    common::until("each shepherd has seen its job", || (1..=JOBS).all(is_begun));
+    expect_held("Grid Engine", &pids, GRID_ENGINE);
+    drop(ends);
+}
+
+/// They hand the signal on to the job, whose fence they end.
+struct Shepherds {
+    pids: Vec<u32>,
+    execd: Child,
+}
+
+impl Drop for Shepherds {
+    fn drop(&mut self) {
+        for pid in &self.pids {
+            let pid = nix::unistd::Pid::from_raw((*pid).try_into().unwrap());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        }
+        let _ = self.execd.wait();
+    }
+}
+
+/// `/proc`, `RunDir` and the kernel's log.
+const SLURM: &[(&str, usize)] = &[("file", 3)];
+/// The same, and what it waits with for its command.
+const RUN: &[(&str, usize)] = &[("file", 3), ("pipe", 1)];
+/// The spool, and what it waits with for its shepherd.
+const GRID_ENGINE: &[(&str, usize)] = &[("file", 1), ("signalfd", 1)];
