@@ -143,7 +143,7 @@ impl Devices {
     /// Looks the devices up, each by a handle of what is there now.
     fn look_up(&self) -> Result<Set> {
         let mut sets = self.0.iter().map(List::look_up);
-        let first = sets.next().unwrap_or_else(|| Ok(Set::new([], &[])))?;
+        let first = sets.next().unwrap_or_else(|| Ok(Set::new(Vec::new(), &[])))?;
         sets.try_fold(first, |all, set| Ok(all.and(&set?)))
     }
 }
@@ -187,20 +187,18 @@ impl List {
 
 impl List {
     fn look_up_gpus(&self) -> Result<Set> {
-        let wrong =
-            |what: &str| Err(Error::new(format!("ConstrainDevices=yes denies the GPUs of other jobs, and {what}")));
-        match &self.gpus {
-            None => wrong("GPUDevice does not say which devices are GPUs:")
-                .map_err(|error: Error| error.hint(SET_GPU_DEVICE)),
-            Some(_) if !self.allow.is_empty() => {
-                wrong("nothing that DeviceAllow could allow:").map_err(|error: Error| error.hint(SET_CLOSED))
-            }
+        let (what, hint) = match &self.gpus {
+            None => ("GPUDevice does not say which devices are GPUs", SET_GPU_DEVICE),
+            Some(_) if !self.allow.is_empty() => ("DeviceAllow can allow nothing more", SET_CLOSED),
             Some(GivenGpus { device, numbers, .. }) => {
                 // One that is missing is missed now, and not by the job.
-                numbers.iter().try_for_each(|number| device_at(&device.path(*number)).map(drop))?;
-                Ok(Set::but(others(device, numbers)?))
+                for number in numbers {
+                    device_at(&device.path(*number))?;
+                }
+                return Ok(Set::but(others(device, numbers)?));
             }
-        }
+        };
+        Err(Error::new(format!("ConstrainDevices=yes denies the GPUs of other jobs, and {what}")).hint(hint))
     }
 }
 
@@ -290,11 +288,15 @@ fn not_yet_in_dev(ours: &[u32]) -> Result<Vec<Numbers>> {
         return Ok(Vec::new());
     }
     let text = proc.read(CONTROLLER)?;
-    let named = |name| majors(&text, DeviceKind::Char, name);
+    let mut others = Vec::new();
     // By the driver's release.
-    let majors: Vec<u32> = ["nvidia", "nvidia-frontend"].into_iter().flat_map(named).collect();
-    let theirs = driver.iter().map(|gpu| gpu.minor).filter(|minor| !ours.contains(minor));
-    Ok(theirs.flat_map(|minor| majors.iter().map(move |major| Numbers::char(*major, Some(minor)))).collect())
+    for name in ["nvidia", "nvidia-frontend"] {
+        for major in majors(&text, DeviceKind::Char, name) {
+            let theirs = driver.iter().filter(|gpu| !ours.contains(&gpu.minor));
+            others.extend(theirs.map(|gpu| Numbers::char(major, Some(gpu.minor))));
+        }
+    }
+    Ok(others)
 }
 
 /// Lets the processes of a directory use these devices and no others, and looks whether the kernel has it so. May be repeated.

@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn what_everybody_may_use_is_admitted_and_nothing_else() {
-        let program = program(&Set::new([], &[]));
+        let program = program(&Set::new(Vec::new(), &[]));
         let ask = |kind, access, major, minor| run(&program, kind, access, major, minor).unwrap();
         assert_eq!(ask(DeviceKind::Char, 7, 1, 3), 1);
         assert_eq!(ask(DeviceKind::Block, 2, 1, 3), 0);
@@ -540,7 +540,7 @@ mod tests {
     #[test]
     fn the_most_rules_fit_into_what_old_kernels_load() {
         let rule = |minor| (Numbers { kind: DeviceKind::Block, major: 4095, minor: Some(minor) }, Access::READ_WRITE);
-        let set = Set::new((0..u32::try_from(super::super::MOST_RULES).unwrap()).map(rule), &[]);
+        let set = Set::new((0..u32::try_from(super::super::MOST_RULES).unwrap()).map(rule).collect(), &[]);
         // BPF_MAXINSNS
         assert!(program(&set).len() < 4096);
     }
@@ -557,7 +557,7 @@ mod tests {
     fn a_directory_that_is_no_cgroup_is_an_error() {
         let temp = tempfile::tempdir().unwrap();
         let dir = Dir::open(temp.path()).unwrap().named(PathBuf::from("/x"));
-        let error = constrain(&dir, &Set::new([], &[])).unwrap_err().to_string();
+        let error = constrain(&dir, &Set::new(Vec::new(), &[])).unwrap_err().to_string();
         assert!(error.contains("ask for the device programs of /x"), "{error}");
     }
 }

@@ -75,7 +75,7 @@ pub(super) struct Set {
 
 impl Set {
     /// All of it that is not denied.
-    pub fn new(allow: impl IntoIterator<Item = (Numbers, Access)>, deny: &[Numbers]) -> Self {
+    pub fn new(allow: Vec<(Numbers, Access)>, deny: &[Numbers]) -> Self {
         let mut merged: Vec<(Numbers, Access)> = Vec::new();
         for (numbers, access) in EVERYBODYS.into_iter().chain(allow) {
             if deny.contains(&numbers) {
@@ -109,7 +109,7 @@ impl Set {
             (false, false) => None,
         };
         if let Some(closed) = closed {
-            return Self::new(closed.allow.iter().copied(), &denied());
+            return Self::new(closed.allow.clone(), &denied());
         }
         let mut allow = Vec::new();
         for (ours, access) in &self.allow {

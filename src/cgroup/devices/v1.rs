@@ -139,9 +139,9 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = Dir::open(temp.path()).unwrap();
         let class = Numbers { kind: DeviceKind::Char, major: 195, minor: None };
-        let set = Set::new([(class, Access::ALL)], &[Numbers { minor: Some(1), ..class }]);
+        let set = Set::new(vec![(class, Access::ALL)], &[Numbers { minor: Some(1), ..class }]);
         let error = constrain(&dir, &set).unwrap_err().to_string();
         assert!(error.contains("c 195:1") && error.contains("DeviceAllow"), "{error}");
-        assert!(constrain(&dir, &Set::new([], &[])).unwrap_err().to_string().contains("devices controller"));
+        assert!(constrain(&dir, &Set::new(Vec::new(), &[])).unwrap_err().to_string().contains("devices controller"));
     }
 }
