@@ -46,8 +46,6 @@ def tree_and_limits(site):
         "JOBFENCE_CPUS": "1",
         "JOBFENCE_MEMORY_BYTES": str(200 * MIB),
     }
-    if len(kernel.allowed_cpus(batch.members(below=True))) > 1:
-        wanted["JOBFENCE_THREADS"] = "1"
     # The boot, the step daemon, and when that started.
     boot = kernel.read("/proc/sys/kernel/random/boot_id").strip()
     expect_match(rf"^{boot}/\d+/\d+$", environment.pop("JOBFENCE_STEP", ""), "JOBFENCE_STEP")
