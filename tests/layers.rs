@@ -64,14 +64,39 @@ const UNCLEAR: [&str; 7] = ["impossible", "beside", "told", "outside", "withheld
 
 /// Words that only these modules say, one behind the other: for each there is one way, and what makes it safe is there. An entry that is
 /// no longer true fails.
-const ONE_WAY: &[OneWay] = &[(
-    &["Command", "::", "new"],
-    &[
-        ("sys::program", "the way in which a program is run for what it says"),
-        ("bin::docker", "the client that HTCondor runs and waits for, with what HTCondor has given it"),
-        ("bin::hold", "becomes systemd-run, and runs nothing"),
-    ],
-)];
+const ONE_WAY: &[OneWay] = &[
+    (
+        &["Command", "::", "new"],
+        &[
+            ("sys::program", "the way in which a program is run for what it says"),
+            ("bin::docker", "the client that HTCondor runs and waits for, with what HTCondor has given it"),
+            ("bin::hold", "becomes systemd-run, and runs nothing"),
+        ],
+    ),
+    (&["flock"], &[("sys::lock", "the locks of the next two rows")]),
+    (&["Lock", "::", "on"], ON_LOCKS),
+    (&["Lock", "::", "try_on"], TRY_LOCKS),
+    (&["\"/environ"], &[("sys::process", "it is read in a process that can be left waiting")]),
+];
+
+/// Who can open what is locked can keep the lock. `RunDir` is refused where others than root can open it.
+const ON_LOCKS: &[(&str, &str)] = &[
+    ("record::counters", "in RunDir"),
+    ("record::roll", "in RunDir"),
+    ("record::steps", "RunDir, or in it"),
+    ("record::tracked::record", "in RunDir"),
+    ("report::usage_log", "a directory of mode 0700 of its own"),
+    (
+        "scheduler::slurm::leftovers",
+        "Slurm's lock on its cgroups, which users can open: it is waited for until a deadline",
+    ),
+];
+const TRY_LOCKS: &[(&str, &str)] = &[
+    ("record::roll", "in RunDir"),
+    ("record::steps", "RunDir"),
+    ("record::tracked", "in RunDir"),
+    ("record::tracked::record", "in RunDir"),
+];
 
 /// Words, and the modules that may say them, each with its reason.
 type OneWay = (&'static [&'static str], &'static [(&'static str, &'static str)]);

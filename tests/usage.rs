@@ -356,11 +356,17 @@ fn append(site: &Site, job: &str) -> Child {
     command.args(["--", "/bin/echo", job]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
+/// The files beside the log; not the directory with its lock.
+fn files_of_the_log(site: &Site) -> Vec<PathBuf> {
+    let all = fs::read_dir(site.log().parent().unwrap()).unwrap().flatten().map(|entry| entry.path());
+    all.filter(|path| path.is_file()).collect()
+}
+
 /// All lines of the log, those included that were set aside; each is whole.
 fn whole_lines(site: &Site) -> usize {
     let mut count = 0;
-    for entry in fs::read_dir(site.log().parent().unwrap()).unwrap().flatten() {
-        let text = fs::read_to_string(entry.path()).unwrap();
+    for file in files_of_the_log(site) {
+        let text = fs::read_to_string(file).unwrap();
         for line in text.lines() {
             let line: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
             assert_eq!(line["schema"], "jobfence-usage-1");
@@ -485,8 +491,7 @@ fn the_files_stay_below_their_size() {
         file.set_times(fs::FileTimes::new().set_modified(then)).unwrap();
     }
     whole_lines(&site);
-    let files: Vec<PathBuf> =
-        fs::read_dir(site.log().parent().unwrap()).unwrap().flatten().map(|entry| entry.path()).collect();
+    let files = files_of_the_log(&site);
     let sum: u64 = files.iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     assert!(files.len() > 1 && sum <= size, "{sum} bytes in {files:?}");
     for file in files {

@@ -31,6 +31,8 @@ OF_A_SIGNAL = 256  # Exit_status is so much more than the number of the signal
 HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
 ALONE_PATIENCE = 20  # seconds in which an event waits for another one
+LOOK_PATIENCE, FETCH_PATIENCE = 0.1, 3  # seconds in which the environment of one process is read, and those of all
+LOCK = "jobfence.lock"
 JOBS_STEP, MEANWHILE = "extern", "checkpoint"
 RUNNING, CHECKPOINTED = "42", "-12"  # a job's substate, and what its Exit_status is when a checkpoint has ended it
 DEFAULTS = {
@@ -105,7 +107,7 @@ class Library:
     """libjobfence.so, with this node's configuration."""
 
     def __init__(self, settings):
-        self.path = path = settings["Library"]
+        path = settings["Library"]
         try:
             self.so = ctypes.CDLL(path)
             version = self.so.jobfence_abi_version
@@ -129,10 +131,12 @@ class Library:
 
     def alone(self):
         """A file that only one event of this host has, until it closes the file: MoM starts the end of a job beside its
-        epilogue."""
+        epilogue. No user can open that file, and keep it."""
         import fcntl
 
-        file, deadline = open(self.path, "rb"), time.monotonic() + ALONE_PATIENCE
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = open(in_mom_priv(LOCK), "rb", opener=lambda path, _: os.open(path, flags, 0o600))
+        deadline = time.monotonic() + ALONE_PATIENCE
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -589,21 +593,60 @@ def periodic(event, library, settings):
 def fetch(fenced):
     """Puts processes of jobs that are in no fence into theirs: those of a task whose launch has crashed. Each process is
     looked at once; `fenced` are the jobs of each user."""
-    for pid, uid in processes():
-        if uid not in fenced:
-            continue
+    deadline = time.monotonic() + FETCH_PATIENCE
+    theirs = [(pid, uid) for pid, uid in processes() if uid in fenced]
+    # Another one is the first each time: where they take too long, the same ones are not the last for ever.
+    first = int(time.time()) % max(len(theirs), 1)
+    for pid, uid in theirs[first:] + theirs[:first]:
         try:
             if is_fenced(pid, uid):
                 continue
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                variables = file.read().split(b"\0")
+            session, of = os.getsid(pid), None
+            if not any(session == int(job.job.session_id or -1) for job in fenced[uid]):
+                if time.monotonic() > deadline:
+                    pbs.logmsg(pbs.LOG_WARNING, "jobfence: there was no time left to look at every process")
+                    break
+                of = job_of(pid)
             for job in fenced[uid]:
-                if b"PBS_JOBID=" + job.id.encode() in variables or os.getsid(pid) == int(job.job.session_id or -1):
+                if of == job.id or session == int(job.job.session_id or -1):
                     if job.attach(pid, JOBS_STEP):
                         log(job.id, "process %d ran outside of the job's fence, and was put in" % pid)
                     break
         except (OSError, Failed, ValueError):
             pass  # it has ended
+
+
+def job_of(pid):
+    """PBS_JOBID of a process's environment, which its user can have written; None: it has none, or none that can be read.
+
+    The kernel makes the reader wait while the process maps memory, for ever where a file system of the user's does not
+    answer. So a child reads, which can be left waiting."""
+    import select
+    import signal
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                for variable in file.read().split(b"\0"):
+                    if variable.startswith(b"PBS_JOBID=") and len(variable) < 4096:
+                        os.write(writer, variable[len(b"PBS_JOBID="):])
+                        break
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        said = os.read(reader, 4096) if poll.poll(LOOK_PATIENCE * 1000) else b""
+    finally:
+        os.close(reader)
+        os.kill(child, signal.SIGKILL)
+    deadline = time.monotonic() + LOOK_PATIENCE
+    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return said.decode(errors="replace") or None
 
 
 def is_fenced(pid, uid):

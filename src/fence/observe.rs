@@ -80,10 +80,9 @@ impl Fence {
         Ok(tree.job()?.stat()?.st_ino)
     }
 
-    /// What only one step of the job does at a time. `None`: it is not to be had by the deadline.
-    pub fn alone_in_job(&self, deadline: Instant) -> Option<Lock> {
-        let job = self.trees.first()?.job().ok()?;
-        Lock::on(&job, ".", deadline).ok()
+    /// What only one step of the node does at a time. `None`: it is not to be had by the deadline.
+    pub fn hand_on_alone(&self, deadline: Instant) -> Option<Lock> {
+        self.claim.records.lock_cards(deadline).ok()
     }
 
     /// Whether a process of the step still lives; also where that cannot be seen by the deadline.

@@ -30,6 +30,8 @@ pub struct Records {
 pub(super) const LIMITS: &str = "limits.lock";
 /// Likewise, for who chooses GPUs.
 pub(super) const GPUS: &str = "gpus.lock";
+/// Likewise, for what another node's card is to have.
+pub(super) const CARDS: &str = "cards.lock";
 /// In `RunDir`, for records that have no name yet.
 pub(super) const NEW: &str = "new";
 
@@ -182,6 +184,11 @@ impl Records {
     /// Waits for the right to choose GPUs: between a look at what is taken and the record of what was chosen, nobody else may.
     pub fn lock_gpus(&self, deadline: Instant) -> Result<Lock> {
         self.lock(GPUS, deadline)
+    }
+
+    /// Waits for the right to hand figures of this node on to a card. The job's own directory will not do: users can open that.
+    pub fn lock_cards(&self, deadline: Instant) -> Result<Lock> {
+        self.lock(CARDS, deadline)
     }
 
     fn lock(&self, name: &str, deadline: Instant) -> Result<Lock> {

@@ -88,7 +88,7 @@ impl<'a> UsageLog<'a> {
     fn append(&self, line: &str) -> Result<()> {
         let us = nix::unistd::geteuid().as_raw();
         let (dir, name) = self.directory(true, us)?;
-        let _lock = Lock::on(&dir, ".", Instant::now() + PATIENCE)?;
+        let _lock = lock(&dir, name)?;
         let failed = |op: &'static str| move |errno| Error::os(op, self.path, errno);
         let flags = OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let open = || openat(&dir, name, flags, Mode::from_bits_truncate(0o600)).map_err(failed("open"));
@@ -185,6 +185,21 @@ impl<'a> UsageLog<'a> {
         let mut names = set_aside(&dir, name)?;
         names.extend(dir.has(name).then(|| name.to_owned()));
         Ok(names.iter().map(|name| self.path.with_file_name(name)).collect())
+    }
+}
+
+/// The right to write, on a directory beside the log, `.NAME.lock`: that of the log itself may be one that users can open, and they could keep
+/// it. Other slurmd of this host may have another `RunDir`, and the same log.
+fn lock(dir: &Dir, name: &str) -> Result<Lock> {
+    let (place, deadline) = (format!(".{name}.lock"), Instant::now() + PATIENCE);
+    match Lock::on(dir, &place, deadline) {
+        Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
+            match mkdirat(dir, place.as_str(), Mode::from_bits_truncate(0o700)) {
+                Ok(()) | Err(Errno::EEXIST) => Lock::on(dir, &place, deadline),
+                Err(errno) => Err(Error::os("make the directory", dir.path().join(&place), errno)),
+            }
+        }
+        lock => lock,
     }
 }
 
@@ -287,6 +302,29 @@ mod tests {
         fs::write(site.path(), "nothing but half").unwrap();
         site.log().append("{}").unwrap();
         assert_eq!(site.all(), "{}\n");
+    }
+
+    #[test]
+    fn nobody_who_can_open_the_directory_keeps_lines_from_being_written() {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::PermissionsExt;
+        let site = Site::new(1 << 20);
+        let log = site.temp.path().join("log");
+        fs::create_dir(&log).unwrap();
+        fs::set_permissions(&log, fs::Permissions::from_mode(0o755)).unwrap();
+        let users = fs::File::open(&log).unwrap();
+        // SAFETY: the descriptor is open.
+        assert_eq!(unsafe { libc::flock(users.as_raw_fd(), libc::LOCK_EX) }, 0);
+        for _ in 0..2 {
+            site.log().append("{}").unwrap();
+        }
+        assert_eq!(site.all(), "{}\n{}\n");
+        // And what is locked they cannot open.
+        let place = log.join(".usage.jsonl.lock");
+        assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o7777, 0o700);
+        let held = lock(&Dir::open(&log).unwrap(), "usage.jsonl").unwrap();
+        assert!(site.log().append("{}").unwrap_err().to_string().contains("another process"));
+        drop(held);
     }
 
     #[test]

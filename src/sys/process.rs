@@ -4,13 +4,14 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, pipe2};
 use procfs::FromRead;
 use procfs::process::{Stat, StatFlags};
@@ -227,6 +228,16 @@ pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Resul
     if Instant::now() >= deadline {
         return Err(Error::new("there was no time left to look at every process; the rest is looked at again later"));
     }
+    let waits = || {
+        Error::new("the environment of a process cannot be read:")
+            .value(format!("pid {pid}"))
+            .hint("it waits inside the kernel, usually for a file system; it is looked at again later")
+    };
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.retain(|(reader, _)| !has_been_reaped(*reader, Instant::now()));
+    if left.iter().any(|(_, at)| *at == pid) {
+        return Err(waits());
+    }
     let failed = |what| move |errno| Error::os(what, proc.path().join(format!("{pid}/environ")), errno);
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed("make a pipe for"))?;
     // SAFETY: this process has one thread, so the child can do what any process can; it ends by _exit.
@@ -260,13 +271,28 @@ pub fn environment(proc: &Dir, pid: i32, name: &str, deadline: Instant) -> Resul
         let _ = kill(child, Signal::SIGKILL);
         0
     };
-    let _ = waitpid(child, None);
+    if !has_been_reaped(child, Instant::now() + PATIENCE) {
+        left.push((child, pid));
+    }
     let said = String::from_utf8_lossy(said.get(..length).unwrap_or_default()).into_owned();
     match said.strip_prefix(READ) {
         Some(value) => Ok(Some(value.to_owned()).filter(|value| !value.is_empty())),
-        None => Err(Error::new("the environment of a process cannot be read:")
-            .value(format!("pid {pid}"))
-            .hint("it waits inside the kernel, usually for a file system; it is looked at again later")),
+        None => Err(waits()),
+    }
+}
+
+/// Readers that have been killed and have not gone, each with the process that it looks at: before Linux 5.3 some wait inside the kernel
+/// whatever they are sent. One for each such process is enough.
+static LEFT: Mutex<Vec<(Pid, i32)>> = Mutex::new(Vec::new());
+
+/// Whether a child has ended by the deadline, or a host program has waited for it already.
+fn has_been_reaped(child: Pid, deadline: Instant) -> bool {
+    loop {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) if Instant::now() >= deadline => return false,
+            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => drop(poll(&mut [], PollTimeout::from(1u8))),
+            _ => return true,
+        }
     }
 }
 

@@ -87,7 +87,7 @@ class Mom:
         self.write_config()
         self.settings = {"Library": str(Path(options.so).resolve()), "Config": str(self.config)}
         self.hook = Path(options.hook).resolve()
-        self.count, self.jobs = 0, []
+        self.count, self.jobs, self.prefix = 0, [], []
 
     def __enter__(self):
         try:
@@ -164,7 +164,7 @@ class Mom:
         }
         code = f"import sys; sys.path.insert(0, {str(TESTS / 'pbs/stand_in')!r}); sys.argv = [{str(self.hook)!r}]; " \
                f"exec(compile(open({str(self.hook)!r}).read(), {str(self.hook)!r}, 'exec'), {{'__name__': '__main__'}})"
-        first = ["/usr/bin/chrt", "--fifo", "50"] if self.is_realtime else []
+        first = self.prefix + (["/usr/bin/chrt", "--fifo", "50"] if self.is_realtime else [])
         return [*first, sys.executable, "-I", "-B", "-S", "-c", code], environment, files["answer"]
 
     def run(self, event, job=None, **more):
@@ -868,6 +868,60 @@ def suspended(mom, user):
     job.kill()
     job.over()
     expect(not kernel.is_alive(spinner), "a process of the job is alive")
+
+
+@case
+def a_user_locks_the_library(mom, user):
+    """Users can open the library, and so keep a lock on it. Nothing waits for that."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "exec sleep 300")
+    job.started()
+    job.more.update(substate=42, Exit_status=-12)
+    words = ["setpriv", f"--reuid={user}", "--clear-groups", "flock", mom.settings["Library"], "sh", "-c", "echo; exec sleep 300"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as locker:
+        locker.stdout.readline()
+        before = time.monotonic()
+        mom.accepted("EXECJOB_END", job)
+        took = time.monotonic() - before
+        os.killpg(locker.pid, signal.SIGKILL)
+    expect(took < 15, f"the checkpoint took {took:.0f} s")
+    expect(job.group("extern").exists() and not job.group("1").exists(), "the fence for the restart is not there, or not alone")
+    lock = mom.top / "spool/mom_priv/jobfence.lock"
+    expect_equal(lock.stat().st_mode & 0o7777, 0o600, "the mode of what is locked")
+    job.more["substate"] = 51
+    job.over()
+
+
+@case
+def an_environment_that_cannot_be_read(mom, user):
+    """As of a process that maps a file of a file system that does not answer: nobody waits for it, and others are looked at."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "exec sleep 300")
+    job.started()
+    as_user = ["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"]
+    waits, stray = (subprocess.Popen(as_user, start_new_session=True) for _ in range(2))
+    for process in waits, stray:
+        until(lambda pid=process.pid: kernel.command_line(pid).startswith("sleep"), "the start of a process")
+    never = mom.top / "never"
+    os.mkfifo(never)
+    mom.prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+                  f'mount --bind {never} /proc/{waits.pid}/environ && exec "$@"', "sh"]
+    try:
+        before = time.monotonic()
+        mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
+        took = time.monotonic() - before
+    finally:
+        mom.prefix = []
+    expect(took < 30, f"the event took {took:.0f} s")
+    expect(job.is_in(stray.pid, "extern"), f"the other process is in {kernel.cgroups_of(stray.pid)}")
+    expect(not job.is_in(waits.pid, "extern"), "a process was put in of which nobody knows whose it is")
+    for process in waits, stray:
+        process.kill()
+        process.wait()
+    job.kill()
+    job.over()
 
 
 @case

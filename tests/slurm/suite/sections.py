@@ -212,9 +212,9 @@ def sections_by_user_group_and_node(site):
         site.configure_raw(f"{general}{header}\nMaxProcesses={FEW}\n")
         expect_equal(limit_of_srun(site, alice, env=FORGED), of_alice, f"{alice}'s processes with {header}")
         expect_equal(limit_of_srun(site, bob), of_bob, f"{bob}'s processes with {header}")
-    # A name that this node does not know is no name of somebody else's.
+    # All groups of the user have names here, so one that is not there is not among them.
     site.configure_raw(f"{general}[Group=no-such-group]\nMaxProcesses={FEW}\n")
-    expect_equal(limit_of_srun(site, alice), FEW, "processes with an unknown group")
+    expect_equal(limit_of_srun(site, alice), SOME, "processes with a group that does not exist")
     # Limited here and only watched there.
     site.configure_raw(f"{general}[User={bob}]\nMode=observe\n")
     expect_equal((limit_of_srun(site, alice), limit_of_srun(site, bob)), (SOME, None), "processes with Mode in a section")

@@ -29,7 +29,7 @@ const MOST_NODES: usize = 1024;
 /// Between two nodes the end of a job asks whether it has read for so long, and between two files whether it has removed for so long.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long another step of the job on this node may keep this one from handing on.
+/// How long another step on this node may keep this one from handing on.
 const ALONE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Between a node and a step of it that has begun; no node has it in its name.
@@ -113,7 +113,7 @@ impl HandOver {
     /// When a step has ended on another node.
     pub fn give(&self, fence: &Fence, proc: &Dir, grant: &Grant) {
         // Of two steps the later one has the later figures.
-        let _alone = fence.alone_in_job(Instant::now() + ALONE_PATIENCE);
+        let _alone = fence.hand_on_alone(Instant::now() + ALONE_PATIENCE);
         let given = fence.job_number().and_then(|directory| {
             let now = NodeFigures::new(&fence.job_for_a_card(proc), grant.job_cpus, grant.job_memory);
             self.user.look(|| {
