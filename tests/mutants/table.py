@@ -555,7 +555,7 @@ BREAKS = (
     ),
     Break(
         "strangers_are_put_in", HOOK,
-        "if b\"PBS_JOBID=\" + job.id.encode() in variables or os.getsid(pid) == int(job.job.session_id or -1):", "if True:",
+        "if of == job.id or session == int(job.job.session_id or -1):", "if True:",
         "hook crashes_at_launch_without_a_prologue",
     ),
     Break("a_job_about_to_begin_is_dead", PBS, "if age < TO_BEGIN", "if age < Duration::ZERO", "unit scheduler::pbs"),

@@ -15,6 +15,7 @@ import json
 import marshal
 import os
 import pwd
+import re
 import resource
 import signal
 import statistics
@@ -1070,11 +1071,19 @@ def joined_output(mom, user):
     expect("reached its memory limit" in job.output.read_text(), "nothing was said in the joined output")
 
 
+def is_of(pid, user):
+    """Whether a process is this user's."""
+    uids = re.search(r"^Uid:\s+(\d+)", kernel.read(f"/proc/{pid}/status"), re.M)
+    return uids is not None and int(uids[1]) == pwd.getpwnam(user).pw_uid
+
+
 @case
 def small_address_space(mom, user):
     """The job's own limits hold for the hook at launch, too."""
     job = Job(mom, user)
     mom.begin(job)
+    # What was killed may not be gone yet, and counts for the limit.
+    until(lambda: not any(is_of(pid, user) for pid in kernel.all_pids()), "the end of the user's other processes")
     mom.start(job, "exec sleep 300", limits=((resource.RLIMIT_AS, 60 * MIB), (resource.RLIMIT_NPROC, 4)))
     job.started()
     job.kill()
