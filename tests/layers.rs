@@ -76,7 +76,7 @@ const ONE_WAY: &[OneWay] = &[
     (&["flock"], &[("sys::lock", "the locks of the next two rows")]),
     (&["Lock", "::", "on"], ON_LOCKS),
     (&["Lock", "::", "try_on"], TRY_LOCKS),
-    (&["\"/environ"], &[("sys::process", "it is read in a process that can be left waiting")]),
+    (&["\"/environ\""], &[("sys::process", "it is read in a process that can be left waiting")]),
 ];
 
 /// Who can open what is locked can keep the lock. `RunDir` is refused where others than root can open it.

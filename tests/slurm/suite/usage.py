@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 
 from .. import accounting, kernel
 from ..accounting import Accounting
@@ -90,10 +91,8 @@ def with_log(site, **keys):
         yield lines
     finally:
         site.configure()
-        for path in log.parent.glob("usage.jsonl*"):
-            path.unlink()
-        if log.parent.is_dir():
-            log.parent.rmdir()
+        # With the logs, and what is locked beside them.
+        shutil.rmtree(log.parent, ignore_errors=True)
 
 
 def line_of(lines, jobid, step="batch", timeout=15):
