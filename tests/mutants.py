@@ -49,8 +49,9 @@ def copy():
     """The source tree as it is now, and what cargo has built of the dependencies."""
     listed = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=TOP, check=True, capture_output=True)
     names = [name for name in listed.stdout.decode().split("\0") if name and (TOP / name).exists()]
-    # A run that was killed has left a break in the tree, which cargo has built later than the file without it was written.
-    others = {name for name in names if (TREE / name).is_file() and (TREE / name).read_bytes() != (TOP / name).read_bytes()}
+    # An earlier run has written a break into a file there, which cargo has built later than the file without it was written.
+    written = lambda top, name: (top / name).stat().st_mtime_ns  # noqa: E731
+    others = {name for name in names if (TREE / name).is_file() and written(TREE, name) != written(TOP, name)}
     shutil.rmtree(TREE, ignore_errors=True)
     for name in names:
         (TREE / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,7 @@ def commands(noticer, users):
     kind, *words = noticer.split()
     cargo = ["cargo", "test", "--locked", "--offline", "--no-fail-fast"]
     if kind == "unit":
-        return [*cargo, "--lib", "--no-run"], [*cargo, "--lib", "--", *words]
+        return [*cargo, "--lib", "--bins", "--no-run"], [*cargo, "--lib", "--bins", "--", *words]
     if kind == "host":
         return [*cargo, "--test", words[0], "--no-run"], [*cargo, "--test", words[0], "--", *words[1:]]
     debug = TARGET / "debug"
