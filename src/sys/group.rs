@@ -8,8 +8,8 @@ use crate::log;
 
 /// Whether the group of this name is one of `gids`; `None` where that is not known.
 ///
-/// That a name is not found is no proof by itself: where a server does not answer, another database may say so after it. But who has
-/// none but groups of other names is not in this one.
+/// A name that is not found is no proof by itself: if a server does not answer, the next database of nsswitch.conf(5) says so. A user
+/// all of whose groups have other names is not in this one.
 pub fn is_among(name: &str, gids: &[u32]) -> Option<bool> {
     match Group::from_name(name) {
         Ok(Some(group)) => Some(gids.contains(&group.gid.as_raw())),

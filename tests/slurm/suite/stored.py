@@ -5,6 +5,7 @@ import base64
 import contextlib
 import gzip
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -183,3 +184,14 @@ def summary_of_two_nodes(site):
         most = 2 + 2 * sites.PATIENCE
         expect(1 <= part["total_time"] <= most, f"total_time on {node} is {part['total_time']}")
         expect_in("used_memory", part, node)
+
+
+@case(on=("private",), layout=False)
+def check_asks_the_database(site):
+    """QOS and accounts that slurmdbd does not have are named, and none that it has."""
+    with accounted(site) as records, site.reconfigured(**records.keys):
+        site.configure_raw("[QOS=normal,nosuchqos]\nMaxProcesses=50\n[Account=root,nosuchaccount]\nMaxProcesses=50\n")
+        said = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
+        found = re.findall(r"(?m)^section +(\[.*\]: .*)$", said)
+        expect_equal(found, ["[QOS=normal,nosuchqos]: there is no QOS nosuchqos",
+                             "[Account=root,nosuchaccount]: there is no account nosuchaccount"], f"what check says\n{said}")
