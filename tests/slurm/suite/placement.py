@@ -9,6 +9,7 @@ from pathlib import Path
 from .. import kernel
 from ..harness import EAT, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
 from ..sites import InstalledSite, until
+from .failure import makes_ours_first
 from .limits import LONG_PERIOD, account, use_of_quotas
 
 SPINS = "while :; do :; done"
@@ -70,8 +71,9 @@ def check_says_placement(site):
     covered = {"" if version == "v2" else name
                for version, _, controllers, *_ in said for name in controllers.split(",")}
     expect(kernel.expected_hierarchies() <= covered, f"check names only {covered}")
-    # In directories of Slurm's it is Slurm that moves.
-    is_early = "own" in {placement for *_, placement, _ in said} and (site.run_directory() / "hold.lock/early_move").exists()
+    # Where directories of ours are made first, or stay, it is jobfence that moves.
+    is_ours = "own" in {placement for *_, placement, _ in said} or makes_ours_first(site)
+    is_early = is_ours and (site.run_directory() / "hold.lock/early_move").exists()
     expect_favordynmods(done.stdout, [mount for _, mount, *_ in said], is_early)
     site.scancel(jobid)
 
