@@ -148,7 +148,13 @@ def container_is_not_led_elsewhere(site):
         jobid = docker.submit(site, "alice", "", docker_image="--cgroup-parent=/elsewhere", executable="",
                               arguments=f'"{docker.IMAGE} sleep 1000"')
         reason, _, _ = site.held(jobid)
-        expect_match(r"names another cgroup: .*/elsewhere" if site.release() < PULLS_FROM else "Cannot pull image --cgroup-parent", reason, "the reason")
+        pulls = site.release() >= PULLS_FROM
+        expect_match("Cannot pull image --cgroup-parent" if pulls else r"names another cgroup: .*/elsewhere", reason, "the reason")
+        if pulls:
+            # After that, the starter of 25.14 waits for its shadow, gives the job up, and never ends. The fence is there as long as it is.
+            for pid in kernel.all_pids():
+                if kernel.command_line(pid).startswith("condor_starter"):
+                    os.kill(pid, signal.SIGKILL)
         expect_nothing_elsewhere()
     with docker.universe(site, DOCKER_EXTRA_ARGUMENTS="--cgroup-parent=/elsewhere"):
         reason, _, _ = site.held(docker.submit(site, "alice", "sleep 1000"))
