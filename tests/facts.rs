@@ -11,12 +11,13 @@ use jobfence::door::life;
 use jobfence::facts::{Fact, Facts};
 use jobfence::launch::{Answer, NotFenced};
 use jobfence::requests::{REQUESTS, Requests};
-use jobfence::scheduler::gridengine::spool::SpooledJob;
+use jobfence::scheduler::gridengine::spool::{OF_EXECD, SpooledJob};
 
 /// A job as execd writes it.
-const CONFIG: &str = "job_id=7\nja_task_id=0\njob_owner=root\nhost_slots=2\nqueue=all.q\naccount=sge\nacct_project=none\npe=mpi\n\
-                      pe_task_id=1.node2\nh_vmem=100M\nh_vmem_is_consumable_job=0\nh_rt=60\nsuspend_method=NONE\nnotify=0\n\
-                      binding=NULL\nmerge_stderr=0\nstdout_path=/home/a\nstderr_path=/home/b\njob_name=x\n";
+const CONFIG: &str = "stdout_path=/home/a\nstderr_path=/home/b\nstdin_path=/dev/null\nmerge_stderr=0\nh_rt=60\nh_vmem=100M\n\
+                      h_vmem_is_consumable_job=0\njob_owner=root\nsuspend_method=NONE\npe=mpi\npe_slots=5\nhost_slots=2\n\
+                      queue=all.q\nhost=node1\nbinding=NULL\njob_name=x\njob_id=7\nja_task_id=0\npe_task_id=1.node2\naccount=sge\n\
+                      submission_time=1\nnotify=0\nacct_project=none\nqueue_tmpdir=/tmp\n";
 const ENVIRONMENT: &str = "JOBFENCE_REQUESTED=mem_free=60M,gpu=1\nJOBFENCE_CPU_LIMIT=0.5\n";
 const NONSENSE: [&str; 6] = ["nonsense", "-1", "0x", "1:0:0", "1e999", "\u{fffd}"];
 
@@ -38,15 +39,14 @@ fn rows() -> Vec<(String, String)> {
 fn parse(key: &str, value: &str, is_one_more: bool) -> Result<SpooledJob, NotFenced> {
     let [config, environment] = [CONFIG, ENVIRONMENT].map(|text| {
         let is_here = key.starts_with("JOBFENCE_") == (text == ENVIRONMENT);
-        let is_it = |line: &&str| line.strip_prefix(key).is_some_and(|rest| rest.starts_with('='));
-        let kept = text.lines().filter(|line| is_one_more || !is_it(line));
-        let mut all: String = kept.map(|line| format!("{line}\n")).collect();
-        if is_here {
-            all += &format!("{key}={value}\n");
-        }
-        all
+        let is_it = |line: &str| line.strip_prefix(key).is_some_and(|rest| rest.starts_with('='));
+        let new = format!("{key}={value}");
+        let is_there = text.lines().any(is_it) && !is_one_more;
+        let kept = text.lines().map(|line| if is_it(line) && is_there { new.as_str() } else { line });
+        let more = (is_here && !is_there).then_some(new.as_str());
+        kept.chain(more).map(|line| format!("{line}\n")).collect::<String>()
     });
-    SpooledJob::parse(&config, "7.1")?.with_environment(&environment)
+    SpooledJob::parse(&config, "7.1", None)?.with_environment(&environment)
 }
 
 /// All by which it is limited.
@@ -128,7 +128,8 @@ fn each_key_that_is_read_has_a_row() {
     let calls = ["find(\"", "get(\"", "named(\"", "is_none(\""];
     let read = calls.iter().flat_map(|call| code.split(call).skip(1).filter_map(|rest| rest.split('"').next()));
     // By names of constants.
-    let more = ["h_vmem", "JOBFENCE_REQUESTED", "stdout_path", "stderr_path"].map(str::to_owned);
+    let more = ["JOBFENCE_REQUESTED", "stdout_path", "stderr_path"].into_iter().chain(OF_EXECD).map(str::to_owned);
+    let more = more.chain(["h_vmem_is_consumable_job".to_owned()]);
     let read: BTreeSet<String> =
         read.map(str::to_owned).chain(more).chain(REQUESTS.iter().map(|request| request.variable())).collect();
     assert_eq!(read, rows().into_iter().map(|(key, _)| key).collect());

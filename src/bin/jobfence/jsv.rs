@@ -37,19 +37,18 @@ pub struct JsvOptions {
 }
 
 /// Answers until qmaster or qsub has no more questions.
+///
+/// Nothing goes to the standard error: qmaster denies a job for any line there (`jsv_do_communication` of `sge_jsv_script.c`).
 pub fn jsv(options: &JsvOptions) -> Result<ExitCode, Failure> {
     // A file with mistakes keeps nobody from submitting jobs: on the hosts they are refused, and it is said why.
     let wanted = || match options.configured.load() {
-        Ok(loaded) => CountedRequests::of(&loaded.config),
-        Err(error) => {
-            let _ = writeln!(io::stderr(), "jobfence: {error}");
-            CountedRequests::default()
-        }
+        Ok(loaded) => Ok(CountedRequests::of(&loaded.config)),
+        Err(error) => Err(error.to_string()),
     };
     // Not that of the standard library, which does not say what it has read ahead.
     let input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
-    verify(wanted, is_followed, input, io::stdout().lock())?;
-    Ok(ExitCode::SUCCESS)
+    let is_heard = verify(wanted, is_followed, input, io::stdout().lock()).is_ok();
+    Ok(if is_heard { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Whether more comes, though whoever asks should wait for the answer now.
@@ -83,6 +82,8 @@ struct Asked {
     gpus: BTreeMap<String, String>,
     /// All that it asks for, in one line.
     requests: String,
+    /// Why it is not known what counts. Then all that is an amount is noted, and the host takes what counts there.
+    unknown: Option<String>,
     /// What is wrong with the variables by which its user asks for lower limits.
     refused: Option<Error>,
     /// Which parameters were named: each comes once.
@@ -93,15 +94,23 @@ struct Asked {
 
 impl Asked {
     /// One line about it. Whoever asks writes words as they are, so a user can have written any but the first of them.
-    fn hear(&mut self, line: &str, mut wanted: impl FnMut() -> CountedRequests) {
+    fn hear(&mut self, line: &str, mut wanted: impl FnMut() -> Result<CountedRequests, String>) {
         let mut words = line.splitn(3, ' ');
         match (words.next().unwrap_or_default(), words.next(), words.next()) {
             ("PARAM", Some(name), value) => {
                 self.is_forged |= !self.parameters.insert(name.to_owned());
                 if name == REQUESTS_OF_JOB {
-                    let (wanted, list) = (wanted(), value.unwrap_or_default());
-                    self.memory = of(list, &wanted.memory);
-                    self.gpus = of(list, &wanted.gpus);
+                    let list = value.unwrap_or_default();
+                    match wanted() {
+                        Ok(wanted) => {
+                            self.memory = of(list, |name, _| wanted.memory.iter().any(|request| request.name == name));
+                            self.gpus = of(list, |name, _| wanted.gpus.iter().any(|request| request.name == name));
+                        }
+                        Err(why) => {
+                            self.memory = of(list, |_, amount| bytes(amount).is_some());
+                            self.unknown = Some(why);
+                        }
+                    }
                     self.requests = list.to_owned();
                 }
             }
@@ -120,7 +129,7 @@ impl Asked {
 
 /// `wanted` says for each job anew what is noted, and `is_followed` whether somebody who waits for an answer goes on.
 fn verify<Q: BufRead>(
-    mut wanted: impl FnMut() -> CountedRequests,
+    mut wanted: impl FnMut() -> Result<CountedRequests, String>,
     mut is_followed: impl FnMut(&mut Q) -> bool,
     mut questions: Q,
     mut answers: impl Write,
@@ -156,10 +165,10 @@ fn verify<Q: BufRead>(
 }
 
 /// Those of a list that are wanted. qmaster, too, takes a space for a comma, and of two values the last one.
-fn of(list: &str, wanted: &[SlotRequest]) -> BTreeMap<String, String> {
+fn of(list: &str, is_wanted: impl Fn(&str, &str) -> bool) -> BTreeMap<String, String> {
     let one = |one: &str| {
         let (name, amount) = one.split_once('=')?;
-        wanted.iter().any(|request| request.name == name).then(|| (name.to_owned(), amount.to_owned()))
+        is_wanted(name, amount).then(|| (name.to_owned(), amount.to_owned()))
     };
     list.split([',', ' ']).filter_map(one).collect()
 }
@@ -199,6 +208,8 @@ fn answer(asked: &Asked) -> Vec<String> {
         };
         if let Some(found) = found
             && found < LEAST
+            // What it is of is not known.
+            && asked.unknown.is_none()
         {
             let hint = if !amount.starts_with('0') && amount.bytes().all(|byte| byte.is_ascii_digit()) {
                 format!(", or did you mean {amount}M?")
@@ -214,6 +225,11 @@ fn answer(asked: &Asked) -> Vec<String> {
     let noted: Vec<String> =
         asked.memory.iter().chain(&asked.gpus).map(|(name, amount)| format!("{name}={amount}")).collect();
     let mut said = Vec::new();
+    if let Some(why) = &asked.unknown {
+        // qmaster has it in its messages; qsub with this program as a JSV of its own prints it.
+        let why: String = why.replace('\n', " ").chars().take(LONGEST / 8).collect();
+        said.push(format!("LOG WARNING jobfence: {why}"));
+    }
     if !noted.is_empty() {
         // A user can have made the whole line, where nothing was asked for. So qmaster is told to grant what is noted here.
         said.push(format!("PARAM {REQUESTS_OF_JOB} {}", asked.requests));
@@ -232,7 +248,7 @@ mod tests {
 
     fn answers(questions: &str) -> String {
         let all = |names: &[&str]| names.iter().map(|name| SlotRequest::of(name, PerSlot::AsCounted)).collect();
-        let wanted = || CountedRequests { memory: all(&["h_vmem", "mem_free"]), gpus: all(&["gpu"]) };
+        let wanted = || Ok(CountedRequests { memory: all(&["h_vmem", "mem_free"]), gpus: all(&["gpu"]) });
         let follows = |rest: &mut &[u8]| !(rest.is_empty() || rest.starts_with(b"START") || rest.starts_with(b"QUIT"));
         let mut said = Vec::new();
         verify(wanted, follows, questions.as_bytes(), &mut said).unwrap();
@@ -249,7 +265,7 @@ mod tests {
     fn a_variable_need_not_be_text() {
         let mut said = Vec::new();
         let asked = b"START\nENV ADD QRSH_COMMAND a\xffb\nBEGIN\n".as_slice();
-        verify(CountedRequests::default, |_| false, asked, &mut said).unwrap();
+        verify(|| Ok(CountedRequests::default()), |_| false, asked, &mut said).unwrap();
         assert!(said.ends_with(b"RESULT STATE CORRECT\n"));
     }
 
@@ -261,6 +277,17 @@ mod tests {
         assert_eq!(answers(first), noted);
         let none = "SEND ENV\nSTARTED\nENV MOD JOBFENCE_REQUESTED none\nRESULT STATE CORRECT\n";
         assert_eq!(answers(&format!("{first}START\nBEGIN\nQUIT\nSTART\n")), format!("{noted}{none}"), "the next job");
+    }
+
+    #[test]
+    fn where_it_is_not_known_what_counts_all_amounts_are_noted() {
+        let mut said = Vec::new();
+        let asked = b"START\nPARAM l_hard mem_free=1G,arch=lx-amd64,h_rt=1:0:0,gpu=2,scratch=7\nBEGIN\n".as_slice();
+        verify(|| Err("line 1:\nno such key".to_owned()), |_| false, asked, &mut said).unwrap();
+        let answer = "SEND ENV\nSTARTED\nLOG WARNING jobfence: line 1: no such key\n\
+                      PARAM l_hard mem_free=1G,arch=lx-amd64,h_rt=1:0:0,gpu=2,scratch=7\n\
+                      ENV MOD JOBFENCE_REQUESTED gpu=2,mem_free=1G,scratch=7\nRESULT STATE CORRECT\n";
+        assert_eq!(String::from_utf8(said).unwrap(), answer);
     }
 
     #[test]

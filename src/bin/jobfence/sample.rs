@@ -84,6 +84,7 @@ impl Sampler {
         let mut problem = (steps.len() > MOST_STEPS).then(|| format!("more than {MOST_STEPS} steps live"));
         for new in steps.iter().take(MOST_STEPS).filter_map(begun) {
             let (mut new, point) = new;
+            self.know_again(config, &mut new);
             if let Some(before) = self.series.remove(&new.name) {
                 if before.is_of(&new.job, &new.step, new.run, &new.started) {
                     new = before;
@@ -109,6 +110,26 @@ impl Sampler {
         unseen.extend(more);
         let unseen = unseen.first().map(|error| format!("not all steps can be seen: {error}"));
         problem.or(unseen).map_or(Ok(()), Err)
+    }
+}
+
+impl Sampler {
+    /// While a step is made, or if not all of it can be seen, it has fewer directories: its series stays one.
+    fn know_again(&mut self, config: &Config, new: &mut Series) {
+        if self.series.contains_key(&new.name) {
+            return;
+        }
+        let known = self.series.values().find(|known| known.has_all_of(new) || new.has_all_of(known));
+        let Some(mut known) = known.map(|known| known.name.clone()).and_then(|name| self.series.remove(&name)) else {
+            return;
+        };
+        if known.has_all_of(new) {
+            new.name.clone_from(&known.name);
+        } else {
+            series::remove(&config.run_dir, &known);
+            known.name.clone_from(&new.name);
+        }
+        self.series.insert(known.name.clone(), known);
     }
 }
 

@@ -121,6 +121,11 @@ impl Series {
         self.job == job && self.step == step && self.run == run && is_same_start(&self.started, started)
     }
 
+    /// Whether each directory of the other one is among its own.
+    pub fn has_all_of(&self, other: &Self) -> bool {
+        other.name.split(':').all(|path| self.name.split(':').any(|own| own == path))
+    }
+
     /// Whether none of its directories is there any more. What cannot be looked at may be there.
     pub fn has_ended(&self) -> bool {
         let is_gone =

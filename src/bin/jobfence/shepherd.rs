@@ -101,6 +101,9 @@ impl FencedJob {
             Ok(spooled) => spooled,
             Err(why) => return fenced(life::of_unknown(loaded, why)).map(|_| None),
         };
+        if !spooled.are_slots_known {
+            log::warn!("job {}: execd does not say how many slots this task has here, so it has one", spooled.job);
+        }
         let step = spooled.slave_task.as_ref().map(Id::as_str);
         let id = |text: String| Id::new(text).map_err(|error| error.to_string());
         let steps = [

@@ -2,8 +2,9 @@
 //! What execd has written of a job into its spool, `active_jobs/JOB.TASK`, or `active_jobs/JOB.TASK/PETASK` for a slave task.
 //!
 //! The directory is execd's, and no user can write to it. But some values are a user's: the name of the job, its arguments, its directory.
-//! One with a newline in it looks like a line of execd's own. So what counts here must stand there with one value: a second one is
-//! refused. The keys are those of `exec_job.c`, the same in 8.1.9 and in Open Cluster Scheduler 9.2.
+//! One with a newline in it looks like a line of execd's own. So each key must stand there with one value, and behind a value of a user's
+//! must come what execd writes there. Lines are read as the shepherd reads them: see [`Values::of_config`]. The keys are those of
+//! `exec_job.c`, the same in 8.1.9 and in Open Cluster Scheduler 9.2.
 //!
 //! What a user can have caused is [`NotFenced::Asked`], which no `OnError` bears: nobody gets rid of a fence by a word that is not
 //! understood.
@@ -27,18 +28,52 @@ use crate::sys::dir::Dir;
 
 /// The file that tells the shepherd what to start.
 const CONFIG: &str = "config";
+/// The hosts of a parallel job: a line for each queue, with the host, its slots there, the queue and a set of processors.
+const HOSTS: &str = "pe_hostfile";
+/// The shepherd reads a line in pieces of so many bytes (`read_config` of `config_file.c`).
+const PIECE: usize = 99_999;
+/// Each key with a user's value, and what execd writes behind it.
+const BEHIND: [(&str, &str); 21] = [
+    ("fs_stdin_host", "fs_stdin_path"),
+    ("fs_stdin_path", "fs_stdin_tmp_path"),
+    ("fs_stdin_tmp_path", "fs_stdin_file_staging"),
+    ("fs_stdout_host", "fs_stdout_path"),
+    ("fs_stdout_path", "fs_stdout_tmp_path"),
+    ("fs_stdout_tmp_path", "fs_stdout_file_staging"),
+    ("fs_stderr_host", "fs_stderr_path"),
+    ("fs_stderr_path", "fs_stderr_tmp_path"),
+    ("fs_stderr_tmp_path", "fs_stderr_file_staging"),
+    ("stdout_path", "stderr_path"),
+    ("stderr_path", "stdin_path"),
+    ("stdin_path", "merge_stderr"),
+    ("shell_path", "script_file"),
+    ("script_file", "job_owner"),
+    ("cwd", "prolog"),
+    ("pe_stdout_path", "pe_stderr_path"),
+    ("pe_stderr_path", "shell_start_mode"),
+    ("mail_list", "mail_options"),
+    ("job_name", "job_id"),
+    ("account", "submission_time"),
+    ("display", "use_afs"),
+];
+/// How the key of an argument begins, and what execd writes behind the last one.
+const ARGUMENT: &str = "job_arg";
+const BEHIND_ARGUMENTS: &str = "queue_tmpdir";
+/// What ends a key, and does not count before it.
+const ENDS_OF_KEY: [char; 2] = [' ', '='];
 /// The job's environment, with what a JSV has added.
 pub const ENVIRONMENT: &str = "environment";
 /// The variable in which `jobfence jsv` notes the requests that are memory.
 pub const REQUESTED: &str = "JOBFENCE_REQUESTED";
-/// The one request of memory that execd knows.
-pub const H_VMEM: &str = "h_vmem";
+/// The requests of memory that execd knows. It says the lower one of what the job asks for and what its queue allows
+/// (`reduce_queue_limit` of `sge_give_jobs.c`).
+pub const OF_EXECD: [&str; 6] = ["h_vmem", "s_vmem", "h_data", "s_data", "h_rss", "s_rss"];
+/// What execd writes behind the name of one, if it may be a consumable of the whole job.
+const IS_OF_JOB: &str = "_is_consumable_job";
 /// More than a job needs: its arguments are in one file, its variables in another.
 const LARGEST: u64 = 16 << 20;
-/// As qmaster begins what it tells a JSV. execd writes no such line.
-const JSV_PARAMETER: &str = "PARAM ";
 /// What is to be done about a line that is none of execd's.
-const NEWLINE: &str = "a newline in the name, the directory or an argument of the job can do that; submit it without";
+const NEWLINE: &str = "a newline in the name, a path or an argument of the job can do that; submit it without";
 /// As execd says that there is none.
 const NONE: &str = "none";
 /// The same of a binding to cores.
@@ -55,8 +90,10 @@ pub struct SpooledJob {
     pub uid: u32,
     /// The slots on this host.
     pub slots: u32,
-    /// The limit of `h_vmem`, as execd says it. `None`: it says none.
-    h_vmem: Option<Requested>,
+    /// Whether execd says so. If not, it is one, as the shepherd has it (`setrlimits.c`).
+    pub are_slots_known: bool,
+    /// The limits that execd says, by the names of the requests.
+    of_execd: BTreeMap<&'static str, Requested>,
     /// What the job asks for as memory and as GPUs, by the names of the requests, where the site's JSV has noted it.
     requested: BTreeMap<String, u64>,
     /// What its user asks for of lower limits, in variables of the job's environment.
@@ -91,6 +128,7 @@ impl SpooledJob {
     /// Reads it from the directory in which a shepherd starts.
     pub fn read(dir: &Dir) -> Result<Self, NotFenced> {
         let (text, environment) = (read(dir, CONFIG)?, read(dir, ENVIRONMENT)?);
+        let hosts = hosts(dir)?;
         // A slave task has a directory of its name in that of the job; of a job's own, the number of a slave task is a user's.
         let name = dir.path().file_name().and_then(OsStr::to_str).unwrap_or_default();
         // What a user has written, the user finds without it.
@@ -100,7 +138,10 @@ impl SpooledJob {
                 asked => asked,
             }
         };
-        Self::parse(&text, name).map_err(at(CONFIG))?.with_environment(&environment).map_err(at(ENVIRONMENT))
+        Self::parse(&text, name, hosts.as_deref())
+            .map_err(at(CONFIG))?
+            .with_environment(&environment)
+            .map_err(at(ENVIRONMENT))
     }
 
     /// The same with what its environment says.
@@ -117,13 +158,9 @@ impl SpooledJob {
         Ok(Self { requested: requested(&environment)?, asked, is_utf8, ..self })
     }
 
-    /// The same from the text of that file; `directory` is the name of the spool directory.
-    pub fn parse(text: &str, directory: &str) -> Result<Self, NotFenced> {
-        // A user's, which the JSV may have taken for what the job asks for.
-        if text.lines().any(|line| line.starts_with(JSV_PARAMETER)) {
-            return Err(NotFenced::Asked(Error::new("a line looks like one of the JSV's protocol").hint(NEWLINE)));
-        }
-        let config = Values::of(text);
+    /// The same from the text of that file; `directory` is the name of the spool directory, and `hosts` the text of `pe_hostfile`.
+    pub fn parse(text: &str, directory: &str, hosts: Option<&str>) -> Result<Self, NotFenced> {
+        let config = Values::of_config(text)?;
         let owner = config.get("job_owner")?;
         let user = User::from_name(owner)
             .map_err(|errno| Error::new("cannot look for the job's user").value(short(owner)).errno(errno))?
@@ -133,9 +170,7 @@ impl SpooledJob {
         let is_array = task != "0";
         let job = if is_array { format!("{number}.{task}") } else { number.to_owned() };
         let slave_task = config.find("pe_task_id")?.filter(|task| *task == directory).map(Id::new).transpose()?;
-        let slots = config.get("host_slots")?;
-        let wrong = || Error::new("host_slots is no number of slots:").value(short(slots));
-        let slots = slots.parse().ok().filter(|slots| *slots > 0).ok_or_else(wrong)?;
+        let slots = slots(&config, slave_task.is_some(), hosts)?;
         let named =
             |key| Ok::<_, NotFenced>(config.find(key)?.filter(|name| *name != NONE).unwrap_or_default().to_owned());
         // qmaster asks whether the user may have the queue, the project and the parallel environment; of the account it asks nothing.
@@ -159,8 +194,9 @@ impl SpooledJob {
             job: Id::new(job)?,
             slave_task,
             uid,
-            slots,
-            h_vmem: h_vmem(&config)?,
+            slots: slots.unwrap_or(1),
+            are_slots_known: slots.is_some(),
+            of_execd: of_execd(&config)?,
             requested: BTreeMap::new(),
             asked: Requests::default(),
             is_utf8: false,
@@ -178,10 +214,10 @@ impl SpooledJob {
     /// Memory in bytes on this host: the lowest of these requests. `None`: the job has none of them.
     pub fn memory(&self, wanted: &[SlotRequest]) -> Option<u64> {
         let one = |memory: &SlotRequest| {
-            let counted = self.h_vmem.filter(|_| memory.name == H_VMEM);
-            let bytes = counted.map(|h_vmem| h_vmem.bytes).or_else(|| self.requested.get(&memory.name).copied())?;
+            let counted = self.of_execd.get(memory.name.as_str());
+            let bytes = counted.map(|limit| limit.bytes).or_else(|| self.requested.get(&memory.name).copied())?;
             let is_of_job = match memory.per {
-                PerSlot::AsCounted => counted.is_some_and(|h_vmem| h_vmem.is_of_job),
+                PerSlot::AsCounted => counted.is_some_and(|limit| limit.is_of_job),
                 PerSlot::Slot => false,
                 PerSlot::Job => true,
             };
@@ -213,11 +249,39 @@ impl<'a> Values<'a> {
         Self(text.lines().filter_map(|line| line.split_once('=')).collect())
     }
 
+    /// Those of `config`, as `read_config` of the shepherd's `config_file.c` takes them: blanks and `=` before the key do not count, the
+    /// first one behind it ends it, and of two values the last one counts. So a line that a user has made is found here, too.
+    fn of_config(text: &'a str) -> Result<Self, NotFenced> {
+        let asked = |error: Error| NotFenced::Asked(error.hint(NEWLINE));
+        let (mut all, mut known, mut before) = (Vec::new(), BTreeMap::new(), "");
+        for line in text.split_terminator('\n') {
+            let line = line.trim_start_matches(ENDS_OF_KEY);
+            let (key, value) = line.split_once(ENDS_OF_KEY).unwrap_or((line, ""));
+            if line.len() >= PIECE {
+                let long = Error::new(format!("{} is longer than the shepherd reads at once", short(key)));
+                return Err(NotFenced::Asked(long.hint("submit the job with less in its arguments and paths")));
+            }
+            // execd writes the number of a slave task twice.
+            if known.insert(key, value).is_some_and(|other| other != value) {
+                return Err(asked(Error::new(format!("{} stands there with more than one value", short(key)))));
+            }
+            let is_expected = match BEHIND.iter().find(|(of_user, _)| *of_user == before) {
+                Some((_, behind)) => key == *behind,
+                None => !before.starts_with(ARGUMENT) || key.starts_with(ARGUMENT) || key == BEHIND_ARGUMENTS,
+            };
+            if !is_expected {
+                return Err(asked(Error::new(format!("behind {before} stands {:?}", short(line)))));
+            }
+            all.push((key, value));
+            before = key;
+        }
+        Ok(Self(all))
+    }
+
     fn find(&self, key: &str) -> Result<Option<&'a str>, NotFenced> {
         let mut values = self.0.iter().filter(|(of, _)| *of == key).map(|(_, value)| *value);
         match values.next() {
             None => Ok(None),
-            // execd writes the number of a slave task twice.
             Some(value) if values.all(|other| other == value) => Ok(Some(value)),
             Some(_) => {
                 let twice = Error::new(format!("{key} stands there with more than one value")).hint(NEWLINE);
@@ -229,6 +293,38 @@ impl<'a> Values<'a> {
     fn get(&self, key: &str) -> Result<&'a str, NotFenced> {
         Ok(self.find(key)?.ok_or_else(|| Error::new(format!("{key} is missing")))?)
     }
+}
+
+/// The hosts of a parallel job, where execd has written them: on the host of the job's script alone, beside what its shepherd reads.
+fn hosts(dir: &Dir) -> Result<Option<String>> {
+    match (dir.read_if_there(HOSTS)?, dir.path().parent()) {
+        (None, Some(of_job)) => Dir::open(of_job)?.read_if_there(HOSTS),
+        (found, _) => Ok(found),
+    }
+}
+
+/// The slots on this host. `None`: execd does not say it.
+///
+/// `host_slots` is what the job's own script has. For a slave task `exec_job.c` says 0 unless it binds to cores, and then all slots of the
+/// job, if the host has another name than Grid Engine's. But the host of the script has one at least.
+fn slots(config: &Values<'_>, is_slave: bool, hosts: Option<&str>) -> Result<Option<u32>, NotFenced> {
+    let (text, host) = (config.get("host_slots")?, config.find("host")?.unwrap_or_default());
+    let number: u32 = text.parse().map_err(|_| Error::new("host_slots is no number of slots:").value(short(text)))?;
+    if !is_slave && number > 0 {
+        return Ok(Some(number));
+    }
+    let of_host = |line: &str| {
+        let mut words = line.split(' ');
+        let is_it = words.next()?.eq_ignore_ascii_case(host);
+        words.next()?.parse::<u32>().ok().filter(|_| is_it)
+    };
+    if let Some(found) = hosts.map(|text| text.lines().filter_map(of_host).fold(0, u32::saturating_add))
+        && found > 0
+    {
+        return Ok(Some(found));
+    }
+    let is_of_all = config.find("pe_slots")? == Some(text);
+    Ok(Some(number).filter(|number| *number > 0 && !is_of_all))
 }
 
 /// A file of execd's.
@@ -246,12 +342,17 @@ fn read(dir: &Dir, name: &str) -> Result<String, NotFenced> {
     Ok(dir.read(name)?)
 }
 
-/// What the shepherd has as the limit of each process: for each slot, unless the complex is a consumable of the whole job
-/// (`setrlimits.c`).
-fn h_vmem(config: &Values<'_>) -> Result<Option<Requested>, NotFenced> {
-    let Some(text) = config.find(H_VMEM)? else { return Ok(None) };
-    let is_of_job = config.find("h_vmem_is_consumable_job")? == Some("1");
-    Ok(amount_of(H_VMEM, text)?.map(|bytes| Requested { bytes, is_of_job }))
+/// What the shepherd has as limits of each process: for each slot, unless the complex is a consumable of the whole job
+/// (`setrlimits.c`). Of `h_rss` and `s_rss` execd does not say that: with `:job` in the configuration the site does.
+fn of_execd(config: &Values<'_>) -> Result<BTreeMap<&'static str, Requested>, NotFenced> {
+    let mut all = BTreeMap::new();
+    for name in OF_EXECD {
+        if let Some(bytes) = config.find(name)?.map(|text| amount_of(name, text)).transpose()?.flatten() {
+            let is_of_job = config.find(&format!("{name}{IS_OF_JOB}"))? == Some("1");
+            all.insert(name, Requested { bytes, is_of_job });
+        }
+    }
+    Ok(all)
 }
 
 /// What the site's JSV has noted, as `NAME=AMOUNT` with commas between them. Without a JSV it is the user's word. Of memory that can only
@@ -322,12 +423,21 @@ pub fn bytes(text: &str) -> Option<Option<u64>> {
 mod tests {
     use super::*;
 
-    const JOB: &str = "job_id=7\nja_task_id=0\njob_owner=root\nhost_slots=2\npe_slots=5\nqueue=all.q\naccount=sge\n\
-                       acct_project=none\npe=mpi\nh_vmem=100M\nh_vmem_is_consumable_job=0\nsuspend_method=NONE\nnotify=0\n\
-                       merge_stderr=0\nstdout_path=/home/a\nstderr_path=/home/b\njob_name=x\n";
+    /// In the order of execd's.
+    const JOB: &str = "stdout_path=/home/a\nstderr_path=/home/b\nstdin_path=/dev/null\nmerge_stderr=0\nh_vmem=100M\n\
+                       h_vmem_is_consumable_job=0\njob_owner=root\nsuspend_method=NONE\npe=mpi\npe_slots=5\nhost_slots=2\n\
+                       queue=all.q\nhost=node2\njob_name=x\njob_id=7\nja_task_id=0\naccount=sge\nsubmission_time=1\nnotify=0\n\
+                       acct_project=none\nnjob_args=2\njob_arg1=x\njob_arg2=y\nqueue_tmpdir=/tmp\ndisplay=:0\nuse_afs=0\n";
+
+    const ACCOUNT: &str = "account";
 
     fn parse(changes: &[(&str, &str)]) -> Result<SpooledJob, NotFenced> {
-        SpooledJob::parse(&changes.iter().fold(JOB.to_owned(), |text, (from, to)| text.replace(from, to)), "1.node2")
+        parse_beside(changes, None)
+    }
+
+    fn parse_beside(changes: &[(&str, &str)], hosts: Option<&str>) -> Result<SpooledJob, NotFenced> {
+        let text = changes.iter().fold(JOB.to_owned(), |text, (from, to)| text.replacen(from, to, 1));
+        SpooledJob::parse(&text, "1.node2", hosts)
     }
 
     #[test]
@@ -349,9 +459,41 @@ mod tests {
     fn a_task_of_an_array_and_a_slave_task_have_names_of_their_own() {
         let job = parse(&[("ja_task_id=0", "ja_task_id=3"), ("merge_stderr=0", "merge_stderr=1")]).unwrap();
         assert_eq!((job.job.as_str(), job.errors_name.as_str()), ("7.3", "x.o7.3"));
-        let job = parse(&[("pe_slots", "pe_task_id=1.node2\npe_task_id=1.node2\npe_slots")]).unwrap();
+        let job = parse(&[(ACCOUNT, "pe_task_id=1.node2\naccount"), ("use_afs", "pe_task_id=1.node2\nuse_afs")]);
+        assert!(job.is_err(), "behind a user's value");
+        let twice = ("queue_tmpdir=/tmp", "queue_tmpdir=/tmp\npe_task_id=1.node2");
+        let job = parse(&[(ACCOUNT, "pe_task_id=1.node2\naccount"), twice]).unwrap();
         assert_eq!(job.slave_task.unwrap().as_str(), "1.node2");
-        assert_eq!(parse(&[("pe_slots", "pe_task_id=2.node2\npe_slots")]).unwrap().slave_task, None);
+        assert_eq!(parse(&[(ACCOUNT, "pe_task_id=2.node2\naccount")]).unwrap().slave_task, None);
+    }
+
+    #[test]
+    fn a_slave_task_has_the_slots_of_its_host() {
+        let slots = |says: &str, hosts| {
+            let slave = (ACCOUNT, "pe_task_id=1.node2\naccount");
+            let job = parse_beside(&[("host_slots=2", &format!("host_slots={says}")), slave], hosts).unwrap();
+            (job.slots, job.are_slots_known)
+        };
+        // As execd binds to cores, as it does not, and where the host has another name than Grid Engine's.
+        assert_eq!(["2", "0", "5"].map(|says| slots(says, None)), [(2, true), (1, false), (1, false)]);
+        let hosts = "node1 2 all.q <NULL>\nNode2 1 all.q <NULL>\nnode2 2 long.q UNDEFINED\nnode22 9 all.q <NULL>\n";
+        assert_eq!(["2", "0", "5"].map(|says| slots(says, Some(hosts))), [(3, true); 3]);
+        assert_eq!(slots("0", Some("node1 2 all.q <NULL>\nx\nnode2\nnode2 many\n")), (1, false));
+        // The job's own number is right.
+        let of_job = parse_beside(&[("host_slots=2", "host_slots=5")], Some(hosts)).unwrap();
+        assert_eq!((of_job.slots, of_job.are_slots_known), (5, true));
+    }
+
+    #[test]
+    fn the_hosts_of_a_job_are_beside_its_script() {
+        let temp = tempfile::tempdir().unwrap();
+        let slave = temp.path().join("7.1/1.node2");
+        std::fs::create_dir_all(&slave).unwrap();
+        assert_eq!(hosts(&Dir::open(&slave).unwrap()).unwrap(), None);
+        std::fs::write(temp.path().join("7.1/pe_hostfile"), "node2 3 all.q\n").unwrap();
+        for dir in [&slave, &temp.path().join("7.1")] {
+            assert_eq!(hosts(&Dir::open(dir).unwrap()).unwrap().as_deref(), Some("node2 3 all.q\n"));
+        }
     }
 
     #[test]
@@ -371,15 +513,28 @@ mod tests {
 
     #[test]
     fn what_a_user_can_have_written_there_is_refused() {
-        for (key, forged) in
-            [("host_slots", "64"), ("job_owner", "daemon"), ("h_vmem", "1T"), ("queue", "x"), ("pe", "smp")]
-        {
-            let error = parse(&[("job_name=x", &format!("job_name=x\n{key}={forged}"))]).unwrap_err().to_string();
-            assert!(error.contains(&format!("{key} stands there with more than one value")), "{error}");
+        let all = [("host_slots", "64"), ("job_owner", "daemon"), ("h_vmem", "1T"), ("queue", "x"), ("pe", "smp")];
+        for (key, forged) in all {
+            // A blank ends a key, too.
+            for line in [format!("{key}={forged}"), format!("{key} {forged}"), format!(" == {key} {forged}")] {
+                let error = parse(&[("job_arg2=y", &format!("job_arg2=y\n{line}"))]).unwrap_err().to_string();
+                assert!(error.contains(&format!("{key} stands there with more than one value")), "{error}");
+            }
         }
+        let words = ["stdout_path=/home/a", "job_name=x", "account=sge", "job_arg1=x", "job_arg2=y", "display=:0"];
+        for word in words {
+            let (key, _) = word.split_once('=').unwrap();
+            for forged in ["h_rss 1T", "", "PARAM l_hard gpu=4", "and more"] {
+                let error = parse(&[(word, &format!("{word}\n{forged}"))]).unwrap_err().to_string();
+                assert!(error.contains(&format!("behind {key} stands {forged:?}")), "{error}");
+            }
+        }
+        // The shepherd takes what is behind so many bytes for the next line.
+        let long = format!("job_arg2={}", "y".repeat(PIECE));
+        let error = parse(&[("job_arg2=y", &long)]).unwrap_err().to_string();
+        assert!(error.contains("job_arg2 is longer than the shepherd reads at once"), "{error}");
         for (from, to, why) in [
-            ("job_name=x", "job_name=x\nPARAM l_hard gpu=4", "a line looks like one of the JSV's protocol"),
-            ("host_slots=2", "host_slots=0", "host_slots is no number of slots"),
+            ("host_slots=2", "host_slots=-1", "host_slots is no number of slots"),
             ("host_slots=2\n", "", "host_slots is missing"),
             ("job_owner=root", "job_owner=nobody-has-this-name", "does not know the job's user"),
             ("h_vmem=100M", "h_vmem=much", "h_vmem: found \"much\", expected an amount"),
@@ -398,6 +553,19 @@ mod tests {
         assert_eq!(memory(PerSlot::Job, &[]), Some(100 << 20));
         assert_eq!(memory(PerSlot::Slot, &[("h_vmem=100M", "h_vmem=INFINITY")]), None);
         assert_eq!(memory(PerSlot::Slot, &[("h_vmem=100M\n", "")]), None);
+    }
+
+    #[test]
+    fn execd_says_more_than_one_request_of_memory() {
+        let text = "h_vmem=INFINITY\ns_vmem=900M\ns_vmem_is_consumable_job=1\nh_rss=60M";
+        let job = parse(&[("h_vmem=100M", text)]).unwrap();
+        // What a user can have noted does not count beside it.
+        let job = job.with_environment("JOBFENCE_REQUESTED=h_rss=1M\n").unwrap();
+        let memory = |name, per| job.memory(&[SlotRequest::of(name, per)]);
+        assert_eq!(memory("h_rss", PerSlot::AsCounted), Some(120 << 20));
+        assert_eq!(memory("h_rss", PerSlot::Job), Some(60 << 20));
+        assert_eq!(memory("s_vmem", PerSlot::AsCounted), Some(900 << 20));
+        assert_eq!((memory("h_vmem", PerSlot::AsCounted), memory("h_data", PerSlot::AsCounted)), (None, None));
     }
 
     #[test]
@@ -441,7 +609,8 @@ mod tests {
         };
         for (from, to) in [
             ("job_name=x", "job_name=x\njob_owner=daemon"),
-            ("job_name=x", "job_name=x\nPARAM l_hard gpu=4"),
+            ("job_arg2=y", "job_arg2=y\njob_owner bob"),
+            ("job_arg2=y", "job_arg2=y\nPARAM l_hard gpu=4"),
             ("h_vmem=100M", "h_vmem=much"),
             ("h_vmem=100M", "h_vmem=-1"),
             ("h_vmem=100M", "h_vmem=1:0:0"),

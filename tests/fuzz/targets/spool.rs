@@ -27,19 +27,25 @@ pub const WORDS: &[&str] = &[
     "stderr_path=/etc/passwd",
     "host_slots=2",
     "pe=mpi",
+    "pe_slots=2",
+    "host=node1",
+    "node1 3 all.q <NULL>",
+    "job_arg1=x",
+    "job_owner bob",
+    "submission_time=1",
 ];
 
-const BEFORE: &str = "stdout_path=/home/a\nstderr_path=/home/b\nmerge_stderr=0\nh_vmem=100M\nh_vmem_is_consumable_job=0\njob_owner=root\n\
+const BEFORE: &str = "stdout_path=/home/a\nstderr_path=/home/b\nstdin_path=/dev/null\nmerge_stderr=0\nh_vmem=100M\nh_vmem_is_consumable_job=0\njob_owner=root\n\
                       suspend_method=NONE\npe=none\nhost_slots=2\nqueue=all.q\njob_name=";
-const BEHIND: &str = "\njob_id=7\nja_task_id=0\naccount=sge\nnotify=0\nacct_project=none\n";
+const BEHIND: &str = "\njob_id=7\nja_task_id=0\naccount=sge\nsubmission_time=1\nnotify=0\nacct_project=none\n";
 
 pub fn run(data: &[u8]) {
     let text = text(data);
-    match SpooledJob::parse(&text, "7.1") {
+    match SpooledJob::parse(&text, "7.1", None) {
         Ok(job) => assert!(job.slots > 0 && job.slave_task.is_none_or(|task| task.as_str() == "7.1")),
         Err(error) => is_readable(&error.to_string()),
     }
-    let of_user = |name: &str| SpooledJob::parse(&format!("{BEFORE}{name}{BEHIND}"), "7.1");
+    let of_user = |name: &str| SpooledJob::parse(&format!("{BEFORE}{name}{BEHIND}"), "7.1", Some(&text));
     let plain = of_user("x").expect("a job");
     if let Ok(named) = of_user(&text) {
         let memory = |job: &SpooledJob| job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]);

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 
+from slurm import kernel
 from slurm.harness import MIB, case, expect, expect_equal, expect_in
 from slurm.sites import until
 
@@ -13,6 +14,7 @@ from ..harness import fenced
 
 JSV = "/usr/share/jobfence/gridengine/jsv"
 SENSOR = "/usr/share/jobfence/gridengine/load-sensor"
+QMASTER_LOG = "/var/spool/gridengine/qmaster/messages"
 NAMES = ("jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free", "jobfence_pressure")
 
 
@@ -81,6 +83,25 @@ def verified(site):
         done = site.as_user("alice", ["qsub", "-l", "h_vmem=200"], stdin="true\n")
         expect(done.returncode != 0, "a job with 200 bytes was taken")
         expect_in("jobfence: h_vmem=200 is 200 bytes", done.stdout + done.stderr, "what qsub says")
+
+
+@case
+def submitted_with_a_mistake(site):
+    """A mistake in the configuration, or a file that the JSV cannot read, keeps nobody from submitting; qmaster logs it."""
+    with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
+        for mistake, why in ("MaxProceses=5\n", "MaxProceses"), (None, "ermission denied"):
+            site.configure(mistake or "SlotMemory=mem_free:job\n")
+            if mistake is None:
+                site.config.chmod(0o600)
+            # Held, since the hosts have the same mistake.
+            done = site.as_user("alice", ["qsub", "-terse", "-h", "-l", "mem_free=90M"], stdin="true\n")
+            expect_equal(done.returncode, 0, f"the status of qsub ({done.stdout}{done.stderr})")
+            jobid = done.stdout.strip()
+            site.submitted.append(("alice", jobid))
+            expect_in("JOBFENCE_REQUESTED=mem_free=90M", site.job(jobid)["env_list"], "what is noted")
+            told = r"(?m)^.*\|W\|jobfence: .*" + why
+            until(lambda: re.search(told, kernel.read(QMASTER_LOG)), 60, f"a warning of {why} in qmaster's log")
+            site.qdel(jobid)
 
 
 @case

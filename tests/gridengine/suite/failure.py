@@ -80,13 +80,14 @@ def forged(site):
     site.configure("OnError=warn\n")
     script = site.directory("alice") / "script"
     script.write_text("#!/bin/sh\ntouch ran.$JOB_ID\n")
-    for argument in "x\nhost_slots=64", "x\njob_owner=root", "x\nh_vmem=INFINITY", "x\nPARAM l_hard gpu=4":
+    for argument in "x\nhost_slots 64", "x\njob_owner root", "x\n= h_vmem INFINITY", "x\nh_locks=9", "x\nPARAM l_hard gpu=4":
         done = site.as_user("alice", ["qsub", "-terse", "-cwd", "script", argument])
         jobid = done.stdout.strip()
         site.submitted.append(("alice", jobid))
         site.wait_state(jobid, "Eqw")
-        key = argument.split("\n")[1].split("=")[0]
-        why = "a line looks like one of the JSV's protocol" if "PARAM" in key else f"{key} stands there with more than one value"
+        line = argument.split("\n")[1]
+        key = line.strip(" =").split()[0]
+        why = f"{key} stands there with more than one value" if key in ("host_slots", "job_owner", "h_vmem") else f'behind job_arg1 stands "{line}'
         expect_in(why, site.reason(jobid), "the reason")
         site.qdel(jobid)
 

@@ -53,6 +53,18 @@ def amounts(site):
 
 
 @case
+def resident_memory(site):
+    """h_rss is a grant, too, where the site says so: execd says the lower one of the job's amount and the queue's."""
+    site.configure("SlotMemory=h_rss\n")
+    for queue, asked, mib in ("INFINITY", "90M", 180), ("60M", "90M", 120), ("60M", None, 120):
+        with site.queue(h_rss=queue):
+            jobid = site.submit("alice", "sleep 1000", "-pe", "smp", "2", *(["-l", f"h_rss={asked}"] if asked else []))
+            expect_equal(fenced(site, jobid).parent.memory_limit(), mib * MIB, f"memory with {asked} in a queue of {queue}")
+            site.qdel(jobid)
+            site.wait(jobid)
+
+
+@case
 def more_than_a_thread(site):
     """CPUsPerSlot says what a slot is; a section by queue says more of it."""
     site.configure("CPUsPerSlot=0.5\n[Queue=all.q]\nMaxProcesses=77\n[Project=x]\nMaxProcesses=5\n")
@@ -178,6 +190,12 @@ def epilog_out_of_memory(site):
     expect_match(rf"jobfence: job {jobid} step shepherd: process \d+ \(python3\) was killed", told.replace("\n    ", " "), "what the user reads")
 
 
+def peak_of(row):
+    """In bytes: qacct takes KiB for bytes, and so says kB for MiB."""
+    amount = expect_match(r"^([\d.]+)([KM]?)B", row["ru_maxrss"], "ru_maxrss")
+    return float(amount[1]) * {"": 1, "K": 1000, "M": 1000000}[amount[2]] * 1024
+
+
 @case
 def used(site):
     """qacct shows the CPU time and the peak of memory of processes that the shepherd never waits for: they are init's children."""
@@ -200,11 +218,24 @@ def used(site):
     row = site.wait(jobid)
     cpu = float(row["ru_utime"].rstrip("s")) + float(row["ru_stime"].rstrip("s"))
     expect(cpu > 2, f"CPU time {cpu} s: {row}")
-    # qacct takes KiB for bytes, and so says kB for MiB.
-    amount = expect_match(r"^([\d.]+)([KM]?)B", row["ru_maxrss"], "ru_maxrss")
-    size = float(amount[1]) * {"": 1, "K": 1000, "M": 1000000}[amount[2]] * 1024
-    expect(size >= 64 * MIB, f"ru_maxrss {row['ru_maxrss']}")
+    expect(peak_of(row) >= 64 * MIB, f"ru_maxrss {row['ru_maxrss']}")
     return f"{cpu:.1f} s, {row['ru_maxrss']}"
+
+
+@case
+def cache_is_nobodys_need(site):
+    """What the kernel keeps of files is in no figure of the accounting: users would ask for it the next time."""
+    jobid = site.submit("alice", "head -c 100M /dev/zero >big; cat big >/dev/null; touch read.$JOB_ID; until [ -e stop.$JOB_ID ]; do sleep 0.2; done", *ask(1, 200))
+    top = site.directory("alice")
+    until((top / f"read.{jobid}").exists, 60, "the file is read")
+    now = kernel.keyed(fenced(site, jobid).file("memory", "memory.stat", "memory.stat"))
+    cached = int(now["file"]) - int(now["shmem"]) if "anon" in now else int(now["cache"]) - int(now.get("shmem", 0))
+    (top / f"stop.{jobid}").touch()
+    row = site.wait(jobid)
+    (top / "big").unlink()
+    if cached < 80 * MIB:
+        raise Skip("this file system keeps its files in shared memory")
+    expect(peak_of(row) < 50 * MIB, f"ru_maxrss {row['ru_maxrss']} with {cached >> 20} MiB of cache")
 
 
 @case

@@ -2,7 +2,7 @@
 //! Whether the execd that runs here starts jobs by this program, and what is missing of the rest.
 
 use jobfence::config::{Config, SlotRequest};
-use jobfence::scheduler::gridengine::spool::H_VMEM;
+use jobfence::scheduler::gridengine::spool::{OF_EXECD, bytes};
 
 use super::daemon::{SchedulerDaemon, not_ours};
 use super::verdict::Verdict;
@@ -36,10 +36,12 @@ pub(super) fn look(execd: &SchedulerDaemon, config: &Config, verdict: &mut Verdi
     }
     let jsv = value("jsv_url");
     let has_jsv = jsv.contains("jobfence");
-    let needs_jsv = !config.slot_gpus.is_empty() || config.slot_memory.iter().any(|memory| memory.name != H_VMEM);
+    let needs_jsv = !config.slot_gpus.is_empty() || config.slot_memory.iter().any(|memory| !is_of_execd(&memory.name));
     match (has_jsv, needs_jsv) {
         (true, _) => say(&format!("jsv_url is {jsv}")),
-        (false, false) => say(&format!("jsv_url is {jsv}: only h_vmem counts as memory, and no job has GPUs")),
+        (false, false) => say(&format!(
+            "jsv_url is {jsv}: only what execd says (h_vmem, h_rss) counts as memory, and no job has GPUs"
+        )),
         (false, true) => {
             say(&format!("jsv_url is {jsv}, and SlotMemory and SlotGPUs need 'jobfence jsv' there"));
             verdict.no(format!("NO job would be fenced here as configured: jsv_url of Grid Engine is {jsv}"));
@@ -98,20 +100,45 @@ fn of_complexes(text: &str, memory: &[SlotRequest], gpus: &[SlotRequest]) -> Vec
             Some(_) => {}
         }
     }
+    said.extend(memory.iter().filter_map(|request| find(&request.name).and_then(|row| of_default(&request.name, row))));
     said.extend(unheard(&find, memory, "a job that asks by it has no limit. Name it in SlotMemory, too"));
     // Two names of the same GPUs would be counted twice.
     said.extend(unheard(&find, gpus, "a job that asks by it has no GPU. Give the complex its name as the shortcut"));
     said
 }
 
-/// The JSV hears the words of users, who can ask by a shortcut. Of `h_vmem` execd says it.
+/// What a job has that does not ask for this consumable: qmaster counts the complex's default then.
+fn of_default(name: &str, row: &[&str]) -> Option<String> {
+    let [_, _, _, _, requestable, consumable, default, ..] = row else { return None };
+    if consumable.eq_ignore_ascii_case("no") || requestable.eq_ignore_ascii_case("forced") {
+        return None;
+    }
+    match (is_of_execd(name), bytes(default)) {
+        (true, Some(Some(0))) => Some(format!(
+            "{name} has the default 0: a job that does not ask for it has no memory, and dies at once. \
+             Give the complex another default, or make it FORCED"
+        )),
+        (false, Some(Some(1..))) => Some(format!(
+            "{name} has the default {default}, which no JSV hears: a job that does not ask for it has no limit. \
+             Set DefaultRAMSpace={default}, or make the complex FORCED"
+        )),
+        _ => None,
+    }
+}
+
+/// Whether execd says itself how much of it a job has.
+fn is_of_execd(name: &str) -> bool {
+    OF_EXECD.contains(&name)
+}
+
+/// The JSV hears the words of users, who can ask by a shortcut.
 fn unheard<'a>(find: &impl Fn(&str) -> Option<&'a Vec<&'a str>>, requests: &[SlotRequest], so: &str) -> Vec<String> {
-    let is_named = |name: &str| name == H_VMEM || requests.iter().any(|request| request.name == name);
+    let is_named = |name: &str| is_of_execd(name) || requests.iter().any(|request| request.name == name);
     let one = |request: &SlotRequest| {
         let shortcut = find(&request.name)?.get(1).filter(|shortcut| !is_named(shortcut))?;
         Some(format!("{} has the shortcut {shortcut}: {so}", request.name))
     };
-    requests.iter().filter(|request| request.name != H_VMEM).filter_map(one).collect()
+    requests.iter().filter(|request| !is_of_execd(&request.name)).filter_map(one).collect()
 }
 
 /// The value of a key of `qconf -sconf`, also one that goes on in the next line.
@@ -150,6 +177,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_job_has_that_asks_for_nothing_is_said() {
+        let of = |row: &str| of_default(row.split(' ').next().unwrap(), &row.split(' ').collect::<Vec<_>>());
+        let dies = of("h_vmem h_vmem MEMORY <= YES YES 0 0").unwrap();
+        assert!(dies.starts_with("h_vmem has the default 0: a job that does not ask for it has no memory"), "{dies}");
+        let free = of("mem_free mf MEMORY <= YES JOB 1G 0").unwrap();
+        assert!(free.contains("Set DefaultRAMSpace=1G, or"), "{free}");
+        for fine in [
+            "h_vmem v MEMORY <= YES YES 1G 0",
+            "h_vmem v MEMORY <= FORCED YES 0 0",
+            "mem_free mf MEMORY <= YES YES 0 0",
+        ] {
+            assert_eq!(of(fine), None, "{fine}");
+        }
+        assert_eq!(of("h_vmem v MEMORY <= YES NO 0 0"), None, "qmaster counts none");
+    }
+
+    #[test]
     fn what_complexes_lack_is_said() {
         let ours: String = COMPLEXES.map(|name| format!("{name} {name} MEMORY <= YES NO 0 0\n")).concat();
         let text = format!("#name shortcut type relop requestable consumable default urgency\n{ours}");
@@ -157,7 +201,7 @@ mod tests {
             names.iter().map(|name| SlotRequest::of(name, PerSlot::AsCounted)).collect()
         };
         let said = |more: &str| of_complexes(&format!("{text}{more}"), &requests(&["h_vmem"]), &requests(&["gpu"]));
-        let good = "h_vmem h_vmem MEMORY <= YES YES 0 0\ngpu gpu INT <= YES JOB 0 0\n";
+        let good = "h_vmem h_vmem MEMORY <= YES YES 200M 0\ngpu gpu INT <= YES JOB 0 0\n";
         assert!(said(good).is_empty(), "{:?}", said(good));
         let counted = "h_vmem is no consumable: qmaster grants more of it than the host has";
         assert_eq!(
