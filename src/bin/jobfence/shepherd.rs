@@ -26,8 +26,10 @@ use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Which};
 use jobfence::door::run::{How, end_as};
 use jobfence::door::user;
 use jobfence::error::Error;
+use jobfence::host::Host;
 use jobfence::job::Id;
 use jobfence::launch::Answer;
+use jobfence::record::job::JobRecords;
 use jobfence::requests::{Requests, UserRequests};
 use jobfence::scheduler::gridengine::SHEPHERD;
 use jobfence::scheduler::gridengine::card::WORDS;
@@ -40,7 +42,7 @@ use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
 use both::BothFences;
 use process::{ShepherdEvent, ShepherdProcess};
-use spool::{JOB_IS_IN_ERROR, Spool};
+use spool::{JOB_IS_IN_ERROR, Refusal, Spool};
 
 /// Each start of a job has fences of its own, since the last one's are gone.
 const RUN: u32 = 1;
@@ -66,17 +68,17 @@ pub fn shepherd(name: &OsStr) -> ExitCode {
         }
     };
     let how = match FencedJob::open(&spool) {
-        Ok(None) => {
-            process::become_shepherd(name, spool.user).map(|never| match never {}).map_err(|error| error.to_string())
-        }
-        Ok(Some(fenced)) => fenced.run(&spool, name).map_err(|error| error.to_string()),
-        Err(why) => Err(why),
+        Ok(None) => process::become_shepherd(name, spool.user)
+            .map(|never| match never {})
+            .map_err(|error| error.to_string().into()),
+        Ok(Some(fenced)) => fenced.run(&spool, name).map_err(|error| error.to_string().into()),
+        Err(refusal) => Err(refusal),
     };
     match how {
         Ok(how) => ExitCode::from(u8::try_from(end_as(how)).unwrap_or(u8::MAX)),
-        Err(why) => {
-            spool.refuse(&why);
-            ExitCode::from(JOB_IS_IN_ERROR)
+        Err(refusal) => {
+            spool.refuse(&refusal);
+            ExitCode::from(refusal.status())
         }
     }
 }
@@ -94,13 +96,27 @@ struct FencedJob {
 
 impl FencedJob {
     /// Makes the fences. `None`: it goes on without.
-    fn open(spool: &Spool) -> Result<Option<Self>, String> {
+    fn open(spool: &Spool) -> Result<Option<Self>, Refusal> {
         let configured = |overrides| Configured { config: None, overrides }.load();
         let loaded = configured(Vec::new());
         let spooled = match SpooledJob::read(&spool.dir) {
             Ok(spooled) => spooled,
-            Err(why) => return fenced(life::of_unknown(loaded, why)).map(|_| None),
+            Err(why) => return Ok(fenced(life::of_unknown(loaded, why)).map(|_| None)?),
         };
+        let is_of_script = spooled.slave_task.is_none();
+        let config = loaded.as_ref().ok().map(|loaded| loaded.config.clone());
+        Self::of(spooled, loaded, configured).map_err(|why| {
+            // Of a slave task, execd takes no more than that it has failed.
+            let is_of_host = is_of_script && !config.is_some_and(|config| can_fence(&config));
+            Refusal { why, is_of_host }
+        })
+    }
+
+    fn of(
+        spooled: SpooledJob,
+        loaded: Result<Loaded, LoadError>,
+        configured: impl Fn(Vec<OsString>) -> Result<Loaded, LoadError>,
+    ) -> Result<Option<Self>, String> {
         if !spooled.are_slots_known {
             log::warn!("job {}: execd does not say how many slots this task has here, so it has one", spooled.job);
         }
@@ -240,6 +256,11 @@ impl FencedJob {
         }
         ended
     }
+}
+
+/// Whether jobs can be fenced here at all. What one job asks for puts no host into error.
+fn can_fence(config: &Config) -> bool {
+    Host::read(config).is_ok() && JobRecords::open(&config.run_dir).is_ok()
 }
 
 /// What a job was granted here. A slave task's environment is its user's, by `qrsh -inherit -v`, past any JSV. So it gets no more than the

@@ -4,7 +4,7 @@
 //! The directory is execd's, and no user can write to it. But some values are a user's: the name of the job, its arguments, its directory.
 //! One with a newline in it looks like a line of execd's own. So each key must stand there with one value, and behind a value of a user's
 //! must come what execd writes there. Lines are read as the shepherd reads them: see [`Values::of_config`]. The keys are those of
-//! `exec_job.c`, the same in 8.1.9 and in Open Cluster Scheduler 9.2.
+//! `exec_job.c` of 8.1.9. Open Cluster Scheduler 9 has other keys and means others by the same, so its jobs are refused.
 //!
 //! What a user can have caused is [`NotFenced::Asked`], which no `OnError` bears: nobody gets rid of a fence by a word that is not
 //! understood.
@@ -74,6 +74,10 @@ const IS_OF_JOB: &str = "_is_consumable_job";
 const LARGEST: u64 = 16 << 20;
 /// What is to be done about a line that is none of execd's.
 const NEWLINE: &str = "a newline in the name, a path or an argument of the job can do that; submit it without";
+/// What is to be done about a job of a relative of Grid Engine, which sums amounts, says slots and binds to cores in other ways.
+const OTHER_FAMILY: &str = "jobfence knows what is granted by Son of Grid Engine 8.1; set shepherd_cmd to none";
+/// The last second that `sge_u32` can say.
+const LAST_SECOND: u64 = u32::MAX as u64;
 /// As execd says that there is none.
 const NONE: &str = "none";
 /// The same of a binding to cores.
@@ -161,6 +165,14 @@ impl SpooledJob {
     /// The same from the text of that file; `directory` is the name of the spool directory, and `hosts` the text of `pe_hostfile`.
     pub fn parse(text: &str, directory: &str, hosts: Option<&str>) -> Result<Self, NotFenced> {
         let config = Values::of_config(text)?;
+        // Its times are microseconds, in 64 bits.
+        if config
+            .find("submission_time")?
+            .and_then(|time| time.parse().ok())
+            .is_some_and(|time: u64| time > LAST_SECOND)
+        {
+            return Err(Error::new("this is a job of Open Cluster Scheduler").hint(OTHER_FAMILY).into());
+        }
         let owner = config.get("job_owner")?;
         let user = User::from_name(owner)
             .map_err(|errno| Error::new("cannot look for the job's user").value(short(owner)).errno(errno))?
@@ -537,6 +549,7 @@ mod tests {
             ("host_slots=2", "host_slots=-1", "host_slots is no number of slots"),
             ("host_slots=2\n", "", "host_slots is missing"),
             ("job_owner=root", "job_owner=nobody-has-this-name", "does not know the job's user"),
+            ("time=1", "time=1790000000000000", "this is a job of Open Cluster Scheduler"),
             ("h_vmem=100M", "h_vmem=much", "h_vmem: found \"much\", expected an amount"),
         ] {
             let error = parse(&[(from, to)]).unwrap_err().to_string();
@@ -617,7 +630,8 @@ mod tests {
         ] {
             is_asked(parse(&[(from, to)]), to);
         }
-        for text in ["JOBFENCE_CPU_LIMIT=nonsense", "JOBFENCE_REQUESTED=x", "JOBFENCE_REQUESTED=mem_free=0x"] {
+        let twice = "JOBFENCE_REQUESTED=mem_free=1T\nJOBFENCE_REQUESTED=mem_free=1G";
+        for text in ["JOBFENCE_CPU_LIMIT=nonsense", "JOBFENCE_REQUESTED=x", "JOBFENCE_REQUESTED=mem_free=0x", twice] {
             is_asked(parse(&[]).unwrap().with_environment(text), text);
         }
         let temp = tempfile::tempdir().unwrap();

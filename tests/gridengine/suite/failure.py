@@ -33,9 +33,23 @@ def reaped(site, group):
 
 @case
 def bad_configuration(site):
-    """The job is in error, and its reason names line, column and key."""
+    """The host takes no job after the first one, its reason names line, column and key, and no job is in error."""
     line = site.configure("CPUQuotaPercnt=90\n") + 1
-    expect_match(rf"cannot be fenced: /etc/slurm/jobfence.conf:{line}:1: .*CPUQuotaPercnt.*Only your administrator", refused(site), "the reason")
+    first = site.submit("alice", "touch ran.$JOB_ID")
+    until(lambda: "E" in site.host_state(), 30, f"the queue in error ({site.queued(first)})")
+    second = site.submit("alice", "touch ran.$JOB_ID")
+    reason = site.command("qstat", "-f", "-explain", "E").stdout
+    expect_in(f"job {first}'s failure at host", reason, "the reason")
+    expect_match(rf"was not started: /etc/slurm/jobfence.conf:{line}:1: .*CPUQuotaPercnt", site.logged(), "the log")
+    for jobid in first, second:
+        expect_equal(site.queued(jobid), ["qw"], f"the state of job {jobid}")
+        expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
+    site.configure()
+    site.command("qmod", "-c", "*")
+    for jobid in first, second:
+        site.wait(jobid)
+        expect((site.directory("alice") / f"ran.{jobid}").exists(), f"job {jobid} has not run")
+    return reason.strip().splitlines()[-1]
 
 
 @case
@@ -80,7 +94,7 @@ def forged(site):
     site.configure("OnError=warn\n")
     script = site.directory("alice") / "script"
     script.write_text("#!/bin/sh\ntouch ran.$JOB_ID\n")
-    for argument in "x\nhost_slots 64", "x\njob_owner root", "x\n= h_vmem INFINITY", "x\nh_locks=9", "x\nPARAM l_hard gpu=4":
+    for argument in "x\nhost_slots 64", "x\njob_owner root", "x\n= h_vmem INFINITY", "x\nckpt_dir=/x", "x\nPARAM l_hard gpu=4":
         done = site.as_user("alice", ["qsub", "-terse", "-cwd", "script", argument])
         jobid = done.stdout.strip()
         site.submitted.append(("alice", jobid))

@@ -13,6 +13,30 @@ use nix::unistd::{Gid, Uid, getegid, geteuid, getgid, getuid, setegid, seteuid};
 /// `SSTATE_APPERROR` of execution_states.h: the job is in error, and neither its queue nor its host is.
 pub const JOB_IS_IN_ERROR: u8 = 30;
 
+/// `SSTATE_BEFORE_PROLOG`: all queues of the host are in error, and the job waits for another host.
+const HOST_IS_IN_ERROR: u8 = 7;
+
+/// Why a job is not started.
+pub struct Refusal {
+    /// For its user, or for the administrator.
+    pub why: String,
+    /// Whether no job could be fenced here.
+    pub is_of_host: bool,
+}
+
+impl Refusal {
+    /// As execd is told.
+    pub fn status(&self) -> u8 {
+        if self.is_of_host { HOST_IS_IN_ERROR } else { JOB_IS_IN_ERROR }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { why, is_of_host: false }
+    }
+}
+
 /// Whose the spool is.
 #[derive(Clone, Copy)]
 pub struct SpoolUser {
@@ -71,11 +95,11 @@ impl Spool {
     }
 
     /// What a shepherd does that cannot start a job. qstat -j shows the first line as the reason of the error.
-    pub fn refuse(&self, why: &str) {
-        log::error!("{}: this job was not started: {why}", self.dir.path().display());
-        let why = why.replace('\n', "; ");
+    pub fn refuse(&self, refusal: &Refusal) {
+        log::error!("{}: this job was not started: {}", self.dir.path().display(), refusal.why);
+        let why = refusal.why.replace('\n', "; ");
         let sentence = format!("jobfence: this job was not started, since it cannot be fenced: {why}\n");
-        for (name, text) in [("error", sentence), ("exit_status", format!("{JOB_IS_IN_ERROR}\n"))] {
+        for (name, text) in [("error", sentence), ("exit_status", format!("{}\n", refusal.status()))] {
             if let Err(error) = self.write(name, text.as_bytes()) {
                 log::error!("cannot tell execd why: {error}");
             }
