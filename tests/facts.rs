@@ -6,11 +6,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use jobfence::config::{self, Config, Loaded, PerSlot, SlotRequest};
 use jobfence::door::life;
 use jobfence::facts::{Fact, Facts, Gpus};
 use jobfence::host::Host;
+use jobfence::hostlist::HostList;
 use jobfence::job::Name;
 use jobfence::launch::{Answer, NotFenced};
 use jobfence::record::job::JobRecord;
@@ -482,4 +484,44 @@ fn each_fact_of_slurms_that_is_read_has_a_row() {
     assert_eq!(read, keys(rows_of(A_STEP)));
     let items: BTreeSet<&str> = ITEMS.iter().map(|(name, _)| *name).collect();
     assert_eq!(items, read.iter().map(String::as_str).filter(|key| key.starts_with("S_")).collect());
+}
+
+/// Names of nodes are in `SLURM_JOB_NODELIST`, in slurm.conf, and in sections. Slurm's own command says what they are.
+#[test]
+fn lists_of_nodes_are_what_slurm_takes_them_for() {
+    let temp = tempfile::tempdir().unwrap();
+    let conf = temp.path().join("slurm.conf");
+    fs::write(&conf, "ClusterName=c\nSlurmctldHost=h\n").unwrap();
+    let slurms = |list: &str| {
+        let output = Command::new("scontrol").args(["show", "hostnames", list]).env("SLURM_CONF", &conf).output()?;
+        let names = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>();
+        // What it refuses, it says on stderr.
+        std::io::Result::Ok((!names.is_empty()).then_some(names))
+    };
+    match slurms("n[1-2]") {
+        Ok(found) => assert_eq!(found, Some(vec!["n1".to_owned(), "n2".to_owned()])),
+        Err(error) => return common::skip(&format!("no scontrol: {error}")),
+    }
+    let pieces = [
+        "n", "a-b", "[1-3]", "[08-11]", "[2,4-5]", "[1-010]", "[3-1]", "[,1]", "[1 -2]", "[1-3,2]", "7", "-2", ",",
+        ",,", "]", "[", " ",
+    ];
+    let mut seed = 36u64;
+    let mut chosen = |most: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).unwrap() % most
+    };
+    let mut understood = 0;
+    for _ in 0..500 {
+        let list: String = (0..=chosen(5)).map(|_| pieces[chosen(pieces.len())]).collect();
+        // What is not understood is no list, and Slurm of each release understands more or less of what nobody writes.
+        let (Some(ours), Ok(Some(theirs))) = (HostList::parse(&list), slurms(&list)) else { continue };
+        assert_eq!(ours.count(), theirs.len() as u64, "{list}");
+        assert!(theirs.iter().all(|name| ours.contains(name)), "{list}");
+        if let Some(names) = ours.names(1000) {
+            assert_eq!(names, theirs, "{list}");
+            understood += 1;
+        }
+    }
+    assert!(understood > 50, "{understood}");
 }

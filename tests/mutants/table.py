@@ -42,6 +42,7 @@ C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
 HOOK = "hooks/pbs/jobfence.py"
 PBS = "src/scheduler/pbs.rs"
+PROGRAM = "src/sys/program.rs"
 C_LIFE = "host c_abi a_program_in_c_lives"
 
 BREAKS = (
@@ -861,6 +862,27 @@ BREAKS = (
           "Self::read(text, domain).map_err(NotFenced::General)", "host facts nonsense_of_htcondors_becomes_what_the_page_says"),
     Break("nonsense_in_a_local_job_that_onerror_bears", JOB_AD, "Self::read(text).map_err(NotFenced::Asked)",
           "Self::read(text).map_err(NotFenced::General)", "host facts nonsense_of_htcondors_becomes_what_the_page_says"),
+    Break("a_local_ad_that_has_no_room", "src/bin/jobfence/starter/local.rs", "if is_full(pipe, size) {", "if false {",
+          "unit nobody_gets_rid_of_a_fence_by_an_ad_that_has_no_room"),
+    Break("a_forged_slots_job_is_unknown", "src/bin/jobfence/starter.rs", "Err(why @ NotFenced::Asked(_)) => return Err(why),", "",
+          "unit what_a_user_has_written_is_refused"),
+    # Programs that are asked, and a number that has become another process's.
+    Break("a_helper_is_read_when_it_has_ended", PROGRAM, "let more = read_some(&mut out, said)?;",
+          "let more = has_ended && read_some(&mut out, said)?;", "unit sys::program"),
+    Break("a_helper_has_our_environment", PROGRAM, ".env_clear()", "", "unit sys::program"),
+    Break("a_helper_has_our_descriptors", PROGRAM, "            leave_descriptors();\n            Ok(())", "            Ok(())",
+          "unit sys::program"),
+    Break("what_a_helper_has_started_lives", PROGRAM, "let _ = killpg(self.pid(), Signal::SIGKILL);",
+          "let _ = nix::sys::signal::kill(self.pid(), Signal::SIGKILL);", "unit sys::program"),
+    Break("who_keeps_a_helpers_output_is_waited_for", PROGRAM, " || has_ended && !more", "", "unit sys::program"),
+    Break("a_stranger_stays_in_the_fence", "src/fence/attach.rs", "Err(match put_back_stranger(host, self.key().uid, id) {",
+          "Err(match None::<String> {", "host life who_gets_the_number_of_a_process_that_is_put_in_is_put_back"),
+    Break("a_stranger_is_put_where_another_users_parent_is", "src/fence/attach.rs", "Ok(place) if is_its =>", "Ok(place) if is_its | true =>",
+          "host life who_gets_the_number_of_a_process_that_is_put_in_is_put_back"),
+    Break("a_real_time_process_is_not_thought_of", "src/cgroup/handing_down.rs", 'if controller == "cpu" {', "if false {",
+          "unit handing_down"),
+    Break("an_order_of_three_brackets", "src/hostlist.rs", "brackets(name) <= 2", "brackets(name) <= 4",
+          "host facts lists_of_nodes_are_what_slurm_takes_them_for"),
     # What slurmctld has not checked.
     Break("an_account_that_nobody_checks", "src/scheduler/slurm/prolog.rs", "account.if_checked(checked.account)", "account",
           "unit slurm::prolog"),

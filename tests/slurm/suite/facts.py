@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from ..harness import (
-    NOT_STARTED, RAN, case, expect, expect_equal, expect_in, expect_match, expect_not_drained, expect_not_started, fenced, logged,
+    NOT_STARTED, RAN, case, expect, expect_equal, expect_in, expect_not_drained, expect_not_started, fenced, logged,
 )
 from .asked import TOLD, told, told_by
 from .granted import accounted
@@ -73,11 +73,11 @@ def forged_facts(site):
 
 
 BY_ACCOUNT = f"MaxProcesses={FEW}\n[Account=rich]\nMaxProcesses=unlimited\nMode=observe\n"
-SAID = rf"(?m)^sections +under Slurm a job's user writes what \[Account=rich\] ask for, .*\(AccountingStorageEnforce"
-
-
-def said_by_check(site):
-    return site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
+def claimed(site):
+    """The kinds of sections that check names as the users' words."""
+    said = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
+    found = re.search(r"(?m)^sections +under Slurm a job's user writes what (.*) ask for, .*\(AccountingStorageEnforce", said)
+    return set(re.findall(r"\[(\w+)=", found[1])) if found else set()
 
 
 @case(layout=False)
@@ -97,18 +97,24 @@ def account_that_nobody_checks(site):
         expect_not_drained(site)
 
 
-@case(on=("private",), layout=False)
+@case(on=("private",), layout=False, release=True)  # the units have each word
 def account_that_slurmctld_checks(site):
-    """With AccountingStorageEnforce=associations nobody has an account but its users."""
+    """With AccountingStorageEnforce=associations nobody has an account but its users. What a word means slurmctld itself says."""
     one, other = site.users[:2]
-    site.configure_raw(BY_ACCOUNT)
-    expect_match(SAID, said_by_check(site), "what check says of accounts that nobody checks")
+    site.configure_raw(f"{BY_ACCOUNT}[QOS=rich]\nMaxProcesses=unlimited\n")
+    expect_equal(claimed(site), {"Account", "QOS"}, "what nobody checks without a database")
     with accounted(site) as records, site.reconfigured(**records.keys):
         for words in (["account", "rich"], ["account", "poor"], ["user", one, "account=rich"], ["user", other, "account=poor"]):
             done = site.command("sacctmgr", "--immediate", "add", *words)
             expect_equal(done.returncode, 0, f"sacctmgr add {words}: {done.stdout} {done.stderr}")
+        for words in ("Limits,nosteps", "2", "safe", "wckeys", "nojobs", "QOS", "all"):
+            with site.reconfigured(**records.keys, AccountingStorageEnforce=words):
+                shown = site.command("scontrol", "show", "config").stdout
+                checked = re.search(r"(?m)^AccountingStorageEnforce *= *(.*)$", shown)[1].split(",")
+                wanted = {kind for kind, word in (("Account", "associations"), ("QOS", "qos")) if word not in checked}
+                expect_equal(claimed(site), wanted, f"what nobody checks with {words}, which is {checked}")
+        site.configure_raw(BY_ACCOUNT)
         with prologs(site, **records.keys, AccountingStorageEnforce="associations"):
-            expect(not re.search(SAID, said_by_check(site)), "check says that nobody checks accounts")
             expect_equal(limit_of_srun(site, one, "-A", "rich"), UNLIMITED, "processes of the account's user")
             expect_equal(limit_of_srun(site, other), FEW, "processes of another account's user")
             done = site.srun(other, "--mem=50", "-A", "rich", "true")
