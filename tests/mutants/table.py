@@ -869,7 +869,7 @@ BREAKS = (
     Break("a_wrong_option_that_onerror_bears", "src/scheduler/slurm/spank/step.rs", "return Err(NotFenced::Asked(error)),",
           "return Err(NotFenced::General(error)),", "host facts what_slurmstepd_does_not_tell_becomes_what_the_page_says"),
     Break("a_partition_from_a_users_environment", "src/scheduler/slurm/spank/facts.rs", "kind == StepKind::Batch && asked.job", "asked.job",
-          "slurm forged_facts"),
+          "slurm partition_without_prolog"),
     # Programs that are asked, and a number that has become another process's.
     Break("a_helper_is_read_when_it_has_ended", PROGRAM, "let more = read_some(&mut out, said)?;",
           "let more = has_ended && read_some(&mut out, said)?;", "unit sys::program"),
