@@ -22,6 +22,15 @@ impl<T> Fact<T> {
         self.counts(false)
     }
 
+    /// The same where somebody has checked what the job's user says; otherwise it is no more than that.
+    #[must_use]
+    pub fn if_checked(self, is_checked: bool) -> Self {
+        match self {
+            Self::Known(value) if !is_checked => Self::Claimed(value),
+            other => other,
+        }
+    }
+
     /// What is known, or said by the job's user.
     pub fn said(&self) -> Option<&T> {
         self.counts(true)

@@ -159,7 +159,7 @@ fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
         assert_eq!(called("prolog", &said, &[]), (Some(0), String::new()));
     }
     let text = fs::read_to_string(&record).unwrap();
-    let facts = "uid=1001\npartition==gpu\nqos=?\naccount==\ncpus=2\n";
+    let facts = "uid=1001\npartition==gpu\nqos=?\naccount=~\ncpus=2\n";
     let gpus = "gpus=1,3\ngpu_devices=/dev/zero,/dev/random\ngpus_unknown=\nend\n";
     assert!(text.ends_with(&format!("{facts}{gpus}")), "{text}");
     // With two nodes they could be the other one's.
@@ -217,7 +217,7 @@ fn the_manuals_question_for_the_qos_leaves_it_unknown_when_it_is_not_answered() 
     assert!(recipe.contains(installed), "{recipe}");
     let recipe = recipe.replace(installed, bin.join("jobfence").to_str().unwrap());
     for (squeue, qos) in [
-        ("echo restricted", "qos==restricted\n"),
+        ("echo restricted", "qos=~restricted\n"),
         ("exit 1", "qos=?\n"),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "qos=?\n"),
         ("echo half of; exit 1", "qos=?\n"),
@@ -231,6 +231,8 @@ fn the_manuals_question_for_the_qos_leaves_it_unknown_when_it_is_not_answered() 
             .env_clear()
             .env("PATH", format!("{}:/usr/bin:/bin", bin.display()))
             .envs([("SLURM_JOB_ID", "7"), ("SLURM_JOB_UID", "1001"), ("SLURM_JOB_PARTITION", "gpu")])
+            // Nobody has slurmctld check it.
+            .env("SLURM_CONF", temp.path())
             .output()
             .unwrap();
         assert!(done.status.success(), "{squeue}: {}", err(&done));

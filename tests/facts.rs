@@ -1,17 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `docs/facts.md` says whose word each fact and number of Grid Engine's is, and what becomes of nonsense: each row is fed with some, as a
-//! user would write it. `tests/pbs/replay.py` does the same for OpenPBS.
+//! `docs/facts.md` says whose word each fact and number is that a door takes, and what becomes of nonsense: each row of Grid Engine and of
+//! HTCondor is fed with some, as a user would write it, and of Slurm what the prolog and a step are told. The rows of Slurm's that users
+//! write have their case in `tests/slurm`, too, and those of OpenPBS in `tests/pbs/replay.py`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use jobfence::config::{self, Loaded, PerSlot, SlotRequest};
+use jobfence::config::{self, Config, Loaded, PerSlot, SlotRequest};
 use jobfence::door::life;
-use jobfence::facts::{Fact, Facts};
+use jobfence::facts::{Fact, Facts, Gpus};
+use jobfence::host::Host;
+use jobfence::hostlist::HostList;
+use jobfence::job::Name;
 use jobfence::launch::{Answer, NotFenced};
+use jobfence::record::job::JobRecord;
 use jobfence::requests::{REQUESTS, Requests};
 use jobfence::scheduler::gridengine::spool::{OF_EXECD, SpooledJob};
+use jobfence::scheduler::htcondor::job_ad::JobAd;
+use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
+use jobfence::scheduler::slurm::prolog::prolog;
+use jobfence::scheduler::slurm::spank::api::bindings::spank_item;
+use nix::unistd::User;
+
+mod common;
+mod stand_in;
+
+use stand_in::StandIn;
 
 /// A job as execd writes it.
 const CONFIG: &str = "stdout_path=/home/a\nstderr_path=/home/b\nstdin_path=/dev/null\nmerge_stderr=0\nh_rt=60\nh_vmem=100M\n\
@@ -21,11 +37,12 @@ const CONFIG: &str = "stdout_path=/home/a\nstderr_path=/home/b\nstdin_path=/dev/
 const ENVIRONMENT: &str = "JOBFENCE_REQUESTED=mem_free=60M,gpu=1\nJOBFENCE_CPU_LIMIT=0.5\n";
 const NONSENSE: [&str; 6] = ["nonsense", "-1", "0x", "1:0:0", "1e999", "\u{fffd}"];
 
-/// The keys of the table, each with the word in the last column.
-fn rows() -> Vec<(String, String)> {
+/// The keys of the tables under this heading, each with the word in the last column.
+fn rows_of(heading: &str) -> Vec<(String, String)> {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/facts.md")).unwrap();
-    let (_, table) = page.split_once("\n## Grid Engine\n").unwrap();
-    let (table, _) = table.split_once("\n## ").unwrap();
+    let (_, table) = page.split_once(&format!("\n{heading}\n")).unwrap();
+    let table = table.split_once("\n## ").map_or(table, |(table, _)| table);
+    let table = table.split_once("\n### ").map_or(table, |(table, _)| table);
     let mut found = Vec::new();
     for line in table.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
@@ -33,6 +50,20 @@ fn rows() -> Vec<(String, String)> {
         found.extend(keys.split(", ").map(|key| (key.trim_matches('`').to_owned(), (*word).to_owned())));
     }
     found
+}
+
+fn rows() -> Vec<(String, String)> {
+    rows_of("## Grid Engine")
+}
+
+/// What stands between a call and the end of its first text, in this part of the sources.
+fn read_in<'a>(code: &'a str, calls: &[&'a str]) -> BTreeSet<&'a str> {
+    let (code, _) = code.split_once("\n#[cfg(test)]\nmod ").unwrap_or((code, ""));
+    calls.iter().flat_map(|call| code.split(call).skip(1).filter_map(|rest| rest.split('"').next())).collect()
+}
+
+fn source(file: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file)).unwrap()
 }
 
 /// The job where this key has another value, or one more.
@@ -122,15 +153,376 @@ fn a_second_value_is_refused() {
 
 #[test]
 fn each_key_that_is_read_has_a_row() {
-    let code =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/scheduler/gridengine/spool.rs")).unwrap();
-    let (code, _) = code.split_once("\n#[cfg(test)]\nmod ").unwrap();
-    let calls = ["find(\"", "get(\"", "named(\"", "is_none(\""];
-    let read = calls.iter().flat_map(|call| code.split(call).skip(1).filter_map(|rest| rest.split('"').next()));
+    let code = source("scheduler/gridengine/spool.rs");
+    let read = read_in(&code, &["find(\"", "get(\"", "named(\"", "is_none(\""]);
     // By names of constants.
     let more = ["JOBFENCE_REQUESTED", "stdout_path", "stderr_path"].into_iter().chain(OF_EXECD).map(str::to_owned);
     let more = more.chain(["h_vmem_is_consumable_job".to_owned()]);
-    let read: BTreeSet<String> =
-        read.map(str::to_owned).chain(more).chain(REQUESTS.iter().map(|request| request.variable())).collect();
-    assert_eq!(read, rows().into_iter().map(|(key, _)| key).collect());
+    let read = read.into_iter().map(str::to_owned);
+    let read: BTreeSet<String> = read.chain(more).chain(REQUESTS.iter().map(|request| request.variable())).collect();
+    assert_eq!(read, keys(rows()));
+}
+
+fn keys(rows: Vec<(String, String)>) -> BTreeSet<String> {
+    rows.into_iter().map(|(key, _)| key).collect()
+}
+
+// ---- HTCondor ---------------------------------------------------------------------------------------------------------------------
+
+/// The slot's ad, and what condor_status says of its job.
+const SLOT: [(&str, &str); 9] = [
+    ("Name", "\"slot1_1@node1\""),
+    ("Cpus", "2"),
+    ("Memory", "512"),
+    ("GPUs", "1"),
+    ("AssignedGPUs", "\"GPU-11111111\""),
+    ("UidDomain", "\"example\""),
+    ("JobId", "\"12.0\""),
+    ("RemoteUser", "\"alice@example\""),
+    ("AccountingGroup", "\"group_a.alice@example\""),
+];
+const IN_STATUS: [&str; 3] = ["JobId", "RemoteUser", "AccountingGroup"];
+const LOCAL: [(&str, &str); 5] = [
+    ("Owner", "\"root\""),
+    ("OsUser", "\"root\""),
+    ("User", "\"root@example\""),
+    ("AccountingGroup", "\"group_a.root@example\""),
+    ("GlobalJobId", "\"node1#12.0#1\""),
+];
+
+/// An ad in one packet, as the startd sends it.
+fn packet(attributes: &[String]) -> Vec<u8> {
+    let mut content = (attributes.len() as u64).to_be_bytes().to_vec();
+    attributes.iter().for_each(|one| content.extend([one.as_bytes(), b"\0"].concat()));
+    let length = u32::try_from(content.len()).unwrap().to_be_bytes();
+    [&[1][..], &length, &content].concat()
+}
+
+fn with<'a>(ad: &'a [(&str, &str)], key: &str, value: &str, is_one: impl Fn(&str) -> bool + 'a) -> Vec<String> {
+    let of = |(name, usual): &(&str, &str)| format!("{name} = {}", if *name == key { value } else { usual });
+    ad.iter().filter(|(name, _)| is_one(name)).map(of).collect()
+}
+
+/// By which the job in a slot is limited.
+type InSlot = (SlotAd, SlotJob, Facts);
+
+fn in_slot(key: &str, value: &str) -> Result<InSlot, NotFenced> {
+    let slot = SlotAd::parse(&packet(&with(&SLOT, key, value, |name| !IN_STATUS.contains(&name))))?.unwrap();
+    let said = with(&SLOT, key, value, |name| IN_STATUS.contains(&name)).join("\n");
+    let job = SlotJob::parse(&said, slot.domain.as_deref())?;
+    let facts = Facts { gpus: slot.gpus.on_host(|| Some(Vec::new())), ..job.facts(None) };
+    Ok((slot, job, facts))
+}
+
+fn has_the_strictest(facts: &Facts, section: &str) {
+    let loaded = loaded(&format!("MaxProcesses=9\n{section}\nMaxProcesses=unlimited\nMode=observe\n"));
+    let resolved = loaded.for_job(facts).unwrap();
+    assert_eq!((resolved.candidates.len(), resolved.unknown_in_words().is_some()), (2, true), "{section}: {facts:?}");
+}
+
+#[test]
+fn nonsense_of_htcondors_becomes_what_the_page_says() {
+    let usual = in_slot("", "").unwrap();
+    let rows = rows_of("## HTCondor");
+    let (rows, local) = rows.split_at(SLOT.len());
+    assert_eq!(rows.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), SLOT.map(|(name, _)| name));
+    for (key, word) in rows {
+        let is_text = SLOT.iter().any(|(name, usual)| name == key && usual.starts_with('"'));
+        for value in NONSENSE {
+            // Of another kind than it should be.
+            let of_other_kind = if is_text { value.to_owned() } else { format!("\"{value}\"") };
+            let why = in_slot(key, &of_other_kind).expect_err(key);
+            assert_eq!(goes_on(why), !IN_STATUS.contains(&key.as_str()), "{key} = {of_other_kind}");
+            let given = if is_text { format!("\"{value}\"") } else { value.to_owned() };
+            let found = in_slot(key, &given);
+            let what = format!("{key} = {given} is {word}: {found:?}");
+            match (word.as_str(), found) {
+                ("OnError", Err(why)) => assert!(goes_on(why), "{what}"),
+                ("name", Ok((slot, job, facts))) => {
+                    let named = job.job.as_ref().is_some_and(|job| job.as_str() == value);
+                    let named = named || job.user.as_deref() == Some(value) || slot.slot.as_str() == value;
+                    assert!(named, "{what}");
+                    let amounts = (slot.cpus, slot.memory, facts.gpus);
+                    assert_eq!(amounts, (usual.0.cpus, usual.0.memory, usual.2.gpus.clone()), "{what}");
+                }
+                ("unknown", Ok((slot, _, facts))) => {
+                    assert_eq!((slot.cpus, slot.memory), (usual.0.cpus, usual.0.memory), "{what}");
+                    let section = if key == "AccountingGroup" {
+                        format!("[Account=\"{value}\"]")
+                    } else {
+                        "[User=alice]".to_owned()
+                    };
+                    has_the_strictest(&facts, &section);
+                }
+                ("no GPUs", Ok((.., facts))) => assert!(matches!(facts.gpus, Gpus::Unknown(_)), "{what}"),
+                _ => panic!("{what}"),
+            }
+        }
+    }
+    of_the_local_universe(local);
+}
+
+fn of_the_local_universe(rows: &[(String, String)]) {
+    assert_eq!(rows.iter().map(|(key, _)| key.as_str()).collect::<BTreeSet<_>>(), LOCAL.map(|(name, _)| name).into());
+    // A starter of before 24.7 runs it as Owner, and a later one as OsUser, or else as User.
+    for (key, word) in rows {
+        let others = |name: &str| !["Owner", "OsUser", "User"].contains(&name);
+        for value in NONSENSE {
+            let parse =
+                |value: &str| JobAd::parse(&with(&LOCAL, key, value, |name| name == key || others(name)).join("\n"));
+            assert!(!goes_on(parse(value).expect_err(key)), "{key} = {value}");
+            let twice = format!("{}\n{key} = \"another\"", with(&LOCAL, "", "", |_| true).join("\n"));
+            assert!(!goes_on(JobAd::parse(&twice).expect_err(key)), "{key} twice");
+            let ad = parse(&format!("\"{value}\"")).expect(key);
+            let what = format!("{key} = {value} is {word}");
+            match word.as_str() {
+                "OnError" => {
+                    let release = if key == "Owner" { "$CondorVersion: 23.9.6 $" } else { "$CondorVersion: 25.14.1 $" };
+                    let user =
+                        ad.user(|| Ok(jobfence::scheduler::htcondor::job_ad::CondorRelease::parse(release).unwrap()));
+                    assert_eq!(user, Ok(value), "{what}");
+                    assert!(User::from_name(value).unwrap().is_none(), "{what}");
+                }
+                "unknown" => has_the_strictest(&ad.facts("root"), &format!("[Account=\"{value}\"]")),
+                "no limit" => assert_eq!(
+                    ad.facts("root"),
+                    JobAd::parse(&with(&LOCAL, "", "", |_| true).join("\n")).unwrap().facts("root")
+                ),
+                _ => panic!("{what}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn each_attribute_that_is_read_has_a_row() {
+    let slot = source("scheduler/htcondor/slot_ad.rs");
+    let job = source("scheduler/htcondor/job_ad.rs");
+    let read = read_in(&slot, &["text(\"", "number(\"", "find(\""]);
+    let read: BTreeSet<String> = read.union(&read_in(&job, &["find(\""])).map(|key| (*key).to_owned()).collect();
+    assert_eq!(read, keys(rows_of("## HTCondor")));
+}
+
+// ---- Slurm ------------------------------------------------------------------------------------------------------------------------
+
+const PROLOG: [(&str, &str); 8] = [
+    ("SLURM_JOB_ID", "7"),
+    ("SLURM_JOB_UID", "61001"),
+    ("SLURM_JOB_PARTITION", "p"),
+    ("SLURM_JOB_ACCOUNT", "a"),
+    ("SLURM_JOB_QOS", "q"),
+    ("SLURM_JOB_CPUS_PER_NODE", "2,4"),
+    ("SLURM_JOB_NODELIST", "n[1-2]"),
+    ("SLURMD_NODENAME", "n2"),
+];
+
+/// What the prolog notes down, where slurm.conf says no more than this.
+fn noted(slurm_conf: &str, key: &str, value: &str) -> Option<JobRecord> {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("slurm.conf");
+    fs::write(&file, slurm_conf).unwrap();
+    let config = Config { run_dir: temp.path().join("run"), ..Config::default() };
+    let host = Host::read(&config).unwrap();
+    let env = |name: &str| match name {
+        _ if name == key => Some(value.to_owned()),
+        "SLURM_CONF" => Some(file.display().to_string()),
+        _ => PROLOG.iter().find(|(usual, _)| *usual == name).map(|(_, value)| (*value).to_owned()),
+    };
+    let record = prolog(&host, &config, &env).ok().map(|(_, record)| record)?;
+    // As another process reads it.
+    let read = JobRecord::parse(&record.to_string()).unwrap();
+    assert_eq!(read, record, "{key}={value}");
+    Some(JobRecord { written: 0, ..read })
+}
+
+#[test]
+fn nonsense_in_the_prolog_becomes_what_the_page_says() {
+    if !nix::unistd::geteuid().is_root() {
+        return common::skip("needs root");
+    }
+    let usual = noted("", "", "").unwrap();
+    for (key, word) in rows_of("### What the prolog is told") {
+        for value in NONSENSE {
+            let found = noted("", &key, value);
+            let what = format!("{key}={value} is {word}: {found:?}");
+            match (word.as_str(), found) {
+                ("no record", None) => {}
+                // Some of these could be names.
+                ("no record", Some(found)) if key == "SLURMD_NODENAME" && Name::new(value).is_ok() => {
+                    assert_eq!(JobRecord { cpus: usual.cpus, ..found }, usual, "{what}");
+                }
+                ("name", Some(found)) => {
+                    assert_eq!(
+                        found,
+                        JobRecord { partition: Fact::Known(value.to_owned()), ..usual.clone() },
+                        "{what}"
+                    );
+                }
+                ("unknown", Some(found)) => {
+                    let mut facts = Facts::default().of_no_project_vnode_or_pe();
+                    found.add_to(&mut facts);
+                    let kind = if key == "SLURM_JOB_QOS" { "QOS" } else { "Account" };
+                    has_the_strictest(&facts, &format!("[{kind}=\"{value}\"]"));
+                    assert_eq!(
+                        JobRecord { account: usual.account.clone(), qos: usual.qos.clone(), ..found },
+                        usual,
+                        "{what}"
+                    );
+                }
+                // The step's own number counts.
+                ("none", Some(found)) => {
+                    assert!(found.cpus.is_none_or(|cpus| Some(cpus) == usual.cpus), "{what}");
+                    assert_eq!(JobRecord { cpus: usual.cpus, ..found }, usual, "{what}");
+                }
+                ("no GPUs", Some(found)) => {
+                    assert!(matches!(found.gpus, Gpus::Unknown(_)), "{what}");
+                    assert_eq!(JobRecord { gpus: Gpus::None, ..found }, usual, "{what}");
+                }
+                _ => panic!("{what}"),
+            }
+        }
+    }
+    // What slurmctld has checked.
+    let database = "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageEnforce=";
+    let account = |words: &str| noted(&format!("{database}{words}\n"), "", "").unwrap().account;
+    assert_eq!(account("associations"), Fact::Known("a".to_owned()));
+    assert_eq!(account("nosteps"), Fact::Claimed("a".to_owned()));
+}
+
+/// The items of which a step is told, by number.
+const ITEMS: [(&str, spank_item::Type); 17] = [
+    ("S_JOB_UID", spank_item::S_JOB_UID),
+    ("S_JOB_ID", spank_item::S_JOB_ID),
+    ("S_JOB_STEPID", spank_item::S_JOB_STEPID),
+    ("S_JOB_NCPUS", spank_item::S_JOB_NCPUS),
+    ("S_JOB_ALLOC_CORES", spank_item::S_JOB_ALLOC_CORES),
+    ("S_STEP_ALLOC_CORES", spank_item::S_STEP_ALLOC_CORES),
+    ("S_JOB_ALLOC_MEM", spank_item::S_JOB_ALLOC_MEM),
+    ("S_STEP_ALLOC_MEM", spank_item::S_STEP_ALLOC_MEM),
+    ("S_JOB_LOCAL_TASK_COUNT", spank_item::S_JOB_LOCAL_TASK_COUNT),
+    ("S_JOB_GID", spank_item::S_JOB_GID),
+    ("S_JOB_SUPPLEMENTARY_GIDS", spank_item::S_JOB_SUPPLEMENTARY_GIDS),
+    ("S_TASK_GLOBAL_ID", spank_item::S_TASK_GLOBAL_ID),
+    ("S_TASK_PID", spank_item::S_TASK_PID),
+    ("S_TASK_ID", spank_item::S_TASK_ID),
+    ("S_TASK_EXIT_STATUS", spank_item::S_TASK_EXIT_STATUS),
+    ("S_JOB_ARRAY_ID", spank_item::S_JOB_ARRAY_ID),
+    ("S_JOB_ARRAY_TASK_ID", spank_item::S_JOB_ARRAY_TASK_ID),
+];
+
+const A_STEP: &str = "### What a step is told";
+
+#[test]
+fn what_slurmstepd_does_not_tell_becomes_what_the_page_says() {
+    let Some(base) = common::Base::if_root("facts", "step") else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let stand_in = match StandIn::compile(temp.path()) {
+        Ok(stand_in) => stand_in,
+        Err(why) => return common::skip(&why),
+    };
+    let config = temp.path().join("jobfence.conf");
+    // Somebody has to ask for groups, and for numbers of tasks.
+    fs::write(&config, "MaxProcesses=40\nMaxRAMPerTask=100M\n[Group=54321]\nMaxProcesses=30\n").unwrap();
+    let run = |on_error: &str, words: &[&str], variable: Option<(&str, &str)>| {
+        let run_dir = temp.path().join("run");
+        let arguments = [
+            format!("config={}", config.display()),
+            format!("CgroupBase={}", base.name),
+            format!("RunDir={}", run_dir.display()),
+            format!("OnError={on_error}"),
+        ];
+        let uid = format!("uid={}", common::uids());
+        let words: Vec<String> = words.iter().copied().chain([uid.as_str(), "gids=54322"]).map(str::to_owned).collect();
+        let output = stand_in.command(&words, &arguments).envs(variable).output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        (String::from_utf8_lossy(&output.stdout).contains("ran "), log.contains("WITHOUT a fence"), log)
+    };
+    let (has_run, is_unfenced, log) = run("fail", &[], None);
+    assert!(has_run && !is_unfenced, "{log}");
+    for (key, word) in rows_of(A_STEP) {
+        let item = ITEMS.iter().find(|(name, _)| *name == key).map(|(_, number)| format!("silent={number}"));
+        let nonsense =
+            if key.ends_with("_CORES") { vec!["cores=nonsense".to_owned(), "cores=1-".to_owned()] } else { Vec::new() };
+        for words in item.into_iter().chain(nonsense) {
+            let (has_run, is_unfenced, log) = run("warn", &[&words], None);
+            let what = format!("{key} ({words}) is {word}: {log}");
+            assert!(has_run, "{what}");
+            assert_eq!(is_unfenced, word == "OnError", "{what}");
+            let (has_run, is_unfenced, log) = run("fail", &[&words], None);
+            // A task without a number cannot be ended.
+            let is_refused = word == "OnError" && key != "S_TASK_PID";
+            assert_eq!((has_run, is_unfenced), (!is_refused, key == "S_TASK_PID"), "{key}: {log}");
+        }
+        // Options are Slurm's to hand over: they have their case under Slurm, as have limits.
+        for value in NONSENSE.iter().filter(|_| key.starts_with("SLURM") || key.starts_with('L')) {
+            let (has_run, is_unfenced, log) = run("warn", &[], Some((&key, value)));
+            let what = format!("{key}={value} is {word}: {log}");
+            assert_eq!((has_run, is_unfenced), (word != "refused", false), "{what}");
+        }
+    }
+}
+
+#[test]
+fn each_fact_of_slurms_that_is_read_has_a_row() {
+    let prolog = ["scheduler/slurm/prolog.rs", "scheduler/slurm/prolog/gpus.rs"].map(source);
+    let read = prolog.iter().flat_map(|code| read_in(code, &["env(\"", "number(env, \"", "fact(\""]));
+    assert_eq!(read.map(str::to_owned).collect::<BTreeSet<_>>(), keys(rows_of("### What the prolog is told")));
+
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/scheduler/slurm/spank");
+    let mut read: BTreeSet<String> = BTreeSet::new();
+    for file in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        let code = fs::read_to_string(&file).unwrap();
+        let (code, _) = code.split_once("\n#[cfg(test)]\nmod ").unwrap_or((&code, ""));
+        let until = |text: &str| text.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect::<String>();
+        read.extend(code.split("spank_item::S_").skip(1).map(|rest| format!("S_{}", until(rest))));
+        read.extend(code.split("c\"SLURM").skip(1).map(|rest| format!("SLURM{}", until(rest))));
+    }
+    read.extend(["LC_ALL", "LC_CTYPE", "LANG"].map(str::to_owned));
+    for request in REQUESTS {
+        read.insert(format!("SLURM_SPANK_{}", request.variable()));
+        read.insert(format!("_SLURM_SPANK_OPTION_jobfence_{}", request.name.replace('-', "_")));
+    }
+    assert_eq!(read, keys(rows_of(A_STEP)));
+    let items: BTreeSet<&str> = ITEMS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(items, read.iter().map(String::as_str).filter(|key| key.starts_with("S_")).collect());
+}
+
+/// Names of nodes are in `SLURM_JOB_NODELIST`, in slurm.conf, and in sections. Slurm's own command says what they are.
+#[test]
+fn lists_of_nodes_are_what_slurm_takes_them_for() {
+    let temp = tempfile::tempdir().unwrap();
+    let conf = temp.path().join("slurm.conf");
+    fs::write(&conf, "ClusterName=c\nSlurmctldHost=h\n").unwrap();
+    let slurms = |list: &str| {
+        let output = Command::new("scontrol").args(["show", "hostnames", list]).env("SLURM_CONF", &conf).output()?;
+        let names = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>();
+        // What it refuses, it says on stderr.
+        std::io::Result::Ok((!names.is_empty()).then_some(names))
+    };
+    match slurms("n[1-2]") {
+        Ok(found) => assert_eq!(found, Some(vec!["n1".to_owned(), "n2".to_owned()])),
+        Err(error) => return common::skip(&format!("no scontrol: {error}")),
+    }
+    let pieces = [
+        "n", "a-b", "[1-3]", "[08-11]", "[2,4-5]", "[1-010]", "[3-1]", "[,1]", "[1 -2]", "[1-3,2]", "7", "-2", ",",
+        ",,", "]", "[", " ",
+    ];
+    let mut seed = 36u64;
+    let mut chosen = |most: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).unwrap() % most
+    };
+    let mut understood = 0;
+    for _ in 0..500 {
+        let list: String = (0..=chosen(5)).map(|_| pieces[chosen(pieces.len())]).collect();
+        // What is not understood is no list, and Slurm of each release understands more or less of what nobody writes.
+        let (Some(ours), Ok(Some(theirs))) = (HostList::parse(&list), slurms(&list)) else { continue };
+        assert_eq!(ours.count(), theirs.len() as u64, "{list}");
+        assert!(theirs.iter().all(|name| ours.contains(name)), "{list}");
+        if let Some(names) = ours.names(1000) {
+            assert_eq!(names, theirs, "{list}");
+            understood += 1;
+        }
+    }
+    assert!(understood > 50, "{understood}");
 }

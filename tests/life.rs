@@ -592,24 +592,34 @@ fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
     let trace = err(&traced);
     let number = trace.lines().position(is_move).unwrap_or_else(|| panic!("{traced:?}")) + 1;
     // When it has looked for the last time, and is about to move. The other hierarchies are looked at again.
-    let mut sleeper = Started::sleeper();
-    let before = sleeper.cgroup();
     let at = format!("inject=openat:delay_enter=3000000:when={number}");
-    let mut attaching = attach(&sleeper.pid(), &["-e", &at]).spawn().unwrap();
-    let pid = i32::try_from(sleeper.0.id()).unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
-    assert!(attaching.try_wait().unwrap().is_none());
-    sleeper.0.kill().unwrap();
-    sleeper.0.wait().unwrap();
-    let stranger = start_under(pid, 61_002, c"300").expect("the number is free");
-    let said = attaching.wait_with_output().unwrap();
-    let now = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let start_meanwhile = |uid: u32| {
+        let mut sleeper = Started::sleeper();
+        let before = sleeper.cgroup();
+        let mut attaching = attach(&sleeper.pid(), &["-e", &at]).spawn().unwrap();
+        let pid = i32::try_from(sleeper.0.id()).unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(attaching.try_wait().unwrap().is_none());
+        sleeper.0.kill().unwrap();
+        sleeper.0.wait().unwrap();
+        let stranger = start_under(pid, uid, c"300").expect("the number is free");
+        let said = attaching.wait_with_output().unwrap();
+        let now = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        assert!(err(&said).contains("has ended while it was put in"), "{said:?}");
+        assert_eq!(said.status.code(), Some(1));
+        (Pid::from_raw(stranger), now == before, said)
+    };
+    let (stranger, is_back, said) = start_meanwhile(61_002);
+    // One of the job's user's whose parent is another's: that could be a way out.
+    let (own, is_own_back, own_said) = start_meanwhile(USER.parse().unwrap());
     site.done(&["close", "--job", JOB]);
-    let ended = nix::sys::wait::waitpid(Pid::from_raw(stranger), Some(nix::sys::wait::WaitPidFlag::WNOHANG)).unwrap();
-    let _ = kill(Pid::from_raw(stranger), Signal::SIGKILL);
-    let _ = nix::sys::wait::waitpid(Pid::from_raw(stranger), None);
-    assert_eq!(now, before, "{said:?}");
+    let ended = nix::sys::wait::waitpid(stranger, Some(nix::sys::wait::WaitPidFlag::WNOHANG)).unwrap();
+    for started in [stranger, own] {
+        let _ = kill(started, Signal::SIGKILL);
+    }
+    let _ = nix::sys::wait::waitpid(stranger, None);
+    let _ = nix::sys::wait::waitpid(own, None);
+    assert!(is_back, "{said:?}");
     assert_eq!(ended, nix::sys::wait::WaitStatus::StillAlive);
-    assert!(err(&said).contains("has ended while it was put in"), "{said:?}");
-    assert_eq!(said.status.code(), Some(1));
+    assert!(!is_own_back, "{own_said:?}");
 }

@@ -33,7 +33,7 @@ pub struct Config {
     pub reap_scheduler_leftovers: bool,
     /// `EarlyMoves`: whether `jobfence hold` takes the kernel's lock for moves when a launch begins.
     pub early_moves: bool,
-    /// `TrustAccount`: whether a site checks the account and the project that a job's user has written, where the scheduler does not.
+    /// `TrustAccount`: whether a site checks the account, the QOS and the project that a job's user has written, where the scheduler does not.
     pub trust_account: bool,
     /// `UsageLog`: the file in which each step that has ended has a line; `None` for none.
     pub usage_log: Option<PathBuf>,

@@ -141,11 +141,13 @@ impl JobRecord {
     }
 }
 
-/// `=NAME`, or `?` where it is unknown.
+/// `=NAME`; `~NAME` where only the job's user says so; or `?` where it is unknown.
 fn fact(text: &str) -> Option<Fact<String>> {
-    match (text, text.strip_prefix('=')) {
-        ("?", _) => Some(Fact::Unknown),
-        (_, Some(name)) => is_name(name).then(|| Fact::Known(name.to_owned())),
+    let name = |text: &str| is_name(text).then(|| text.to_owned());
+    match (text, text.strip_prefix('='), text.strip_prefix('~')) {
+        ("?", ..) => Some(Fact::Unknown),
+        (_, Some(known), _) => name(known).map(Fact::Known),
+        (.., Some(claimed)) => name(claimed).map(Fact::Claimed),
         _ => None,
     }
 }
@@ -196,9 +198,10 @@ impl fmt::Display for JobRecord {
         writeln!(f, "{VERSION}\nboot_id={}\nwritten={}\npid_namespace={namespace}", self.boot_id, self.written)?;
         writeln!(f, "owner_pid={}\nowner_start={}\nuid={}", owner.pid, owner.start, self.uid)?;
         for (key, fact) in [("partition", &self.partition), ("qos", &self.qos), ("account", &self.account)] {
-            match fact.known().filter(|name| is_name(name)) {
-                Some(name) => writeln!(f, "{key}=={name}")?,
-                None => writeln!(f, "{key}=?")?,
+            match (fact, fact.said().filter(|name| is_name(name))) {
+                (Fact::Known(_), Some(name)) => writeln!(f, "{key}=={name}")?,
+                (_, Some(name)) => writeln!(f, "{key}=~{name}")?,
+                (_, None) => writeln!(f, "{key}=?")?,
             }
         }
         let (positions, devices, why): (Vec<u32>, Vec<&str>, &str) = match &self.gpus {
@@ -386,7 +389,9 @@ mod tests {
             JobRecord { writer: owner, cpus: None, gpus: Gpus::None, qos: Fact::Known("a=? b".into()), ..record(0) };
         let uncertain = [Gpus::Positions(vec![1], "b=c, d".into()), Gpus::Unknown("why".into())];
         let uncertain = uncertain.map(|gpus| JobRecord { gpus, ..record(7) });
-        for record in [record(5), steps].into_iter().chain(uncertain) {
+        let claimed = |text: &str| Fact::Claimed(text.to_owned());
+        let claimed = JobRecord { account: claimed("=a"), qos: claimed(""), ..record(8) };
+        for record in [record(5), steps, claimed].into_iter().chain(uncertain) {
             let text = record.to_string();
             assert_eq!(JobRecord::parse(&text).unwrap(), record);
             for end in 0..text.len() {

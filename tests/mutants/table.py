@@ -42,6 +42,7 @@ C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
 HOOK = "hooks/pbs/jobfence.py"
 PBS = "src/scheduler/pbs.rs"
+PROGRAM = "src/sys/program.rs"
 C_LIFE = "host c_abi a_program_in_c_lives"
 
 BREAKS = (
@@ -866,6 +867,45 @@ BREAKS = (
     Break("the_first_of_two", SLOT_AD, "self.0.iter().rev().find(", "self.0.iter().find(", "unit htcondor::slot_ad"),
     Break("a_text_that_goes_on", SLOT_AD, "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
     Break("a_gpu_that_is_offline", "src/scheduler/htcondor/slot_gpus.rs", "(_, 0) => return", "(true, 0) => return", "unit htcondor::slot_gpus"),
+    Break("a_name_in_another_domain", SLOT_AD, ".if_checked(!self.is_of_other_domain)", "", "unit htcondor::slot_ad"),
+    Break("a_number_in_another_domain", "src/bin/jobfence/starter.rs", " && !job.is_of_other_domain", "", "unit a_job_whose_user_is_not_said"),
+    Break("nonsense_in_a_slots_job_that_onerror_bears", SLOT_AD, "Self::read(text, domain).map_err(NotFenced::Asked)",
+          "Self::read(text, domain).map_err(NotFenced::General)", "host facts nonsense_of_htcondors_becomes_what_the_page_says"),
+    Break("nonsense_in_a_local_job_that_onerror_bears", JOB_AD, "Self::read(text).map_err(NotFenced::Asked)",
+          "Self::read(text).map_err(NotFenced::General)", "host facts nonsense_of_htcondors_becomes_what_the_page_says"),
+    Break("a_local_ad_that_has_no_room", "src/bin/jobfence/starter/local.rs", "if is_full(pipe, size) {", "if false {",
+          "unit nobody_gets_rid_of_a_fence_by_an_ad_that_has_no_room"),
+    Break("a_forged_slots_job_is_unknown", "src/bin/jobfence/starter.rs", "Err(why @ NotFenced::Asked(_)) => return Err(why),", "",
+          "unit what_a_user_has_written_is_refused"),
+    Break("a_wrong_option_that_onerror_bears", "src/scheduler/slurm/spank/step.rs", "return Err(NotFenced::Asked(error)),",
+          "return Err(NotFenced::General(error)),", "host facts what_slurmstepd_does_not_tell_becomes_what_the_page_says"),
+    Break("a_partition_from_a_users_environment", "src/scheduler/slurm/spank/facts.rs", "kind == StepKind::Batch && asked.job", "asked.job",
+          "slurm partition_without_prolog"),
+    # Programs that are asked, and a number that has become another process's.
+    Break("a_helper_is_read_when_it_has_ended", PROGRAM, "let more = read_some(&mut out, said)?;",
+          "let more = has_ended && read_some(&mut out, said)?;", "unit sys::program"),
+    Break("a_helper_has_our_environment", PROGRAM, ".env_clear()", "", "unit sys::program"),
+    Break("a_helper_has_our_descriptors", PROGRAM, "            leave_descriptors();\n            Ok(())", "            Ok(())",
+          "unit sys::program"),
+    Break("what_a_helper_has_started_lives", PROGRAM, "let _ = killpg(self.pid(), Signal::SIGKILL);",
+          "let _ = nix::sys::signal::kill(self.pid(), Signal::SIGKILL);", "unit sys::program"),
+    Break("who_keeps_a_helpers_output_is_waited_for", PROGRAM, " || has_ended && !more", "", "unit sys::program"),
+    Break("a_stranger_stays_in_the_fence", "src/fence/attach.rs", "Err(match put_back_stranger(host, self.key().uid, id) {",
+          "Err(match None::<String> {", "host life who_gets_the_number_of_a_process_that_is_put_in_is_put_back"),
+    Break("a_stranger_is_put_where_another_users_parent_is", "src/fence/attach.rs", "Ok(place) if is_its =>", "Ok(place) if is_its | true =>",
+          "host life who_gets_the_number_of_a_process_that_is_put_in_is_put_back"),
+    Break("a_real_time_process_is_not_thought_of", "src/cgroup/handing_down.rs", 'if controller == "cpu" {', "if false {",
+          "unit handing_down"),
+    Break("an_order_of_three_brackets", "src/hostlist.rs", "brackets(name) <= 2", "brackets(name) <= 4",
+          "host facts lists_of_nodes_are_what_slurm_takes_them_for"),
+    # What slurmctld has not checked.
+    Break("an_account_that_nobody_checks", "src/scheduler/slurm/prolog.rs", "account.if_checked(checked.account)", "account",
+          "unit slurm::prolog"),
+    Break("a_qos_that_nobody_checks", "src/scheduler/slurm/prolog.rs", '.if_checked(checked.qos)', "", "unit slurm::prolog"),
+    Break("checks_without_a_database", SLURM_CONF, 'if value("AccountingStorageType") != "accounting_storage/slurmdbd" {', "if false {",
+          "unit slurm::conf"),
+    Break("a_claim_that_is_noted_down_as_known", JOB, '(_, Some(name)) => writeln!(f, "{key}=~{name}")?,',
+          '(_, Some(name)) => writeln!(f, "{key}=={name}")?,', "unit record::job"),
     Break("a_forged_owner", JOB_AD, ".count() > 1", ".count() > 2", "unit htcondor::job_ad"),
     Break("an_owner_whom_the_user_names", JOB_AD, "_ if release()? >= HAS_OS_USER => os_user,", "_ => os_user,", "unit htcondor::job_ad"),
     Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),

@@ -10,6 +10,9 @@
  *     read=NAME:FILE       the task says what is in this file of its cgroup, and of those around it, in the hierarchy NAME
  *     read=NAME@MOUNT      where that is mounted; NAME is as in /proc/PID/cgroup
  *     theirs=KIND:TOP      Slurm's own directories are below this one; KIND is v2, or of v1 freezer, memory, cpuset or cpuacct
+ *     silent=ITEM          Slurm does not tell the item with this number
+ *     gids=N               a group that the step's user has; without this, Slurm tells none
+ *     cores=LIST           the cores of the job and of the step, as Slurm's items have them; otherwise the first one
  *     straggler            the task leaves a process behind
  *     hold                 waits between the task's end and the step's, until its stdin ends
  *     steps=N              so many steps in this one process, each of which loads and unloads the file; they have no task
@@ -97,9 +100,14 @@ spank_context_t spank_context(void)
     return context;
 }
 
+static const char *word(const char *key);
+static long number(const char *key, long otherwise);
+
 spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 {
     (void)spank;
+    if (number("silent", -1) == (long)item)
+        return ESPANK_BAD_ARG;
     va_list to;
     va_start(to, item);
     void *value = va_arg(to, void *), *second;
@@ -113,13 +121,15 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
     case S_JOB_NCPUS: *(uint16_t *)value = 1; break;
     case S_STEP_CPUS_PER_TASK: *(uint32_t *)value = 1; break;
     case S_JOB_ALLOC_CORES:
-    case S_STEP_ALLOC_CORES: *(const char **)value = "0"; break;
+    case S_STEP_ALLOC_CORES: *(const char **)value = word("cores") ? word("cores") : "0"; break;
     case S_JOB_ALLOC_MEM:
     case S_STEP_ALLOC_MEM: *(uint64_t *)value = 200; break;
     case S_JOB_SUPPLEMENTARY_GIDS:
         second = va_arg(to, void *);
-        *(gid_t **)value = NULL;
-        *(int *)second = 0;
+        static gid_t gid;
+        gid = number("gids", 0);
+        *(gid_t **)value = word("gids") ? &gid : NULL;
+        *(int *)second = word("gids") != NULL;
         break;
     case S_TASK_ID: *(int *)value = 0; break;
     case S_TASK_GLOBAL_ID: *(uint32_t *)value = 0; break;

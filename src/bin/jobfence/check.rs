@@ -97,7 +97,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     if let Some(why) = found.as_ref().and_then(|found| line::look(found, slurm.as_ref())) {
         verdict.no(why);
     }
-    doors::look(&host.proc, &loaded, &mut verdict);
+    doors::look(&host.proc, &loaded, slurm.as_ref().map(Slurm::file), &mut verdict);
     observation::say(config);
     describe::io(&host, config);
     describe::cores(&loaded, node);

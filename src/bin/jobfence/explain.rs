@@ -34,7 +34,7 @@ use crate::command::Failure;
 use crate::configured::Configured;
 use crate::node;
 use crate::slurm_job::{self, SlurmJob};
-use jobfence::scheduler::slurm::conf;
+use jobfence::scheduler::slurm::conf::{self, Checked, Lines};
 use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 
 #[derive(Args)]
@@ -93,7 +93,7 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let slurm_conf = conf::find(loaded.file.as_deref());
     let node = &node::name(options.node.as_deref(), slurm_conf.as_deref()).unwrap_or_else(node::host);
     let mut job = match options.job {
-        Some(id) => of_slurm(options, id, node)?,
+        Some(id) => of_slurm(options, id, node, slurm_conf.as_deref())?,
         None => as_said(options),
     };
     let asked = loaded.asked();
@@ -229,10 +229,12 @@ fn can_be_slurms(hierarchy: &Hierarchy) -> bool {
 /// The job, and what of the configuration holds for it.
 fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
     let facts = &job.facts;
-    let or_unknown = |fact: &Fact<String>| match fact.known() {
-        Some(name) if name.is_empty() => "none".to_owned(),
-        Some(name) => name.clone(),
-        None => "unknown".to_owned(),
+    let or_unknown = |fact: &Fact<String>| match (fact, fact.said().map(String::as_str)) {
+        (_, None) => "unknown".to_owned(),
+        (Fact::Claimed(_), Some("")) => "none, as the user says".to_owned(),
+        (Fact::Claimed(_), Some(name)) => format!("{name}, as the user says"),
+        (_, Some("")) => "none".to_owned(),
+        (_, Some(name)) => name.to_owned(),
     };
     let uid = facts.uid.known().map_or_else(|| "unknown".to_owned(), u32::to_string);
     // What Slurm does not have is not said of its jobs.
@@ -355,8 +357,10 @@ fn grant(options: &ExplainOptions, cpus: Option<Cpus>, memory: Option<u64>, core
 }
 
 /// A job as Slurm's controller knows it.
-fn of_slurm(options: &ExplainOptions, id: u32, node: &str) -> Result<ExplainedJob, Failure> {
+fn of_slurm(options: &ExplainOptions, id: u32, node: &str, slurm_conf: Option<&Path>) -> Result<ExplainedJob, Failure> {
     let SlurmJob { uid, partition, qos, account, sluid, granted } = slurm_job::ask(id, node)?;
+    let checked = slurm_conf.map(|file| Checked::by(&Lines::read(file))).unwrap_or_default();
+    let (account, qos) = (account.if_checked(checked.account), qos.if_checked(checked.qos));
     let name = User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
     let facts = Facts { partition, qos, account, uid: Fact::Known(uid), user: Fact::from(name), ..Facts::default() }
         .of_no_project_vnode_or_pe();

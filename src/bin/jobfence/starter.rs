@@ -186,7 +186,7 @@ impl Run {
         let known = |name: &str| User::from_name(name).ok().flatten();
         let user = job.user.as_deref().and_then(known).or_else(|| known(NOBODY));
         let uid = user.map_or(NOBODYS_NUMBER, |user| user.uid.as_raw());
-        let known_uid = job.job.is_some().then_some(uid);
+        let known_uid = (job.job.is_some() && !job.is_of_other_domain).then_some(uid);
         Ok(Self {
             uid,
             job: job.job.clone().unwrap_or_else(|| slot.slot.clone()),
@@ -276,7 +276,7 @@ mod tests {
     fn slot() -> SlotAd {
         let gpus = SlotGpus::default();
         let name = "slot1_1@n".to_owned();
-        SlotAd { name, slot: Id::new("slot1_1").unwrap(), cpus: Cpus::whole(1), memory: 1 << 30, gpus }
+        SlotAd { name, slot: Id::new("slot1_1").unwrap(), cpus: Cpus::whole(1), memory: 1 << 30, gpus, domain: None }
     }
 
     #[test]
@@ -285,10 +285,12 @@ mod tests {
         let facts = Run::of_slot(&slot(), None, late).unwrap().facts;
         assert_eq!((facts.uid, facts.user, facts.account), (Fact::Unknown, Fact::Unknown, Fact::Unknown));
         // HTCondor runs it as nobody.
-        let said = SlotJob::parse("JobId = \"12.0\"\nRemoteUser = \"no-such-user@x\"\n").unwrap();
+        let said = SlotJob::parse("JobId = \"12.0\"\nRemoteUser = \"no-such-user@x\"\n", None).unwrap();
         assert_eq!(Run::of_slot(&slot(), None, Ok(said)).unwrap().facts.uid, Fact::Known(NOBODYS_NUMBER));
-        let said = SlotJob::parse("JobId = \"12.0\"\nRemoteUser = \"root@x\"\n").unwrap();
-        assert_eq!(Run::of_slot(&slot(), None, Ok(said)).unwrap().facts.uid, Fact::Known(0));
+        let of_root = |domain| SlotJob::parse("JobId = \"12.0\"\nRemoteUser = \"root@x\"\n", Some(domain));
+        assert_eq!(Run::of_slot(&slot(), None, of_root("X")).unwrap().facts.uid, Fact::Known(0));
+        let elsewhere = Run::of_slot(&slot(), None, of_root("y")).unwrap().facts;
+        assert_eq!((elsewhere.uid, elsewhere.user), (Fact::Unknown, Fact::Claimed("root".to_owned())));
     }
 
     #[test]
@@ -296,8 +298,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "OnError=warn\n").unwrap();
         let loaded = || Configured { config: Some(file.path().to_owned()), overrides: Vec::new() }.load();
-        let ends = |text: &str| Err(NotFenced::Asked(SlotJob::parse(text).unwrap_err()));
-        let forged = ends("AccountingGroup = \"a\nJobId = \"9.0\"\n\"\nJobId = \"12.0\"\n");
+        let forged = SlotJob::parse("AccountingGroup = \"a\nJobId = \"9.0\"\n\"\nJobId = \"12.0\"\n", None);
         let why = Run::of_slot(&slot(), None, forged).map(drop).unwrap_err();
         let refused = fenced(life::of_unknown(loaded(), why)).unwrap_err();
         assert!(refused.contains("an end of a line") && !refused.contains("administrator"), "{refused}");

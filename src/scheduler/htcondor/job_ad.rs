@@ -8,6 +8,7 @@
 use super::slot_ad::{Attributes, group_of, short, text_of};
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
+use crate::launch::NotFenced;
 
 /// Whose job it is that the schedd starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,8 +40,12 @@ impl CondorRelease {
 }
 
 impl JobAd {
-    /// Reads it.
-    pub fn parse(text: &str) -> Result<Self> {
+    /// Reads it. Most of it is its user's, and what is wrong with it may be the user's doing.
+    pub fn parse(text: &str) -> Result<Self, NotFenced> {
+        Self::read(text).map_err(NotFenced::Asked)
+    }
+
+    fn read(text: &str) -> Result<Self> {
         let ad = Attributes::of_lines(text);
         let find = |name: &'static str| {
             if ad.0.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name)).count() > 1 {
@@ -97,8 +102,8 @@ mod tests {
     const OLD: CondorRelease = CondorRelease(23, 9);
     const NEW: CondorRelease = CondorRelease(25, 14);
 
-    fn user_of(text: &str, release: CondorRelease) -> Result<String> {
-        JobAd::parse(text)?.user(|| Ok(release)).map(str::to_owned)
+    fn user_of(text: &str, release: CondorRelease) -> Result<String, NotFenced> {
+        Ok(JobAd::parse(text)?.user(|| Ok(release)).map(str::to_owned)?)
     }
 
     #[test]

@@ -12,6 +12,7 @@
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
+use crate::launch::NotFenced;
 use crate::scheduler::htcondor::slot_gpus::SlotGpus;
 
 /// No packet that HTCondor writes is longer.
@@ -34,6 +35,8 @@ pub struct SlotAd {
     pub memory: u64,
     /// The slot's GPUs.
     pub gpus: SlotGpus,
+    /// `UidDomain`: users of another domain are not this host's, whatever their names.
+    pub domain: Option<String>,
 }
 
 impl SlotAd {
@@ -48,13 +51,14 @@ impl SlotAd {
         let slot = Id::new(name.split('@').next().unwrap_or_default())?;
         let cpus = ad.number("Cpus")?;
         let memory = ad.number("Memory")?;
+        let domain = ad.find("UidDomain").map(|_| ad.text("UidDomain")).transpose()?;
         let names = ad.find("AssignedGPUs").map(|_| ad.text("AssignedGPUs")).transpose()?;
         let count = ad.find("GPUs").map(|_| ad.number("GPUs")).transpose()?.unwrap_or_default();
         // All are amounts of one host.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
         let (thousandths, mib, count) = ((cpus * 1000.0).round() as u64, memory as u64, count.ceil() as u64);
         let (cpus, memory) = (Cpus::from_thousandths(thousandths), mib.saturating_mul(1 << 20));
-        Ok(Self { name, slot, cpus, memory, gpus: SlotGpus { names, count } })
+        Ok(Self { name, slot, cpus, memory, gpus: SlotGpus { names, count }, domain })
     }
 }
 
@@ -64,8 +68,12 @@ impl SlotAd {
 pub struct SlotJob {
     /// The job: `12.0`.
     pub job: Option<Id>,
-    /// Whose it is, by the name that the user has here, if any.
+    /// Whose it is, by the name that the user has in the domain of the schedd.
     pub user: Option<String>,
+    /// Whether that can be another user than the one whom this host calls so. HTCondor then runs the job as a user of the slot's or as
+    /// nobody, unless only the accounting has a domain of its own (`JICShadow::sameUidDomain`, `ACCOUNTING_DOMAIN`, the same in 23.9 and
+    /// 25.14).
+    pub is_of_other_domain: bool,
     /// The accounting group, without the user's name.
     group: Option<String>,
 }
@@ -74,8 +82,14 @@ impl SlotJob {
     /// Attributes that `parse` reads.
     pub const ATTRIBUTES: &str = "JobId,RemoteUser,AccountingGroup";
 
-    /// Reads it from what condor_status(1) prints with `-long`: an attribute in each line.
-    pub fn parse(text: &str) -> Result<Self> {
+    /// Reads it from what condor_status(1) prints with `-long`: an attribute in each line. `domain` is the slot's.
+    ///
+    /// One of the texts is the user's, and what is wrong with any of it may be the user's doing.
+    pub fn parse(text: &str, domain: Option<&str>) -> Result<Self, NotFenced> {
+        Self::read(text, domain).map_err(NotFenced::Asked)
+    }
+
+    fn read(text: &str, domain: Option<&str>) -> Result<Self> {
         let ad = Attributes::of_lines(text);
         // The group is its user's text, and an end of a line in it would be one here.
         let all: Vec<String> = ad.0.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
@@ -85,9 +99,13 @@ impl SlotJob {
         }
         let text = |name| ad.find(name).map(|_| ad.text(name)).transpose();
         let job = text("JobId")?.map(Id::new).transpose()?;
-        let user = text("RemoteUser")?.and_then(|user| Some(user.split('@').next()?.to_owned()));
+        let remote = text("RemoteUser")?;
+        let theirs = remote.as_deref().and_then(|user| user.split_once('@')).map(|(_, domain)| domain);
+        let is_other = |(ours, theirs): (&str, &str)| !ours.eq_ignore_ascii_case(theirs);
+        let is_of_other_domain = domain.zip(theirs).is_some_and(is_other);
+        let user = remote.as_deref().and_then(|user| Some(user.split('@').next()?.to_owned()));
         let group = text("AccountingGroup")?.map(|group| group_of(&group, user.as_deref()).to_owned());
-        Ok(Self { job, user, group })
+        Ok(Self { job, user, is_of_other_domain, group })
     }
 
     /// By which sections of the configuration are chosen. `slot_type` is the name by which HTCondor's configuration has the slot's type.
@@ -102,7 +120,7 @@ impl SlotJob {
             pe: none(),
             account: account.map_or(Fact::Unknown, Fact::Claimed),
             vnode_types: Fact::Known(slot_type.map(str::to_owned).into_iter().collect()),
-            user: Fact::from(self.user.clone()),
+            user: Fact::from(self.user.clone()).if_checked(!self.is_of_other_domain),
             ..Facts::default()
         }
     }
@@ -243,10 +261,12 @@ mod tests {
             cpus: Cpus::from_thousandths(1500),
             memory: 512 << 20,
             gpus: SlotGpus::default(),
+            domain: None,
         };
         assert_eq!(found, expected);
-        let all = [SLOT, &["GPUs = 2", "AssignedGPUs = \"GPU-a,GPU-b\""]].concat();
+        let all = [SLOT, &["GPUs = 2", "AssignedGPUs = \"GPU-a,GPU-b\"", "UidDomain = \"example\""]].concat();
         let found = SlotAd::parse(&packets(&ad(&all), 4096)).unwrap().unwrap();
+        assert_eq!(found.domain.as_deref(), Some("example"));
         assert_eq!(found.gpus, SlotGpus { names: Some("GPU-a,GPU-b".to_owned()), count: 2 });
     }
 
@@ -254,18 +274,32 @@ mod tests {
     fn whose_slot_it_is() {
         let text =
             "JobId = \"12.0\"\nRemoteUser = \"alice@example\"\nAccountingGroup = \"group_a.b.alice@example\"\n\n";
-        let found = SlotJob::parse(text).unwrap();
+        let found = SlotJob::parse(text, Some("Example")).unwrap();
         assert_eq!(found.job, Some(Id::new("12.0").unwrap()));
         assert_eq!(found.user.as_deref(), Some("alice"));
         let facts = found.facts(Some("slot_type_1"));
         assert_eq!(facts.account, Fact::Claimed("group_a.b".to_owned()));
         assert_eq!(facts.vnode_types, Fact::Known(vec!["slot_type_1".to_owned()]));
-        let without = SlotJob::parse("JobId = \"12.0\"\n").unwrap();
+        assert_eq!(facts.user, Fact::Known("alice".to_owned()));
+        let without = SlotJob::parse("JobId = \"12.0\"\n", None).unwrap();
         assert_eq!(without.facts(None).account, Fact::Claimed(String::new()));
-        assert_eq!(SlotJob::parse("").unwrap(), SlotJob::default());
+        assert_eq!(SlotJob::parse("", Some("example")).unwrap(), SlotJob::default());
         assert_eq!(SlotJob::default().facts(None).account, Fact::Unknown);
-        SlotJob::parse("JobId = 7\n").unwrap_err();
-        SlotJob::parse("AccountingGroup = \"a\nJobId = \"9.0\"\n\"\nJobId = \"12.0\"\n").unwrap_err();
+        SlotJob::parse("JobId = 7\n", None).unwrap_err();
+        SlotJob::parse("AccountingGroup = \"a\nJobId = \"9.0\"\n\"\nJobId = \"12.0\"\n", None).unwrap_err();
+    }
+
+    #[test]
+    fn who_has_a_users_name_in_another_domain_is_not_that_user() {
+        let text = "JobId = \"12.0\"\nRemoteUser = \"alice@elsewhere\"\nAccountingGroup = \"a.alice@elsewhere\"\n";
+        let found = SlotJob::parse(text, Some("example")).unwrap();
+        assert!(found.is_of_other_domain);
+        let facts = found.facts(None);
+        assert_eq!(facts.user, Fact::Claimed("alice".to_owned()));
+        assert_eq!(facts.account, Fact::Claimed("a".to_owned()));
+        // One of both is not said.
+        assert!(!SlotJob::parse(text, None).unwrap().is_of_other_domain);
+        assert!(!SlotJob::parse("RemoteUser = \"alice\"\n", Some("example")).unwrap().is_of_other_domain);
     }
 
     #[test]
@@ -299,7 +333,7 @@ mod tests {
         let all = [SLOT, &["RemoteUser = \"a\\\"\nCpus = 99\""]].concat();
         let found = SlotAd::parse(&packets(&ad(&all), 4096)).unwrap().unwrap();
         assert_eq!(found.cpus, Cpus::from_thousandths(1500));
-        let found = SlotJob::parse("RemoteUser = \"a\\\" JobId = \\\"7.0\\\"@x\"\nJobId = \"12.0\"\n").unwrap();
+        let found = SlotJob::parse("RemoteUser = \"a\\\" JobId = \\\"7.0\\\"@x\"\nJobId = \"12.0\"\n", None).unwrap();
         assert_eq!(found.job, Some(Id::new("12.0").unwrap()));
         assert_eq!(found.user.as_deref(), Some("a\" JobId = \"7.0\""));
     }

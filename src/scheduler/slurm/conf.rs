@@ -303,6 +303,37 @@ pub fn of_node<'a>(lines: &'a Lines, node: &str, key: &str) -> Option<OfNode<'a>
     found
 }
 
+/// What of a job slurmctld checks before it takes it: without this, each user writes what he likes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Whether the account is one of the user's.
+    pub account: bool,
+    /// Whether the account may have the QOS.
+    pub qos: bool,
+}
+
+impl Checked {
+    /// By `AccountingStorageEnforce`, which counts with slurmdbd alone (`_validate_accounting_storage_enforce` in
+    /// src/common/read_config.c and `slurm_with_slurmdbd`, the same from 22.05 to 26.05).
+    pub fn by(lines: &Lines) -> Self {
+        let value = |key: &str| lines.last(key).map(|found| found.value.to_ascii_lowercase()).unwrap_or_default();
+        let mut checked = Self::default();
+        if value("AccountingStorageType") != "accounting_storage/slurmdbd" {
+            return checked;
+        }
+        for word in value("AccountingStorageEnforce").split(',') {
+            match word {
+                "" | "nojobs" | "nosteps" => {}
+                "1" | "associations" | "2" | "limits" | "safe" | "wckeys" => checked.account = true,
+                "qos" | "all" => checked = Self { account: true, qos: true },
+                // With one word that Slurm does not know, none counts.
+                _ => return Self::default(),
+            }
+        }
+        checked
+    }
+}
+
 /// How many hardware threads each core of this node has in Slurm's eyes, and the line that says so. `None`: no line is the node's.
 ///
 /// A node line has every key, or what a line `NodeName=DEFAULT` before it says, or Slurm's own default, which is one thread; so
@@ -336,6 +367,37 @@ mod tests {
     }
 
     /// What is read of a file, each line in words.
+    #[test]
+    fn what_slurmctld_checks() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("slurm.conf");
+        let of = |lines: &[&str]| {
+            std::fs::write(&file, lines.join("\n")).unwrap();
+            let Checked { account, qos } = Checked::by(&Lines::read(&file));
+            (account, qos)
+        };
+        let database = "accountingstoragetype=Accounting_Storage/SlurmDBD";
+        for (enforce, expected) in [
+            ("associations", (true, false)),
+            ("1", (true, false)),
+            ("Limits,nosteps", (true, false)),
+            ("safe", (true, false)),
+            ("wckeys", (true, false)),
+            ("associations,,QOS", (true, true)),
+            ("all", (true, true)),
+            ("nojobs", (false, false)),
+            ("none", (false, false)),
+            ("associations,nonsense", (false, false)),
+        ] {
+            let enforce = format!("AccountingStorageEnforce={enforce}");
+            assert_eq!(of(&[database, &enforce]), expected, "{enforce}");
+            // Slurm checks nothing without the database, whatever stands there.
+            assert_eq!(of(&[&enforce]), (false, false), "{enforce}");
+            assert_eq!(of(&["AccountingStorageType=slurmdbd", &enforce]), (false, false), "{enforce}");
+        }
+        assert_eq!(of(&[database]), (false, false));
+    }
+
     fn read(dir: &Path, text: &str) -> Vec<String> {
         let file = dir.join("slurm.conf");
         std::fs::write(&file, text).unwrap();

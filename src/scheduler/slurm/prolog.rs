@@ -9,6 +9,8 @@
 //! - the account, where the job has none;
 //! - all that comes from the credential, where slurmd runs the program without one.
 //!
+//! Two of these are the user's words, which slurmctld takes as they are unless slurm.conf has it check them: the account, and the QOS.
+//!
 //! An empty value is nobody's word: Slurm writes none, but a script around this that asks for one and is not answered does.
 
 pub mod gpus;
@@ -24,7 +26,7 @@ use crate::host::Host;
 use crate::hostlist::{HostList, Repeated};
 use crate::janitor;
 use crate::record::job::{JobId, JobRecord, JobRecords, is_name};
-use crate::scheduler::slurm::conf;
+use crate::scheduler::slurm::conf::{self, Checked, Lines};
 
 /// Notes down what the environment says of a job.
 pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>) -> Result<(JobId, JobRecord)> {
@@ -33,8 +35,9 @@ pub fn prolog(host: &Host, config: &Config, env: &dyn Fn(&str) -> Option<String>
     // Of an earlier run, whose epilog was not called. It would be believed if this one could not be written.
     records.forget(&id)?;
     let mut record = JobRecord::new(host, None, number(env, "SLURM_JOB_UID")?);
-    read(&mut record, env);
     let slurm_conf = env("SLURM_CONF").map(PathBuf::from).or_else(|| conf::find(None));
+    let checked = slurm_conf.as_ref().map(|file| Checked::by(&Lines::read(file)));
+    read(&mut record, env, checked.unwrap_or_default());
     record.gpus = gpus::find(env, &GpuSources { slurm_conf, proc: &host.proc, root: Path::new("/") });
     records.write(&id, &record)?;
     Ok((id, record))
@@ -66,7 +69,7 @@ fn number(env: &dyn Fn(&str) -> Option<String>, name: &'static str) -> Result<u3
     value.parse().map_err(|_| Error::new(format!("{name} is not a number")).value(value))
 }
 
-fn read(record: &mut JobRecord, env: &dyn Fn(&str) -> Option<String>) {
+fn read(record: &mut JobRecord, env: &dyn Fn(&str) -> Option<String>, checked: Checked) {
     // There if anything of the credential is.
     let cpus_per_node = env("SLURM_JOB_CPUS_PER_NODE");
     let fact = |name| match env(name) {
@@ -76,12 +79,13 @@ fn read(record: &mut JobRecord, env: &dyn Fn(&str) -> Option<String>) {
         _ => Fact::Unknown,
     };
     record.partition = fact("SLURM_JOB_PARTITION");
-    record.account = match env("SLURM_JOB_ACCOUNT") {
+    let account = match env("SLURM_JOB_ACCOUNT") {
         // Every release has it in the credential, and puts it here if there is one.
         None if cpus_per_node.is_some() => Fact::Known(String::new()),
         _ => fact("SLURM_JOB_ACCOUNT"),
     };
-    record.qos = fact("SLURM_JOB_QOS");
+    record.account = account.if_checked(checked.account);
+    record.qos = fact("SLURM_JOB_QOS").if_checked(checked.qos);
     // Up to 23.02.5 by its first name alone.
     let nodes = env("SLURM_JOB_NODELIST").or_else(|| env("SLURM_NODELIST"));
     record.cpus = cpus_per_node.and_then(|cpus| cpus_here(&cpus, nodes.as_deref(), env("SLURMD_NODENAME").as_deref()));
@@ -105,10 +109,14 @@ mod tests {
     use super::*;
 
     fn read_of(variables: &[(&str, &str)]) -> JobRecord {
+        read_with(variables, Checked { account: true, qos: true })
+    }
+
+    fn read_with(variables: &[(&str, &str)], checked: Checked) -> JobRecord {
         let host = Host::read(&Config::default()).unwrap();
         let mut record = JobRecord::new(&host, None, 1);
         let env = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        read(&mut record, &env);
+        read(&mut record, &env, checked);
         record
     }
 
@@ -133,6 +141,19 @@ mod tests {
         assert!(is_noted());
         prolog(&host, &config, &env("nobody")).unwrap_err();
         assert!(!is_noted());
+    }
+
+    #[test]
+    fn what_slurmctld_does_not_check_is_the_users_word() {
+        let names = [("SLURM_JOB_PARTITION", "p"), ("SLURM_JOB_ACCOUNT", "a"), ("SLURM_JOB_QOS", "q")];
+        let claimed = |text: &str| Fact::Claimed(text.to_owned());
+        let record = read_with(&names, Checked::default());
+        assert_eq!((record.partition, record.account, record.qos), (known("p"), claimed("a"), claimed("q")));
+        let record = read_with(&names, Checked { account: true, qos: false });
+        assert_eq!((record.account, record.qos), (known("a"), claimed("q")));
+        // To leave it out is a word, too.
+        let record = read_with(&[("SLURM_JOB_CPUS_PER_NODE", "1")], Checked::default());
+        assert_eq!((record.account, record.qos), (claimed(""), Fact::Unknown));
     }
 
     #[test]

@@ -4,25 +4,32 @@
 use std::path::Path;
 
 use jobfence::config::Loaded;
+use jobfence::scheduler::slurm::conf::{Checked, Lines};
 use jobfence::sys::dir::Dir;
 
 use super::daemon::{SchedulerDaemon, is_ours, not_ours};
 use super::gridengine;
 use super::verdict::Verdict;
 
-/// A scheduler whose users write what sections ask for: its daemon, its name, the kinds of sections, and what of the site's can check it.
+/// A scheduler whose users write what sections ask for: its daemon, its name, the kinds of sections, and what makes them count.
 const CLAIMED: [(&str, &str, &[&str], &str); 3] = [
-    ("sge_execd", "Grid Engine", &["[Account="], "a JSV"),
-    ("pbs_mom", "OpenPBS", &["[Account=", "[Project="], "a hook of the server"),
-    ("condor_startd", "HTCondor", &["[Account="], "the schedd"),
+    ("sge_execd", "Grid Engine", &["[Account="], "set TrustAccount=yes if a JSV checks it"),
+    ("pbs_mom", "OpenPBS", &["[Account=", "[Project="], "set TrustAccount=yes if a hook of the server checks it"),
+    ("condor_startd", "HTCondor", &["[Account="], "set TrustAccount=yes if the schedd checks it"),
 ];
 
 /// Says it, and why no job would be fenced, if so. Nothing where neither runs.
-pub fn look(proc: &Dir, loaded: &Loaded, verdict: &mut Verdict) {
-    for (daemon, scheduler, kinds, checker) in CLAIMED {
+pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, verdict: &mut Verdict) {
+    for (daemon, scheduler, kinds, remedy) in CLAIMED {
         if SchedulerDaemon::find(proc, daemon).is_some() {
-            claimed(loaded, scheduler, kinds, checker);
+            claimed(loaded, scheduler, kinds, remedy);
         }
+    }
+    if let Some(file) = slurm_conf {
+        let Checked { account, qos } = Checked::by(&Lines::read(file));
+        let kinds = [("[Account=", account), ("[QOS=", qos)].into_iter().filter(|(_, is_checked)| !is_checked);
+        let kinds: Vec<&str> = kinds.map(|(kind, _)| kind).collect();
+        claimed(loaded, "Slurm", &kinds, ENFORCE);
     }
     if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
         gridengine::look(&execd, &loaded.config, verdict);
@@ -35,8 +42,12 @@ pub fn look(proc: &Dir, loaded: &Loaded, verdict: &mut Verdict) {
     }
 }
 
+/// What makes them count under Slurm.
+const ENFORCE: &str = "have slurmctld check it (AccountingStorageEnforce=associations,qos in slurm.conf), or set TrustAccount=yes if a \
+                       job_submit plugin does";
+
 /// Sections that a job's user would choose.
-fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], checker: &str) {
+fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
     let of_kind = |header: &&str| kinds.iter().any(|kind| header.starts_with(kind));
     let headers: Vec<&str> = loaded.sections().map(|(header, _)| header).filter(of_kind).collect();
     if headers.is_empty() {
@@ -48,7 +59,7 @@ fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], checker: &str) {
     } else {
         println!(
             "sections       under {scheduler} a job's user writes what {headers} ask for, so each job has the strictest of \
-             what could hold; set TrustAccount=yes if {checker} checks it"
+             what could hold; {remedy}"
         );
     }
 }

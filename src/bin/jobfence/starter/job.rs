@@ -30,7 +30,7 @@ pub fn job_in(slot: &SlotAd) -> Result<SlotJob, NotFenced> {
     let words = ["-direct", &address, "-long", "-attributes", SlotJob::ATTRIBUTES, "-constraint", &is_slot];
     let asked = AskedProgram::new(beside_daemon(STATUS), &words, CONFIGURATION).ask(Instant::now() + PATIENCE);
     match asked {
-        Ok(said) => SlotJob::parse(&said).map_err(NotFenced::Asked),
+        Ok(said) => SlotJob::parse(&said, slot.domain.as_deref()),
         Err(silence @ Silence::Long) => Err(NotFenced::Asked(failed(silence.to_string()).hint(SHORTER))),
         Err(silence) => Err(failed(silence.to_string()).into()),
     }

@@ -76,10 +76,10 @@ pub fn order_in(arguments: &[OsString]) -> Option<LocalOrder> {
     }
 }
 
-/// What the schedd says of this job. Most of it is its user's, and what of that is not understood is refused.
+/// What the schedd says of this job.
 pub fn job(order: LocalOrder) -> Result<LocalJob, NotFenced> {
     let written = written(std::io::stdin().as_fd(), Instant::now() + PATIENCE)?;
-    let ad = JobAd::parse(&written).map_err(NotFenced::Asked)?;
+    let ad = JobAd::parse(&written)?;
     let name = ad.user(release)?;
     let known = |name: &str| User::from_name(name).ok().flatten();
     let user = known(name).or_else(|| known(without_domain(name)));

@@ -28,11 +28,19 @@ pub fn key_of(spank: &Spank, host: &Host) -> Result<(StepKind, JobKey)> {
 }
 
 /// What to do where facts of these kinds are unknown.
-fn remedy(unknown: &[SectionKind]) -> &'static str {
+fn remedy(unknown: &[SectionKind], facts: &Facts) -> &'static str {
     use SectionKind::{Account, Partition, Qos};
-    match unknown.iter().any(|kind| matches!(kind, Partition | Qos | Account)) {
-        true => "Have Prolog= of slurm.conf call 'jobfence prolog', see jobfence(8)",
-        false => "This node does not know a name of them, which getent(1) shows",
+    let is_claimed = |kind: &SectionKind| match kind {
+        Account => facts.account.said().is_some(),
+        Qos => facts.qos.said().is_some(),
+        _ => false,
+    };
+    if unknown.iter().any(is_claimed) {
+        "slurm.conf does not have slurmctld check it (AccountingStorageEnforce), see TrustAccount in jobfence.conf(5)"
+    } else if unknown.iter().any(|kind| matches!(kind, Partition | Qos | Account)) {
+        "Have Prolog= of slurm.conf call 'jobfence prolog', see jobfence(8)"
+    } else {
+        "This node does not know a name of them, which getent(1) shows"
     }
 }
 
@@ -80,7 +88,7 @@ impl Job {
                 "{key}: which sections of jobfence.conf hold is not known ({unknown}): the strictest limits of {} \
                  possibilities hold. {}",
                 resolved.candidates.len(),
-                remedy(&resolved.unknown)
+                remedy(&resolved.unknown, &facts)
             ),
             None => log::debug!("{key}: sections {:?}", resolved.candidates.first().map(|only| &only.sections)),
         }
