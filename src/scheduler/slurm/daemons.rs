@@ -71,7 +71,8 @@ mod tests {
         }
         symlink("/bin/sleep", temp.path().join("link").join(NAME)).unwrap();
         let copy = temp.path().join("copy").join(NAME);
-        std::fs::copy("/bin/sleep", &copy).unwrap();
+        // By another process: while one of this has the file open to write, nobody can run it, and others start programs meanwhile.
+        assert!(Command::new("cp").arg("/bin/sleep").arg(&copy).status().unwrap().success());
         assert!(!is_daemon("link", &|| {}));
         assert!(is_daemon("copy", &|| {}));
         // As after an upgrade of Slurm.
