@@ -263,7 +263,7 @@ BREAKS = (
     ),
     Break(
         "a_reason_of_two_lines", JOB,
-        "text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME)",
+        "printable(text, ' ').chars().take(MAX_NAME)",
         "text.chars().take(MAX_NAME)",
         "unit record::",
     ),

@@ -60,7 +60,10 @@ mod tests {
                 Command::new(temp.path().join(dir).join(NAME)).arg("60").stdin(Stdio::null()).spawn().unwrap();
             also();
             let pid = i32::try_from(child.id()).unwrap();
-            assert_eq!(process::name(&proc, pid).as_deref(), Some(NAME));
+            // The kernel lets the parent go on a moment before it gives the name.
+            while process::name(&proc, pid).as_deref() != Some(NAME) {
+                std::thread::yield_now();
+            }
             let found = is_step_daemon(&proc, pid);
             child.kill().unwrap();
             child.wait().unwrap();
