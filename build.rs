@@ -6,6 +6,8 @@
 
 #[path = "src/shared_object/names.rs"]
 mod names;
+#[path = "src/version/build.rs"]
+mod version;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, panic};
@@ -20,6 +22,7 @@ fn main() {
     println!("cargo::rerun-if-changed=include/wrapper.h");
     println!("cargo::rerun-if-changed={COMMITTED}");
     println!("cargo::rerun-if-env-changed=SLURM_INCLUDE_DIR");
+    of_commit();
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     as_in_old_glibc(&out_dir);
     let out = out_dir.join("bindings.rs");
@@ -34,6 +37,20 @@ fn main() {
         None if include.is_some() => panic!("cannot generate bindings from {}", header.display()),
         None => drop(fs::copy(COMMITTED, &out).expect("copy the committed bindings")),
     }
+}
+
+/// Has `--version` say of which commit a release is. A build for tests does not: it would begin anew here with each change.
+fn of_commit() {
+    let number = env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION");
+    let version = if env::var("PROFILE").is_ok_and(|profile| profile == "release") {
+        for changed in ["src", "include", "Cargo.toml", "Cargo.lock"] {
+            println!("cargo::rerun-if-changed={changed}");
+        }
+        version::in_words(&number, Path::new("."))
+    } else {
+        number
+    };
+    println!("cargo::rustc-env=JOBFENCE_VERSION={version}");
 }
 
 /// What glibc 2.28 (RHEL 8) has beside libc.so.6, of all that is used here; 2.32 and 2.34 moved it there, where the linker

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use crate::printable::printable;
+
 /// What was attempted, where, with what, why it failed and what to do about it.
 ///
 /// It is a pointer, since nearly every function may return one: where it lies is settled once, and each `?` hands on one word.
@@ -133,7 +135,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.op)?;
         if let Some(path) = &self.0.path {
-            write!(f, " {}", path.display())?;
+            write!(f, " {}", printable(&path.to_string_lossy(), '?'))?;
         }
         if let Some(value) = &self.0.value {
             write!(f, " (value {value:?})")?;

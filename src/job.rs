@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
+use crate::printable::is_printable;
 
 /// A name that is safe as one component of a path: `[A-Za-z0-9_.+-]`, 1 to 64 characters, not beginning with a dot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl Id {
         let text = text.into();
         if text.is_empty() || text.len() > LONGEST_ID || text.contains('\0') {
             let length = text.len();
-            let shown = text.chars().filter(|c| !c.is_control()).take(LONGEST_ESCAPED).collect::<String>();
+            let shown = text.chars().filter(|c| is_printable(*c)).take(LONGEST_ESCAPED).collect::<String>();
             return Err(Error::new("not an id of a job or a step")
                 .value(shown)
                 .hint(format!("it has {length} bytes, and an id has 1 to {LONGEST_ID}, none of them zero")));
@@ -140,7 +141,7 @@ impl Id {
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| fmt::Write::write_char(f, if c.is_control() { '?' } else { c }))
+        self.0.chars().try_for_each(|c| fmt::Write::write_char(f, if is_printable(c) { c } else { '?' }))
     }
 }
 
@@ -213,6 +214,13 @@ impl Cpus {
     /// Thousandths of a CPU.
     pub fn thousandths(self) -> u64 {
         self.0
+    }
+}
+
+impl Cpus {
+    /// As `1 CPU` or `0.5 CPUs`.
+    pub fn in_words(self) -> String {
+        format!("{self} {}", if self.0 == 1000 { "CPU" } else { "CPUs" })
     }
 }
 

@@ -20,6 +20,7 @@ pub mod job;
 pub mod launch;
 pub mod log;
 pub mod policy;
+pub mod printable;
 pub mod record;
 pub mod report;
 pub mod requests;

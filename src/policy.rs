@@ -197,7 +197,7 @@ impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let memory = |what| move |bytes| format!("{} {what}", mebibytes(bytes));
         let all = [
-            self.cpu.map(|quota| format!("{} CPUs", quota.cpus())),
+            self.cpu.map(|quota| quota.cpus().in_words()),
             self.burst.map(|percent| format!("bursts of {percent}")),
             self.weight.map(|weight| format!("CPU weight {weight}")),
             self.ram.map(memory("of memory")),

@@ -500,7 +500,7 @@ fn check_tries_it_out() {
     let site = Site::new("check");
     let check = site.command("check").output().unwrap();
     assert!(check.status.success(), "{}{}", out(&check), err(&check));
-    let trial = "a step with limits (the job to 1 CPUs, 30.0 MiB of memory";
+    let trial = "a step with limits (the job to 1 CPU, 30.0 MiB of memory";
     assert!(
         out(&check).contains(trial) && out(&check).contains("entered by a process, and removed"),
         "{}",
@@ -613,6 +613,28 @@ fn check_loads_the_plugin_as_slurm_does() {
         let (passed, said) = slurms.check(&format!("required {} {}", file.display(), slurms.given("")));
         assert!(!passed && said.contains(reason), "{said}");
     }
+    // Users load it, too, with srun and sbatch.
+    let (dir, copy) = (slurms.files.path(), slurms.files.path().join("libjobfence.so"));
+    fs::copy(&so, &copy).unwrap();
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    for (of_dir, of_file, remedy) in [(0o755, 0o600, "chmod o+r "), (0o750, 0o644, "chmod o+x "), (0o755, 0o644, "")] {
+        mode(dir, of_dir);
+        mode(&copy, of_file);
+        for kind in ["required", "optional"] {
+            let (passed, said) = slurms.check(&format!("{kind} {} {}", copy.display(), slurms.given("")));
+            assert_eq!(passed, kind == "optional" || remedy.is_empty(), "{said}");
+            assert_eq!(
+                said.contains("load the plugin as the job's user, who may not read this"),
+                !remedy.is_empty(),
+                "{said}"
+            );
+            assert!(said.contains(remedy), "{said}");
+        }
+    }
+    let (passed, said) =
+        slurms.check(&format!("required {} {}\noptional libjobfence.so", so.display(), slurms.given("")));
+    let again = format!("{}: names the plugin again", slurms.place("plugstack.conf:2"));
+    assert!(passed && said.contains(&again), "{said}");
     // Libraries that are no plugin of this name.
     let theirs = slurms.files.path().join("jobfence.so");
     for library in ["/lib/x86_64-linux-gnu/libz.so.1", "/lib/aarch64-linux-gnu/libz.so.1"] {
@@ -723,7 +745,7 @@ fn check_without_root_says_what_it_did_not_see() {
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("not being root: RunDir, the directories of jobs and their limits were not tried"), "{said}");
     assert!(said.contains("it cannot be known without root") && said.contains("plugin         required"), "{said}");
-    for wrong in ["NO job", "remove it", "must belong to root"] {
+    for wrong in ["NO job", "such as /run/jobfence", "must belong to root"] {
         assert!(!said.contains(wrong), "{said}");
     }
     // What anybody can see is said all the same.

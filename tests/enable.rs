@@ -113,6 +113,20 @@ fn one_command_turns_it_on_and_one_off() {
         assert_eq!(site.files(), before);
         assert!(!site.path("run").exists(), "RunDir is left");
     }
+
+    // What 'jobfence hold' has written goes, too, and nothing that it has not.
+    let config = site.read("etc/jobfence.conf") + &format!("MetricsFile={}\n", site.path("metrics/x.prom").display());
+    site.write("etc/jobfence.conf", &config);
+    site.write("run-series/0-0123456789abcdef.json", "{}");
+    site.write("run-series/0-0123456789abcdef.json.new", "{}");
+    site.write("metrics/x.prom", "# HELP jobfence_jobs Jobs.\njobfence_jobs 0\n");
+    site.says(&["enable"], 0, "enabled");
+    site.says(&["disable"], 0, "no step is fenced; nothing of jobfence runs");
+    assert!(!site.path("run-series").exists() && !site.path("metrics/x.prom").exists(), "what it has written is left");
+    site.write("metrics/x.prom", "# HELP other_jobs Jobs.\n");
+    site.says(&["enable"], 0, "enabled");
+    site.says(&["disable"], 0, "x.prom is no file of jobfence's, and stays");
+    assert_eq!(site.read("metrics/x.prom"), "# HELP other_jobs Jobs.\n");
     assert!(!Path::new("/sys/fs/cgroup/cpu").join(&site._base.name).exists());
     assert!(!Path::new("/sys/fs/cgroup").join(&site._base.name).exists());
 }

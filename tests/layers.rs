@@ -17,7 +17,7 @@ use sources::sources;
 /// is there.
 const LAYERS: &[&[&str]] = &[
     // Values that everybody hands around; they do nothing.
-    &["error", "bytes", "cpu_list", "hostlist", "job", "facts", "log", "sorted"],
+    &["error", "bytes", "cpu_list", "hostlist", "job", "facts", "log", "printable", "sorted"],
     &["sys"],
     &["cgroup"],
     &["config", "requests", "policy", "host"],
@@ -47,6 +47,8 @@ const MORE_NAMES: [&str; 4] = ["spank", "pbs", "condor", "gridengine"];
 /// An entry that is no longer true fails.
 const NAMED: &[(&str, &str, &str)] = &[
     ("config::load", "/etc/slurm/jobfence.conf", "where the file is, by jobfence.conf(5)"),
+    ("config::layer", "of Slurm's cgroup.conf(5) alone", "the administrator has taken the key from there"),
+    ("config::layer", "this key was Slurm's", "the same"),
     ("config::keys", "in Slurm's order", "a value of GPUDevice, by jobfence.conf(5)"),
     ("config::sections", "slurm.conf", "the value of [Node=...] is written as slurm.conf has it, by jobfence.conf(5)"),
     (

@@ -209,6 +209,35 @@ fn listed(messages: &[&String]) -> String {
     messages.iter().map(|message| format!("  {message}\n")).collect()
 }
 
+/// Who calls names of users' printable does so in one place, which knows all that a terminal or a reader's eye takes for a command.
+#[test]
+fn what_others_have_written_is_made_printable_in_one_place() {
+    for (path, text) in code() {
+        // What is refused for its control characters is shown nowhere.
+        let is_shown =
+            |line: &&str| line.contains("is_control()") && !line.contains("contains(") && !line.contains("any(");
+        let wrong: Vec<&str> = text.lines().filter(is_shown).collect();
+        assert!(
+            wrong.is_empty() || path == Path::new("printable.rs"),
+            "{}: use src/printable.rs\n{wrong:#?}",
+            path.display()
+        );
+    }
+}
+
+/// A number of CPUs may be 1: `Cpus::in_words` knows. Where it cannot be, or is written with a point:
+const NEVER_ONE: [&str; 3] =
+    ["{} of {granted} CPUs were busy on average", "{cpus:.2} CPUs", "Some(cpus) => format!(\"{cpus} CPUs\")"];
+
+#[test]
+fn one_cpu_is_no_cpus() {
+    for (path, text) in code() {
+        for line in text.lines().filter(|line| line.contains("} CPUs")) {
+            assert!(NEVER_ONE.iter().any(|known| line.contains(known)), "{}: {line}", path.display());
+        }
+    }
+}
+
 #[test]
 fn every_message_for_an_administrator_stands_in_troubleshooting() {
     let (said, quoted) = (for_administrators(), quoted("troubleshooting.md"));

@@ -196,7 +196,8 @@ class Machine:
                     whole.write(text)
             return
         # The directories of this test stay in force.
-        before = self.site.config_text() if path == Path("/etc/slurm/jobfence.conf") else ""
+        is_config = path in (Path("/etc/slurm/jobfence.conf"), Path("/etc/slurm/jobfence.conf.new"))
+        before = self.site.config_text() if is_config else ""
         path.write_text(before + text)
         path.chmod(0o755 if is_script else 0o644)
 

@@ -164,9 +164,32 @@ fn said_by(program: &str, arguments: &[&str]) -> Option<String> {
     Some(said)
 }
 
+const PAGES: [&str; 2] = ["docs/man/jobfence.8", "docs/man/jobfence.conf.5"];
+
+/// As man(1) shows them in a terminal of 80 columns, which leaves two of them free.
+#[test]
+fn manual_pages_have_place_in_80_columns() {
+    for page in PAGES {
+        let Some(said) = said_by("groff", &["-man", "-t", "-Tutf8", "-P-c", "-rLL=78n", "-ww", page]) else { return };
+        let mut wrong: Vec<String> =
+            said.lines().filter(|line| line.contains("warning: ")).map(str::to_owned).collect();
+        for line in said.lines() {
+            // A bold letter is printed twice, and a backspace is between.
+            let mut shown = String::new();
+            for c in line.chars() {
+                if c == '\u{8}' { _ = shown.pop() } else { shown.push(c) }
+            }
+            if shown.chars().count() > 80 {
+                wrong.push(shown);
+            }
+        }
+        assert!(wrong.is_empty(), "{page}:\n{}", wrong.join("\n"));
+    }
+}
+
 #[test]
 fn manual_pages_parse_and_no_word_is_misspelt() {
-    let pages = ["docs/man/jobfence.8", "docs/man/jobfence.conf.5"];
+    let pages = PAGES;
     let found = fs::read_dir(top().join("docs/man")).unwrap().count();
     assert_eq!(found, pages.len(), "docs/man has another page: name it here");
     let lint = said_by("mandoc", &[&["-T", "lint", "-W", "warning"], &pages[..]].concat());

@@ -707,6 +707,16 @@ fn shells_complete_what_there_is() {
             "{shell}"
         );
     }
+    for shell in ["bash", "zsh", "fish"] {
+        let text = of(shell);
+        for hidden in ["inside", "pam-directory"] {
+            assert!(!text.contains(hidden), "{shell} offers --{hidden}, which is in no page");
+        }
+    }
+    // Files are offered where a value is one: of 'top' that is --config, of 'show' not the job.
+    let zsh = of("zsh");
+    assert!(zsh.contains(":FILE:_files") && zsh.contains(":USER:_users"), "{zsh}");
+    assert!(!zsh.contains(":CPUS:_") && !zsh.contains("writes it:_"), "{zsh}");
     let ask = format!(
         "{}\nasked() {{ COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _jobfence \"$1\" \"${{@: -1}}\" \"${{@: -2:1}}\"; \
          echo \"${{COMPREPLY[*]}}\"; }}\nasked jobfence re; asked jobfence report --m; asked jobfence top --sort me",
@@ -714,6 +724,26 @@ fn shells_complete_what_there_is() {
     );
     let done = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&done.stdout), "reap report\n--mail\nmemory\n", "{done:?}");
+    // At a terminal bash offers a file's name where it knows nothing else, but for what may be a file.
+    let temp = tempfile::tempdir().unwrap();
+    fs::write(temp.path().join("completions"), of("bash")).unwrap();
+    fs::write(temp.path().join("7.file"), "").unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "--noprofile", "-i"]).current_dir(temp.path()).env("PS1", "").env("INPUTRC", "/dev/null");
+    let mut terminal = Terminal::start(bash);
+    terminal.type_keys(". ./completions; jobfence() { echo \"<$*>\"; }; echo rea''dy\n");
+    terminal.wait_for("bash", |lines| lines.iter().any(|line| line == "ready"));
+    for (typed, asked) in [
+        ("show 7", "<show 7>"),
+        ("report --html 7", "<report --html 7.file>"),
+        ("ls --user 7", "<ls --user 7>"),
+        ("run -- ./7", "<run -- ./7.file>"),
+    ] {
+        terminal.type_keys(&format!("jobfence {typed}\t\n"));
+        terminal.wait_for(asked, |lines| lines.iter().any(|line| line.trim() == asked));
+    }
+    terminal.type_keys("exit\n");
+    terminal.child.wait().unwrap();
     let wrong = Command::new(env!("CARGO_BIN_EXE_jobfence")).args(["completions", "tcsh"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
 }

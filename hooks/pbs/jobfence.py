@@ -463,6 +463,7 @@ def attach(event, job, settings):
     if not is_in:
         return
     deadline, is_more, problem = time.monotonic() + SESSION_PATIENCE, True, None
+    places = places_of([job])
     while is_more:
         # Once more where processes were put in: they may have started others meanwhile.
         is_more = False
@@ -471,7 +472,7 @@ def attach(event, job, settings):
                 log(job.id, "not all processes of session %d are in the job's fence: %s" % (session, problem or "there are too many"))
                 return
             try:
-                if uid == job.uid and os.getsid(pid) == session and not is_fenced(pid, uid):
+                if uid == job.uid and os.getsid(pid) == session and not is_fenced(pid, uid, places):
                     is_more = job.attach(pid, JOBS_STEP) or is_more
             except (OSError, Failed) as error:
                 problem = error  # it has ended, or stays outside
@@ -597,9 +598,10 @@ def fetch(fenced):
     theirs = [(pid, uid) for pid, uid in processes() if uid in fenced]
     # Another one is the first each time: where they take too long, the same ones are not the last for ever.
     first = int(time.time()) % max(len(theirs), 1)
+    places = places_of(job for jobs in fenced.values() for job in jobs)
     for pid, uid in theirs[first:] + theirs[:first]:
         try:
-            if is_fenced(pid, uid):
+            if is_fenced(pid, uid, places):
                 continue
             session, of = os.getsid(pid), None
             if not any(session == int(job.job.session_id or -1) for job in fenced[uid]):
@@ -649,10 +651,32 @@ def job_of(pid):
     return said.decode(errors="replace") or None
 
 
-def is_fenced(pid, uid):
-    """Whether a process is in a fence of its user's."""
-    with open("/proc/%d/cgroup" % pid, "rb") as file:
-        return b"/uid_%d/job_" % uid in file.read()
+def places_of(jobs):
+    """Where all fences are, as /proc/PID/cgroup names it: CgroupBase, with which the path of each fence begins, below
+    what is mounted of each hierarchy."""
+    base = ""
+    for job in jobs:
+        try:
+            for fence in fences_of(job.usage()):
+                base = (fence["path"] or "").rpartition("/uid_%d/job_" % job.uid)[0] or base
+        except Failed:
+            pass  # another one says it, too
+        if base:
+            break
+    else:
+        return ()  # then each process is put in, also one that is in
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        mounts = [line.split() for line in file]
+    # Of proc_pid_mountinfo(5): the fourth field is the root of the mount, and the type follows a lone hyphen.
+    roots = {mount[3] for mount in mounts if mount[mount.index("-") + 1] in ("cgroup", "cgroup2")}
+    return ["%s/%s" % (root.rstrip("/"), base.strip("/")) for root in roots]
+
+
+def is_fenced(pid, uid, places):
+    """Whether a process is in a fence of its user's. A user can have made a directory of such a name elsewhere."""
+    begins = tuple("%s/uid_%d/job_" % (place, uid) for place in places)
+    with open("/proc/%d/cgroup" % pid, encoding="utf-8", errors="surrogateescape") as file:
+        return any(line.split(":", 2)[2].startswith(begins) for line in file)
 
 
 def processes():

@@ -11,6 +11,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::{Whence, lseek, read};
 
 use crate::error::{Error, Result};
+use crate::printable::is_printable;
 use crate::sys::dir::Dir;
 
 /// The kernel's log from some record on; see dev-kmsg in the kernel's ABI documents.
@@ -162,7 +163,7 @@ impl OomKill {
             full: full(before),
             limit_at,
             task_in: task_in.to_owned(),
-            name: name.chars().map(|c| if c.is_control() { '?' } else { c }).take(32).collect(),
+            name: name.chars().map(|c| if is_printable(c) { c } else { '?' }).take(32).collect(),
             pid: pid.parse().ok()?,
             cached: None,
         })

@@ -215,6 +215,17 @@ fn is_rule(name: &str) -> bool {
     ["IOMax", "IOMaxPerUser", "IOMaxPerTask"].iter().any(|rule| rule.eq_ignore_ascii_case(name))
 }
 
+/// Keys of Slurm's cgroup.conf(5) from 22.05 to 26.05 that have no like here: none of ours was meant, however near it is.
+const THEIRS: &str = "AllowedDevicesFile CgroupAutomount CgroupJobIdPaths CgroupPlugin CgroupReleaseAgentDir CgroupSlice EnableControllers \
+                      EnableExtraControllers IgnoreSystemd IgnoreSystemdOnFailure MaxRAMPercent MaxSwapPercent MemoryLimitEnforcement \
+                      MemoryLimitThreshold MemorySwappiness SignalChildrenProcesses SystemdTimeout TaskAffinity";
+
+/// Those about kernel memory, and what became of it: cgroup2 never had a limit of its own for it, and v1 takes none since Linux 5.16
+/// (Documentation/admin-guide/cgroup-v1/memory.rst).
+const KERNEL_MEMORY: &str = "ConstrainKmemSpace AllowedKmemSpace MaxKmemPercent MinKmemSpace";
+const KERNEL_MEMORYS: &str = "; this key was Slurm's, for a limit that the kernel no longer has: kernel memory counts as memory, which \
+                              ConstrainRAMSpace limits";
+
 /// The key of this name, among those that its source may give.
 fn find(name: Token<'_>) -> Result<&'static Key, ConfigError> {
     let of_arguments = matches!(name.at.source, Source::Argument(_)).then_some(&FILE_ARGUMENT);
@@ -223,8 +234,16 @@ fn find(name: Token<'_>) -> Result<&'static Key, ConfigError> {
         if Rate::named(name.text).is_some() {
             return ConfigError::text(name.at, name.text, "IOMax=TARGET before it on the same line");
         }
-        let hint = nearest(name.text, known().map(|key| key.name)).map(|key| format!("; did you mean {key}?"));
-        ConfigError::text(name.at, name.text, format!("a key of jobfence.conf(5){}", hint.unwrap_or_default()))
+        let is_kernel_memory = KERNEL_MEMORY.split(' ').any(|key| key.eq_ignore_ascii_case(name.text));
+        let hint = if is_kernel_memory {
+            KERNEL_MEMORYS.to_owned()
+        } else if THEIRS.split(' ').any(|key| key.eq_ignore_ascii_case(name.text)) {
+            "; this key is one of Slurm's cgroup.conf(5) alone".to_owned()
+        } else {
+            let near = nearest(name.text, known().map(|key| key.name));
+            near.map_or_else(String::new, |key| format!("; did you mean {key}?"))
+        };
+        ConfigError::text(name.at, name.text, format!("a key of jobfence.conf(5){hint}"))
     })
 }
 
@@ -233,6 +252,23 @@ mod tests {
     use super::super::load::parse;
     use super::super::samples::{errors_of, load_file};
     use super::*;
+
+    #[test]
+    fn a_key_of_cgroup_conf_is_not_one_that_is_like_it() {
+        for key in THEIRS.split(' ') {
+            assert_eq!(
+                errors_of(&format!("{key}=1")),
+                [format!(
+                    "1:1: found \"{key}\", expected a key of jobfence.conf(5); this key is one of Slurm's cgroup.conf(5) alone"
+                )]
+            );
+            assert!(KEYS.iter().all(|ours| !ours.name.eq_ignore_ascii_case(key)), "{key} is ours, too");
+        }
+        for key in KERNEL_MEMORY.split(' ').chain(["constrainkmemspace"]) {
+            let [error] = &errors_of(&format!("{key}=no"))[..] else { panic!("{key}: one error") };
+            assert!(error.contains("kernel memory counts as memory") && !error.contains("did you mean"), "{error}");
+        }
+    }
 
     #[test]
     fn all_mistakes_are_told_with_their_places() {

@@ -77,7 +77,8 @@ impl<'a> LineParser<'a> {
         }
     }
 
-    fn assignment(&mut self) -> Result<Assignment<'a>, ConfigError> {
+    /// `is_first`: nothing stands before it on its line.
+    fn assignment(&mut self, is_first: bool) -> Result<Assignment<'a>, ConfigError> {
         let ends_value = self.ends_value();
         let key = self.cursor.take_while(|c| c != '=' && !is_blank(c) && !ends_value(c));
         if key.text.is_empty() {
@@ -85,7 +86,12 @@ impl<'a> LineParser<'a> {
         }
         self.cursor.take_while(is_blank);
         if !self.cursor.eat('=') {
-            return Err(self.unexpected("\"=\" and a value after the key"));
+            let expected = match key.text.contains(':') {
+                true => "\"=\" and a value after the key, and no colon",
+                false if is_first => "\"=\" and a value after the key",
+                false => "\"=\" and a value after the key; a value with a blank in it needs double quotes",
+            };
+            return Err(self.unexpected(expected));
         }
         self.cursor.take_while(is_blank);
         if self.cursor.peek() == Some('"') {
@@ -186,7 +192,7 @@ impl<'a> Iterator for LineParser<'a> {
                 Ok(Item::WrongHeader)
             }));
         }
-        let result = self.assignment();
+        let result = self.assignment(begins);
         if result.is_err() {
             self.cursor.take_while(|_| true);
         }
@@ -304,6 +310,8 @@ mod tests {
         for (text, error) in [
             ("\na b=1", r#"2:3: found "b=1", expected "=" and a value after the key"#),
             ("a # b", r#"1:3: found the end of the line, expected "=" and a value after the key"#),
+            ("a: b", r#"1:4: found "b", expected "=" and a value after the key, and no colon"#),
+            ("a:b", r#"1:4: found the end of the line, expected "=" and a value after the key, and no colon"#),
             ("a= \t", r#"1:5: found the end of the line, expected a value after "=""#),
             ("a=#1", r#"1:3: found the end of the line, expected a value after "=""#),
             ("\n\n =1 c=2", r#"3:2: found "=1 c=2", expected a key before it"#),
@@ -314,6 +322,9 @@ mod tests {
             let expected = [format!("f:{error}"), format!("z|1|f:{}:3", text.split('\n').count() + 1)];
             assert_eq!(shown(file("f", format!("{text}\nz=1\n").as_bytes())), expected, "{text:?}");
         }
+        let blank = "f:1:7: found the end of the line, expected \"=\" and a value after the key; a value with a blank in it needs \
+                     double quotes";
+        assert_eq!(shown(file("f", b"a=/b c\nz=1")), ["a|/b|f:1:3", blank, "z|1|f:2:3"]);
         assert_eq!(shown(file("f", b"a=\xc3\xa4\xff\n")), ["f:1:4: found the byte 0xff, expected text in UTF-8"]);
     }
 

@@ -20,6 +20,7 @@ use crate::door::seen;
 use crate::host::Host;
 use crate::janitor::{self, Who};
 use crate::job::Id;
+use crate::printable::printable;
 use crate::scheduler::all::ALL;
 use crate::sys::guard::guard;
 
@@ -538,7 +539,7 @@ impl Log for CallersLog {
     fn log(&self, record: &Record<'_>) {
         // Not under the lock: the function may take as long as it wants, and set another one.
         let Some(target) = CALLERS.lock().ok().and_then(|callers| *callers) else { return };
-        let line: String = record.args().to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let line = printable(&record.args().to_string(), ' ');
         let Ok(line) = CString::new(line) else { return };
         let level = match record.level() {
             Level::Error => LogLevel::Error,

@@ -14,6 +14,7 @@ use crate::config;
 use crate::door::adopt::{self, AdoptRequest, Pam};
 use crate::launch::Answer;
 use crate::log;
+use crate::printable::printable;
 use crate::scheduler::slurm::spank::api::arguments;
 use crate::sys::guard::guard;
 
@@ -161,6 +162,5 @@ fn install_log() {
 
 /// One line, for terminals and logs.
 fn c_string(text: &str) -> Option<CString> {
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    CString::new(text).ok()
+    CString::new(printable(text, ' ')).ok()
 }

@@ -18,8 +18,9 @@ pub(super) fn quota_of(config: &Config, percent: Percent, cpus: Cpus) -> Result<
     let quota_us = percent.of(cpus.thousandths().saturating_mul(u64::from(period_us))) / 1000;
     if quota_us < MIN_QUOTA_US {
         return Err(Error::new(format!(
-            "{cpus} CPUs at {percent} (CPUQuotaPercent) are {quota_us} us in a period of {period_us} us, and the kernel's \
-             least is {MIN_QUOTA_US} us"
+            "{} at {percent} (CPUQuotaPercent): {quota_us} us in a period of {period_us} us, and the kernel's least is \
+             {MIN_QUOTA_US} us",
+            cpus.in_words()
         ))
         .hint("set a longer CPUQuotaPeriod"));
     }
@@ -33,8 +34,8 @@ pub(super) fn requested_quota(config: &Config, cpus: Cpus) -> Result<CpuQuota, E
     if quota_us < MIN_QUOTA_US {
         let least = Cpus::from_thousandths((MIN_QUOTA_US * 1000).div_ceil(period_us));
         return Err(Error::new(format!(
-            "{cpus} CPUs were asked for, which are {quota_us} us in each period of {period_us} us, and the kernel's least is \
-             {MIN_QUOTA_US} us"
+            "{}, as asked for: {quota_us} us in each period of {period_us} us, and the kernel's least is {MIN_QUOTA_US} us",
+            cpus.in_words()
         ))
         .hint(format!("ask for at least --cpu-limit={least}")));
     }

@@ -36,7 +36,7 @@ pub(super) fn checked_run_dir(dir: Dir) -> Result<Dir> {
     if stat.st_uid != nix::unistd::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
         return Err(Error::new("RunDir must belong to root and have mode 0700:")
             .at(dir.path())
-            .hint("remove it, or set RunDir in jobfence.conf"));
+            .hint("set RunDir in jobfence.conf to a directory that jobfence alone has, such as /run/jobfence: a missing one is made"));
     }
     Ok(dir)
 }

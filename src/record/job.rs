@@ -22,6 +22,7 @@ use crate::facts::{Fact, Facts, Gpus};
 use crate::host::Host;
 use crate::job::Name;
 use crate::log;
+use crate::printable::printable;
 use crate::sys::dir::Dir;
 use crate::sys::process::Owner;
 
@@ -222,7 +223,7 @@ impl fmt::Display for JobRecord {
 
 /// A sentence that ends no line, and keeps the record small.
 fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME).collect()
+    printable(text, ' ').chars().take(MAX_NAME).collect()
 }
 
 /// The directory of jobs' records.

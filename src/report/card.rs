@@ -13,7 +13,7 @@ pub use advice::Advice;
 pub use figures::{Figures, NEUTRAL, Words};
 use figures::{MATTERS, REACHED, SHORT, percent};
 pub use words::{WIDTH, duration, several};
-use words::{count, cut, decimal, printable, shown, wrapped};
+use words::{cut, decimal, printable, shown, wrapped};
 
 use crate::bytes::binary;
 use crate::cgroup::io::DiskLimit;
@@ -66,7 +66,8 @@ impl Figures<'_> {
     /// Everything in one line, as much as there is room for.
     fn line(&self) -> String {
         let mut line = format!("jobfence: job {}: {}", cut(&printable(self.job), 24), self.how_in_short());
-        let cpus = self.cpu_share().zip(self.cpus).map(|(share, cpus)| format!("{} of {}", shown(share), count(cpus)));
+        let cpus =
+            self.cpu_share().zip(self.cpus).map(|(share, cpus)| format!("{} of {}", shown(share), cpus.in_words()));
         let memory = self.memory_share().zip(self.most_memory());
         let memory = memory.map(|(share, most)| format!("memory {} of {}", shown(share), binary(most)));
         let memory = memory.or_else(|| self.usage.memory_peak.map(|peak| format!("memory {}", binary(peak))));
@@ -124,7 +125,7 @@ impl Figures<'_> {
         let mut add = |label, share, text| rows.push(Row { label, share, text });
         match (self.busy(), usage.cpu) {
             (Some(busy), _) => {
-                let of = self.cpus.map_or_else(|| "CPUs".to_owned(), |cpus| format!("of {}", count(cpus)));
+                let of = self.cpus.map_or_else(|| "CPUs".to_owned(), |cpus| format!("of {}", cpus.in_words()));
                 add("CPU", self.cpu_share(), format!("{} {of} on average", decimal(busy)));
             }
             (None, Some(cpu)) => add("CPU", None, format!("{} of CPU time", duration(cpu))),
@@ -172,7 +173,7 @@ impl Figures<'_> {
             let (cpu, cpus, peak, most) = node.in_short();
             let busy = cpu.and_then(|cpu| (u128::from(cpu) * 1000).checked_div(wall));
             let busy = busy.and_then(|busy| u64::try_from(busy).ok()).map(decimal);
-            let cpus = cpus.map_or_else(String::new, |cpus| format!(" of {}", count(Cpus::from_thousandths(cpus))));
+            let cpus = cpus.map_or_else(String::new, |cpus| format!(" of {}", Cpus::from_thousandths(cpus).in_words()));
             let most = most.map_or_else(String::new, |most| format!(" of {}", binary(most)));
             let parts =
                 [busy.map(|busy| format!("{busy}{cpus}")), peak.map(|peak| format!("memory {}{most}", binary(peak)))];

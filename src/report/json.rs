@@ -7,6 +7,7 @@ use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
 use crate::cgroup::usage::{DiskIo, Pressure, Usage};
+use crate::printable::is_printable;
 
 /// An object in the making.
 #[derive(Debug)]
@@ -122,7 +123,7 @@ pub fn text(value: &str) -> String {
     for c in value.chars() {
         match c {
             '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => {
+            c if !is_printable(c) => {
                 let mut units = [0; 2];
                 for unit in c.encode_utf16(&mut units) {
                     let _ = write!(quoted, "\\u{unit:04x}");
@@ -142,6 +143,7 @@ mod tests {
     fn a_text_is_one_of_json() {
         assert_eq!(text("12[3].host"), "\"12[3].host\"");
         assert_eq!(text("a\"b\\c\nd\u{85}é"), "\"a\\\"b\\\\c\\u000ad\\u0085é\"");
+        assert_eq!(text("\u{202e}x\u{e0001}"), "\"\\u202ex\\udb40\\udc01\"", "what directs a reader's eye");
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //!
 //! Only this thread's, and only what the kernel asks for files: credentials(7), setfsuid(2). Root's capabilities over files go
 //! with the first of these calls and come back with the last (capabilities(7), "Effect of user ID changes on capabilities").
+//!
+//! Where another thread of this process changes its user meanwhile, the C library has each thread do the same, by a signal (nptl(7)),
+//! and the kernel then takes this user for files, too. So that signal waits until root's rights are back, and the other thread with it.
 
 use std::sync::Arc;
 
@@ -16,6 +19,9 @@ use crate::error::{Error, Result};
 const SETGROUPS: libc::c_long = libc::SYS_setgroups;
 #[cfg(target_pointer_width = "32")]
 const SETGROUPS: libc::c_long = libc::SYS_setgroups32;
+
+/// That signal: `SIGSETXID` of glibc, `SIGSYNCCALL` of musl. Neither library lets anybody name it.
+const SETXID: u32 = if cfg!(target_env = "musl") { 34 } else { 33 };
 
 /// A user as the kernel knows him when he opens a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +39,8 @@ impl AsUser {
 
     /// Does `what` with his rights, if this process has root's, and never with others.
     pub fn look<T>(&self, what: impl FnOnce() -> Result<T>) -> Result<T> {
+        // Before it is looked who this is, and until all else is dropped.
+        let _held = Held::new();
         if !geteuid().is_root() {
             return what();
         }
@@ -49,6 +57,29 @@ impl AsUser {
         }
         what()
     }
+}
+
+/// Keeps the signal from this thread.
+struct Held(u64);
+
+impl Held {
+    fn new() -> Self {
+        Self(set_mask(libc::SIG_BLOCK, 1 << (SETXID - 1)))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        set_mask(libc::SIG_SETMASK, self.0);
+    }
+}
+
+/// The system call itself, since the C library's function leaves that signal out. Returns the mask before.
+fn set_mask(how: libc::c_int, mask: u64) -> u64 {
+    let mut before = 0u64;
+    // SAFETY: the kernel reads and writes as many bytes as it is told; it is this thread's mask.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut before, size_of::<u64>()) };
+    before
 }
 
 /// Gives root's rights back.
@@ -124,6 +155,42 @@ mod tests {
             assert_eq!(groups().unwrap(), many);
         }
         assert!(set_groups(&before));
+    }
+
+    /// As a program does whose other threads change their user with the C library.
+    #[test]
+    fn another_thread_that_changes_its_user_waits() {
+        if !geteuid().is_root() {
+            return crate::skip::skip("only root has rights to give up");
+        }
+        // It changes the user of the whole process: in one of its own.
+        // SAFETY: the child has one thread, and the C library makes its memory usable in it; it ends without returning.
+        match unsafe { nix::unistd::fork() }.unwrap() {
+            nix::unistd::ForkResult::Child => {
+                let found = std::panic::catch_unwind(|| {
+                    let (begin, begins) = std::sync::mpsc::channel::<()>();
+                    let other = std::thread::spawn(move || {
+                        begins.recv().unwrap();
+                        nix::unistd::seteuid(nix::unistd::Uid::from_raw(1002)).is_ok()
+                    });
+                    // With a number that is no user's it only says who it is.
+                    let inside = AsUser::new(1001, 1001, &[]).look(|| {
+                        begin.send(()).unwrap();
+                        std::thread::sleep(std::time::Duration::from_millis(300));
+                        Ok([set_uid(u32::MAX), geteuid().as_raw()])
+                    });
+                    let is_changed = other.join().unwrap();
+                    (inside.ok(), is_changed, set_uid(u32::MAX), geteuid().as_raw())
+                });
+                let is_right = matches!(found, Ok((Some([1001, 0]), true, 1002, 1002)));
+                // SAFETY: it ends this process at once.
+                unsafe { libc::_exit(libc::c_int::from(!is_right)) }
+            }
+            nix::unistd::ForkResult::Parent { child } => {
+                let ended = nix::sys::wait::waitpid(child, None).unwrap();
+                assert_eq!(ended, nix::sys::wait::WaitStatus::Exited(child, 0));
+            }
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{OFlag, readlinkat};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -199,6 +199,14 @@ pub fn in_turn<T>(all: &mut [T], proc: &Dir) {
 /// The command's name in `/proc/PID/comm`; `None` if the process is gone.
 pub fn name(proc: &Dir, pid: i32) -> Option<String> {
     proc.read_value(&format!("{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
+}
+
+/// The name of the file that a process runs (`/proc/PID/exe`), which a link to that file does not change. `None`: the kernel does not say.
+pub fn program(proc: &Dir, pid: i32) -> Option<String> {
+    let path = readlinkat(proc, format!("{pid}/exe").as_str()).ok()?.into_string().ok()?;
+    let name = path.rsplit('/').next().unwrap_or_default();
+    // Of a file that was replaced meanwhile.
+    Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
 }
 
 /// Whether a process is of a container's: it has a number of its own in a PID namespace below that of this `/proc` (`NSpid` of

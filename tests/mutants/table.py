@@ -264,7 +264,7 @@ BREAKS = (
     ),
     Break(
         "a_reason_of_two_lines", JOB,
-        "text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME)",
+        "printable(text, ' ').chars().take(MAX_NAME)",
         "text.chars().take(MAX_NAME)",
         "unit record::",
     ),
@@ -693,9 +693,9 @@ BREAKS = (
         "hook card",
     ),
     Break(
-        "names_are_written_as_they_are", "src/bin/jobfence/table.rs",
-        "if c.is_control() || directs(c) { '?' } else { c }",
-        "if directs(c) { '?' } else { c }",
+        "names_are_written_as_they_are", "src/printable.rs",
+        "!c.is_control() && !directs",
+        "!directs",
         "host usage_commands names_do_nothing_to_a_terminal",
     ),
     Break(
@@ -951,5 +951,54 @@ BREAKS = (
         "a_section_of_nobody_is_passed_over", "src/bin/jobfence/check/names.rs",
         "!known.contains(name)", "known.contains(name)",
         "host cli check_names_what_sections_name",
+    ),
+    # What others have named.
+    Break(
+        "any_path_is_a_fence", HOOK,
+        'return any(line.split(":", 2)[2].startswith(begins) for line in file)',
+        'return any("/uid_%d/job_" % uid in line for line in file)',
+        "hook a_name_is_no_fence",
+    ),
+    Break(
+        "a_name_is_a_step_daemon", "src/scheduler/slurm/daemons.rs",
+        "&& process::program(proc, pid).is_none_or(|program| program == NAME)",
+        "",
+        "unit a_name_alone_is_no_step_daemon",
+    ),
+    Break(
+        "root_follows_links_of_users", "src/bin/jobfence/whole.rs",
+        "if geteuid().is_root() && stat.st_uid != 0 {",
+        "if geteuid().is_root() && stat.st_uid == u32::MAX {",
+        "unit root_follows_no_link_of_a_user",
+    ),
+    Break(
+        "another_thread_gives_roots_rights_back", "src/sys/as_user.rs",
+        "set_mask(libc::SIG_BLOCK, 1 << (SETXID - 1))",
+        "set_mask(libc::SIG_BLOCK, 0)",
+        "unit another_thread_that_changes_its_user_waits",
+    ),
+    Break(
+        "json_turns_text_round", "src/report/json.rs",
+        "c if !is_printable(c) => {",
+        "c if (c as u32) < 32 || (127..160).contains(&(c as u32)) => {",
+        "unit a_text_is_one_of_json",
+    ),
+    Break(
+        "users_cannot_read_the_plugin", "src/bin/jobfence/check/line.rs",
+        "let (what, remedy) = closed(&loaded)?;",
+        "let (what, remedy) = closed(&loaded).filter(|_| false)?;",
+        "host cli check_loads_the_plugin_as_slurm_does",
+    ),
+    Break(
+        "another_line_is_not_spoken_of", "src/scheduler/slurm/plugstack.rs",
+        "Some(first) => first.again.push(line.place()),",
+        "Some(_) => {}",
+        "unit the_first_of_several_lines_counts",
+    ),
+    Break(
+        "disable_leaves_the_samples", "src/bin/jobfence/disable.rs",
+        "series::remove_all(&config.run_dir).map_err(|error| error.to_string())",
+        "Ok(())",
+        "host enable one_command_turns_it_on_and_one_off",
     ),
 )

@@ -1050,6 +1050,36 @@ def periodic_bears_odd_names(mom, user):
 
 
 @case
+def a_name_is_no_fence(mom, user):
+    """A user can have made a directory that is called as a fence of the user's: what is there is fetched all the same."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "exec sleep 300")
+    job.started()
+    of_user = ["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"]
+    stray = subprocess.Popen(of_user, start_new_session=True)
+    until(lambda: kernel.command_line(stray.pid).startswith("sleep"), "the start of a process")
+    above = [kernel.Group(f"/{mom.base}").limits_directory("memory") / "user.slice"]
+    above += [above[0] / f"uid_{job.uid}", above[0] / f"uid_{job.uid}/job_{job.id}"]
+    try:
+        for directory in above:
+            directory.mkdir()
+        (above[-1] / "cgroup.procs").write_text(str(stray.pid))
+        # On a busy machine its environment may come too late. Then the next event looks at it.
+        until(lambda: mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()]) and job.is_in(stray.pid, "extern"),
+              "the process in the fence", 20)
+        answer = mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
+        expect("outside of the job's fence" not in str(answer["log"]), f"what is in was put in again: {answer}")
+    finally:
+        stray.kill()
+        stray.wait()
+        for directory in reversed(above):
+            directory.rmdir()
+    job.kill()
+    job.over()
+
+
+@case
 def usage_outlives_a_failed_close(mom, user):
     job = Job(mom, user)
     mom.begin(job)

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Arg, ArgGroup, Args, Command, CommandFactory, Id, ValueEnum, ValueHint};
 use clap_complete::{Shell, generate};
 
 use crate::command::Failure;
@@ -24,6 +24,10 @@ enum CompletedShell {
     Fish,
 }
 
+/// Where bash begins to look for words, and the commands behind which a word without an option may be a file's.
+const BASH: &str = "    case \"${cmd}\" in\n        jobfence)\n";
+const WITH_FILES: &str = "jobfence__subcmd__run|jobfence__subcmd__pbs__subcmd__config";
+
 /// Prints them.
 pub fn completions<C: CommandFactory>(options: &CompletionsOptions) -> Result<ExitCode, Failure> {
     let shell = match options.shell {
@@ -32,7 +36,54 @@ pub fn completions<C: CommandFactory>(options: &CompletionsOptions) -> Result<Ex
         CompletedShell::Fish => Shell::Fish,
     };
     let mut text = Vec::new();
-    generate(shell, &mut C::command(), "jobfence", &mut text);
-    std::io::stdout().write_all(&text)?;
+    generate(shell, &mut visible(&C::command(), shell), "jobfence", &mut text);
+    let mut text = String::from_utf8(text)?;
+    if matches!(options.shell, CompletedShell::Bash) {
+        // Otherwise bash offers files wherever nothing else is known.
+        let no_files =
+            format!("    [[ \"${{cmd}}\" == @({WITH_FILES}) ]] || compopt +o bashdefault +o default 2>/dev/null\n");
+        text = text.replacen(BASH, &(no_files + BASH), 1);
+    }
+    std::io::stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The command with what people are to find of it: a generator asks for no argument whether it is hidden.
+fn visible(command: &Command, shell: Shell) -> Command {
+    let arguments: Vec<Arg> = command
+        .get_arguments()
+        .filter(|argument| !argument.is_hide_set())
+        .map(|argument| with_hint(argument, shell))
+        .collect();
+    // Arguments name these where they exclude each other.
+    let is_shown = |id: &&Id| arguments.iter().any(|argument| argument.get_id() == *id);
+    let groups: Vec<ArgGroup> = command
+        .get_groups()
+        .map(|group| {
+            ArgGroup::new(group.get_id().clone())
+                .multiple(true)
+                .args(group.get_args().filter(is_shown).cloned().collect::<Vec<_>>())
+        })
+        .collect();
+    let about = command.get_about().cloned().unwrap_or_default();
+    // It lives as long as this process, which has nothing else to do.
+    let name: &'static str = command.get_name().to_owned().leak();
+    let shown = Command::new(name).about(about).args(arguments).groups(groups);
+    let shown = if command.get_version().is_some() { shown.version("") } else { shown };
+    shown.subcommands(command.get_subcommands().map(|command| visible(command, shell)))
+}
+
+/// What a value is, by the name that the help gives it. A shell takes each other for a file's name.
+fn with_hint(argument: &Arg, shell: Shell) -> Arg {
+    let name = argument.get_value_names().and_then(<[_]>::first).map_or("", |name| name.as_str());
+    let hint = match name {
+        "FILE" => ValueHint::FilePath,
+        "DIRECTORY" => ValueHint::DirPath,
+        // What is made for bash would offer files.
+        "USER" if shell != Shell::Bash => ValueHint::Username,
+        "COMMAND" => ValueHint::Unknown,
+        _ => ValueHint::Other,
+    };
+    let argument = argument.clone();
+    if argument.get_action().takes_values() { argument.value_hint(hint) } else { argument }
 }

@@ -24,6 +24,7 @@ use crate::command::{Failure, require_root};
 use crate::hold::systemds_own;
 use crate::line::{self, InstalledLine};
 use crate::systemd::{self, Service};
+use crate::{metrics, series};
 
 /// It is off, and something of it is still needed.
 const STILL_NEEDED: u8 = 3;
@@ -74,6 +75,9 @@ pub fn disable(options: &DisableOptions) -> Result<ExitCode, Failure> {
             config.run_dir.display()
         );
         return Ok(ExitCode::from(STILL_NEEDED));
+    }
+    for left in [metrics::forget(&config), series::remove_all(&config.run_dir).map_err(|error| error.to_string())] {
+        left.unwrap_or_else(|why| println!("kept           {why}"));
     }
     println!("disabled       no step is fenced; nothing of jobfence runs, and nothing but its files is left");
     Ok(ExitCode::SUCCESS)

@@ -41,18 +41,24 @@ mod syslog;
 mod systemd;
 mod table;
 mod top;
+mod whole;
+
+#[cfg(test)]
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use configured::Configured;
+use jobfence::printable::printable_lines;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 /// Fences batch jobs in cgroups: the administrator's command.
 #[derive(Parser)]
-#[command(name = "jobfence", version, arg_required_else_help = true)]
+#[command(name = "jobfence", version = env!("JOBFENCE_VERSION"), arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -160,6 +166,7 @@ fn main() -> ExitCode {
         Command::Hold(options) => hold::hold(&options),
     };
     result.unwrap_or_else(|error| {
+        let error = printable_lines(&error.to_string(), '?');
         eprintln!("jobfence: {error}");
         ExitCode::FAILURE
     })
@@ -176,7 +183,7 @@ impl Log for Stderr {
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
             // It is no reason to fail that nobody can read it.
-            let _ = writeln!(io::stderr(), "jobfence: {}", record.args());
+            let _ = writeln!(io::stderr(), "jobfence: {}", printable_lines(&record.args().to_string(), '?'));
         }
     }
 

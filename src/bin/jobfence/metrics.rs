@@ -6,10 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
 use std::time::Duration;
 
 use jobfence::cgroup::usage::Usage;
@@ -17,11 +13,16 @@ use jobfence::config::Config;
 use jobfence::fence::living::{LivingStep, Recorded, WantedSteps, find};
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Name};
+use jobfence::printable::is_printable;
 use jobfence::record::counters::{BOUNDS_MS, Counters};
 use jobfence::record::job::{JobId, JobRecords};
 use jobfence::scheduler::all::ALL;
 
 use crate::living::user_name;
+use crate::whole;
+
+/// Each file begins so, whatever there is to be said.
+const BEGIN: &str = "# HELP jobfence_";
 
 /// Of so many jobs at most: a node has fewer, unless something is wrong.
 const MOST_JOBS: usize = 1000;
@@ -56,7 +57,18 @@ pub fn look(config: &Config, host: &Host) -> Result<(), String> {
     let Some(path) = &config.metrics_file else { return Ok(()) };
     let counters = Counters::read(&config.run_dir).map_err(|error| error.to_string())?;
     let text = page(&living_jobs(config, host), &counters);
-    write(path, &text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    // The collector is not root.
+    whole::replace(path, text.as_bytes(), Some(0o644)).map_err(|error| error.to_string())
+}
+
+/// Takes the file away, for the last time: a collector would go on with what it has read in it.
+pub fn forget(config: &Config) -> Result<(), String> {
+    let Some(path) = &config.metrics_file else { return Ok(()) };
+    match whole::remove(path, BEGIN) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("{} is no file of jobfence's, and stays", path.display())),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Every job that has fences now.
@@ -298,27 +310,10 @@ fn escaped(value: &str) -> String {
         match c {
             '\\' | '"' => safe.extend(['\\', c]),
             '\n' => safe.push_str("\\n"),
-            c if c.is_control() => safe.push('?'),
-            c => safe.push(c),
+            c => safe.push(if is_printable(c) { c } else { '?' }),
         }
     }
     safe
-}
-
-/// Puts the text in the place of what was there before, at once: a reader sees the old file or the new one.
-pub fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // node_exporter reads what ends with .prom.
-    let new = path.with_file_name(format!(".{name}.new"));
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file: File = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    // The collector is not root.
-    file.set_permissions(fs::Permissions::from_mode(0o644))?;
-    fs::rename(&new, path)
 }
 
 #[cfg(test)]
@@ -371,22 +366,10 @@ mod tests {
 
     #[test]
     fn the_number_of_jobs_is_bounded() {
+        assert!(page(&[], &Counters::default()).starts_with(BEGIN));
         let jobs: Vec<JobMetrics> = (0..1200).map(|number| job(&number.to_string())).collect();
         let page = page(&jobs, &Counters::default());
         assert_eq!(page.lines().filter(|line| line.starts_with("jobfence_job_steps{")).count(), 1000);
         assert!(page.contains("jobfence_jobs 1200\n") && page.contains("jobfence_jobs_hidden 200\n"));
-    }
-
-    #[test]
-    fn a_reader_sees_the_whole_file_and_a_link_is_not_followed() {
-        let temp = tempfile::tempdir().unwrap();
-        let (path, other) = (temp.path().join("x.prom"), temp.path().join("other"));
-        fs::write(&other, "mine").unwrap();
-        std::os::unix::fs::symlink(&other, temp.path().join(".x.prom.new")).unwrap();
-        write(&path, "a 1\n").unwrap();
-        write(&path, "a 2\n").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "a 2\n");
-        assert_eq!(fs::read_to_string(&other).unwrap(), "mine");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
     }
 }

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::printable::printable;
 
 use crate::command::Failure;
 use convert::Converted;
@@ -100,7 +101,7 @@ fn printed(file: &str, converted: &Converted) -> String {
 fn comment(out: &mut String, begin: &str, text: &str) {
     let mut line = begin.to_owned();
     let is_empty = |line: &str| line.chars().all(|c| "#- ".contains(c));
-    let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let text = printable(text, '?');
     for word in text.split(' ') {
         if !is_empty(&line) && line.chars().count() + 1 + word.chars().count() > WIDTH {
             let _ = writeln!(out, "{}", line.trim_end());

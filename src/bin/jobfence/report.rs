@@ -21,6 +21,7 @@ use crate::configured::Configured;
 use crate::living::{LivingRow, LivingView, job_id};
 use crate::series;
 use crate::table::{self, printable};
+use crate::whole;
 use log::{LoggedSteps, read};
 use runs::runs_of;
 
@@ -147,7 +148,7 @@ fn put(file: &Path, page: &str) -> Result<(), Failure> {
         print!("{page}");
         return Ok(());
     }
-    Ok(page::write(file, page)?)
+    whole::replace(file, page.as_bytes(), None).map_err(|error| format!("{error}; --html=- writes to stdout").into())
 }
 
 /// Why the log could not be read, for those who may not.

@@ -382,6 +382,17 @@ pub fn remove(run_dir: &Path, series: &Series) {
     }
 }
 
+/// Removes all of them with their directory, when no step lives any more.
+pub fn remove_all(run_dir: &Path) -> Result<()> {
+    let path = directory_of(run_dir);
+    if !path.exists() {
+        return Ok(());
+    }
+    let dir = writable(run_dir)?;
+    dir.list(false)?.iter().for_each(|name| discard(&dir, name));
+    std::fs::remove_dir(&path).map_err(|error| Error::new(format!("remove the directory: {error}")).at(path))
+}
+
 /// Amounts over time as so many signs. What is not known is a blank. The highest amount has the full height.
 pub fn sparkline(values: &[(f64, Option<f64>)], cells: usize, is_utf8: bool) -> String {
     let signs: &[char] =

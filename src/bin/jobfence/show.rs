@@ -220,11 +220,11 @@ impl<'a> SeenStep<'a> {
         let of = |limit: Option<String>| limit.map_or_else(String::new, |limit| format!(" of {limit}"));
         let bytes = |bytes: Option<u64>| bytes.map_or_else(|| NONE.to_owned(), mebibytes);
         let cpus = self.row.cpus_now.map_or_else(|| NONE.to_owned(), |cpus| format!("{cpus:.2}"));
-        let cpu_limit = of(current.cpus_limit.map(|cpus| cpus.to_string()));
+        let of_cpus = current.cpus_limit.map_or_else(|| " CPUs".to_owned(), |cpus| format!(" of {}", cpus.in_words()));
         line(
             "CPU",
             format!(
-                "{cpus}{cpu_limit} CPUs now; {} used (user {}, system {})",
+                "{cpus}{of_cpus} now; {} used (user {}, system {})",
                 time(usage.cpu),
                 time(usage.cpu_user),
                 time(usage.cpu_system)

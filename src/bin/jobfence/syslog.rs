@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 
+use jobfence::printable::printable;
 use log::{Level, Log, Metadata, Record};
 
 /// syslog(3), as a daemon.
@@ -29,8 +30,7 @@ pub fn say(level: Level, text: &str) {
         Level::Warn => libc::LOG_WARNING,
         _ => libc::LOG_INFO,
     };
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if let Ok(text) = CString::new(format!("jobfence: {text}")) {
+    if let Ok(text) = CString::new(format!("jobfence: {}", printable(text, ' '))) {
         // SAFETY: a format of one %s and one NUL-terminated string.
         unsafe { libc::syslog(libc::LOG_DAEMON | priority, c"%s".as_ptr(), text.as_ptr()) };
     }

@@ -77,17 +77,9 @@ pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> 
     }
 }
 
-/// A name that a user may have chosen, without control characters and those by which Unicode directs what follows.
+/// A name that a user may have chosen.
 pub fn printable(text: &str) -> String {
-    let directs = |c: char| {
-        matches!(c, '\u{ad}' | '\u{61c}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
-            || ('\u{200b}'..='\u{200f}').contains(&c)
-            || ('\u{2028}'..='\u{202e}').contains(&c)
-            || ('\u{2060}'..='\u{206f}').contains(&c)
-            || ('\u{fff9}'..='\u{fffb}').contains(&c)
-            || ('\u{e0000}'..='\u{e0fff}').contains(&c)
-    };
-    text.chars().map(|c| if c.is_control() || directs(c) { '?' } else { c }).collect()
+    jobfence::printable::printable(text, '?')
 }
 
 /// At most so many characters.

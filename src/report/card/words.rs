@@ -3,17 +3,11 @@
 
 use std::time::Duration;
 
-use crate::job::Cpus;
-
 /// No line is longer, in characters.
 pub const WIDTH: usize = 80;
 
 pub(super) fn shown(share: u64) -> String {
     if share > 999 { ">999 %".to_owned() } else { format!("{share} %") }
-}
-
-pub(super) fn count(cpus: Cpus) -> String {
-    format!("{cpus} {}", if cpus == Cpus::whole(1) { "CPU" } else { "CPUs" })
 }
 
 /// As `1 node` or `2 nodes`.

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
 use crate::launch::NotFenced;
+use crate::printable::is_printable;
 use crate::scheduler::htcondor::slot_gpus::SlotGpus;
 
 /// No packet that HTCondor writes is longer.
@@ -216,7 +217,7 @@ pub(super) fn text_of(value: &str) -> Option<String> {
 }
 
 pub(super) fn short(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(40).collect()
+    text.chars().filter(|c| is_printable(*c)).take(40).collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! With `-by-index` it has a place in an order that CUDA makes, which says nothing of the device; and instances (MIG) have one device together.
 
 use crate::facts::Gpus;
+use crate::printable::is_printable;
 use crate::sys::nvidia::Gpu;
 
 /// Before a UUID.
@@ -55,7 +56,7 @@ fn is_named(uuid: &str, name: &str) -> bool {
 }
 
 fn why_unknown(name: &str, driver: &[Gpu]) -> String {
-    let name: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
+    let name: String = name.chars().filter(|c| is_printable(*c)).take(60).collect();
     let known = driver.iter().filter(|gpu| gpu.uuid.is_some()).count();
     format!(
         "HTCondor calls a GPU of the slot {name}, and of the {known} that NVIDIA's driver has by UUID no single one is that"

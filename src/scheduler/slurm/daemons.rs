@@ -23,10 +23,16 @@ pub fn all(proc: &Dir) -> Result<Vec<Titled>> {
     Ok(found)
 }
 
-/// Whether it is root's and called as Slurm's step daemon is: a user can give his the name.
+/// As the step daemon's file is called, and so at first the process.
+const NAME: &str = "slurmstepd";
+
+/// Whether it is root's, called as Slurm's step daemon is, and runs that file. A user can give processes of the user's that name, and also
+/// one that becomes root's: a link of that name to a set-user-ID program.
 pub fn is_step_daemon(proc: &Dir, pid: i32) -> bool {
-    process::name(proc, pid).as_deref() == Some("slurmstepd")
+    process::name(proc, pid).as_deref() == Some(NAME)
         && process::uid(proc, pid) == Some(nix::unistd::getuid().as_raw())
+        // Where the kernel does not say what it runs, a daemon that lives must not count as dead.
+        && process::program(proc, pid).is_none_or(|program| program == NAME)
 }
 
 /// Whether one of these is of this very step, in a place that may be the step's: its title is there before it makes or enters any
@@ -36,4 +42,43 @@ pub fn is_among(daemons: &[Titled], job: &str, step: &str, is_elsewhere: impl Fn
     // Behind it: the end, the number of a component, or " stepmgr".
     let is_its = |found: &str| found.strip_prefix(&title).is_some_and(|rest| rest.starts_with([']', '+', ' ']));
     daemons.iter().any(|(daemon, found)| is_its(found) && !is_elsewhere(daemon.pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_name_alone_is_no_step_daemon() {
+        let temp = tempfile::tempdir().unwrap();
+        let proc = Dir::open("/proc").unwrap();
+        let is_daemon = |dir: &str, also: &dyn Fn()| {
+            let mut child =
+                Command::new(temp.path().join(dir).join(NAME)).arg("60").stdin(Stdio::null()).spawn().unwrap();
+            also();
+            let pid = i32::try_from(child.id()).unwrap();
+            // The kernel lets the parent go on a moment before it gives the name.
+            while process::name(&proc, pid).as_deref() != Some(NAME) {
+                std::thread::yield_now();
+            }
+            let found = is_step_daemon(&proc, pid);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            found
+        };
+        for dir in ["link", "copy"] {
+            std::fs::create_dir(temp.path().join(dir)).unwrap();
+        }
+        symlink("/bin/sleep", temp.path().join("link").join(NAME)).unwrap();
+        let copy = temp.path().join("copy").join(NAME);
+        // By another process: while one of this has the file open to write, nobody can run it, and others start programs meanwhile.
+        assert!(Command::new("cp").arg("/bin/sleep").arg(&copy).status().unwrap().success());
+        assert!(!is_daemon("link", &|| {}));
+        assert!(is_daemon("copy", &|| {}));
+        // As after an upgrade of Slurm.
+        assert!(is_daemon("copy", &|| std::fs::remove_file(&copy).unwrap()));
+    }
 }

@@ -12,6 +12,7 @@
 //! Whatever is not surely so is an error that says why, since a wrong guess is another job's GPU.
 
 use crate::hostlist::HostList;
+use crate::printable::printable;
 use crate::scheduler::slurm::conf::{Lines, SlurmAssignment, value};
 use crate::sorted;
 use crate::sys::nvidia::Gpu;
@@ -234,7 +235,7 @@ impl GresLine {
 
 /// As much of a value as fits into a sentence.
 fn short(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(100).collect()
+    printable(text, ' ').chars().take(100).collect()
 }
 
 fn place(line: &SlurmAssignment) -> String {

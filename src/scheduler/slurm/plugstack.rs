@@ -35,6 +35,8 @@ pub struct PlugstackLine {
     pub arguments: Vec<String>,
     /// Whether it is longer than what Slurm reads at once.
     pub is_cut: bool,
+    /// The lines behind it that load the plugin again, as FILE:NUMBER: nothing of them counts.
+    pub again: Vec<String>,
 }
 
 impl PlugstackLine {
@@ -94,9 +96,6 @@ impl Search {
                 for piece in bytes.chunks(LONGEST) {
                     let piece = String::from_utf8_lossy(piece);
                     self.look(files, file, number + 1, &piece, bytes.len() > LONGEST);
-                    if self.line.is_some() {
-                        return;
-                    }
                 }
             }
         });
@@ -112,20 +111,22 @@ impl Search {
                 let included = if files.may_include() { glob(&pattern) } else { Vec::new() };
                 for included in included {
                     self.read(files, &included);
-                    if self.line.is_some() {
-                        return;
-                    }
                 }
             }
             [kind @ ("required" | "optional"), plugin, ref arguments @ ..] if is_ours(plugin) => {
-                self.line = Some(PlugstackLine {
+                let line = PlugstackLine {
                     file: file.to_owned(),
                     number,
                     required: kind == "required",
                     plugin: plugin.to_owned(),
                     arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
                     is_cut,
-                });
+                    again: Vec::new(),
+                };
+                match &mut self.line {
+                    Some(first) => first.again.push(line.place()),
+                    None => self.line = Some(line),
+                }
             }
             ["required" | "optional", ..] => {}
             _ if words.iter().any(|word| is_ours(word)) => self.ignored.push(format!("{}:{number}", file.display())),
@@ -177,6 +178,22 @@ mod tests {
             PlugstackLookup::Line(line) => Some((line.plugin, line.arguments)),
             _ => None,
         }
+    }
+
+    #[test]
+    fn the_first_of_several_lines_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("conf.d")).unwrap();
+        std::fs::write(path("conf.d/x"), "optional other.so\noptional /x/libjobfence.so Mode=off\n").unwrap();
+        let text =
+            "include conf.d/*\n# required libjobfence.so\nrequired libjobfence.so\nrequired libjobfence.so a=b\n";
+        std::fs::write(path("plugstack.conf"), text).unwrap();
+        let PlugstackLookup::Line(line) = find(&path("plugstack.conf")) else { panic!("no line") };
+        assert_eq!((line.file, line.number, line.arguments), (path("conf.d/x"), 2, vec!["Mode=off".to_owned()]));
+        assert_eq!(line.again, [3, 4].map(|number| format!("{}:{number}", path("plugstack.conf").display())));
+        let PlugstackLookup::Line(line) = find(&path("conf.d/x")) else { panic!("no line") };
+        assert_eq!(line.again, [""; 0]);
     }
 
     #[test]

@@ -133,6 +133,28 @@ def suspend_resume(site):
 
 
 @case
+def suspended_outside_of_the_tree(site):
+    """As docs/install/slurm.md has it: what Slurm's tracking does not find goes on, at the job's own cost."""
+    jobid = site.submit(site.users[0], f"(setsid sh -c '{SPINNER}' </dev/null >/dev/null 2>&1 &)\nexec sleep 300", "-c1", "--mem=100")
+    group = fenced(site, jobid)
+    until(lambda: group.cpu_seconds() > 0.2, 30, "the spinner's first turns")
+    scontrol(site, "suspend", jobid)
+    sleeping, = site.job_pids(jobid, "sleep")
+    spinning, = set(group.members(below=True)) - {sleeping}
+    until(lambda: kernel.stat_fields(sleeping)[0] == "T", 20, "the stop of what is in the tree")
+    if kernel.slurm_tracks:
+        until(lambda: kernel.stat_fields(spinning)[0] == "T", 20, "the stop of what has left the tree")
+    else:
+        used = group.cpu_seconds()
+        until(lambda: group.cpu_seconds() > used + 0.2, 30, "further turns of what has left the tree")
+        expect_limits(group, 1.0, 100)
+    scontrol(site, "resume", jobid)
+    site.scancel(jobid)
+    expect_equal(site.wait(jobid), "CANCELLED", "state")
+    until(lambda: not group.parent.remains(), 5, f"the end of {group.parent.path}")
+
+
+@case
 def scancel_suspended(site):
     """Nothing is left of it, stopped or frozen."""
     jobid, group = suspended(site)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The line of plugstack.conf: what it gives the plugin, and what the command line says beside it.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use jobfence::config::{self, Candidate, KEYS, Loaded};
@@ -34,13 +35,24 @@ pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -
             Some(format!("NO job would be fenced here: Slurm cuts {}", line.place()))
         }
         PlugstackLookup::Line(line) => match load::load(line, slurm.and_then(Slurm::plugin_dir)) {
-            Ok(loaded) if loaded == Path::new(&line.plugin) => {
-                println!("plugin         {line}");
-                None
-            }
             Ok(loaded) => {
-                println!("plugin         {line}: is {}", loaded.display());
-                None
+                let is = if loaded == Path::new(&line.plugin) {
+                    String::new()
+                } else {
+                    format!(": is {}", loaded.display())
+                };
+                println!("plugin         {line}{is}");
+                for place in &line.again {
+                    println!(
+                        "plugin         {place}: names the plugin again, and what stands there does not count; remove one of the lines"
+                    );
+                }
+                let (what, remedy) = closed(&loaded)?;
+                println!(
+                    "plugin         {what}: srun and sbatch load the plugin as the job's user, who may not read this; {remedy}"
+                );
+                line.required
+                    .then(|| "NO user could start a job here: srun and sbatch cannot load the plugin".to_owned())
             }
             Err(why) => {
                 println!("plugin         {line}: {why}");
@@ -69,6 +81,17 @@ pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -
             None
         }
     }
+}
+
+/// What keeps users from a file, and what lets them read it: the file's own mode, or that of a directory on the way. An ACL may say
+/// otherwise, for some of them.
+fn closed(file: &Path) -> Option<(String, String)> {
+    let file = file.canonicalize().ok()?;
+    let lacks = |path: &Path, bit: u32| path.metadata().is_ok_and(|found| found.mode() & bit == 0);
+    let closed = file.ancestors().skip(1).find(|directory| lacks(directory, 0o001)).map(|directory| (directory, "o+x"));
+    let (path, lacking) = closed.or_else(|| lacks(&file, 0o004).then_some((file.as_path(), "o+r")))?;
+    let (mode, shown) = (path.metadata().ok()?.mode() & 0o7777, path.display());
+    Some((format!("{shown} has the mode {mode:04o}"), format!("chmod {lacking} {shown}")))
 }
 
 /// The line by which sessions are fenced, with this configuration: the file that Slurm loads, with the same arguments.

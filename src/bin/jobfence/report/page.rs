@@ -6,12 +6,7 @@
 mod advice;
 mod chart;
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
-use std::path::Path;
-
 use jobfence::bytes::binary;
-use jobfence::error::{Error, Result};
 use jobfence::report::account::Exit;
 use jobfence::report::card::{duration as in_words, several};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -19,7 +14,7 @@ use serde_json::Value;
 
 use super::log::LoggedStep;
 use super::runs::JobRun;
-use super::total::{Total, cpus_of, duration, efficiency, name_and_user, said};
+use super::total::{Total, cpus_in_words, cpus_of, duration, efficiency, name_and_user, said};
 use crate::series::Series;
 use crate::store::summary::Summary;
 use crate::table::printable;
@@ -92,30 +87,6 @@ pub fn of_summary(job: &str, summary: &Summary) -> String {
     page(&format!("Job {job}"), &body)
 }
 
-/// Writes it. A file that is there is replaced as a whole; a link is replaced, and not followed.
-pub fn write(path: &Path, page: &str) -> Result<()> {
-    let failed = |what: &str, error: &std::io::Error| Error::new(format!("cannot {what} the page: {error}")).at(path);
-    let name = path.file_name().ok_or_else(|| Error::new("this is no name of a file:").at(path))?;
-    match fs::symlink_metadata(path) {
-        Ok(found) if !found.is_file() && !found.is_symlink() => {
-            return Err(Error::new("this is no file that can be replaced:").at(path).hint("--html=- writes to stdout"));
-        }
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed("look for", &error)),
-        _ => {}
-    }
-    let new = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
-    let written = File::options().write(true).create_new(true).open(&new).and_then(|mut file| {
-        file.write_all(page.as_bytes())?;
-        fs::rename(&new, path)
-    });
-    written.map_err(|error| {
-        if error.kind() != ErrorKind::AlreadyExists {
-            let _ = fs::remove_file(&new);
-        }
-        failed("write", &error)
-    })
-}
-
 fn page(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -131,7 +102,7 @@ fn page(title: &str, body: &Markup) -> String {
             body {
                 main { (body) }
                 footer {
-                    p { "jobfence " (env!("CARGO_PKG_VERSION")) ". The kernel has counted these figures in the job's cgroups. "
+                    p { "jobfence " (env!("JOBFENCE_VERSION")) ". The kernel has counted these figures in the job's cgroups. "
                         "1 KiB is 1024 bytes. A peak of memory includes page cache." }
                 }
             }
@@ -225,7 +196,7 @@ struct Bar {
 fn rows(run: &JobRun, total: &Total) -> Vec<Bar> {
     let most = |member: &str| run.steps.iter().filter_map(|step| step.whole(member)).max();
     let granted = total.cpu_granted();
-    let cpus = total.cpus.map_or_else(String::new, |cpus| format!(", {cpus} CPUs"));
+    let cpus = total.cpus.map_or_else(String::new, |cpus| format!(", {}", cpus_in_words(cpus)));
     let mut all = vec![
         Bar {
             name: "CPU time",
@@ -352,7 +323,7 @@ fn steps(run: &JobRun) -> Markup {
         run.steps.iter().map(|step| {
             let limit = step.whole("memory_limit_bytes").filter(|limit| *limit > 0);
             let peak = step.whole("memory_peak_bytes");
-            let cpus = cpus_of(step).map_or_else(String::new, |cpus| format!(", {cpus} CPUs"));
+            let cpus = cpus_of(step).map_or_else(String::new, |cpus| format!(", {}", cpus_in_words(cpus)));
             vec![
                 name(step),
                 Cell::text(how(&step.0, step.text("end"))),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::log::LoggedStep;
 use super::runs::{JobRun, ended};
-use super::total::{Total, cache_share, cpus_of, duration, efficiency, exit, name_and_user, said};
+use super::total::{Total, cache_share, cpus_in_words, cpus_of, duration, efficiency, exit, name_and_user, said};
 use crate::living::{LivingRow, rows_in_lines, user_name};
 use crate::table::{self, Column, NONE, clock, lines, mib, numbers, printable, texts, time};
 
@@ -144,7 +144,7 @@ fn head(run: &JobRun) -> Vec<String> {
     let wall = total.wall.map_or_else(String::new, |wall| format!(", {}", clock(wall)));
     line("time", format!("{} to {}{wall}", printable(run.began()), printable(run.ended())));
     let granted = total.cpu_granted().and_then(duration).map(|granted| format!(" of {}", time(Some(granted))));
-    let cpus = total.cpus.map_or_else(String::new, |cpus| format!(", {cpus} CPUs"));
+    let cpus = total.cpus.map_or_else(String::new, |cpus| format!(", {}", cpus_in_words(cpus)));
     let cpu = time(total.cpu.and_then(duration));
     line("CPU time", format!("{cpu}{}{}{cpus}", granted.unwrap_or_default(), percent(total.cpu_efficiency())));
     if let Some(throttled) = total.throttled.filter(|throttled| *throttled > 0.0).and_then(duration) {

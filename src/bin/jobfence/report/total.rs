@@ -63,6 +63,11 @@ impl Total {
     }
 }
 
+/// As [`jobfence::job::Cpus::in_words`] has them.
+pub fn cpus_in_words(cpus: f64) -> String {
+    format!("{cpus} {}", if cpus == 1.0 { "CPU" } else { "CPUs" })
+}
+
 /// What a step was granted; of which only the limit is known, that.
 pub fn cpus_of(step: &LoggedStep) -> Option<f64> {
     step.number("cpus_granted").filter(|cpus| *cpus > 0.0).or_else(|| step.number("cpus_limit"))

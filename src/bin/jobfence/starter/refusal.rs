@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use jobfence::error::{Error, Result};
+use jobfence::printable::printable;
 
 /// The word by which this program knows that it is the hook.
 const WORD: &str = "refuse-job";
@@ -80,8 +81,7 @@ pub fn refuse() -> Option<ExitCode> {
 
 /// As ClassAds have a text, in one line.
 pub fn quoted(text: &str) -> String {
-    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    format!("\"{}\"", plain.collect::<String>().replace('\\', "\\\\").replace('"', "\\\""))
+    format!("\"{}\"", printable(text, ' ').replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::Once;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
+use crate::printable::printable;
 use crate::scheduler::slurm::spank::api;
 
 struct SlurmLog;
@@ -36,12 +37,12 @@ pub fn install() {
 
 /// A sentence for the person whose job this is: on the job's stderr, as long as that is open.
 pub fn tell_user(sentence: &str) {
-    tell(&without_controls(&format!("jobfence: {sentence}")));
+    tell(&printable(&format!("jobfence: {sentence}"), ' '));
 }
 
 /// Several lines for the same reader, as they are and at once: Slurm's log has them, too, as one message.
 pub fn tell_user_lines(lines: &[String]) {
-    let lines: Vec<String> = lines.iter().map(|line| without_controls(line)).collect();
+    let lines: Vec<String> = lines.iter().map(|line| printable(line, ' ')).collect();
     if !lines.is_empty() {
         tell(&lines.join("\n"));
     }
@@ -72,13 +73,5 @@ fn say(level: Level, line: &str) {
 
 /// Slurm's log is made of C strings, in lines.
 fn c_string(text: &str) -> Option<CString> {
-    CString::new(without_controls(text)).ok()
-}
-
-fn without_controls(text: &str) -> String {
-    // Hardly ever there is one.
-    if text.is_ascii() && !text.bytes().any(|byte| byte.is_ascii_control()) {
-        return text.to_owned();
-    }
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    CString::new(printable(text, ' ')).ok()
 }

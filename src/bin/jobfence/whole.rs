@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A file that is replaced as a whole, wherever it is to be: a reader sees the old one or the new one.
+//!
+//! Root may be told to write into a directory that somebody else can write to. That one can put a link in the place of any directory
+//! on the way there, at any time. So the way is gone by handles, and of links only those are followed that nobody but root can make.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{File, Permissions};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path};
+
+use jobfence::error::{Error, Result};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat, renameat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+
+/// As the kernel's MAXSYMLINKS.
+const MAX_LINKS: u32 = 40;
+
+const HANDLE: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// Puts the text in the place of what was there before; a link is replaced, and not followed. `mode`: whatever the umask says.
+pub fn replace(path: &Path, text: &[u8], mode: Option<u32>) -> Result<()> {
+    let name = path.file_name().ok_or_else(|| Error::new("this is no name of a file:").at(path))?;
+    let dir = directory_of(path)?;
+    let failed = |what: &'static str| move |errno| Error::os(what, path, errno);
+    match fstatat(&dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(found) if ![SFlag::S_IFREG, SFlag::S_IFLNK].contains(&kind(found.st_mode)) => {
+            return Err(Error::new("this is no file that can be replaced:").at(path));
+        }
+        Err(errno) if errno != Errno::ENOENT => return Err(failed("look for")(errno)),
+        _ => {}
+    }
+    // Of what reads a directory, nothing takes this for a file of its own: node_exporter wants .prom at the end.
+    let new = OsString::from(format!(".{}.new", name.display()));
+    match unlinkat(&dir, new.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+        Err(errno) if errno != Errno::ENOENT => return Err(failed("write")(errno)),
+        _ => {}
+    }
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    let at_first = Mode::from_bits_truncate(if mode.is_some() { 0o600 } else { 0o666 });
+    let mut file = File::from(openat(&dir, new.as_os_str(), flags, at_first).map_err(failed("write"))?);
+    let written = file
+        .write_all(text)
+        .and_then(|()| mode.map_or(Ok(()), |mode| file.set_permissions(Permissions::from_mode(mode))));
+    let written = written.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)));
+    written.and_then(|()| renameat(&dir, new.as_os_str(), &dir, name)).map_err(|errno| {
+        let _ = unlinkat(&dir, new.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        failed("write")(errno)
+    })
+}
+
+/// Removes a file whose text begins so, if it is there; any other stays. Returns whether there is none any more.
+pub fn remove(path: &Path, begin: &str) -> Result<bool> {
+    let Some(name) = path.file_name() else { return Ok(false) };
+    let dir = match directory_of(path) {
+        Err(error) if error.is_gone() => return Ok(true),
+        dir => dir?,
+    };
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let file = match openat(&dir, name, flags, Mode::empty()) {
+        Err(Errno::ENOENT) => return Ok(true),
+        Err(_) => return Ok(false),
+        Ok(file) => File::from(file),
+    };
+    let mut text = Vec::new();
+    let is_ours = file.take(begin.len() as u64).read_to_end(&mut text).is_ok() && text == begin.as_bytes();
+    if is_ours {
+        unlinkat(&dir, name, UnlinkatFlags::NoRemoveDir).map_err(|errno| Error::os("remove", path, errno))?;
+    }
+    Ok(is_ours)
+}
+
+/// The directory that a file is to be in. Whoever changes the way there meanwhile changes nothing of it.
+fn directory_of(path: &Path) -> Result<OwnedFd> {
+    let failed = |errno| Error::os("find the directory of", path, errno);
+    let above = path.parent().unwrap_or(Path::new(""));
+    let from =
+        |path: &Path| openat(nix::fcntl::AT_FDCWD, if path.is_absolute() { "/" } else { "." }, HANDLE, Mode::empty());
+    let mut dir = from(path).map_err(failed)?;
+    let mut rest: VecDeque<OsString> = names(above);
+    let mut links = 0;
+    while let Some(name) = rest.pop_front() {
+        let next = openat(&dir, name.as_os_str(), HANDLE, Mode::empty()).map_err(failed)?;
+        let stat = fstat(&next).map_err(failed)?;
+        if kind(stat.st_mode) != SFlag::S_IFLNK {
+            dir = next;
+            continue;
+        }
+        if geteuid().is_root() && stat.st_uid != 0 {
+            return Err(Error::new("root follows no link of another user on the way to")
+                .at(path)
+                .value(format!("{} of uid {}", name.display(), stat.st_uid))
+                .hint("name the directory itself"));
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(failed(Errno::ELOOP));
+        }
+        // Of the link that was looked at, whatever has its name now.
+        let target = readlinkat(&next, "").map_err(failed)?;
+        let target = Path::new(&target);
+        if target.is_absolute() {
+            dir = from(target).map_err(failed)?;
+        }
+        for name in names(target).into_iter().rev() {
+            rest.push_front(name);
+        }
+    }
+    Ok(dir)
+}
+
+fn names(path: &Path) -> VecDeque<OsString> {
+    let is_step = |component: &Component<'_>| matches!(component, Component::Normal(_) | Component::ParentDir);
+    path.components().filter(is_step).map(|component| component.as_os_str().to_owned()).collect()
+}
+
+fn kind(mode: libc::mode_t) -> SFlag {
+    SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{lchown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        fs::create_dir_all(at("a/b")).unwrap();
+        symlink("a/b", at("own")).unwrap();
+        symlink(temp.path(), at("a/top")).unwrap();
+        fs::write(at("kept"), "kept").unwrap();
+        symlink("../../kept", at("a/b/link")).unwrap();
+        for path in ["a/b/new", "own/new", "a/top/own/../b/./new", "a/b/link"] {
+            replace(&at(path), path.as_bytes(), None).unwrap();
+            assert_eq!(fs::read_to_string(at(path)).unwrap(), path);
+        }
+        replace(&at("a/b/new"), b"x", Some(0o640)).unwrap();
+        assert_eq!(fs::metadata(at("a/b/new")).unwrap().permissions().mode() & 0o7777, 0o640);
+        assert_eq!(fs::read_to_string(at("kept")).unwrap(), "kept");
+        assert_eq!(fs::read_dir(at("a/b")).unwrap().count(), 2);
+        symlink("a/b/new", at("to-new")).unwrap();
+        for (path, begin, is_gone) in [
+            ("a/b/new", "y", false),
+            ("to-new", "x", false),
+            ("a", "x", false),
+            ("a/b/new", "x", true),
+            ("a/b/new", "x", true),
+            ("c/d", "", true),
+        ] {
+            assert_eq!(remove(&at(path), begin).unwrap(), is_gone, "{path}");
+        }
+        symlink("loop", at("loop")).unwrap();
+        for path in ["loop/x", "nothing/x", "kept/x", "a", "a/b/.."] {
+            let error = replace(&at(path), b"x", None).unwrap_err().to_string();
+            assert!(error.contains(temp.path().to_str().unwrap()), "{error}");
+        }
+    }
+
+    /// Of a directory that belongs to the user of a job, above all.
+    #[test]
+    fn root_follows_no_link_of_a_user() {
+        if !geteuid().is_root() {
+            return crate::skip::skip("only root can make links of others");
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        fs::create_dir_all(at("home/pages")).unwrap();
+        fs::create_dir_all(at("secret/pages")).unwrap();
+        for (target, link) in [("../secret", "home/link"), ("../../secret", "home/pages/last")] {
+            symlink(target, at(link)).unwrap();
+            lchown(at(link), Some(4242), Some(4242)).unwrap();
+        }
+        for path in ["home/link/x", "home/link/pages/x", "home/pages/last/x"] {
+            let error = replace(&at(path), b"x", None).unwrap_err().to_string();
+            assert!(error.contains("of uid 4242") && error.contains("name the directory itself"), "{error}");
+        }
+        assert_eq!(fs::read_dir(at("secret")).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(at("secret/pages")).unwrap().count(), 0);
+        replace(&at("home/pages/x"), b"x", None).unwrap();
+    }
+}

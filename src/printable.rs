@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What others have written, so that it can be shown: on a terminal, in a log, in a file that people open.
+//!
+//! A user chooses names of jobs, of processes and of directories. Control characters in them would be commands to a terminal, and end
+//! lines of a log. Unicode has characters that nobody sees and that turn round or hide what follows.
+
+/// Whether a character shows nothing but itself.
+pub fn is_printable(c: char) -> bool {
+    let directs = matches!(
+        c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}' | '\u{e0000}'..='\u{e0fff}'
+    );
+    !c.is_control() && !directs
+}
+
+/// The text in one line, with another character in the place of each that is not printable.
+pub fn printable(text: &str, instead: char) -> String {
+    text.chars().map(|c| if is_printable(c) { c } else { instead }).collect()
+}
+
+/// The same of several lines.
+pub fn printable_lines(text: &str, instead: char) -> String {
+    text.chars().map(|c| if is_printable(c) || c == '\n' { c } else { instead }).collect()
+}

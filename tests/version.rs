@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What `jobfence --version` says of the tree that it was built from.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[path = "../src/version/build.rs"]
+mod build;
+
+fn run(dir: &Path, program: &str, words: &[&str]) -> String {
+    let mut command = Command::new(program);
+    command.args(words).current_dir(dir).stderr(Stdio::null());
+    // Of whoever runs the tests nothing counts.
+    for (name, value) in [("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_CONFIG_NOSYSTEM", "1")] {
+        command.env(name, value);
+    }
+    let said = command.output().unwrap();
+    assert!(said.status.success(), "{program} {words:?}");
+    String::from_utf8(said.stdout).unwrap().trim().to_owned()
+}
+
+/// A clone, one with changes, what 'git archive' makes of it, and a copy of the files in another's tree.
+#[test]
+fn the_commit_is_known_with_git_and_without() {
+    if Command::new("git").arg("--version").output().is_err() {
+        return;
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let top = temp.path();
+    let clone = top.join("clone");
+    fs::create_dir_all(clone.join("src/version")).unwrap();
+    let git = |dir: &Path, words: &[&str]| run(dir, "git", words);
+    let commit = |dir: &Path| {
+        git(dir, &["add", "."]);
+        git(dir, &["-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x"]);
+        git(dir, &["log", "-1", "--format=%h"])
+    };
+    fs::write(clone.join(build::FILE), include_str!("../src/version/commit")).unwrap();
+    fs::write(clone.join(".gitattributes"), include_str!("../.gitattributes")).unwrap();
+    git(&clone, &["init", "-q"]);
+    let first = commit(&clone);
+    assert_eq!(build::in_words("1.2", &clone), format!("1.2 ({first})"));
+    fs::write(clone.join("page"), "x").unwrap();
+    let page = commit(&clone);
+    assert_eq!(build::in_words("1.2", &clone), format!("1.2 ({first})"), "what is no source makes no other build");
+    git(&clone, &["archive", "--prefix=tarball/", "--output=../x.tar", "HEAD"]);
+    fs::write(clone.join("build.rs"), "x").unwrap();
+    assert_eq!(build::in_words("1.2", &clone), format!("1.2 ({first} with changes)"));
+
+    run(top, "tar", &["xf", "x.tar"]);
+    assert_eq!(build::in_words("1.2", &top.join("tarball")), format!("1.2 ({page})"));
+    // Nobody knows it of files that were copied, also where they lie in a tree that has commits.
+    git(top, &["init", "-q"]);
+    fs::create_dir_all(top.join("other/src")).unwrap();
+    run(top, "cp", &["-r", "clone/src/version", "other/src"]);
+    commit(&top.join("other"));
+    assert_eq!(build::in_words("1.2", &top.join("other")), "1.2");
+}
+
+#[test]
+fn the_command_says_it() {
+    let said = run(Path::new("/"), env!("CARGO_BIN_EXE_jobfence"), &["--version"]);
+    let number = concat!("jobfence ", env!("CARGO_PKG_VERSION"));
+    assert!(said == number || said.starts_with(&format!("{number} (")) && said.ends_with(')'), "{said}");
+}
