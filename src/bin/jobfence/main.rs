@@ -14,6 +14,7 @@ mod enable;
 mod explain;
 mod hold;
 mod host;
+mod journal;
 mod jsv;
 mod life;
 mod line;
@@ -160,7 +161,7 @@ fn main() -> ExitCode {
         Command::Hold(options) => hold::hold(&options),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("jobfence: {error}");
+        log::error!("{error}");
         ExitCode::FAILURE
     })
 }
@@ -175,6 +176,9 @@ impl Log for Stderr {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
+            if journal::say(record.level(), &record.args().to_string()) {
+                return;
+            }
             // It is no reason to fail that nobody can read it.
             let _ = writeln!(io::stderr(), "jobfence: {}", record.args());
         }
