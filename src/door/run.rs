@@ -101,6 +101,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         holder: None,
         gpus: &[],
         noted: None,
+        gpu_count: None,
     };
     let Begun { mut fence, plan, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
     let (kernel_log, started) = (KernelLog::open().ok(), Some(SystemTime::now()));
