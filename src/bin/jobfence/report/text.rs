@@ -311,8 +311,8 @@ mod tests {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(in_words(&[only], 1, &[], 80, true).contains("CPUs: 1 of 2\n"));
-        let two = run(vec![step("0", 60.9, 61.4, 0.5), step("1", 61.5, 62.9, 1.4)]);
-        assert_eq!(two.wall(), Some(Duration::from_secs(2)));
+        let two = run(vec![step("0", 60.25, 61.5, 1.25), step("1", 61.5, 62.75, 1.25)]);
+        assert_eq!(two.wall(), Some(Duration::from_millis(2500)));
         // As earlier releases write it.
         let old = |wall: f64| {
             let mut old = step("0", 0.0, 0.0, wall);
