@@ -69,6 +69,19 @@ pub enum Gpus {
     Chosen(Vec<String>),
 }
 
+impl Gpus {
+    /// How many they are; `None`: nobody has said.
+    pub fn count(&self) -> Option<u64> {
+        let count = match self {
+            Self::None | Self::Unknown(_) => return None,
+            Self::Devices(devices) => devices.len(),
+            Self::Positions(positions, _) => positions.len(),
+            Self::Chosen(paths) => paths.len(),
+        };
+        u64::try_from(count).ok()
+    }
+}
+
 /// What is known of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {

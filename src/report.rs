@@ -98,8 +98,11 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
     // What the kernel could take back is no need: a reader takes the peak for that otherwise.
     let cached = kill.and_then(|kill| Some(percent(kill.cached?, level.limit?)));
     let cached = cached.map(|percent| format!("{percent} % of it cached files"));
+    // Their program's own figures do not have them (RSS, `free`).
+    let huge = kill.and_then(|kill| kill.huge).filter(|huge| *huge > 0);
+    let huge = huge.map(|huge| format!("{} of it huge pages", mebibytes(huge)));
     let peak = level.peak.map(|peak| format!("peak use {}", mebibytes(peak)));
-    let both: Vec<String> = peak.into_iter().chain(cached).collect();
+    let both: Vec<String> = peak.into_iter().chain(cached).chain(huge).collect();
     let peak = if both.is_empty() { String::new() } else { format!(" ({})", both.join(", ")) };
     if level.whose == Level::User {
         return format!(
@@ -216,6 +219,7 @@ mod tests {
             name: "python3".into(),
             pid: 77,
             cached: None,
+            huge: None,
         };
         let sentence = "job 5 step batch: process 77 (python3) was killed: the job reached its memory limit of 200.0 MiB \
                         (peak use 200.0 MiB). Raise --mem, or use less.";
@@ -223,6 +227,9 @@ mod tests {
         let with_cache = OomKill { cached: Some(5 << 20), ..kill.clone() };
         let said = out_of_memory(&key(), Some(&with_cache), &levels(), None);
         assert!(said.contains("200.0 MiB (peak use 200.0 MiB, 3 % of it cached files)."), "{said}");
+        let with_huge = OomKill { huge: Some(30 << 20), ..with_cache };
+        let said = out_of_memory(&key(), Some(&with_huge), &levels(), None);
+        assert!(said.contains(", 3 % of it cached files, 30.0 MiB of it huge pages)."), "{said}");
         let no_option = out_of_memory(&key(), Some(&kill), &levels(), None);
         assert!(no_option.ends_with("Ask for more memory, or use less."), "{no_option}");
         let unknown = out_of_memory(&key(), None, &levels(), None);

@@ -44,6 +44,8 @@ pub struct OomKill {
     /// Of what was in use at that limit, in bytes: page cache of files, without shared memory. The kernel takes such pages back before it kills.
     /// `None`: the kernel does not say.
     pub cached: Option<u64>,
+    /// Of the same, huge pages; `None`: they do not count there, or the kernel does not say.
+    pub huge: Option<u64>,
 }
 
 /// What the kernel says of the memory at a limit, just before it says which process it kills there.
@@ -54,6 +56,7 @@ pub struct OomKill {
 struct Stats {
     file: Option<u64>,
     shared: Option<u64>,
+    huge: Option<u64>,
 }
 
 impl Stats {
@@ -68,6 +71,7 @@ impl Stats {
                 match key {
                     "file" | "total_cache" => self.file = value.trim().parse().ok(),
                     "shmem" if self.shared.is_none() => self.shared = value.trim().parse().ok(),
+                    "hugetlb" => self.huge = value.trim().parse().ok(),
                     "total_shmem" => self.shared = value.trim().parse().ok(),
                     _ => {}
                 }
@@ -111,8 +115,8 @@ impl KernelLog {
                 stats.note(record);
                 if let Some(kill) = OomKill::parse(record) {
                     // Where the whole machine is out of memory, the kernel says nothing of a cgroup.
-                    let cached = kill.limit_at.as_ref().and_then(|_| stats.cached());
-                    kills.push(OomKill { cached, ..kill });
+                    let (cached, huge) = kill.limit_at.as_ref().map_or((None, None), |_| (stats.cached(), stats.huge));
+                    kills.push(OomKill { cached, huge, ..kill });
                     stats = Stats::default();
                 }
             }
@@ -166,6 +170,7 @@ impl OomKill {
             name: name.chars().map(|c| if is_printable(c) { c } else { '?' }).take(32).collect(),
             pid: pid.parse().ok()?,
             cached: None,
+            huge: None,
         })
     }
 }
@@ -215,6 +220,9 @@ oom_memcg=/jobfence/uid_1/job_2,task_memcg=/jobfence/uid_1/job_2/step_0,task=pyt
         assert_eq!(cached(&v2), Some(50));
         assert_eq!(cached(&[&v2.join("\\x0a")]), Some(50));
         assert_eq!(cached(&["cache 0", "rss 0", "shmem 0", "total_cache 9", "total_shmem 1"]), Some(8));
+        let mut stats = Stats::default();
+        ["anon 5", "hugetlb 31457280"].iter().for_each(|record| stats.note(&format!("6,1,1,-;{record}\n")));
+        assert_eq!(stats.huge, Some(30 << 20));
         // Of another limit.
         assert_eq!(cached(&["file 70", "shmem 20", "Memory cgroup stats for /a:", "anon 4"]), None);
         assert_eq!(cached(&["Memory cgroup stats for /a: cache:0KB rss:9KB"]), None);

@@ -13,6 +13,9 @@ use crate::sys::dir::Dir;
 
 const NAME: &CStr = c"trusted.jobfence";
 
+/// What the job of the directory was granted, see `record::noted`: it goes with the directory, so nobody has to take it away.
+const ALLOCATED: &CStr = c"trusted.jobfence.allocated";
+
 /// More than any mark of ours has, in bytes.
 const LONGEST: usize = 4096;
 
@@ -21,22 +24,40 @@ const OPEN: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY);
 
 /// Marks a directory, in the place of the mark that it has.
 pub fn set(dir: &Dir, text: &str) -> Result<()> {
+    set_named(dir, NAME, text)
+}
+
+/// Notes down what its job was granted.
+pub fn set_allocated(dir: &Dir, text: &str) -> Result<()> {
+    set_named(dir, ALLOCATED, text)
+}
+
+fn set_named(dir: &Dir, name: &CStr, text: &str) -> Result<()> {
     let fd = dir.open_file(".", OPEN)?;
     // SAFETY: the name is NUL-terminated, and the kernel reads as many bytes of the text as it has.
-    let done = unsafe { libc::fsetxattr(fd.as_raw_fd(), NAME.as_ptr(), text.as_ptr().cast(), text.len(), 0) };
+    let done = unsafe { libc::fsetxattr(fd.as_raw_fd(), name.as_ptr(), text.as_ptr().cast(), text.len(), 0) };
     Errno::result(done).map(drop).map_err(|errno| Error::os("mark the directory", dir.path(), errno))
 }
 
 /// The mark of a directory. `None`: it has none, or is gone, or nothing can have one here (containers, where trusted attributes are
 /// not shown).
 pub fn get(dir: &Dir) -> Result<Option<String>> {
+    get_named(dir, NAME)
+}
+
+/// What is noted down of what its job was granted, the same.
+pub fn allocated(dir: &Dir) -> Result<Option<String>> {
+    get_named(dir, ALLOCATED)
+}
+
+fn get_named(dir: &Dir, name: &CStr) -> Result<Option<String>> {
     let fd = match dir.open_file(".", OPEN) {
         Err(error) if error.is_gone() => return Ok(None),
         fd => fd?,
     };
     let mut text = vec![0u8; LONGEST];
     // SAFETY: the name is NUL-terminated, and the kernel writes at most the length given into the buffer.
-    let length = unsafe { libc::fgetxattr(fd.as_raw_fd(), NAME.as_ptr(), text.as_mut_ptr().cast(), text.len()) };
+    let length = unsafe { libc::fgetxattr(fd.as_raw_fd(), name.as_ptr(), text.as_mut_ptr().cast(), text.len()) };
     match Errno::result(length) {
         Ok(length) => {
             text.truncate(usize::try_from(length).unwrap_or(0));

@@ -61,10 +61,15 @@ pub struct MemoryParts {
     pub anonymous: Option<u64>,
     /// Page cache of files, without [`shared`](Self::shared): the kernel takes it back when memory is short.
     pub file: Option<u64>,
+    /// Page cache that was changed and that no disk or server has yet: `disk_io` counts it when the kernel writes it, if ever.
+    pub unwritten: Option<u64>,
     /// Shared memory and files in tmpfs.
     pub shared: Option<u64>,
     /// The kernel's own memory for these processes; since Linux 5.18 on v2.
     pub kernel: Option<u64>,
+    /// Huge pages, where they count as memory (the mount option `memory_hugetlb_accounting` of cgroup2, since Linux 6.6; the figure
+    /// since 6.14).
+    pub huge: Option<u64>,
     /// Swap.
     pub swap: Option<u64>,
 }
@@ -283,18 +288,25 @@ impl MemoryParts {
     fn of_stat(version: Version, dir: &Dir) -> Self {
         // With what is below, as v2 counts.
         let keys = match version {
-            Version::V2 => ["anon", "file", "shmem", "kernel", ""],
-            Version::V1 => ["total_rss", "total_cache", "total_shmem", "", "total_swap"],
+            Version::V2 => ["anon", "file", "shmem", "kernel", "", "file_dirty", "file_writeback", "hugetlb"],
+            Version::V1 => {
+                ["total_rss", "total_cache", "total_shmem", "", "total_swap", "total_dirty", "total_writeback", ""]
+            }
         };
-        let [anonymous, file, shared, kernel, swap] = each_keyed(&table(dir, "memory.stat"), keys);
-        Self { anonymous, file: file.map(|file| file.saturating_sub(shared.unwrap_or(0))), shared, kernel, swap }
+        let [anonymous, file, shared, kernel, swap, dirty, leaving, huge] =
+            each_keyed(&table(dir, "memory.stat"), keys);
+        let file = file.map(|file| file.saturating_sub(shared.unwrap_or(0)));
+        let unwritten = dirty.zip(leaving).map(|(dirty, leaving)| dirty.saturating_add(leaving));
+        Self { anonymous, file, unwritten, shared, kernel, huge, swap }
     }
 
     fn or(&mut self, other: Self) {
         self.anonymous = self.anonymous.or(other.anonymous);
         self.file = self.file.or(other.file);
+        self.unwritten = self.unwritten.or(other.unwritten);
         self.shared = self.shared.or(other.shared);
         self.kernel = self.kernel.or(other.kernel);
+        self.huge = self.huge.or(other.huge);
         self.swap = self.swap.or(other.swap);
     }
 }
@@ -489,11 +501,12 @@ mod tests {
     #[test]
     fn memory_on_v1_is_that_with_what_is_below() {
         let temp = tempfile::tempdir().unwrap();
-        let stat = "cache 1\nrss 2\nswap 3\ntotal_cache 70\ntotal_rss 100\ntotal_shmem 20\ntotal_swap 5\n";
+        let stat = "cache 1\nrss 2\nswap 3\ntotal_cache 70\ntotal_rss 100\ntotal_shmem 20\ntotal_swap 5\n\
+                    total_dirty 8\ntotal_writeback 1\n";
         std::fs::write(temp.path().join("memory.stat"), stat).unwrap();
         let parts = MemoryParts::of_stat(Version::V1, &Dir::open(temp.path()).unwrap());
         assert_eq!((parts.anonymous, parts.file, parts.shared), (Some(100), Some(50), Some(20)));
-        assert_eq!((parts.kernel, parts.swap), (None, Some(5)));
+        assert_eq!((parts.kernel, parts.swap, parts.unwritten), (None, Some(5), Some(9)));
     }
 
     #[test]
@@ -502,7 +515,7 @@ mod tests {
         let files = [
             ("cpu.stat", "usage_usec 1500\nuser_usec 1\nthrottled_usec 20\n"),
             ("memory.events", "low 0\nmax 3\noom 2\noom_kill 1\n"),
-            ("memory.stat", "anon 100\nfile 70\nshmem 20\n"),
+            ("memory.stat", "anon 100\nfile 70\nshmem 20\nfile_dirty 4\nfile_writeback 2\nhugetlb 8\n"),
             ("cpu.pressure", "some avg10=0.00 avg60=1.00 avg300=0.00 total=12\n"),
             ("io.pressure", "some avg10=0.00 total=5\nfull avg10=0.00 total=x\n"),
         ];
@@ -527,6 +540,8 @@ mod tests {
                 memory: MemoryParts {
                     anonymous: Some(100),
                     file: Some(50),
+                    unwritten: Some(6),
+                    huge: Some(8),
                     shared: Some(20),
                     ..MemoryParts::default()
                 },

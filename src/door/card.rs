@@ -36,6 +36,12 @@ pub struct JobEnd {
     pub words: Option<&'static Words>,
 }
 
+/// Schedulers count whole seconds: where the fences lived as long but for that, their life says it better.
+fn to_the_fraction(said: Option<Duration>, lived: Option<Duration>) -> Option<Duration> {
+    let is_same = |lived: &Duration| said.is_none_or(|said| said.abs_diff(*lived) < Duration::from_secs(2));
+    lived.filter(is_same).or(said)
+}
+
 /// The lines; none if this job is to have no card, and `None` if it has no fence.
 pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> Result<Option<Vec<String>>> {
     let records = life::records(&loaded.config, which)?;
@@ -50,7 +56,8 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
     let host = Host::read(config)?;
     let fence = life::resumed(&host, config, first)?;
     // The job's directory has had all of them.
-    let JobForACard { mut usage, memory_limit, is_without_swap, has_daemons } = fence.job_for_a_card(&host.proc);
+    let JobForACard { mut usage, cpus_limit, memory_limit, is_without_swap, has_daemons } =
+        fence.job_for_a_card(&host.proc);
     let (mut kills, mut refusals) = (fence.oom_kills(), fence.forks_refused());
     for record in records.iter().skip(1) {
         let other = life::resumed(&host, config, record)?;
@@ -71,9 +78,10 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
         node: facts.node.known().map(String::as_str),
         is_array_task: end.is_array_task,
         exit: end.exit,
-        wall: end.wall.or_else(|| started?.elapsed().ok()),
+        wall: to_the_fraction(end.wall, started.and_then(|started| started.elapsed().ok())),
         time_limit: end.time_limit,
         cpus: granted.cpus,
+        cpus_limit,
         memory: granted.memory,
         memory_limit,
         is_without_swap,
@@ -92,4 +100,25 @@ pub fn card(loaded: &Loaded, which: &Which, granted: &Granted, end: &JobEnd) -> 
         words,
     };
     Ok(Some(card::lines(wanted, &figures)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduler_that_counts_seconds_cuts_no_job_short() {
+        let millis = |millis: Option<u64>| millis.map(Duration::from_millis);
+        for (said, lived, wall) in [
+            (Some(1000), Some(1900), Some(1900)),
+            (Some(2000), Some(1100), Some(1100)),
+            // Its fence was made long before, or goes on.
+            (Some(60_000), Some(62_000), Some(60_000)),
+            (Some(1000), None, Some(1000)),
+            (None, Some(1900), Some(1900)),
+            (None, None, None),
+        ] {
+            assert_eq!(to_the_fraction(millis(said), millis(lived)), millis(wall), "{said:?} {lived:?}");
+        }
+    }
 }

@@ -119,6 +119,13 @@ pub struct Granted {
     pub is_of_step: bool,
 }
 
+impl Granted {
+    fn gpu_count(&self) -> Option<u64> {
+        let said = self.gpus.and_then(|gpus| u64::try_from(gpus).ok());
+        said.or_else(|| self.facts.gpus.count())
+    }
+}
+
 /// The types of a job's vnodes, as one text with commas between them. An empty text: there are none.
 pub fn vnode_types(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
@@ -262,8 +269,19 @@ fn make(
         let of_scheduler = (&request.granted.facts.gpus, request.granted.gpus);
         let chosen = gpus::of_run((&host, config), (&request.job, request.run), of_scheduler)?;
         let (gpus, noted) = (&chosen.devices, Some(&noted(&facts, &request.granted)));
-        let begin =
-            Begin { host: &host, config, schedulers: ALL, key: &key, requests, daemon: None, holder, gpus, noted };
+        let gpu_count = request.granted.gpu_count();
+        let begin = Begin {
+            host: &host,
+            config,
+            schedulers: ALL,
+            key: &key,
+            requests,
+            daemon: None,
+            holder,
+            gpus,
+            noted,
+            gpu_count,
+        };
         let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted, gpus))?;
         Ok(Opened { path: fence.path(), visible_gpus: gpus::visible_in(&fence, &host, config) })
     })
@@ -333,7 +351,11 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
             errors.extend(fence.change(&plan));
         }
         let has_log = resolved.config.usage_log.is_some();
-        let noted = if has_log { noted(&granted.facts, granted) } else { Noted::default() };
+        let all = noted(&granted.facts, granted);
+        if resolved.config.metrics_file.is_some() {
+            fence.note_allocated(&all, granted.gpu_count());
+        }
+        let noted = if has_log { all } else { Noted::default() };
         fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
         Ok(Opened { path: fence.path(), visible_gpus: gpus::visible_in(&fence, &host, &resolved.config) })

@@ -23,6 +23,7 @@ use crate::bytes;
 use crate::cgroup::events::KernelLog;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::IoRules;
+use crate::cgroup::limits::CpuQuota;
 use crate::config::{Config, Limit, LimitNumbers, Mode, Percent, SwapSpace, TaskCpus, UsageCard};
 use crate::error::{Error, Result};
 use crate::facts::Facts;
@@ -101,6 +102,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         holder: None,
         gpus: &[],
         noted: None,
+        gpu_count: None,
     };
     let Begun { mut fence, plan, .. } = begin.open(|| policy::plan(config, &grant)).map_err(in_words)?;
     let (kernel_log, started) = (KernelLog::open().ok(), Some(SystemTime::now()));
@@ -137,6 +139,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         wall: started.and_then(|started| started.elapsed().ok()),
         time_limit: None,
         cpus: request.cpus,
+        cpus_limit: plan.job.cpu.map(CpuQuota::cpus),
         memory: request.memory,
         memory_limit: request.memory,
         is_without_swap: plan.job.swap.is_some_and(|swap| swap.swap == 0),

@@ -52,6 +52,8 @@ pub(super) struct Claim {
     pub(super) is_recorded: bool,
     /// The text of that record, with which directories are marked.
     pub(super) mark: String,
+    /// What its directories say that the job was granted, if anybody is to read it.
+    pub(super) allocated: Option<String>,
     pub(super) owner: Owner,
     /// The whole record, where other processes go on with the fence.
     pub(super) shared: Option<Box<Record>>,

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::job::{Cpus, Id, job_dir};
 use crate::log;
+use crate::record::noted::Allocated;
 use crate::record::{Record, Records};
 use crate::scheduler::{PresentJob, Schedulers};
 use crate::sys::dir::Dir;
@@ -424,6 +425,17 @@ impl LivingStep<'_> {
             }
         }
         (usage, current)
+    }
+
+    /// What its job was granted, as far as the step's directories or its record say it.
+    pub fn allocated(&self) -> Allocated {
+        let of_place = |place: &StepPlace<'_>| {
+            let dir = Dir::open(place.around.as_ref().unwrap_or(&place.step)).ok()?;
+            mark::allocated(&dir).ok().flatten()
+        };
+        let said = self.places.iter().find_map(of_place).map(|text| Allocated::parse(&text)).unwrap_or_default();
+        let noted = self.record.as_ref().map(Record::noted).unwrap_or_default();
+        said.or(&Allocated { noted, ..Allocated::default() })
     }
 
     /// All that it has used.

@@ -5,10 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::fenced::{Claim, Fence, Tree};
 use super::overlay::Overlay;
+use super::own;
+use crate::cgroup::limits::CpuQuota;
 use crate::cgroup::membership::Membership;
+use crate::config::Limit;
 use crate::host::Host;
 use crate::log;
 use crate::record::Header;
+use crate::record::noted::{Allocated, Noted};
 use crate::record::roll::EntryKind;
 use crate::scheduler;
 
@@ -24,6 +28,24 @@ impl Fence {
                 log::warn!("{}: cannot remove what an earlier run of the step left: {error}", self.key);
             }
         }
+    }
+
+    /// Has the step's directories say what its job was granted and is limited to; a scheduler's as soon as they are known.
+    pub fn note_allocated(&mut self, noted: &Noted, gpus: Option<u64>) {
+        let job = self.limits.plan.as_ref().map(|plan| &plan.job);
+        let limits =
+            (job.and_then(|job| job.cpu).map(CpuQuota::cpus), job.and_then(|job| job.numbers.get(Limit::Processes)));
+        let text = Allocated::of(noted, gpus, limits).to_string();
+        // One of those of ours is enough, as for the mark.
+        if let Some(step) = self.trees.iter().find_map(|tree| tree.own()?.step()) {
+            own::put_allocated(step, &text);
+        }
+        for tree in &self.trees {
+            if let Tree::Overlay(overlay) = tree {
+                overlay.note_allocated(&text);
+            }
+        }
+        self.claim.allocated = Some(text);
     }
 
     /// Marks the scheduler's directories of the step that are known and have no mark yet.
@@ -70,6 +92,6 @@ fn mark_all(claim: &Claim, overlays: Vec<&mut Overlay>) {
         claim.records.note(&unmarked.into_iter().map(entry).collect::<Vec<_>>());
     }
     for overlay in overlays {
-        overlay.mark(&claim.mark);
+        overlay.mark(&claim.mark, claim.allocated.as_deref());
     }
 }

@@ -56,6 +56,10 @@ impl Fence {
         for tree in &self.trees {
             let (Ok(job), hierarchy) = (tree.job(), tree.hierarchy()) else { continue };
             found.usage.add_for_a_card(hierarchy, &job);
+            if let (Tree::Overlay(overlay), Some(cpu)) = (tree, &mut found.usage.cpu) {
+                *cpu = cpu.saturating_sub(overlay.daemons_cpu(&job));
+            }
+            found.cpus_limit = found.cpus_limit.or_else(|| self.job_cpus(tree, &job));
             found.has_daemons |= matches!(tree, Tree::Overlay(_)) && hierarchy.version == Version::V2;
             if hierarchy.has("memory") {
                 let (memory, swap) = limits::memory_files(hierarchy.version);
@@ -72,6 +76,25 @@ impl Fence {
             found.is_without_swap = !has_swap_by(proc);
         }
         found
+    }
+
+    /// The CPUs that the job's quota allows, its user's included, as the kernel has it; `None` when unlimited.
+    fn job_cpus(&self, tree: &Tree, job: &Dir) -> Option<Cpus> {
+        let hierarchy = tree.hierarchy();
+        let quota = |dir: &Dir| limits::cpu_quota(dir, hierarchy.version).ok().flatten().map(limits::CpuQuota::cpus);
+        match tree {
+            _ if !hierarchy.has("cpu") => None,
+            // The job's has room for daemons in it.
+            Tree::Overlay(_) if hierarchy.version == Version::V2 => {
+                let of_step = quota(&*tree.step().ok()?)?;
+                let planned = self.limits.plan.as_ref().and_then(|plan| plan.job.cpu).map(limits::CpuQuota::cpus);
+                Some(planned.unwrap_or(of_step))
+            }
+            _ => {
+                let of_user = tree.user().and_then(Result::ok).and_then(|user| quota(&user));
+                quota(job).into_iter().chain(of_user).min()
+            }
+        }
     }
 
     /// Which directory the job has: another one has counted from zero.
@@ -287,6 +310,8 @@ impl Fence {
 pub struct JobForACard {
     /// What all its steps have used together, those included that have ended.
     pub usage: Usage,
+    /// What its CPU time is limited to; `None` when unlimited.
+    pub cpus_limit: Option<Cpus>,
     /// What its memory is limited to in the kernel, in bytes; `None` when unlimited.
     pub memory_limit: Option<u64>,
     /// Whether it certainly could not use swap, where the kernel keeps no peak of that.

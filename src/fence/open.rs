@@ -241,7 +241,7 @@ impl Fence {
                 ..WantedLimits::nothing()
             };
             let shared = record.shared.is_some().then(|| Box::new(record.clone()));
-            let claim = Claim { mark: record.mark(), records, is_recorded, owner, shared };
+            let claim = Claim { mark: record.mark(), allocated: None, records, is_recorded, owner, shared };
             match Self::new(opening, record, claim, limits).make(opening, &own) {
                 Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => {
                     log::warn!("{error}");
@@ -348,7 +348,14 @@ impl Fence {
             key,
             trees: trees.into_iter().map(Tree::Own).collect(),
             ours,
-            claim: Claim { records, is_recorded: false, mark: String::new(), owner: record.owner, shared: None },
+            claim: Claim {
+                records,
+                is_recorded: false,
+                mark: String::new(),
+                allocated: None,
+                owner: record.owner,
+                shared: None,
+            },
             limits: WantedLimits::nothing(),
             around: Around { schedulers, has_daemon: false },
             are_others_marked: true,

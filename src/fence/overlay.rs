@@ -2,7 +2,7 @@
 //! The scheduler's own directories of a step, where it tracks the processes by cgroup: nothing is made in them, nobody is moved
 //! out of them, and the scheduler removes them. Where they are it says itself (`scheduler::Placement`).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::limiting;
 use super::own::{self, Own};
@@ -12,7 +12,7 @@ use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits::{self, CpuQuota};
 use crate::cgroup::mark;
 use crate::cgroup::membership::Membership;
-use crate::cgroup::usage::Usage;
+use crate::cgroup::usage::{self, Usage};
 use crate::cgroup::walk;
 use crate::error::{Error, Result};
 use crate::host::Host;
@@ -123,11 +123,23 @@ impl Overlay {
 
     /// Marks the step's directory, once it is certainly known: its own, and on v2 not that of the user's processes in it. And its job's,
     /// which a scheduler leaves now and then (Slurm 22.05's freezer), and if its daemon is killed between the two.
-    pub fn mark(&mut self, text: &str) {
+    pub fn mark(&mut self, text: &str, allocated: Option<&str>) {
         let Some(place) = self.place.as_ref().filter(|place| place.is_ours && !self.is_marked) else { return };
         self.is_marked = [&place.step, &place.job]
             .into_iter()
             .all(|path| self.open(Some(path)).is_ok_and(|dir| own::put_mark(&dir, text)));
+        if let Some(allocated) = allocated {
+            self.note_allocated(allocated);
+        }
+    }
+
+    /// Notes down in the step's directory what its job was granted, if that directory is marked.
+    pub fn note_allocated(&self, text: &str) {
+        if let Some(place) = self.place.as_ref().filter(|_| self.is_marked)
+            && let Ok(step) = self.open(Some(&place.step))
+        {
+            own::put_allocated(&step, text);
+        }
     }
 
     /// The path of the step's directory, if that is to be marked and has not been.
@@ -175,6 +187,23 @@ impl Overlay {
     /// How many of the scheduler's daemons may live in the job's directory.
     pub fn daemons(&self, job: &Dir) -> u64 {
         self.place.as_ref().map_or(1, |place| limiting::daemons(job, place.dirs.steps))
+    }
+
+    /// The CPU time of those that live, which the job's directory has counted.
+    pub fn daemons_cpu(&self, job: &Dir) -> Duration {
+        let Some((dirs, theirs)) = self.place.as_ref().and_then(|place| Some((place.dirs, place.dirs.processes?)))
+        else {
+            return Duration::ZERO;
+        };
+        let below = |dir: &Dir, which: &dyn Fn(&str) -> bool| own::children(dir, which, &mut Vec::new());
+        let mut sum = Duration::ZERO;
+        for step in below(job, &|name| name.starts_with(dirs.steps)) {
+            let Ok(step) = job.child(&step) else { continue };
+            for daemon in below(&step, &|name| name != theirs) {
+                sum += step.child(&daemon).ok().and_then(|dir| usage::cpu(&self.hierarchy, &dir)).unwrap_or_default();
+            }
+        }
+        sum
     }
 
     /// The job's path, as `/proc/PID/cgroup` shows it.

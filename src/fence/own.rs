@@ -173,6 +173,13 @@ pub(super) fn put_mark(dir: &Dir, text: &str) -> bool {
     done.is_ok()
 }
 
+/// It is for figures alone.
+pub(super) fn put_allocated(dir: &Dir, text: &str) {
+    if let Err(error) = mark::set_allocated(dir, text) {
+        log::debug!("MetricsFile will not say what the job was granted: {error}");
+    }
+}
+
 /// Opens the directories of a recorded step as far as they exist; for the janitor.
 pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Leftovers> {
     let mut trees = Vec::new();

@@ -73,6 +73,7 @@ impl Fence {
             records,
             is_recorded: true,
             mark: record.mark(),
+            allocated: None,
             owner: record.owner,
             shared: Some(Box::new(record.clone())),
         };

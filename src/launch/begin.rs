@@ -40,8 +40,10 @@ pub struct Begin<'a> {
     pub holder: Option<(&'a Holder, u32)>,
     /// The devices of GPUs that were chosen for it.
     pub gpus: &'a [String],
-    /// What those are to know of the job, if there is a usage log.
+    /// What those are to know of the job, if there is a usage log; and the metrics.
     pub noted: Option<&'a Noted>,
+    /// How many GPUs it was granted; `None`: not known.
+    pub gpu_count: Option<u64>,
 }
 
 /// A step that is fenced.
@@ -67,7 +69,7 @@ impl Begin<'_> {
     ///
     /// `plan` is asked after what dead step daemons have left was removed.
     pub fn open(&self, plan: impl FnOnce() -> (Plan, Vec<LimitError>)) -> Result<Begun, NotFenced> {
-        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted } = *self;
+        let Self { host, config, schedulers, key, requests, daemon, holder, gpus, noted, gpu_count } = *self;
         // As early as can be. Where the directories are the scheduler's, it is the scheduler that moves.
         early_move::ask(&config.run_dir);
         let leftovers = daemon.is_some_and(|daemon| clean_up_behind_others(host, config, schedulers, daemon, key));
@@ -87,6 +89,9 @@ impl Begin<'_> {
             log::info!("{key}: Mode=observe: would limit {plan}");
         }
         let asked = AskedProcesses::below_the_sites(requests, config);
+        if let Some(noted) = noted.filter(|_| config.metrics_file.is_some()) {
+            fence.note_allocated(noted, gpu_count);
+        }
         let noted = noted.filter(|_| config.usage_log.is_some()).cloned().unwrap_or_default();
         match bear(key, config, requests, errors).and_then(|()| Ok(fence.hand_over(asked, noted)?)) {
             Ok(()) => Ok(Begun { fence, plan, leftovers }),

@@ -3,6 +3,9 @@
 //!
 //! One line for each that is known, in this order: `noted.user`, `noted.partition`, `noted.account`, `noted.qos`, `noted.project`, each
 //! escaped as an id is; `noted.cpus` in thousandths, and `noted.memory` in bytes. Only where there is a usage log.
+//!
+//! And what `MetricsFile` says of each job beside what the kernel knows. With such a file, the step's directory has it as an extended
+//! attribute.
 
 use std::fmt;
 
@@ -90,5 +93,89 @@ impl fmt::Display for Noted {
             writeln!(f, "{MEMORY}{memory}")?;
         }
         Ok(())
+    }
+}
+
+/// What a job was granted, and to what it is limited without room for the scheduler's daemons. `None`: not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allocated {
+    /// The partition, CPUs and memory.
+    pub noted: Noted,
+    /// GPUs.
+    pub gpus: Option<u64>,
+    /// CPU time.
+    pub cpus_limit: Option<Cpus>,
+    /// Processes and threads.
+    pub processes_limit: Option<u64>,
+}
+
+const GPUS: &str = "gpus=";
+const CPUS_LIMIT: &str = "cpus_limit=";
+const PROCESSES_LIMIT: &str = "processes_limit=";
+
+impl Allocated {
+    /// What of this is for the metrics: there is little room in an attribute.
+    pub fn of(noted: &Noted, gpus: Option<u64>, (cpus_limit, processes_limit): (Option<Cpus>, Option<u64>)) -> Self {
+        let [_, partition, ..] = noted.texts.clone();
+        let noted = Noted { texts: [None, partition, None, None, None], ..*noted };
+        Self { noted, gpus, cpus_limit, processes_limit }
+    }
+
+    /// Understands what `Display` writes. What is not understood says nothing.
+    pub fn parse(text: &str) -> Self {
+        let Some((noted, rest)) = Noted::parse(text) else { return Self::default() };
+        let number = |key| rest.lines().find_map(|line| line.strip_prefix(key)?.parse().ok());
+        Self {
+            noted,
+            gpus: number(GPUS),
+            cpus_limit: number(CPUS_LIMIT).map(Cpus::from_thousandths),
+            processes_limit: number(PROCESSES_LIMIT),
+        }
+    }
+
+    /// Takes what another one knows and this one does not.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        Self {
+            noted: self.noted.or(&other.noted),
+            gpus: self.gpus.or(other.gpus),
+            cpus_limit: self.cpus_limit.or(other.cpus_limit),
+            processes_limit: self.processes_limit.or(other.processes_limit),
+        }
+    }
+}
+
+impl fmt::Display for Allocated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.noted)?;
+        let cpus_limit = self.cpus_limit.map(Cpus::thousandths);
+        for (key, value) in [(GPUS, self.gpus), (CPUS_LIMIT, cpus_limit), (PROCESSES_LIMIT, self.processes_limit)] {
+            if let Some(value) = value {
+                writeln!(f, "{key}{value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_allocated_is_known_again() {
+        let known = |text: &str| Fact::Known(text.to_owned());
+        let facts = Facts { user: known("u"), partition: known("a b"), ..Facts::default() };
+        let noted = Noted::of(&facts, Some(Cpus::whole(2)), Some(9));
+        let all = Allocated::of(&noted, Some(1), (Some(Cpus::whole(1)), Some(100)));
+        assert_eq!((all.noted.facts().partition, all.noted.facts().user), (known("a b"), Fact::Unknown));
+        assert_eq!(Allocated::parse(&all.to_string()), all);
+        assert_eq!(Allocated::parse(""), Allocated::default());
+        assert_eq!(Allocated::parse("noted.cpus=x\n"), Allocated::default());
+        let less = Allocated { gpus: None, ..Allocated::parse("noted.cpus=1000\n") };
+        assert_eq!(
+            less.or(&all),
+            Allocated { noted: Noted { cpus: Some(Cpus::whole(1)), ..all.noted.clone() }, ..all }
+        );
     }
 }

@@ -120,6 +120,8 @@ impl Account<'_> {
         line.text("schema", Some(SCHEMA))
             .text("ended", Some(&utc(self.ended)))
             .text("started", self.started.map(utc).as_deref())
+            .seconds("started_unix_seconds", self.started.and_then(since_1970))
+            .seconds("ended_unix_seconds", since_1970(self.ended))
             .seconds("wall_seconds", self.started.and_then(|started| self.ended.duration_since(started).ok()))
             .text("node", node)
             .text("job", Some(self.key.job.as_str()))
@@ -146,6 +148,10 @@ impl Account<'_> {
             .add("sentences", array(self.sentences.iter().map(|one| text(one))))
             .end()
     }
+}
+
+fn since_1970(time: SystemTime) -> Option<Duration> {
+    time.duration_since(UNIX_EPOCH).ok()
 }
 
 fn known(fact: &Fact<String>) -> Option<&str> {
@@ -260,6 +266,8 @@ mod tests {
             ("cpus_limit", 1.5.into()),
             ("cpu_seconds", 1.5.into()),
             ("wall_seconds", 2.5.into()),
+            ("started_unix_seconds", 0.0.into()),
+            ("ended_unix_seconds", 2.5.into()),
             ("memory_limit_bytes", serde_json::Value::Null),
             ("sentences", serde_json::json!(["a\tb"])),
         ] {

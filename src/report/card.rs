@@ -67,7 +67,7 @@ impl Figures<'_> {
     fn line(&self) -> String {
         let mut line = format!("jobfence: job {}: {}", cut(&printable(self.job), 24), self.how_in_short());
         let cpus =
-            self.cpu_share().zip(self.cpus).map(|(share, cpus)| format!("{} of {}", shown(share), cpus.in_words()));
+            self.cpu_share().zip(self.most_cpus()).map(|(share, cpus)| format!("{} of {}", shown(share), cpus.in_words()));
         let memory = self.memory_share().zip(self.most_memory());
         let memory = memory.map(|(share, most)| format!("memory {} of {}", shown(share), binary(most)));
         let memory = memory.or_else(|| self.usage.memory_peak.map(|peak| format!("memory {}", binary(peak))));
@@ -109,14 +109,24 @@ impl Figures<'_> {
             more => format!(" and {}", several(more, "other node", "other nodes")),
         };
         let node = node + &more;
-        let how = match self.exit {
+        let how = match (self.exit, self.killed()) {
+            // As a script does that does not look at how its program ended.
+            (Some(Exit::Status(0)), Some(kills)) => {
+                format!("lost {} and ended with exit status 0", several(kills, "process", "processes"))
+            }
+            (exit, _) => self.ended(exit),
+        };
+        let after = self.wall.map(|wall| format!(" after {}", duration(wall))).unwrap_or_default();
+        format!("jobfence: job {}{node} {how}{after}", cut(&printable(self.job), 24))
+    }
+
+    fn ended(&self, exit: Option<Exit>) -> String {
+        match exit {
             Some(Exit::Status(0)) => "completed".to_owned(),
             Some(Exit::Status(status)) => format!("failed with exit status {status}"),
             Some(Exit::Signal(signal)) => format!("was ended by signal {signal}"),
             None => "ended".to_owned(),
-        };
-        let after = self.wall.map(|wall| format!(" after {}", duration(wall))).unwrap_or_default();
-        format!("jobfence: job {}{node} {how}{after}", cut(&printable(self.job), 24))
+        }
     }
 
     fn rows(&self) -> Vec<Row> {
@@ -125,8 +135,16 @@ impl Figures<'_> {
         let mut add = |label, share, text| rows.push(Row { label, share, text });
         match (self.busy(), usage.cpu) {
             (Some(busy), _) => {
-                let of = self.cpus.map_or_else(|| "CPUs".to_owned(), |cpus| format!("of {}", cpus.in_words()));
-                add("CPU", self.cpu_share(), format!("{} {of} on average", decimal(busy)));
+                let of = self.most_cpus().map_or_else(|| "CPUs".to_owned(), |cpus| format!("of {}", cpus.in_words()));
+                let granted = self.kept_from_it().map(|(_, granted)| format!("; {granted} granted"));
+                // What ended daemons of steps have used is counted with the job, and no other figure says it.
+                let daemons = self.has_daemons && self.cpu_share().is_some_and(|share| share > 100);
+                let daemons = if daemons { ", step daemons counted" } else { "" };
+                add(
+                    "CPU",
+                    self.cpu_share(),
+                    format!("{} {of} on average{daemons}{}", decimal(busy), granted.unwrap_or_default()),
+                );
             }
             (None, Some(cpu)) => add("CPU", None, format!("{} of CPU time", duration(cpu))),
             (None, None) => {}
@@ -228,7 +246,7 @@ impl Figures<'_> {
         let usage = self.usage;
         let mut all: Vec<String> = self.sentences.iter().map(|sentence| printable(sentence)).collect();
         if all.is_empty() {
-            all.extend(usage.oom_kills.filter(|kills| *kills > 0).map(|kills| {
+            all.extend(self.killed().map(|kills| {
                 format!("The kernel killed {} for want of memory.", several(kills, "process", "processes"))
             }));
             all.extend(usage.forks_refused.filter(|refused| *refused > 0).map(|refused| {
@@ -241,18 +259,22 @@ impl Figures<'_> {
             all.extend(self.words.signal_15.map(str::to_owned));
         }
         if let Some(share) = self.throttled() {
-            all.push(format!(
-                "The CPU quota held the job back in {share} % of its periods. Start fewer threads, or ask for more CPUs."
-            ));
+            let held = format!("The CPU quota held the job back in {share} % of its periods.");
+            all.push(match self.kept_from_it() {
+                Some((most, granted)) => format!(
+                    "{held} This site lets it use {} of the {granted} that it was granted: start fewer threads.",
+                    most.in_words()
+                ),
+                None => held + " Start fewer threads, or ask for more CPUs.",
+            });
         }
         for (what, share) in self.waits() {
             all.push(format!("Its processes waited for {what} in {share} % of the time."));
         }
         all.extend(usage.swap_peak.filter(|swap| *swap > 0).map(|swap| format!("Up to {} was in swap.", binary(swap))));
-        let is_killed = usage.oom_kills.is_some_and(|kills| kills > 0);
         let was_full = usage.memory_max_events.is_some_and(|count| count > 0)
             && self.memory_share().is_some_and(|share| share >= REACHED);
-        if was_full && !is_killed {
+        if was_full && self.killed().is_none() {
             all.push("The memory limit was reached, and the kernel made room.".to_owned());
         }
         if let (Some(cache), Some(peak)) = (usage.memory.file, usage.memory_peak)
@@ -260,6 +282,12 @@ impl Figures<'_> {
         {
             all.push(format!("At the end, {} was page cache, which the kernel takes back.", binary(cache)));
         }
+        all.extend(usage.memory.unwritten.filter(|bytes| *bytes > 0).map(|bytes| {
+            format!(
+                "At the end, {} was yet to be written: no disk had it, and it is not counted as written.",
+                binary(bytes)
+            )
+        }));
         all.extend(
             self.busiest().map(|(share, words)| format!("{words}; {} of that was used on average.", shown(share))),
         );
@@ -389,6 +417,7 @@ mod tests {
             wall: Some(seconds(1205)),
             time_limit: None,
             cpus: Some(Cpus::whole(4)),
+            cpus_limit: Some(Cpus::whole(4)),
             memory: Some(4 * GIB),
             memory_limit: Some(4 * GIB),
             is_without_swap: true,
@@ -425,6 +454,7 @@ mod tests {
         let usage = Usage { cpu: Some(seconds(600)), memory_peak: Some(500 << 20), ..usage() };
         let found = JobForACard {
             usage: usage.clone(),
+            cpus_limit: None,
             memory_limit: Some(4 * GIB),
             is_without_swap: true,
             has_daemons: false,
@@ -588,7 +618,9 @@ jobfence: job 1234 on n1 failed with exit status 137 after 5 s
         assert_eq!(Figures { usage: &elsewhere, ..killed.clone() }.advice(), Advice::default());
         // The job went on, and ended well.
         let survived = Figures { exit: Some(Exit::Status(0)), ..killed };
-        assert_eq!(lines(UsageCard::Failed, &survived).len(), 9);
+        let said = lines(UsageCard::Failed, &survived);
+        assert_eq!(said[0], "jobfence: job 1234 on n1 lost 1 process and ended with exit status 0 after 5 s");
+        assert_eq!(said.len(), 9);
         let sentences =
             ["A sentence\u{1b}[1m with what a user wrote \u{202e} in it, and that is long enough for a break."
                 .to_owned()];
@@ -728,7 +760,8 @@ jobfence: job 1234 on n1 completed after 20 min 5 s
         assert_eq!(
             card(&most),
             "\
-jobfence: job 1234 on n1 completed after 213503982334601 d 7 h
+jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
+  status 0 after 213503982334601 d 7 h
   CPU       #####...............   25 %  1.0 of 4 CPUs on average
   memory    ####################  100 %  peak 16777215.9 TiB of 16777215.9 TiB
   processes ####################  100 %  peak 18446744073709551615 of
@@ -761,6 +794,58 @@ jobfence: job 1234 on n1 completed after 213503982334601 d 7 h
         let unlimited = Figures { job: &long, usage: &used, memory: None, memory_limit: None, ..failed.clone() };
         let lines = lines(UsageCard::Always, &Figures { wall: Some(seconds(2)), ..unlimited });
         assert_eq!(lines, [format!("jobfence: job {}...: status 1, 2 s, 23 % of 4 CPUs", "x".repeat(24))]);
+    }
+
+    #[test]
+    fn a_quota_below_the_grant_is_what_a_job_could_use() {
+        let used = |cpu, throttled| Usage { cpu: Some(seconds(cpu)), throttled_periods: Some(throttled), ..usage() };
+        let held = Usage { throttled: Some(seconds(900)), ..used(1180, 11_000) };
+        // CPUQuotaPercent=50 in a job of two.
+        let half = Figures { cpus: Some(Cpus::whole(2)), cpus_limit: Some(Cpus::whole(1)), ..figures(&held) };
+        let text = card(&half);
+        for part in [
+            "  CPU       ####################   97 %  0.97 of 1 CPU on average; 2 granted\n",
+            "  The CPU quota held the job back in 91 % of its periods. This site lets it use\n  1 CPU of the 2 that it was \
+             granted: start fewer threads.\n",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(!text.contains("ask for more CPUs") && !half.is_wasteful(), "{text}");
+        let short = Figures { wall: Some(seconds(2)), ..half };
+        assert!(short.line().contains(" of 1 CPU, "), "{}", short.line());
+        // Of 8 CPUs it could use 4, and used one: that is what a quota of 2 gives.
+        let one = used(1205, 0);
+        let quarter = Figures { cpus: Some(Cpus::whole(8)), cpus_limit: Some(Cpus::whole(4)), ..figures(&one) };
+        assert_eq!(quarter.advice().cpus.map(|(cpus, _)| cpus), Some(2));
+        // A quota above the grant says nothing of what was asked for.
+        let more = Figures { cpus: Some(Cpus::whole(4)), cpus_limit: Some(Cpus::whole(8)), ..figures(&one) };
+        assert!(card(&more).contains(" 25 %  1.0 of 4 CPUs on average\n"), "{}", card(&more));
+    }
+
+    #[test]
+    fn a_program_that_is_busy_on_whole_cpus_is_advised_so_many() {
+        // In 20 minutes of 8 CPUs; with the shell and the daemon beside it.
+        for (cpu, advised) in [(900, 1), (1204, 1), (1211, 1), (1800, 2), (2400, 2), (3590, 3), (3700, 4)] {
+            let used = Usage { cpu: Some(seconds(cpu)), ..usage() };
+            let eight = Figures { cpus: Some(Cpus::whole(8)), cpus_limit: None, ..figures(&used) };
+            assert_eq!(eight.advice().cpus.map(|(cpus, _)| cpus), Some(advised), "{cpu}");
+        }
+    }
+
+    #[test]
+    fn what_no_disk_has_yet_and_what_daemons_used_is_said() {
+        let memory = MemoryParts { unwritten: Some(30 << 20), ..MemoryParts::default() };
+        let disk = DiskIo { disk: (8, 0), ..DiskIo::default() };
+        let usage = Usage { cpu: Some(seconds(1340)), memory, io: Some(vec![disk]), ..usage() };
+        let one = Figures { cpus: Some(Cpus::whole(1)), has_daemons: true, ..figures(&usage) };
+        let text = card(&one);
+        for part in [
+            " read 0 B, wrote 0 B\n",
+            "  At the end, 30.0 MiB was yet to be written: no disk had it, and it is not\n  counted as written.\n",
+            "  111 %  1.1 of 1 CPU on average, step daemons\n",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
     }
 
     #[test]
@@ -816,6 +901,7 @@ jobfence: job 1234 on n1 completed after 213503982334601 d 7 h
                 prop::option::of(prop_oneof![0_u64..40 << 30, any::<u64>()]),
                 prop::option::of(prop_oneof![0_u64..40 << 30, any::<u64>()]),
                 prop::option::of(any::<u64>()),
+                prop::option::of(1_u64..200_000),
             ),
             rates in prop::option::of((1_u64..1 << 40, 1_u64..1 << 20)),
             shape in (prop::option::of(0_u32..9), prop::option::of(0_u32..9)),
@@ -833,6 +919,7 @@ jobfence: job 1234 on n1 completed after 213503982334601 d 7 h
                 wall: times.0.map(seconds),
                 time_limit: times.1.map(seconds),
                 cpus: granted.0.map(Cpus::from_thousandths),
+                cpus_limit: granted.4.map(Cpus::from_thousandths),
                 memory: granted.1,
                 memory_limit: granted.2,
                 is_without_swap: yes[1],
@@ -855,7 +942,7 @@ jobfence: job 1234 on n1 completed after 213503982334601 d 7 h
                     prop_assert!(line.chars().all(is_fine), "{line}");
                 }
             }
-            let advice = figures.advice();
+            let (advice, granted_limit) = (figures.advice(), granted.4);
             if let Some((bytes, _)) = advice.memory {
                 let peak = usage.memory_peak.unwrap_or(0);
                 prop_assert!(bytes >= peak);
@@ -867,7 +954,11 @@ jobfence: job 1234 on n1 completed after 213503982334601 d 7 h
             }
             if let Some((cpus, _)) = advice.cpus {
                 let (cpu, wall) = (usage.cpu.unwrap_or_default(), times.0.unwrap_or_default());
-                prop_assert!(cpus >= 1 && u128::from(cpus) * u128::from(wall) >= u128::from(cpu.as_secs()));
+                // So many give by the quota what was used, but for a twentieth of a CPU.
+                let all = u128::from(granted.0.unwrap_or(0));
+                let most = all.min(granted_limit.map_or(all, u128::from));
+                let given = (u128::from(cpus) * 1000 * most).div_ceil(all) + 50;
+                prop_assert!(cpus >= 1 && given * u128::from(wall) >= u128::from(cpu.as_secs()) * 1000, "{cpus}");
                 prop_assert!(u128::from(cpus) * 1000 < u128::from(granted.0.unwrap_or(0)));
             }
             if let Some((time, _)) = advice.time {

@@ -10,7 +10,7 @@ use crate::cgroup::usage::DiskIo;
 use crate::fence::JobForACard;
 use crate::job::Cpus;
 
-const MAGIC: &str = "jobfence-node-1";
+const MAGIC: &str = "jobfence-node-2";
 
 /// What stands in a text, in this order. Times are in microseconds.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +22,7 @@ enum What {
     MemoryPeak,
     SwapPeak,
     File,
+    Unwritten,
     HighEvents,
     MaxEvents,
     OomKills,
@@ -33,6 +34,7 @@ enum What {
     IoWait,
     /// Thousandths.
     Cpus,
+    CpusLimit,
     Memory,
     MemoryLimit,
     /// 1: it certainly could not use swap.
@@ -49,11 +51,11 @@ enum Rule {
     Now,
 }
 
-const COUNT: usize = 20;
+const COUNT: usize = 22;
 
 const RULES: [Rule; COUNT] = {
     use Rule::{Least, Most, Now, Sum};
-    [Sum, Sum, Sum, Sum, Most, Most, Now, Sum, Sum, Sum, Most, Sum, Sum, Sum, Sum, Sum, Now, Now, Now, Least]
+    [Sum, Sum, Sum, Sum, Most, Most, Now, Now, Sum, Sum, Sum, Most, Sum, Sum, Sum, Sum, Sum, Now, Now, Now, Now, Least]
 };
 
 /// The figures of a job on one node; `None`: not known.
@@ -85,6 +87,7 @@ impl NodeFigures {
             usage.memory_peak,
             usage.swap_peak,
             usage.memory.file,
+            usage.memory.unwritten,
             usage.memory_high_events,
             usage.memory_max_events,
             usage.oom_kills,
@@ -95,6 +98,7 @@ impl NodeFigures {
             micros(usage.memory_pressure.some),
             micros(usage.io_pressure.some),
             cpus.map(Cpus::thousandths),
+            found.cpus_limit.map(Cpus::thousandths),
             memory,
             found.memory_limit,
             Some(found.is_without_swap.into()),
@@ -139,6 +143,11 @@ impl NodeFigures {
             *figure = if word == "-" { None } else { Some(word.parse().ok()?) };
         }
         words.next().is_none().then_some(all)
+    }
+
+    /// The CPUs that it could use there, in thousandths.
+    fn most_cpus(&self) -> Option<u64> {
+        self.get(What::Cpus).map(|cpus| cpus.min(self.get(What::CpusLimit).unwrap_or(cpus)))
     }
 
     /// What its memory could grow to there.
@@ -237,6 +246,7 @@ impl Nodes {
         usage.memory_peak = self.all(What::MemoryPeak, u64::max).and(fullest(What::MemoryPeak));
         usage.swap_peak = self.some(What::SwapPeak, u64::max).filter(|swap| *swap > 0 || could_not_swap);
         usage.memory.file = fullest(What::File);
+        usage.memory.unwritten = self.some(What::Unwritten, u64::saturating_add);
         usage.memory_high_events = self.some(What::HighEvents, u64::saturating_add);
         usage.memory_max_events = self.some(What::MaxEvents, u64::saturating_add);
         usage.oom_kills = self.some(What::OomKills, u64::saturating_add);
@@ -253,6 +263,9 @@ impl Nodes {
             }
             _ => None,
         };
+        // Where one node has no quota, its CPUs are what it may use.
+        let limits = nodes().map(|node| node.get(What::CpusLimit).or(node.get(What::Cpus)));
+        found.cpus_limit = limits.sum::<Option<u64>>().map(Cpus::from_thousandths);
         found.memory_limit = fullest(What::MemoryLimit);
         found.is_without_swap = could_not_swap;
         (found, sum(What::Cpus).map(Cpus::from_thousandths), fullest(What::Memory))
@@ -273,7 +286,7 @@ impl Nodes {
 impl NodeFigures {
     /// What a card says of one node: CPU time in microseconds, CPUs in thousandths, and of memory the peak and what it might be.
     pub fn in_short(&self) -> (Option<u64>, Option<u64>, Option<u64>, Option<u64>) {
-        (self.get(What::Cpu), self.get(What::Cpus), self.get(What::MemoryPeak), self.most_memory())
+        (self.get(What::Cpu), self.most_cpus(), self.get(What::MemoryPeak), self.most_memory())
     }
 }
 
@@ -296,7 +309,13 @@ mod tests {
             io: Some(vec![DiskIo { read: 10, written: 1, ..DiskIo::default() }]),
             ..Usage::default()
         };
-        let found = JobForACard { usage, memory_limit: Some(4 * GIB), is_without_swap: true, has_daemons: false };
+        let found = JobForACard {
+            usage,
+            cpus_limit: None,
+            memory_limit: Some(4 * GIB),
+            is_without_swap: true,
+            has_daemons: false,
+        };
         NodeFigures::new(&found, Some(Cpus::whole(2)), Some(4 * GIB))
     }
 
@@ -317,7 +336,7 @@ mod tests {
         assert!(Handed::parse(&text).is_some());
         let long = text.replace("10 ", "99999999999999999999999 ");
         for other in
-            ["", "\n", "jobfence-node-1 7\nnone\n", &text[1..], &text[..text.len() - 3], &format!("{text}x\n"), &long]
+            ["", "\n", "jobfence-node-2 7\nnone\n", &text[1..], &text[..text.len() - 3], &format!("{text}x\n"), &long]
         {
             assert_eq!(Handed::parse(other), None, "{other:?}");
         }
@@ -336,6 +355,10 @@ mod tests {
         assert_eq!((found.usage.memory_peak, found.is_without_swap), (Some(3 * GIB), true));
         assert_eq!(found.usage.io_bytes().map(|io| (io.read, io.written)), Some((20, 2)));
         assert!(nodes.are_even() && nodes.are_whole());
+        // A quota on one of them; of the other, what it was granted.
+        let limited = set(node(1, 1), What::CpusLimit, Some(1000));
+        let both = Nodes { known: vec![nodes.known[0].clone(), ("n9".to_owned(), limited)], ..Nodes::default() };
+        assert_eq!(both.merged(&own).0.cpus_limit, Some(Cpus::whole(3)));
         // One node that may have used swap is enough, and one that does not know.
         nodes.known.push(("n3".to_owned(), set(set(node(1, 1), What::Cpu, None), What::WithoutSwap, Some(0))));
         let (found, ..) = nodes.merged(&own);

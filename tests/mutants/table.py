@@ -1001,4 +1001,33 @@ BREAKS = (
         "Ok(())",
         "host enable one_command_turns_it_on_and_one_off",
     ),
+    # Figures that mislead.
+    Break(
+        "a_quota_below_the_grant_is_not_seen", "src/report/card/figures.rs",
+        "self.cpus.map(|cpus| cpus.min(self.cpus_limit.unwrap_or(cpus)))", "self.cpus",
+        "unit a_quota_below_the_grant_is_what_a_job_could_use",
+    ),
+    Break(
+        "a_serial_program_is_advised_two", ADVICE,
+        "busy.saturating_sub(NO_OTHER)", "(busy + busy / 4)",
+        "unit a_program_that_is_busy_on_whole_cpus",
+    ),
+    Break("a_job_that_lost_its_program_completed", CARD, "match (self.exit, self.killed()) {", "match (self.exit, None::<u64>) {",
+          "unit a_job_that_was_killed_for_want"),
+    Break(
+        "wall_time_in_whole_seconds", "src/bin/jobfence/report/runs.rs",
+        "from_secs_f64(ended - began)", "from_secs_f64(ended.floor() - began.floor())",
+        "unit a_quota_below_the_grant_and_times",
+    ),
+    Break(
+        "metrics_have_room_for_daemons", "src/bin/jobfence/metrics.rs",
+        "limit.min(cpus_limit.unwrap_or(limit))", "limit",
+        "unit limits_are_without_room_for_daemons",
+    ),
+    Break("what_was_granted_is_nowhere", "src/launch/begin.rs", "noted.filter(|_| config.metrics_file.is_some())",
+          "noted.filter(|_| config.metrics_file.is_none())", "slurm figures_for_prometheus"),
+    Break("hold_is_heard_as_the_scope", "src/bin/jobfence/journal.rs", "\\nOBJECT_SYSTEMD_UNIT={UNIT}\\n", "\\nUNIT={UNIT}\\n",
+          "unit a_message_is_one_field"),
+    Break("a_jobs_huge_pages_free_memory", "src/bin/jobfence/host/memory.rs", "used.saturating_add(huge)", "used",
+          "unit the_pool_of_huge_pages"),
 )

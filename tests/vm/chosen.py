@@ -33,12 +33,14 @@ CHOSEN = {
         tree_and_limits high_stays_in_place oom_kills_step protection_is_checked memory_of_user cores_of_two_jobs limits_cannot_be_raised
         huge_pages_of_a_job huge_pages_are_not_handed_down_by_systemd
         daemon_reload daemon_reexec service_restart scope_is_stopped controller_not_handed_down held_by_a_unit moves_are_early
+        hold_is_heard_where_one_looks
         check_says_placement check_without_root configless a_name_without_a_file cores_that_are_uncertain_are_refused
         prolog_in_the_job slurms_files_are_read_as_slurm_reads_them a_node_is_found_as_slurmd_finds_it
     """,
     # The newest Slurm in its own directories of cgroup v2.
     (V2_OVERLAY, "installed"): """
         tree_and_limits memory_oom io_limits memory_of_task memory_changes
+        metrics_say_what_was_granted huge_pages_and_the_memory_limit
         nothing_of_ours_in_slurms daemon_lives_in_the_job headroom_changes
         check_says_placement needs_no_scope controller_not_handed_to_slurm dollars_are_not_expanded
         task_is_elsewhere slurms_directories extern_daemon_is_killed

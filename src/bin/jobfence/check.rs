@@ -100,6 +100,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     doors::look(&host.proc, &loaded, slurm.as_ref().map(Slurm::file), &mut verdict);
     observation::say(config);
     describe::io(&host, config);
+    describe::huge_pages(&host);
     describe::cores(&loaded, node);
     describe::gpus(&host, &candidates, slurm.as_ref(), conf::find(Some(&ours)), node.unwrap_or_default());
     let places = SlurmDirs::find(&host, slurm.as_ref(), node)?;

@@ -28,9 +28,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::command::{Failure, ignore_sigpipe, require_root};
 use crate::configured::Configured;
-use crate::metrics;
 use crate::sample::Sampler;
 use crate::store::Store;
+use crate::{journal, metrics};
 
 /// Our own options, on their way through systemd-run: as its arguments, a `$` in them would be expanded (systemd 262 does,
 /// 257 not yet).
@@ -60,6 +60,7 @@ struct Units {
 /// Does not return before SIGTERM, unless it fails.
 pub fn hold(options: &HoldOptions) -> Result<ExitCode, Failure> {
     ignore_sigpipe();
+    journal::use_if_started_so();
     require_root("'jobfence hold'")?;
     let config = match handed_down(options.inside) {
         Some(handed_down) => configuration(&handed_down)?,
@@ -173,7 +174,7 @@ fn ready() {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|sender| sender.send_to(b"READY=1", socket));
     if let Err(error) = sent {
-        eprintln!("jobfence: tell systemd that the scope is there: {error}");
+        log::error!("tell systemd that the scope is there: {error}");
     }
 }
 

@@ -14,6 +14,7 @@ mod enable;
 mod explain;
 mod hold;
 mod host;
+mod journal;
 mod jsv;
 mod life;
 mod line;
@@ -166,8 +167,7 @@ fn main() -> ExitCode {
         Command::Hold(options) => hold::hold(&options),
     };
     result.unwrap_or_else(|error| {
-        let error = printable_lines(&error.to_string(), '?');
-        eprintln!("jobfence: {error}");
+        log::error!("{error}");
         ExitCode::FAILURE
     })
 }
@@ -182,6 +182,9 @@ impl Log for Stderr {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
+            if journal::say(record.level(), &record.args().to_string()) {
+                return;
+            }
             // It is no reason to fail that nobody can read it.
             let _ = writeln!(io::stderr(), "jobfence: {}", printable_lines(&record.args().to_string(), '?'));
         }

@@ -16,6 +16,7 @@ use jobfence::job::{Cpus, Name};
 use jobfence::printable::is_printable;
 use jobfence::record::counters::{BOUNDS_MS, Counters};
 use jobfence::record::job::{JobId, JobRecords};
+use jobfence::record::noted::Allocated;
 use jobfence::scheduler::all::ALL;
 
 use crate::living::user_name;
@@ -36,6 +37,8 @@ pub struct JobMetrics {
     pub user: String,
     /// Its partition or queue; empty where that is not known.
     pub partition: String,
+    /// What it was granted, as far as that is known.
+    pub allocated: Allocated,
     /// How many steps it has now.
     pub steps: u64,
     /// What its steps have used, those included that have ended.
@@ -88,6 +91,7 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
                 job: step.job.clone(),
                 user: step.uid.map_or_else(String::new, user_name),
                 partition: partition(noted.as_ref(), host, step).unwrap_or_default(),
+                allocated: Allocated::default(),
                 steps: 0,
                 usage,
                 memory: current.memory,
@@ -98,8 +102,22 @@ fn living_jobs(config: &Config, host: &Host) -> Vec<JobMetrics> {
             }
         });
         job.steps += 1;
+        job.allocated = std::mem::take(&mut job.allocated).or(&step.allocated());
     }
-    jobs.into_values().collect()
+    jobs.into_values().map(JobMetrics::by_what_is_noted).collect()
+}
+
+impl JobMetrics {
+    /// The kernel's limits of a job that its scheduler has directories for have room for the scheduler's daemons: without that.
+    fn by_what_is_noted(mut self) -> Self {
+        let Allocated { noted, cpus_limit, processes_limit, .. } = &self.allocated;
+        if let Some(partition) = noted.facts().partition.known().filter(|_| self.partition.is_empty()) {
+            self.partition.clone_from(partition);
+        }
+        self.cpus_limit = self.cpus_limit.map(|limit| limit.min(cpus_limit.unwrap_or(limit)));
+        self.processes_limit = self.processes_limit.map(|limit| limit.min(processes_limit.unwrap_or(limit)));
+        self
+    }
 }
 
 /// As `jobfence prolog` or the batch step has noted it down.
@@ -145,6 +163,12 @@ const FIGURES: &[Figure] = &[
         of: |job| text(job.cpus_limit),
     },
     Figure {
+        name: "jobfence_job_cpu_granted_cpus",
+        kind: "gauge",
+        help: "CPUs that the scheduler has granted to the job on this node.",
+        of: |job| text(job.allocated.noted.cpus),
+    },
+    Figure {
         name: "jobfence_job_cpu_throttled_seconds_total",
         kind: "counter",
         help: "Time during which the quota held back processes of the job that could have run.",
@@ -173,6 +197,18 @@ const FIGURES: &[Figure] = &[
         kind: "gauge",
         help: "Memory that the job may have.",
         of: |job| text(job.memory_limit),
+    },
+    Figure {
+        name: "jobfence_job_memory_granted_bytes",
+        kind: "gauge",
+        help: "Memory that the scheduler has granted to the job on this node.",
+        of: |job| text(job.allocated.noted.memory),
+    },
+    Figure {
+        name: "jobfence_job_gpus_granted",
+        kind: "gauge",
+        help: "GPUs that the scheduler has granted to the job on this node.",
+        of: |job| text(job.allocated.gpus),
     },
     Figure {
         name: "jobfence_job_oom_kills_total",
@@ -318,6 +354,9 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use jobfence::facts::{Fact, Facts};
+    use jobfence::record::noted::Noted;
+
     use super::*;
 
     fn job(name: &str) -> JobMetrics {
@@ -356,6 +395,36 @@ mod tests {
         let count = names.len();
         names.dedup();
         assert_eq!(names.len(), count, "{helps:?}");
+    }
+
+    #[test]
+    fn limits_are_without_room_for_daemons_and_what_was_granted_is_there() {
+        let known = |text: &str| Fact::Known(text.to_owned());
+        let noted = Noted::of(&Facts { partition: known("short"), ..Facts::default() }, Some(Cpus::whole(2)), Some(9));
+        let allocated = Allocated::of(&noted, Some(1), (Some(Cpus::whole(2)), Some(100)));
+        let of_scheduler = JobMetrics {
+            partition: String::new(),
+            cpus_limit: Some(Cpus::whole(3)),
+            processes_limit: Some(164),
+            allocated,
+            ..job("7")
+        };
+        let text = page(&[of_scheduler.clone().by_what_is_noted()], &Counters::default());
+        for (name, value) in [
+            ("cpu_limit_cpus", 2),
+            ("cpu_granted_cpus", 2),
+            ("processes_limit", 100),
+            ("memory_granted_bytes", 9),
+            ("gpus_granted", 1),
+        ] {
+            let line = format!("jobfence_job_{name}{{jobid=\"7\",partition=\"short\",");
+            let line = text.lines().find_map(|known| known.strip_prefix(&line));
+            assert!(line.is_some_and(|line| line.ends_with(&format!(" {value}"))), "{name}: {text}");
+        }
+        // A limit that is lower now holds; where there is none, none is made up.
+        let lower = JobMetrics { cpus_limit: Some(Cpus::whole(1)), processes_limit: None, ..of_scheduler };
+        let lower = lower.by_what_is_noted();
+        assert_eq!((lower.cpus_limit, lower.processes_limit), (Some(Cpus::whole(1)), None));
     }
 
     #[test]

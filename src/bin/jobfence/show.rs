@@ -248,11 +248,12 @@ impl<'a> SeenStep<'a> {
         line(
             "consists",
             format!(
-                "programs {}, files {}, shared {}, kernel {}, swap {}",
+                "programs {}, files {}, shared {}, kernel {}{}, swap {}",
                 bytes(parts.anonymous),
                 bytes(parts.file),
                 bytes(parts.shared),
                 bytes(parts.kernel),
+                parts.huge.map(|huge| format!(", huge pages {}", mebibytes(huge))).unwrap_or_default(),
                 bytes(parts.swap)
             ),
         );

@@ -7,13 +7,16 @@
 use std::time::Duration;
 
 use super::figures::{Figures, LITTLE, LONG, REACHED, SHORT, percent};
-use super::words::{decimal, duration};
+use super::words::{count, decimal, duration};
 use crate::bytes::binary;
 use crate::report::account::Exit;
 use crate::report::nodes::Nodes;
 
 /// What is advised is so much of what was used, in percent.
 const WITH_RESERVE: u128 = 125;
+
+/// So much more than a whole number of CPUs is no other CPU, in thousandths: the shell and the daemon beside the program are counted.
+const NO_OTHER: u64 = 50;
 
 /// After a kill for want of memory, so much of the limit is advised, in percent.
 const AFTER_A_KILL: u128 = 150;
@@ -81,13 +84,16 @@ impl Figures<'_> {
     }
 
     fn advice_on_cpus(&self) -> Option<(u64, String)> {
-        let (busy, granted) = (self.busy()?, self.cpus?);
-        let less = u64::try_from((u128::from(busy) * WITH_RESERVE / 100).div_ceil(1000)).ok()?.max(1);
+        let (busy, granted, most) = (self.busy()?, self.cpus?, self.most_cpus()?);
+        // A program is busy on whole CPUs, each of which it asks for: so no other reserve. Of fewer it may use the same part.
+        let asked = u128::from(busy.saturating_sub(NO_OTHER)) * u128::from(granted.thousandths());
+        let less = asked.checked_div(most.thousandths().into())?.div_ceil(1000);
+        let less = u64::try_from(less).ok()?.max(1);
         let is_less = less.checked_mul(1000).is_some_and(|less| less < granted.thousandths());
         let is_little = self.cpu_share().is_some_and(|share| share < LITTLE);
         (self.could_have_less() && is_less && is_little && self.throttled().is_none()).then(|| {
             let reason =
-                format!("{} of {granted} CPUs were busy on average; slower if a part used more", decimal(busy));
+                format!("{} of {} were busy on average; slower if a part used more", decimal(busy), most.in_words());
             (less, reason)
         })
     }

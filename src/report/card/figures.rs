@@ -70,6 +70,8 @@ pub struct Figures<'a> {
     pub time_limit: Option<Duration>,
     /// CPUs that were granted; `None`: not known, or not managed.
     pub cpus: Option<Cpus>,
+    /// CPU time that its quota allowed; `None`: not limited. The site can have it below the grant.
+    pub cpus_limit: Option<Cpus>,
     /// Memory that was granted, in bytes.
     pub memory: Option<u64>,
     /// What its memory was limited to, in bytes; `None`: not limited.
@@ -101,6 +103,11 @@ pub struct Figures<'a> {
 }
 
 impl Figures<'_> {
+    /// How many of its processes the kernel killed for want of memory, if it did.
+    pub(super) fn killed(&self) -> Option<u64> {
+        self.usage.oom_kills.filter(|kills| *kills > 0)
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.exit.is_some_and(|exit| !exit.is_success())
     }
@@ -116,11 +123,21 @@ impl Figures<'_> {
         let is_long = self.wall.is_some_and(|wall| wall >= LONG);
         let is_little = |share: Option<u64>| share.is_some_and(|share| share < LITTLE);
         // With a quota below the grant it had no chance.
-        let has_several = self.cpus.is_some_and(|cpus| cpus > Cpus::whole(1)) && self.throttled().is_none();
+        let has_several = self.most_cpus().is_some_and(|cpus| cpus > Cpus::whole(1)) && self.throttled().is_none();
         let has_much = self.most_memory().is_some_and(|most| most > MUCH_MEMORY);
         self.exit.is_some_and(Exit::is_success)
             && is_long
             && (has_several && is_little(self.cpu_share()) || has_much && is_little(self.memory_share()))
+    }
+
+    /// The CPUs that it could use: not more than its quota, and of a quota above the grant that.
+    pub(super) fn most_cpus(&self) -> Option<Cpus> {
+        self.cpus.map(|cpus| cpus.min(self.cpus_limit.unwrap_or(cpus)))
+    }
+
+    /// What it was granted and could not use, for the quota: both.
+    pub(super) fn kept_from_it(&self) -> Option<(Cpus, Cpus)> {
+        self.most_cpus().zip(self.cpus).filter(|(most, granted)| most < granted)
     }
 
     /// What its memory could grow to.
@@ -136,7 +153,7 @@ impl Figures<'_> {
     }
 
     pub(super) fn cpu_share(&self) -> Option<u64> {
-        percent(self.busy()?.into(), self.cpus?.thousandths().into())
+        percent(self.busy()?.into(), self.most_cpus()?.thousandths().into())
     }
 
     pub(super) fn memory_share(&self) -> Option<u64> {

@@ -6,9 +6,10 @@ import re
 
 from .. import kernel
 from ..harness import (
-    EAT, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, expect_not_drained, fenced,
+    EAT, MIB, PYTHON, case, expect, expect_equal, expect_in, expect_limits, expect_match, expect_not_drained, fenced,
 )
 from ..sites import until
+from .commands import jobfence
 from .devices import gres_conf_of
 from .newer import release
 
@@ -29,7 +30,7 @@ for pid in children:
     os.kill(pid, signal.SIGKILL)
     os.wait()'"""
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-ENDED = r"jobfence: job \S+ on \S+( and \d+ other nodes?)? (completed|failed|was ended)"
+ENDED = r"jobfence: job \S+ on \S+( and \d+ other nodes?)? (completed|failed|was ended|lost)"
 
 
 def card_of(site, jobid):
@@ -56,6 +57,13 @@ def row(card, label):
     return expect_match(rf"(?m)^  {label} +[#.]* +(?:(\d+) %)? +(.*)$", "\n".join(card), "the card").groups()
 
 
+def daemons_seconds(job):
+    """What Slurm's step daemons that live have used, where they are in the job's directory."""
+    unified = job.directory("")
+    stats = [kernel.read(daemon / "cpu.stat") for daemon in unified.glob("step_*/slurm")] if unified else []
+    return sum(int(kernel.keyed(stat)["usage_usec"]) for stat in stats) / 1e6
+
+
 def amount(text):
     """The first amount of bytes in a text."""
     number, unit = expect_match(r"([\d.]+) (B|[KMG]iB)\b", text, "an amount").groups()
@@ -78,7 +86,7 @@ def card_of_a_failed_job(site):
     group = fenced(site, jobid)
     job, has_daemons = group.parent, kernel.has_v2_controllers() and bool(group.slurms)
     until((site.directory(user) / f"used.{jobid}").exists, 60, "the job's use")
-    cpu = job.cpu_seconds()
+    cpu = job.cpu_seconds() - daemons_seconds(job)
     peak = int(job.file("memory", "memory.peak", "memory.max_usage_in_bytes") or 0)
     processes = int(job.file("pids", "pids.peak", "pids.peak") or 0)
     (site.directory(user) / f"go.{jobid}").touch()
@@ -96,7 +104,7 @@ def card_of_a_failed_job(site):
     else:
         expect_in("the time limit", text, "the card")
     share, said = row(card, "CPU")
-    busy = float(expect_match(r"^([\d.]+) of 1 CPU on average$", said, "CPU time").group(1))
+    busy = float(expect_match(r"^([\d.]+) of 1 CPU on average(, step daemons)?$", said, "CPU time").group(1))
     seconds = 60 * int(title.group(2) or 0) + int(title.group(3)) + 0.5
     # Whole seconds, and tenths of a CPU.
     expect(abs(busy * seconds - cpu) <= 0.05 * seconds + 0.5 * busy + 0.3, f"{busy} CPUs in {seconds} s, and the kernel counts {cpu} s")
@@ -126,6 +134,22 @@ def card_of_a_failed_job(site):
 
 
 @case
+def card_under_a_quota_below_the_grant(site):
+    """What a job could use is what its quota allows, for the card and for the report of its line in the log."""
+    log = site.home / "usage"
+    site.configure(UsageCard="always", CPUQuotaPercent="50", UsageLog=f"{log}/usage.jsonl")
+    burn = "import time\nwhile time.process_time() < 2: pass"
+    jobid = site.submit(site.users[0], f"for i in 1 2; do {PYTHON} -S -c '{burn}' & done; wait", "-c2", "--mem=200",
+                        env={"LANG": "C", "LC_ALL": "", "LC_CTYPE": ""})
+    expect_limits(fenced(site, jobid), 1.0, 200)
+    expect_equal(site.wait(jobid), "COMPLETED", "state")
+    card = "\n".join(card_of(site, jobid) or one_line_of(site, jobid))
+    expect_match(r"[\d.]+ of 1 CPU on average; 2 granted|, \d+ % of 1 CPU, ", card, "the card")
+    expect("ask for more CPUs" not in card, f"the card advises what does not help:\n{card}")
+    expect_match(r"CPU time .* %\), 1 of 2 CPUs\n", jobfence(site, "report", str(jobid)), "the report")
+
+
+@case
 def card_after_a_kill(site):
     site.configure(UsageCard="failed")
     jobid = site.submit(site.users[0], f"{EAT}\nexit $?", "-c1", "--mem=200")
@@ -135,6 +159,11 @@ def card_after_a_kill(site):
     expect_readable(text, ascii=False)
     expect_match(r"^jobfence: job \d+ on \S+ failed with exit status 137 after", text, "the card")
     expect_in("  The kernel killed 1 process for want of memory.", text, "the card")
+    # A script that does not look at how its program ended.
+    careless = site.submit(site.users[0], f"{EAT}\nexit 0", "-c1", "--mem=200")
+    site.wait(careless)
+    expect_match(r"^jobfence: job \d+ on \S+ lost 1 process and ended with exit status 0 after",
+                 "\n".join(card_of(site, careless)), "the card of a job that lost its program")
     if "the peak of memory" not in text:
         expect_match(r"--mem=320M +200\.0 MiB was not enough", text, "the card")
     # The sentence that names the process stands before it.

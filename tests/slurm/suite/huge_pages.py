@@ -2,11 +2,14 @@
 """Huge pages: a job gets no more of them than the site allows, and hears of it in time."""
 
 import contextlib
+import json
+import re
 from pathlib import Path
 
 from .. import kernel
 from ..harness import (
-    MIB, NOT_STARTED, PYTHON, Skip, case, expect_equal, expect_in, expect_limits, fenced, logged,
+    MIB, NOT_STARTED, PYTHON, Skip, case, expect_equal, expect_in, expect_limits, expect_match, fenced,
+    logged,
 )
 from ..sites import until
 
@@ -114,6 +117,50 @@ def huge_pages_of_a_job(site):
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=100")
         expect_equal(site.wait(jobid), "FAILED", "state of a job with a size that there is not")
         expect_in(NOT_STARTED + 'this host has no huge pages of the size (value "16M")', site.output(jobid), "its output")
+
+
+# Maps 40 MiB of huge pages, and when it is told to, eats more memory than there is beside them.
+HOLD = """
+import mmap, os, sys, time
+pages = mmap.mmap(-1, 40 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000)  # MAP_HUGETLB
+for at in range(0, 40 << 20, 2 << 20):
+    pages[at] = 1
+open(sys.argv[1], "x").close()
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.1)
+eaten = [bytes([i + 1]) * (8 << 20) for i in range(100)]
+"""
+
+
+@case(on=["installed"])
+def huge_pages_and_the_memory_limit(site):
+    """They are in a job's memory, its peak and the sentence about a kill just where the kernel counts them there."""
+    user, unified = site.users[0], kernel.hierarchies().get("")
+    mounts = [line.split() for line in kernel.read("/proc/self/mountinfo").splitlines()]
+    options = [fields[-1].split(",") for fields in mounts if unified and fields[4] == str(unified.mount_point)]
+    count = any("memory_hugetlb_accounting" in those for those in options)
+    with pool(32):
+        site.configure(UsageCard="failed")
+        program = site.directory(user) / "hold.py"
+        program.write_text(HOLD)
+        program.chmod(0o644)
+        jobid = site.submit(user, f"{PYTHON} -S {program} mapped.$SLURM_JOB_ID go.$SLURM_JOB_ID\nexit $?", "-c1", "--mem=200")
+        group = fenced(site, jobid)
+        until((site.directory(user) / f"mapped.{jobid}").exists, 30, "its pages")
+        fences = json.loads(site.command("jobfence", "show", str(jobid), "--json").stdout)["fences"]
+        batch = next(fence for fence in fences if fence["step"] == "batch")
+        expect_equal(batch["memory_huge_pages_bytes"], 40 * MIB if count else None, "its huge pages")
+        expect_equal(batch["memory_peak_bytes"] >= 40 * MIB, count, "whether its peak has them")
+        expect_limits(group, 1.0, 200)
+        says = re.search(r"(?m)^huge pages .*counts in its memory limit", site.command("jobfence", "check").stdout)
+        expect_equal(bool(says), count, "whether 'jobfence check' says so")
+        (site.directory(user) / f"go.{jobid}").touch()
+        site.wait(jobid)
+        said = site.output(jobid)
+        expect_in("reached its memory limit of 200.0 MiB", said, "its output")
+        expect_equal(", 40.0 MiB of it huge pages" in said, count, f"whether its output has them ({said})")
+        expect_match(r"memory +\S+ +\d+ % +peak (19\d|200)\.\d MiB of 200\.0 MiB", said, "the card")
+    return "they count" if count else "they do not count"
 
 
 @case(on=["installed"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..harness import MIB, PYTHON, case, expect, expect_equal, fenced
 from ..sites import until
 from .stored import held
+from .with_systemd import systemctl
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "docs/grafana/jobfence.json"
 
@@ -57,6 +58,9 @@ def figures_for_prometheus(site):
         found = figures_of(path, jobid)
         expect_equal(found["jobfence_job_memory_limit_bytes"], group.parent.memory_limit(), "the limit of memory")
         expect_equal(found["jobfence_job_cpu_limit_cpus"], group.parent.cpu_limit(), "the limit of CPU time")
+        expect_equal(found["jobfence_job_cpu_granted_cpus"], 1.0, "the CPUs that were granted")
+        expect_equal(found["jobfence_job_memory_granted_bytes"], 200 * MIB, "the memory that was granted")
+        expect(re.search(r'jobfence_job_steps\{.*partition="[^"]+"', text), f"no partition: {text}")
         expect(found["jobfence_job_steps"] >= 1, f"steps: {found['jobfence_job_steps']}")
         expect_equal(re.search(r'jobfence_job_steps\{.*user="([^"]*)"', text)[1], user, "the user")
         expect(figures(text)['jobfence_begun_steps_total{outcome="fenced"}'] >= 1, "no step was counted")
@@ -73,6 +77,28 @@ def figures_for_prometheus(site):
     known |= {"jobfence_job_processes", "jobfence_job_processes_limit"}
     expect(names <= known, f"the dashboard asks for {names - known}")
     return check_by_promtool(text)
+
+
+@case(on=["installed"])
+def metrics_say_what_was_granted(site):
+    """Limits are the job's, also where the kernel's have room for Slurm's daemons; and what it was granted stands beside them."""
+    path = site.home / "jobfence.prom"
+    site.configure(MetricsFile=path, ReapInterval=1, MaxProcesses="100", CPUQuotaPercent="50")
+    systemctl(site, "restart", "jobfence.service")
+    try:
+        jobid = site.submit(site.users[0], "sleep 300", "-c2", "--mem=200")
+        fenced(site, jobid)
+        until(lambda: path.exists() and f'jobid="{jobid}"' in path.read_text(), 30, "the job's figures")
+        text, found = path.read_text(), figures_of(path, jobid)
+        for name, value in {"cpu_limit_cpus": 1.0, "cpu_granted_cpus": 2.0, "processes_limit": 100.0,
+                            "memory_granted_bytes": 200.0 * MIB}.items():
+            expect_equal(found[f"jobfence_job_{name}"], value, name)
+        expect(re.search(rf'jobid="{jobid}",partition="[^"]+"', text), f"no partition: {text}")
+        site.scancel(jobid)
+        site.wait(jobid)
+    finally:
+        site.configure()
+        systemctl(site, "restart", "jobfence.service")
 
 
 def figures_of(path, jobid):

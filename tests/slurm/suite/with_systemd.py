@@ -88,6 +88,25 @@ def service_restart(site):
     site.scancel(jobid)
 
 
+@case(on=["installed"])
+def hold_is_heard_where_one_looks(site):
+    """jobfence hold sits in the scope, and what it says is the service's all the same."""
+    only_with_systemd(site)
+    word = "no figures for Prometheus: cannot write /nowhere"
+    site.configure(MetricsFile="/nowhere/jobfence.prom", ReapInterval=1)
+    try:
+        systemctl(site, "restart", "jobfence.service")
+        until(lambda: word in site.command("journalctl", "-b", "-o", "cat", "-u", "jobfence").stdout, 30, "what the journal has")
+        status = site.command("systemctl", "status", "--no-pager", "--full", "--lines=100", "jobfence.service").stdout
+        expect_in(word, status, "what systemctl status shows")
+        members = kernel.Group("/jobfence.slice/jobfence.scope").members(below=True)
+        expect_in(site.command("systemctl", "show", "-p", "MainPID", "--value", "jobfence.service").stdout.strip(),
+                  {str(pid) for pid in members}, "the processes of the scope")
+    finally:
+        site.configure()
+        systemctl(site, "restart", "jobfence.service")
+
+
 @case
 def dollars_are_not_expanded(site):
     """systemd-run expands $ in what it starts in a scope (262 does, 257 not yet): our own options do not pass by there."""

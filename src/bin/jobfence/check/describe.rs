@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use jobfence::bytes::mebibytes;
 use jobfence::cgroup::devices::{GpuDevice, gpus_of_node};
 use jobfence::cgroup::disk::Disks;
 use jobfence::cgroup::io::{self, IoRules};
@@ -182,6 +183,23 @@ pub fn io(host: &Host, config: &Config) {
             "i/o            cgroup v1 throttles each step by itself, and not all of a job or user together; it \
              throttles reading, and direct or synchronous writing, and not what the kernel writes out later from the \
              page cache. cgroup2 does all of this"
+        );
+    }
+}
+
+/// Says what huge pages are to the memory of jobs, if there are some and they count.
+pub fn huge_pages(host: &Host) {
+    let Some(hierarchy) = host.layout.with_controller("memory") else { return };
+    let pool = host.proc.read("meminfo").unwrap_or_default();
+    let pool =
+        pool.lines().find_map(|line| line.strip_prefix("Hugetlb:")?.trim().strip_suffix("kB")?.trim().parse().ok());
+    let mounts = host.proc.read("self/mountinfo").unwrap_or_default();
+    let count = layout::options(&mounts, &hierarchy.mount).contains(&"memory_hugetlb_accounting");
+    if let Some(kib) = pool.filter(|kib: &u64| *kib > 0 && count) {
+        println!(
+            "huge pages     {} of the node; what a job uses of them counts in its memory limit (memory_hugetlb_accounting), and \
+             a process that finds no room for one there waits for ever: see MaxHugePages",
+            mebibytes(kib.saturating_mul(1024))
         );
     }
 }

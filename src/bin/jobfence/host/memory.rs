@@ -65,7 +65,10 @@ impl MemoryOfNode {
         let used = total.saturating_sub(of_meminfo(&text, "MemAvailable")?).saturating_sub(arc(proc));
         let fences = way.and_then(|way| held(way.ours()?, way.version));
         let without_fences = |held: u64| held.saturating_sub(fences.unwrap_or(0));
-        let mut least = Bound::new(total, "on this node".to_owned(), without_fences(used), true);
+        // Huge pages have been taken from the node for good, whoever uses them: where they count as a job's memory, too, they give it
+        // nothing that others could have.
+        let huge = way.and_then(|way| of_stat(way.ours()?, &["hugetlb"])).unwrap_or(0);
+        let mut least = Bound::new(total, "on this node".to_owned(), without_fences(used.saturating_add(huge)), true);
         let dirs = way.iter().flat_map(|way| way.dirs.iter().map(|dir| (way.version, dir)));
         for (depth, (version, dir)) in dirs.enumerate() {
             let Some(limit) = limit(dir, version).filter(|limit| *limit < total) else { continue };
@@ -119,11 +122,14 @@ fn held(dir: &Dir, version: Version) -> Option<u64> {
         Version::V1 => ("memory.usage_in_bytes", &["total_inactive_file", "total_active_file"]),
     };
     let used: u64 = dir.read_if_there(file).ok()??.trim().parse().ok()?;
+    Some(used.saturating_sub(of_stat(dir, caches)?))
+}
+
+/// What these lines of `memory.stat` say together.
+fn of_stat(dir: &Dir, names: &[&str]) -> Option<u64> {
     let stat = dir.read("memory.stat").ok()?;
-    let is_cache = |name: &str| caches.contains(&name);
-    let of_cache = stat.lines().filter_map(|line| line.split_once(' ')).filter(|(name, _)| is_cache(name));
-    let cached: u64 = of_cache.filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok()).sum();
-    Some(used.saturating_sub(cached))
+    let wanted = stat.lines().filter_map(|line| line.split_once(' ')).filter(|(name, _)| names.contains(name));
+    Some(wanted.filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok()).sum())
 }
 
 #[cfg(test)]
@@ -193,6 +199,24 @@ mod tests {
         // Where the scope has not been made, nothing is known of fences.
         let node = read(Some(&way(Version::V2, temp.path(), &["a.slice"], false)));
         assert_eq!((node.system, node.fences), (3072 * MIB, None));
+    }
+
+    /// 2 GiB of the 3 GiB in use are the pool of huge pages, of which jobs use a half, which counts as their memory.
+    #[test]
+    fn the_pool_of_huge_pages_stays_the_systems() {
+        let temp = tempfile::tempdir().unwrap();
+        let ours = |current: u64, stat: &str| {
+            files(
+                temp.path(),
+                &[("a/memory.max", "max\n"), ("a/memory.current", &current.to_string()), ("a/memory.stat", stat)],
+            );
+            read(Some(&way(Version::V2, temp.path(), &["a"], true)))
+        };
+        let idle = ours(0, "anon 0\nhugetlb 0\n");
+        let used = ours(1024 * MIB, "anon 0\nhugetlb 1073741824\n");
+        assert_eq!((idle.system, used.system, used.fences), (3072 * MIB, 3072 * MIB, Some(1024 * MIB)));
+        // Where they do not count.
+        assert_eq!(ours(0, "anon 0\n").system, 3072 * MIB);
     }
 
     #[test]

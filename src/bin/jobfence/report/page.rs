@@ -196,7 +196,7 @@ struct Bar {
 fn rows(run: &JobRun, total: &Total) -> Vec<Bar> {
     let most = |member: &str| run.steps.iter().filter_map(|step| step.whole(member)).max();
     let granted = total.cpu_granted();
-    let cpus = total.cpus.map_or_else(String::new, |cpus| format!(", {}", cpus_in_words(cpus)));
+    let cpus = total.cpus_in_words().map_or_else(String::new, |cpus| format!(", {cpus}"));
     let mut all = vec![
         Bar {
             name: "CPU time",

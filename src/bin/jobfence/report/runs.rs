@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Which lines of the usage log are of one run of a job: a scheduler begins its numbers again, and a job may run again.
 
+use std::time::Duration;
+
 use super::log::LoggedStep;
+use crate::moment::seconds_of;
 
 /// Under Slurm these steps last as long as their job.
 const LAST_AS_LONG: [&str; 3] = ["batch", "extern", "interactive"];
@@ -34,6 +37,20 @@ impl JobRun {
     /// When the first of its steps began.
     pub fn began(&self) -> &str {
         self.steps.iter().map(began).min().unwrap_or_default()
+    }
+
+    /// From its beginning to its end. Earlier releases have written both to the second, and beside them how long the step took.
+    pub fn wall(&self) -> Option<Duration> {
+        let all = |member: &str| self.steps.iter().map(|step| step.number(member)).collect::<Option<Vec<f64>>>();
+        if let (Some(began), Some(ended)) = (all("started_unix_seconds"), all("ended_unix_seconds")) {
+            let (began, ended) = (began.into_iter().reduce(f64::min)?, ended.into_iter().reduce(f64::max)?);
+            return Duration::try_from_secs_f64(ended - began).ok();
+        }
+        let longest = self.steps.iter().filter_map(|step| step.number("wall_seconds")).fold(0.0, f64::max);
+        let passed = seconds_of(self.ended())?.checked_sub(seconds_of(self.began())?)?;
+        let (longest, passed) = (Duration::try_from_secs_f64(longest).unwrap_or_default(), Duration::from_secs(passed));
+        // A step that lasted as long as the run, but for what is cut off, says it better.
+        Some(if longest + Duration::from_secs(1) > passed { longest } else { passed })
     }
 
     /// Whether two of one user's went on at the same time.

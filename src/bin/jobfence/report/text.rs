@@ -144,7 +144,7 @@ fn head(run: &JobRun) -> Vec<String> {
     let wall = total.wall.map_or_else(String::new, |wall| format!(", {}", clock(wall)));
     line("time", format!("{} to {}{wall}", printable(run.began()), printable(run.ended())));
     let granted = total.cpu_granted().and_then(duration).map(|granted| format!(" of {}", time(Some(granted))));
-    let cpus = total.cpus.map_or_else(String::new, |cpus| format!(", {}", cpus_in_words(cpus)));
+    let cpus = total.cpus_in_words().map_or_else(String::new, |cpus| format!(", {cpus}"));
     let cpu = time(total.cpu.and_then(duration));
     line("CPU time", format!("{cpu}{}{}{cpus}", granted.unwrap_or_default(), percent(total.cpu_efficiency())));
     if let Some(throttled) = total.throttled.filter(|throttled| *throttled > 0.0).and_then(duration) {
@@ -157,7 +157,11 @@ fn head(run: &JobRun) -> Vec<String> {
         line("killed", format!("{kills} for want of memory"));
     }
     if let (Some(read), Some(written)) = (total.read, total.written) {
-        line("I/O", format!("read {}, written {}", mebibytes(read), mebibytes(written)));
+        let unwritten = total.unwritten.map(|bytes| format!(", {} yet to be written", mebibytes(bytes)));
+        line(
+            "I/O",
+            format!("read {}, written {}{}", mebibytes(read), mebibytes(written), unwritten.unwrap_or_default()),
+        );
     }
     lines
 }
@@ -179,7 +183,7 @@ fn mail_head(run: &JobRun) -> Vec<String> {
     if let Some(last) = last {
         lines.push(format!("Exit of step {}: {}", printable(last.text("step").unwrap_or(NONE)), exit(last)));
     }
-    lines.extend(total.cpus.map(|cpus| format!("CPUs: {cpus}")));
+    lines.extend(total.cpus_in_words().map(|cpus| format!("CPUs: {}", cpus.trim_end_matches(" CPUs"))));
     lines.push(format!("CPU Utilized: {}", clock_of(total.cpu)));
     if let (Some(share), granted) = (total.cpu_efficiency(), total.cpu_granted()) {
         lines.push(format!("CPU Efficiency: {share:.2}% of {} core-walltime", clock_of(granted)));
@@ -217,11 +221,12 @@ pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> V
         json!({
             "started": run.began(),
             "ended": run.ended(),
-            "wall_seconds": total.wall.map(|wall| wall.as_secs()),
+            "wall_seconds": total.wall.map(|wall| wall.as_secs_f64()),
             "uid": uid,
             "user": said(run, "user").map(str::to_owned).or_else(|| Some(user_name(u32::try_from(uid?).ok()?))),
             "node": said(run, "node"),
             "cpus_limit": total.cpus,
+            "cpus_granted": total.cpus_granted,
             "cpu_seconds": total.cpu,
             "cpu_efficiency_percent": total.cpu_efficiency(),
             "throttled_seconds": total.throttled,
@@ -230,6 +235,7 @@ pub fn json(job: &Id, runs: &[JobRun], of_log: usize, living: &[LivingRow]) -> V
             "oom_kills": total.oom_kills,
             "read_bytes": total.read,
             "written_bytes": total.written,
+            "unwritten_bytes": total.unwritten,
             "steps": steps,
         })
     };
@@ -283,6 +289,37 @@ mod tests {
         }
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_quota_below_the_grant_and_times_to_the_fraction() {
+        let step = |name: &str, began: f64, ended: f64, wall: f64| {
+            LoggedStep(json!({
+                "job": "7", "step": name, "started": "2024-03-01T00:01:00Z", "ended": "2024-03-01T00:01:02Z",
+                "started_unix_seconds": began, "ended_unix_seconds": ended, "wall_seconds": wall, "cpu_seconds": 1.4,
+                "cpus_granted": 2, "cpus_limit": 1, "memory_unwritten_bytes": 30 << 20, "read_bytes": 0, "written_bytes": 0,
+            }))
+        };
+        let run = |steps| JobRun { is_beside_another: false, steps };
+        let only = run(vec![step("0", 60.9, 62.9, 2.0)]);
+        let total = Total::of(&only);
+        // As its only step.
+        assert_eq!((total.cpu_efficiency(), efficiency(&only.steps[0])), (Some(70.0), Some(70.0)));
+        assert_eq!((total.cpus, total.cpus_granted), (Some(1.0), Some(2.0)));
+        let text = in_words(std::slice::from_ref(&only), 1, &[], 80, false);
+        for part in ["1.4s of 2.0s (70.0 %), 1 of 2 CPUs\n", "written 0.0 MiB, 30.0 MiB yet to be written\n"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(in_words(&[only], 1, &[], 80, true).contains("CPUs: 1 of 2\n"));
+        let two = run(vec![step("0", 60.25, 61.5, 1.25), step("1", 61.5, 62.75, 1.25)]);
+        assert_eq!(two.wall(), Some(Duration::from_millis(2500)));
+        // As earlier releases write it.
+        let old = |wall: f64| {
+            let mut old = step("0", 0.0, 0.0, wall);
+            old.0["started_unix_seconds"] = Value::Null;
+            run(vec![old]).wall().map(|wall| wall.as_secs_f64())
+        };
+        assert_eq!([old(2.9), old(1.1), old(0.3)], [Some(2.9), Some(1.1), Some(2.0)]);
     }
 
     #[test]

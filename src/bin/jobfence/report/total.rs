@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::log::LoggedStep;
 use super::runs::JobRun;
 use crate::living::user_name;
-use crate::moment::seconds_of;
 use crate::table::{NONE, printable};
 
 /// What the steps of a run have used together. `None`: no step says it.
@@ -16,12 +15,16 @@ pub struct Total {
     pub wall: Option<Duration>,
     pub cpu: Option<f64>,
     pub throttled: Option<f64>,
-    /// What the job was limited to: what the step was that was limited least.
+    /// The CPUs that the job could use: those of the step that could use most.
     pub cpus: Option<f64>,
+    /// The CPUs that it was granted, which a quota can be below.
+    pub cpus_granted: Option<f64>,
     pub memory_limit: Option<u64>,
     pub memory_peak: Option<u64>,
     pub read: Option<u64>,
     pub written: Option<u64>,
+    /// Of files, what was yet to be written when a step ended.
+    pub unwritten: Option<u64>,
     pub oom_kills: Option<u64>,
 }
 
@@ -35,17 +38,29 @@ impl Total {
         let of_job = |step: &LoggedStep| step.whole("job_memory_peak_bytes").filter(|_| !run.is_beside_another);
         let peaks = run.steps.iter().flat_map(|step| [step.whole("memory_peak_bytes"), of_job(step)]);
         Self {
-            wall: passed(run.began(), run.ended()),
+            wall: run.wall(),
             cpu: seconds("cpu_seconds"),
             throttled: seconds("throttled_seconds"),
             // Of a step whose directory the scheduler has removed by then, the limit is not known.
             cpus: run.steps.iter().filter_map(cpus_of).reduce(f64::max),
+            cpus_granted: run.steps.iter().filter_map(granted_to).reduce(f64::max),
             memory_limit: run.steps.iter().filter_map(|step| step.whole("memory_limit_bytes")).max(),
             memory_peak: peaks.flatten().max(),
             read: sum("read_bytes"),
             written: sum("written_bytes"),
+            unwritten: sum("memory_unwritten_bytes").filter(|bytes| *bytes > 0),
             oom_kills: sum("oom_kills"),
         }
+    }
+
+    /// How many CPUs it could use, and of how many that were granted where that is not the same.
+    pub fn cpus_in_words(&self) -> Option<String> {
+        let cpus = self.cpus?;
+        let noun = |count: f64| if count == 1.0 { "CPU" } else { "CPUs" };
+        Some(match self.cpus_granted.filter(|granted| *granted > cpus) {
+            Some(granted) => format!("{cpus} of {granted} {}", noun(granted)),
+            None => format!("{cpus} {}", noun(cpus)),
+        })
     }
 
     /// The CPU time that it could have used.
@@ -68,9 +83,13 @@ pub fn cpus_in_words(cpus: f64) -> String {
     format!("{cpus} {}", if cpus == 1.0 { "CPU" } else { "CPUs" })
 }
 
-/// What a step was granted; of which only the limit is known, that.
+/// The CPUs that a step could use: what it was granted, and of a quota below that as much as it allows.
 pub fn cpus_of(step: &LoggedStep) -> Option<f64> {
-    step.number("cpus_granted").filter(|cpus| *cpus > 0.0).or_else(|| step.number("cpus_limit"))
+    granted_to(step).into_iter().chain(step.number("cpus_limit")).reduce(f64::min)
+}
+
+fn granted_to(step: &LoggedStep) -> Option<f64> {
+    step.number("cpus_granted").filter(|cpus| *cpus > 0.0)
 }
 
 /// Of the CPU time that it could have used, in percent.
@@ -82,7 +101,7 @@ pub fn efficiency(step: &LoggedStep) -> Option<f64> {
 /// How much of the memory at the end was page cache, in percent.
 pub fn cache_share(step: &LoggedStep) -> Option<f64> {
     let cache = step.whole("memory_file_bytes")?;
-    let others = ["memory_anonymous_bytes", "memory_shared_bytes", "memory_kernel_bytes"];
+    let others = ["memory_anonymous_bytes", "memory_shared_bytes", "memory_kernel_bytes", "memory_huge_pages_bytes"];
     let others = others.iter().filter_map(|member| step.whole(member)).fold(0, u64::saturating_add);
     let all = cache.saturating_add(others);
     (all > 0).then(|| 100.0 * cache as f64 / all as f64)
@@ -112,9 +131,4 @@ pub fn name_and_user(run: &JobRun) -> (String, String) {
 /// A number of seconds, if it can be one.
 pub fn duration(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
-}
-
-/// From one moment to another, as the log writes them.
-pub fn passed(from: &str, to: &str) -> Option<Duration> {
-    Some(Duration::from_secs(seconds_of(to)?.checked_sub(seconds_of(from)?)?))
 }

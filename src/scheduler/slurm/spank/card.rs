@@ -86,7 +86,7 @@ impl CardOrder {
             Some(nodes) => nodes.merged(&found),
             None => (found, self.grant.job_cpus, self.grant.job_memory),
         };
-        let JobForACard { usage, memory_limit, is_without_swap, has_daemons } = found;
+        let JobForACard { usage, cpus_limit, memory_limit, is_without_swap, has_daemons } = found;
         let is_limited = config.mode == Mode::Enforce;
         let limits = is_limited.then_some(&plan.job);
         let (job, is_array_task) = job_in_words(spank).unwrap_or_else(|| (fence.key().job.to_string(), false));
@@ -106,6 +106,7 @@ impl CardOrder {
                 .filter(|seconds| *seconds > 0)
                 .map(Duration::from_secs),
             cpus,
+            cpus_limit,
             memory,
             memory_limit,
             is_without_swap,

@@ -76,9 +76,9 @@ impl Job {
         let record = record.filter(|record| record.uid == key.uid);
         let asked = loaded.asked();
         let unallocated = grant::is_unallocated(spank, kind)?;
-        // The usage log has it, too.
+        // The usage log has it, too, and so have the metrics.
         let mut wanted = asked.clone();
-        wanted.job |= loaded.config.usage_log.is_some();
+        wanted.job |= loaded.config.usage_log.is_some() || loaded.config.metrics_file.is_some();
         wanted.node |= loaded.config.usage_log.is_some();
         let facts = facts::gather(spank, kind, &wanted, record.as_ref().filter(|_| !unallocated))?;
         let facts = if unallocated { facts.of_no_job() } else { facts };

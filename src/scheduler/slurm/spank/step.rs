@@ -22,6 +22,7 @@ use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining,
 use crate::log;
 use crate::policy::{self, Plan};
 use crate::record::job::{JobId, JobRecord, JobRecords};
+use crate::record::noted::Noted;
 use crate::record::tracked::{self, Tracker};
 use crate::report;
 use crate::report::account::{End, Exit, GrantedTo, LimitedTo, Task};
@@ -231,7 +232,8 @@ fn build(
         daemon: Some(&daemon),
         holder: None,
         gpus: &[],
-        noted: None,
+        noted: Some(&Noted::of(facts, grant.job_cpus, grant.job_memory)),
+        gpu_count: facts.gpus.count(),
     };
     let has_tasks = *kind != StepKind::Extern;
     let plan = || policy::of_step(&resolved, facts, &grant, &requests, has_tasks, topology);

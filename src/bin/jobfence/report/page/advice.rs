@@ -27,6 +27,10 @@ pub fn exit_of(run: &JobRun) -> Option<Exit> {
     }
 }
 
+fn thousandths(cpus: f64) -> Cpus {
+    Cpus::from_thousandths((cpus * 1000.0) as u64)
+}
+
 /// Each option with its reason, and what the reader has to know of them.
 pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) {
     let sum = |member: &str| run.steps.iter().filter_map(|step| step.whole(member)).reduce(u64::saturating_add);
@@ -55,7 +59,8 @@ pub fn of(run: &JobRun, total: &Total) -> (Vec<(String, String)>, &'static str) 
         exit: exit_of(run),
         wall: total.wall,
         time_limit: None,
-        cpus: total.cpus.map(|cpus| Cpus::from_thousandths((cpus * 1000.0) as u64)),
+        cpus: total.cpus_granted.or(total.cpus).map(thousandths),
+        cpus_limit: total.cpus.map(thousandths),
         memory: most("memory_granted_bytes"),
         memory_limit: total.memory_limit,
         is_without_swap: false,
