@@ -147,11 +147,10 @@ fn try_dirs(
                         return Err(stays());
                     }
                     walk::remove(parent, name, Instant::now() + NOBODYS).map_err(|_| stays())?;
-                    parent.make(name)?;
+                    parent.make(name)?
                 }
                 other => other?,
             }
-            parent.child(name)?
         };
         // Those that belong to no one job have every CPU.
         fill(parent, &child, hierarchy, depth + 1 < last)?;
