@@ -510,7 +510,7 @@ BREAKS = (
     Break("a_host_that_is_nobodys_alone", HOOK, "and not ignores_exclhost()", "", "hook ids_and_grants"),
     Break(
         "prologue_attaches_nothing", HOOK,
-        "        job.attach(os.getppid(), JOBS_STEP, ANY_USER)\n", "        pass\n",
+        "JOBS_STEP):\n        job.attach(os.getppid(), JOBS_STEP, ANY_USER)\n", "JOBS_STEP):\n        pass\n",
         "hook crashes_at_launch",
     ),
     Break(
@@ -540,7 +540,7 @@ BREAKS = (
     ),
     Break(
         "other_hosts_chunks_count", HOOK,
-        "chunk.vnode_name == host or ", "True or ",
+        "part.vnode_name == host or ", "True or ",
         "hook ids_and_grants",
     ),
     Break(
@@ -550,8 +550,36 @@ BREAKS = (
     ),
     Break(
         "root_writes_for_the_user", HOOK,
-        "    os.seteuid(job.uid)\n", "",
+        "        os.seteuid(self.uid)\n", "",
         "hook users_stderr_is_a_link",
+    ),
+    Break("a_refused_task_is_the_jobs", HOOK, "        or_else = REFUSE  # the", "        pass  # the", "hook a_refused_task"),
+    Break(
+        "what_cannot_be_decoded_runs", HOOK,
+        "        os.kill(os.getppid(), signal.SIGKILL)\n", "        pass\n",
+        "hook what_cannot_be_decoded",
+    ),
+    Break("hosts_of_chunks_are_not_heard", HOOK, "if hosts[index] == here", "if False", "hook ids_and_grants"),
+    Break(
+        "the_sites_prologue_is_lost", HOOK,
+        'status = site_script(job, "prologue", pbs.EXECJOB_PROLOGUE, [], {})', "status = 0",
+        "hook the_scripts_of_a_site",
+    ),
+    Break(
+        "the_spool_is_where_the_configuration_says", HOOK,
+        'os.environ["PBS_MOM_HOME"] = HOME', 'os.environ.pop("PBS_MOM_HOME", None)',
+        "hook a_mom_with_another_directory",
+    ),
+    Break("a_spool_without_its_mom_says_no", PBS, "Runs::No if !is_locked(", "Runs::No if false && !is_locked(", "unit scheduler::pbs"),
+    Break(
+        "another_jobs_controllers_are_ours", "src/fence/resume.rs",
+        "        fence.trees.retain(|tree| tree.own().is_none_or(|own| own.is_whole(&record.levels)));\n", "",
+        "host life jobs_of_a_user_may_need_different_controllers",
+    ),
+    Break(
+        "modes_go_by_the_umask", "src/sys/dir.rs",
+        "& 0o777 != MODE.bits() {", "& 0o777 > MODE.bits() {",
+        "hook readers_of_limits",
     ),
     Break(
         "strangers_are_put_in", HOOK,
