@@ -31,6 +31,7 @@ EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 ARRAY_TASK, UTF8 = 1, 2
 OF_A_SIGNAL = 256  # Exit_status is so much more than the number of the signal
+OVER_A_LIMIT, SIGTERM = range(-29, -23), 15  # what it is when MoM has ended the job at a limit of hers, and how she does
 HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
 ALONE_PATIENCE = 20  # seconds in which an event waits for another one
@@ -288,7 +289,7 @@ class Job:
         status, text = -1 if self.job.Exit_status is None else int(self.job.Exit_status), ctypes.c_void_p()
         ended = Ended(size=ctypes.sizeof(Ended))
         ended.exit_status = status if 0 <= status < OF_A_SIGNAL else UNKNOWN
-        ended.exit_signal = max(0, status - OF_A_SIGNAL)
+        ended.exit_signal = SIGTERM if status in OVER_A_LIMIT else max(0, status - OF_A_SIGNAL)
         ended.wall_seconds = int(float(self.job.resources_used["walltime"] or 0))
         ended.time_limit_seconds = int(float(self.job.Resource_List["walltime"] or 0))
         hosts = hosts_of(self.job) or [None]
@@ -568,14 +569,17 @@ def epilogue(event, job, settings):
         stopped = {totals.oom_kills, totals.forks_refused} - {0, UNKNOWN}
         sentences = diagnose(job, text, settings) if stopped else []
         tell(job, ["jobfence: " + sentence for sentence in sentences] + card)
-    site_epilogue(job)
+    try:
+        site_epilogue(job)
+    except (Failed, OSError) as error:
+        failed = failed or Failed("the epilogue of the site has not run: %s" % error, None)
     if failed:
         raise failed
 
 
 def site_epilogue(job):
     """The site's own epilogue, with what MoM gives it."""
-    if not job.job.in_ms_mom():
+    if not job.job.in_ms_mom() or not os.path.exists(in_mom_priv("epilogue")):
         return
     import contextlib
 

@@ -7,7 +7,6 @@
 
 pub mod card;
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
@@ -44,11 +43,14 @@ impl WithoutCgroups for PbsScheduler {
     }
 
     fn runs(&self, job: &Id, run: u32, age: Duration) -> Runs {
-        let named = std::env::var_os(CONF_VARIABLE).filter(|file| !file.is_empty());
-        let conf = PathBuf::from(named.unwrap_or_else(|| OsString::from(CONF)));
-        let home = std::env::var_os(HOME).filter(|home| !home.is_empty()).map(PathBuf::from).or_else(|| home(&conf));
-        home.map_or(Runs::Unknown, |home| of_home(&home, job, run, age))
+        configured_home().map_or(Runs::Unknown, |home| of_home(&home, job, run, age))
     }
+}
+
+/// MoM's directory, as far as PBS's configuration says it.
+pub fn configured_home() -> Option<PathBuf> {
+    let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    said(HOME).or_else(|| home(&said(CONF_VARIABLE).unwrap_or_else(|| PathBuf::from(CONF))))
 }
 
 /// What this spool says. A MoM that was started with another directory (`pbs_mom -d`) has its jobs there: that it has not a job is said only

@@ -409,6 +409,8 @@ def card(mom, user):
         ("", {}),
         ("UsageCard=always", {"is_first": False}),
         ("UsageCard=never\n[Queue=express]\nUsageCard=always", {"queue": "express", "Exit_status": None}),
+        # MoM has ended it at its walltime.
+        ("UsageCard=failed", {"Exit_status": -29}),
     )):
         mom.write_config(settings)
         job = Job(mom, user, number=str(40 + number), **{**more, **attributes})
@@ -417,7 +419,7 @@ def card(mom, user):
         job.wait()
         job.over()
         said[number] = job.stderr.read_text()
-    for number, how in ((0, "was ended by signal 15"), (1, "completed"), (5, "ended")):
+    for number, how in ((0, "was ended by signal 15"), (1, "completed"), (5, "ended"), (6, "was ended by signal 15")):
         lines = said[number].splitlines()
         expect_equal(lines[0], f"jobfence: job {40 + number}.server on {os.uname().nodename} {how} after 1 min 40 s", "the card")
         bar = ("#" if number == 1 else "\u2588") * 10 + ("." if number == 1 else "\u2591") * 10

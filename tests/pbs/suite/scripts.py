@@ -62,6 +62,11 @@ def the_sites_scripts(site):
     without = run(site)
     site.fence()
     with_it = run(site)
+    with scripts(site):
+        said = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
+        expect("mom_priv/prologue and epilogue: MoM does not run this" in said, f"check says:\n{said}")
+    said = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout
+    expect("\nopenpbs " not in said, f"check says:\n{said}")
     for name in without:
         expect_equal(with_it[name], without[name], f"what is said of {name}")
     expect("says out" in with_it["output"] and "of the job" in with_it["output"], f"output: {with_it['output']!r}")
