@@ -24,7 +24,6 @@ import time
 
 import pbs
 
-UMASK = os.umask(0o022)  # MoM's is 077 in some events; what is made here is for users to read
 UNFENCED, REFUSED, NO_FENCE = 2, -2, -3  # what functions of the library return
 NO_TASK, ANY_USER = -1, 1
 EACH_RUN = 0
@@ -631,7 +630,7 @@ def site_script(job, name, event, arguments, files):
     process = subprocess.Popen(
         [path, job.id, str(job.job.euser), str(job.job.egroup), *(str(one) for one in arguments)], stdin=subprocess.DEVNULL,
         **({"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **files} if event == pbs.EXECJOB_EPILOGUE else {}),
-        cwd=in_mom_priv("") if event == pbs.EXECJOB_PROLOGUE else job.home, env=environment, umask=UMASK, start_new_session=True,
+        cwd=in_mom_priv("") if event == pbs.EXECJOB_PROLOGUE else job.home, env=environment, start_new_session=True,
     )
     try:
         return process.wait(prologalarm())

@@ -521,7 +521,7 @@ BREAKS = (
     Break(
         "launch_bears_a_failure", HOOK,
         "pbs.EXECJOB_LAUNCH: (launch, RERUN)", "pbs.EXECJOB_LAUNCH: (launch, GO_ON)",
-        "hook each_call_fails",
+        "hook a_refused_task",
     ),
     Break(
         "an_exception_leaves_the_hook", HOOK,

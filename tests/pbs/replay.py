@@ -1126,7 +1126,10 @@ def what_cannot_be_decoded(mom, user):
     job.started("extern")
     # What cannot be put into a fence does not run.
     mom.start(job, "exec sleep 300", prologue=False, tasknum="00000003", launch={"env": None, "fail": ["jobfence_attach", "-2"]})
-    expect_equal(os.waitstatus_to_exitcode(os.waitpid(job.starters.pop(), 0)[1]), -signal.SIGKILL, "the end of a task without a fence")
+    task = job.starters[-1]
+    ended = until(lambda: os.waitid(os.P_PID, task, os.WEXITED | os.WNOHANG | os.WNOWAIT), "the end of a task without a fence", 30)
+    expect_equal(ended.si_status, signal.SIGKILL, "by what it has ended")
+    os.waitpid(job.starters.pop(), 0)
     # Nor has the periodic event any jobs then.
     stray = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"])
     until(lambda: kernel.command_line(stray.pid).startswith("sleep"), "the start of a process")
