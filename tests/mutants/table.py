@@ -715,8 +715,8 @@ BREAKS = (
     ),
     Break(
         "card_has_no_signal", "hooks/pbs/jobfence.py",
-        "ended.exit_signal = max(0, status - OF_A_SIGNAL)",
-        "ended.exit_signal = 0",
+        "else max(0, status - OF_A_SIGNAL)",
+        "else 0",
         "hook card",
     ),
     Break(
