@@ -144,7 +144,7 @@ fn another_process_can_do_all_that_the_opening_one_can() {
     let mut child = Command::new("/bin/sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
     let pid = i32::try_from(child.id()).unwrap();
     let mut fence = site.resume();
-    fence.check_whole().unwrap();
+    fence.check_whole(&site.host()).unwrap();
     assert_eq!(fence.key().to_string(), "job 12[3].host step a.2");
     let errors = fence.attach(&site.host(), pid, Some(0)).unwrap();
     assert!(errors.is_empty(), "{errors:?}");
@@ -309,7 +309,7 @@ fn a_fence_that_nobody_holds_stays_until_it_is_closed() {
     let mut record = site.record().unwrap();
     record.shared.as_mut().unwrap().plan = None;
     site.records().replace(&record, soon()).unwrap();
-    assert!(site.resume().check_whole().unwrap_err().to_string().contains("not whole"));
+    assert!(site.resume().check_whole(&site.host()).unwrap_err().to_string().contains("not whole"));
     assert_eq!(site.close(&record), Ok(Closed::Removed));
     assert!(!site.is_there());
 }

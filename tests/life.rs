@@ -451,6 +451,50 @@ fn sections_of_queue_project_vnode_type_and_host_are_chosen() {
     assert_eq!(task.signal_that_ended_it(), Some(libc::SIGKILL));
 }
 
+/// On v1 each controller has a hierarchy of its own: that of one job has directories of the user where another job has none.
+#[test]
+fn jobs_of_a_user_may_need_different_controllers() {
+    let Some(site) = Site::new("controllers") else { return };
+    let conf = site.run.path().join("controllers.conf");
+    let log = site.run.path().join("usage.jsonl");
+    for more in [String::new(), format!("UsageLog={}\n", log.display())] {
+        fs::write(&conf, format!("{more}[Queue=small]\nMaxProcesses=100\n")).unwrap();
+        let config = ["--config", conf.to_str().unwrap()];
+        let of = |words: &[&str], job: &str, more: &[&str]| {
+            let [command, rest @ ..] = words else { panic!("no command") };
+            site.done(&[&[*command, "--job", job], config.as_slice(), rest, more].concat())
+        };
+        // One is there before the other, and one comes after it.
+        let jobs = [("1", "small"), ("2", "large"), ("3", "small")];
+        for (job, queue) in jobs {
+            let words = ["open", "--user", USER, "--queue", queue, "--project", "", "--vnode-type", "", "--mem", "64M"];
+            assert!(of(&words, job, &[]).contains("/uid_65534/job_"));
+        }
+        for (job, queue) in jobs {
+            let mut sleeper = Started::sleeper();
+            of(&["attach"], job, &[&sleeper.pid()]);
+            of(
+                &["open", "--user", USER, "--step", "1", "--queue", "large"],
+                job,
+                &["--project", "", "--vnode-type", ""],
+            );
+            of(
+                &["limit", "--step", "0", "--mem", "32M", "--queue", queue],
+                job,
+                &["--project", "", "--vnode-type", ""],
+            );
+            let usage = of(&["usage", "--step", "0", "--json"], job, &[]);
+            let limits = ["memory_limit_bytes", "processes_limit"].map(|name| number(&usage, name));
+            assert_eq!(limits, [Some(f64::from(32 << 20)), (queue == "small").then_some(100.0)], "{usage}");
+            of(&["freeze"], job, &[]);
+            of(&["thaw"], job, &[]);
+            assert!(of(&["close", "--verbose"], job, &[]).contains("step 0 ended: cpu "));
+            assert_eq!(sleeper.signal_that_ended_it(), Some(libc::SIGKILL));
+        }
+        assert!(site.is_clean(), "{:?}", site.records());
+    }
+}
+
 #[test]
 fn tasks_have_limits_of_their_own() {
     let Some(site) = Site::new("tasks") else { return };

@@ -8,9 +8,11 @@ jobfence.h what each call does.
 A job is in its fence in three steps. None of them relies on the next one:
   begin     makes the fence, the extern step. MoM starts no job whose begin has crashed, or was refused.
   prologue  puts the starter, which becomes the job's first process, into that.
-  launch    puts the starter of each task into a step of its own: 1 for the first process. MoM goes on with a job
-            whose launch has crashed; its processes are then in the extern step.
+  launch    puts the starter of each task into the extern step, and then into a step of its own: 1 for the first process.
+            MoM goes on with a job whose launch has crashed; its processes are then in the extern step.
 A job that is checkpointed and ended keeps a fence without processes. MoM restarts it without any event, on the first host.
+What a user has put into a job is in the event, and pbs_python leaves out what it cannot decode: bytes that are no UTF-8. It
+then ends after the hook without an answer, and MoM goes on. So nothing on which a fence depends is read from there first.
 Every minute the periodic event looks for processes of jobs that are in no fence: those of a task whose launch has
 crashed on a host that has no prologue for it.
 """
@@ -28,12 +30,16 @@ EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 ARRAY_TASK, UTF8 = 1, 2
 OF_A_SIGNAL = 256  # Exit_status is so much more than the number of the signal
+OVER_A_LIMIT, SIGTERM = range(-29, -23), 15  # what it is when MoM has ended the job at a limit of hers, and how she does
 HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
 ALONE_PATIENCE = 20  # seconds in which an event waits for another one
 LOOK_PATIENCE, FETCH_PATIENCE = 0.1, 3  # seconds in which the environment of one process is read, and those of all
 LOCK = "jobfence.lock"
-JOBS_STEP, MEANWHILE = "extern", "checkpoint"
+# MoM runs a hook in her mom_priv/hooks/tmp. That she was started with another directory (pbs_mom -d) nothing else says.
+HOME = os.getcwd().rsplit("/mom_priv/", 1)[0]
+OF_HOOKS = "PBS_CONF_FILE", "PBS_HOOK_CONFIG_FILE", "PBS_MOM_HOME"  # what MoM's scripts have not in their environment
+JOBS_STEP, MEANWHILE, FIRST_STEP = "extern", "checkpoint", "1"
 RUNNING, CHECKPOINTED = "42", "-12"  # a job's substate, and what its Exit_status is when a checkpoint has ended it
 DEFAULTS = {
     "Library": "/usr/local/lib/slurm/libjobfence.so",
@@ -184,7 +190,7 @@ class Job:
         except KeyError:
             # The user database may not answer just now.
             raise Failed("this node does not know the user %s" % job.euser, None) from None
-        self.user, self.uid, self.gid = user.pw_name, user.pw_uid, user.pw_gid
+        self.user, self.uid, self.gid, self.home = user.pw_name, user.pw_uid, user.pw_gid, user.pw_dir
         self.run = int(job.run_version or job.run_count or 1)
         self.visible = None  # what CUDA_VISIBLE_DEVICES is to be, if that is ours to say
 
@@ -195,9 +201,9 @@ class Job:
 
     def grant(self, event):
         """What PBS has granted on this host: the sum over the chunks of its vnodes."""
-        here, vnodes = pbs.get_local_nodename(), set()
+        vnodes = set()
         cpus, memory, virtual, gpus = 0, 0, 0, 0
-        for chunk in chunks_of(self.job, here):
+        for chunk in chunks_of(event, self.job):
             vnodes.add(chunk.vnode_name)
             resources = chunk.chunk_resources
             cpus += int(resources["ncpus"] or 0)
@@ -206,8 +212,9 @@ class Job:
             gpus += int(getattr(resources, "ngpus", None) or 0)  # a site has this resource only if it has made it
         if not vnodes:
             raise Failed(
-                "PBS has granted the job nothing on %s (exec_vnode is %s). PBS_MOM_NODE_NAME in pbs.conf must be "
-                "the vnode's name" % (here, self.job.exec_vnode)
+                "PBS has granted the job nothing on this host, which is %s for PBS: exec_vnode is %s, and its hosts are "
+                "%s. PBS_MOM_NODE_NAME in pbs.conf must be the host's name there"
+                % (event.requestor_host, self.job.exec_vnode, ", ".join(hosts_of(self.job)) or "not said")
             )
         given = Grant(size=ctypes.sizeof(Grant), user=self.user.encode())
         # Nobody else's job is on a host that is this job's alone, if its vnodes keep to that.
@@ -238,6 +245,20 @@ class Job:
             log(self.id, said)
         return code == 0
 
+    def users_file(self, path):
+        """The end of a file of the user's, who can have put anything there; O_NONBLOCK does not wait for a reader of a pipe."""
+        groups = os.getgroups()
+        os.setgroups(os.getgrouplist(self.user, self.gid))
+        os.setegid(self.gid)
+        os.seteuid(self.uid)
+        try:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            return open(os.open(path, flags), "wb", buffering=0)
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+            os.setgroups(groups)
+
     def attach(self, pid, step, flags=0):
         """Puts a process into a fence. Whether it is in."""
         code, said = self.library.call(
@@ -267,10 +288,10 @@ class Job:
         status, text = -1 if self.job.Exit_status is None else int(self.job.Exit_status), ctypes.c_void_p()
         ended = Ended(size=ctypes.sizeof(Ended))
         ended.exit_status = status if 0 <= status < OF_A_SIGNAL else UNKNOWN
-        ended.exit_signal = max(0, status - OF_A_SIGNAL)
+        ended.exit_signal = SIGTERM if status in OVER_A_LIMIT else max(0, status - OF_A_SIGNAL)
         ended.wall_seconds = int(float(self.job.resources_used["walltime"] or 0))
         ended.time_limit_seconds = int(float(self.job.Resource_List["walltime"] or 0))
-        hosts = [entry.split("/")[0] for entry in str(self.job.exec_host or "").split("+")]
+        hosts = hosts_of(self.job) or [None]
         ended.nodes = len(set(hosts))
         ended.tasks = hosts.count(hosts[0])
         ended.flags = ARRAY_TASK * ("[" in self.id) + UTF8 * is_utf8(self.job.Variable_List)
@@ -317,15 +338,26 @@ class Job:
             used[settings["UsageResource"]] = '{"%s":%s}' % (pbs.get_local_nodename(), text())
 
 
-def chunks_of(job, host):
-    """The chunks of exec_vnode that are this host's."""
-    chunks = list(job.exec_vnode.chunks)
-    here = [chunk for chunk in chunks if chunk.vnode_name == host or chunk.vnode_name.startswith(host + "[")]
-    if here:
-        return here
-    # Vnodes with names of the site's: the hosts stand in the same order.
-    hosts = [entry.split("/")[0] for entry in str(job.exec_host or "").split("+")]
-    return [chunk for chunk, of in zip(chunks, hosts) if of == host] if len(hosts) == len(chunks) else []
+def hosts_of(job):
+    """The host of each chunk of a job, by the name that its MoM has for PBS: NAME:PORT/INDEX of exec_host2. MoM has no exec_host."""
+    return [entry.split("/")[0].rsplit(":", 1)[0].lower() for entry in str(job.exec_host2 or "").split("+") if entry]
+
+
+def chunks_of(event, job):
+    """The parts of exec_vnode that are this host's, each with a vnode. Parentheses are around a chunk, which has one host."""
+    number, depth, of_chunk = -1, 0, []
+    for part in str(job.exec_vnode).split("+"):
+        number += depth == 0
+        depth += part.count("(") - part.count(")")
+        of_chunk.append(number)
+    hosts, parts = hosts_of(job), list(job.exec_vnode.chunks)
+    if len(hosts) == number + 1:
+        here = str(event.requestor_host).lower()
+        found = [part for part, index in zip(parts, of_chunk) if hosts[index] == here]
+        if found:
+            return found
+    host = pbs.get_local_nodename()
+    return [part for part in parts if part.vnode_name == host or part.vnode_name.startswith(host + "[")]
 
 
 def types_of(event, vnodes):
@@ -363,8 +395,7 @@ def ignores_exclhost():
 
 def in_mom_priv(name):
     """The path of something of MoM's own."""
-    home = pbs.pbs_conf.get("PBS_MOM_HOME") or pbs.pbs_conf.get("PBS_HOME", "")
-    return os.path.join(home, "mom_priv", name)
+    return os.path.join(HOME, "mom_priv", name)
 
 
 def is_utf8(variables):
@@ -431,19 +462,45 @@ def begin(event, job, settings):
 
 def prologue(event, job, settings):
     """On the first host the parent becomes the job; MoM goes on with it whatever becomes of its launch."""
-    if job.job.in_ms_mom() and job.open(event, JOBS_STEP):
+    if not job.job.in_ms_mom():
+        return
+    if job.open(event, JOBS_STEP):
         job.attach(os.getppid(), JOBS_STEP, ANY_USER)
+    status = site_script(job, "prologue", pbs.EXECJOB_PROLOGUE, [], {})
+    if status:
+        if status == 1:  # as MoM: the job is deleted, and not started again
+            event.job.delete()
+        raise Failed("the prologue of the site has ended with %d" % status, None)
+
+
+def environment_of(event):
+    """The environment of a task; None where pbs_python could not decode it."""
+    try:
+        return event.env
+    except Exception:  # pylint: disable=broad-except
+        return None
+
+
+def step_of(event):
+    """The name of a task's step."""
+    try:
+        return str(int(environment_of(event)["PBS_TASKNUM"], 16))
+    except (KeyError, ValueError, TypeError):
+        return JOBS_STEP if environment_of(event) is None else FIRST_STEP
 
 
 def launch(event, job, settings):
     """The parent becomes a task of the job."""
     try:
-        step = str(int(event.env["PBS_TASKNUM"], 16))
-    except (KeyError, ValueError, TypeError):
-        step = "1"
+        job.attach(os.getppid(), JOBS_STEP, ANY_USER)
+    except Failed as error:
+        if error.code != NO_FENCE:
+            raise
+        # The job began when this hook was off.
+    step = step_of(event)
     if job.open(event, step):
         job.attach(os.getppid(), step, ANY_USER)
-    if job.visible is not None:
+    if job.visible is not None and environment_of(event) is not None:
         # A plain comma would begin another variable.
         event.env["CUDA_VISIBLE_DEVICES"] = job.visible.replace(",", "\\,")
         event.env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -512,8 +569,107 @@ def epilogue(event, job, settings):
         stopped = {totals.oom_kills, totals.forks_refused} - {0, UNKNOWN}
         sentences = diagnose(job, text, settings) if stopped else []
         tell(job, ["jobfence: " + sentence for sentence in sentences] + card)
+    try:
+        site_epilogue(job)
+    except (Failed, OSError) as error:
+        failed = failed or Failed("the epilogue of the site has not run: %s" % error, None)
     if failed:
         raise failed
+
+
+def site_epilogue(job):
+    """The site's own epilogue, with what MoM gives it."""
+    if not job.job.in_ms_mom() or not os.path.exists(in_mom_priv("epilogue")):
+        return
+    import contextlib
+
+    of, files = job.job, {}
+    arguments = [
+        of.Job_Name, of.session_id or 0, listed(of.Resource_List), listed(of.resources_used), of.queue, of.Account_Name or "null",
+        -1 if of.Exit_status is None else int(of.Exit_status),
+    ]
+    with contextlib.ExitStack() as stack:
+        if not of.interactive:
+            joined = str(of.Join_Path or "")
+            out, error = of.stdout_file(), of.stderr_file()
+            out, error = (error, error) if joined.startswith("eo") else (out, out) if joined.startswith("oe") else (out, error)
+            for name, path in ("stdout", out), ("stderr", error):
+                try:
+                    files[name] = stack.enter_context(job.users_file(path))
+                except OSError as problem:
+                    log(job.id, "the epilogue of the site has no %s: %s" % (name, problem))
+        status = site_script(job, "epilogue", pbs.EXECJOB_EPILOGUE, arguments, files)
+    if status:
+        log(job.id, "the epilogue of the site has ended with %d" % status)
+
+
+def listed(resources):
+    """Resources as MoM writes them for the scripts of a site."""
+    return ",".join("%s=%s" % (name, resources[name]) for name in sorted(resources.keys()) if resources[name] is not None)
+
+
+def site_script(job, name, event, arguments, files):
+    """Runs mom_priv/prologue or epilogue, as MoM does where no hook has the event; with another one than this it does not. What it has ended
+    with; 0 where there is none."""
+    path = in_mom_priv(name)
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return 0
+    if has_other_hook(event):
+        return 0
+    import signal
+    import stat
+    import subprocess
+
+    mode = found.st_mode
+    if found.st_uid or not stat.S_ISREG(mode) or mode & 0o500 != 0o500 or mode & 0o022:
+        raise Failed("%s must be a file of root's that only root can change, and that can be executed" % path, None)
+    environment = {key: value for key, value in os.environ.items() if key not in OF_HOOKS}
+    environment["PBS_JOBDIR"] = job.home
+    # In a session of its own, of which nothing is left; and outside of the fence, as this process is.
+    process = subprocess.Popen(
+        [path, job.id, str(job.job.euser), str(job.job.egroup), *(str(one) for one in arguments)], stdin=subprocess.DEVNULL,
+        **({"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **files} if event == pbs.EXECJOB_EPILOGUE else {}),
+        cwd=in_mom_priv("") if event == pbs.EXECJOB_PROLOGUE else job.home, env=environment, start_new_session=True,
+    )
+    try:
+        return process.wait(prologalarm())
+    except subprocess.TimeoutExpired:
+        log(job.id, "the %s of the site is ended, since it took longer than $prologalarm" % name)
+        return -4
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def has_other_hook(event):
+    """Whether another hook of this MoM has this event."""
+    name = {pbs.EXECJOB_PROLOGUE: "execjob_prologue", pbs.EXECJOB_EPILOGUE: "execjob_epilogue"}[event]
+    for file in os.listdir(in_mom_priv("hooks")):
+        hook, kind = os.path.splitext(file)
+        if kind != ".HK" or hook == pbs.event().hook_name or not os.path.exists(in_mom_priv("hooks/%s.PY" % hook)):
+            continue
+        with open(in_mom_priv("hooks/" + file), encoding="utf-8", errors="replace") as lines:
+            keys = dict(line.strip().split("=", 1) for line in lines if "=" in line)
+        if keys.get("enabled", "true").lower() == "true" and name in keys.get("event", "").split(","):
+            return True
+    return False
+
+
+def prologalarm():
+    """The seconds that MoM leaves to a script of the site."""
+    seconds = 30
+    try:
+        with open(in_mom_priv("config"), encoding="utf-8", errors="replace") as file:
+            for words in map(str.split, file):
+                if len(words) == 2 and words[0] == "$prologalarm":
+                    seconds = int(words[1])
+    except (OSError, ValueError):
+        pass  # as MoM, who goes on without
+    return seconds
 
 
 def end(event, job, settings):
@@ -551,24 +707,11 @@ def tell(job, lines):
     path = lines and job.job.in_ms_mom() and (job.job.stdout_file() if joined else job.job.stderr_file())
     if not path:
         return
-    groups = os.getgroups()
-    os.setgroups(os.getgrouplist(job.user, job.gid))
-    os.setegid(job.gid)
-    os.seteuid(job.uid)
     try:
-        # The user can have put anything there; O_NONBLOCK does not wait for a reader of a pipe.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.open(path, flags)
-        try:
-            os.write(file, "".join(line + "\n" for line in lines).encode())
-        finally:
-            os.close(file)
+        with job.users_file(path) as file:
+            file.write("".join(line + "\n" for line in lines).encode())
     except OSError as error:
         pbs.logjobmsg(job.id, "jobfence: the sentence for the user cannot be written: %s" % error)
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
 
 
 def periodic(event, library, settings):
@@ -578,7 +721,7 @@ def periodic(event, library, settings):
     except Failed as error:
         pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % error)
     fenced = {}
-    for each in event.job_list.values():
+    for each in spooled(library) if event.job_list is None else event.job_list.values():
         try:
             job = Job(library, each)
             totals = job.totals()
@@ -589,6 +732,28 @@ def periodic(event, library, settings):
             log(str(each.id), "%s: %s" % (type(error).__name__, error))
     if fenced:
         fetch(fenced)
+
+
+class Spooled:
+    """A job of which only its fences say something."""
+
+    exec_vnode = session_id = run_count = None
+
+    def __init__(self, fence):
+        self.id, self.run_version, self.euser = fence["job"], fence["run"], pwd.getpwuid(fence["uid"]).pw_name
+        self.resources_used = {"walltime": 0}
+
+
+def spooled(library):
+    """The jobs that MoM has in her spool. pbs_python gives the event no job where it cannot decode one of them, and hears nothing of what
+    jobs use then."""
+    for name in os.listdir(in_mom_priv("jobs")):
+        job, kind = os.path.splitext(name)
+        if kind == ".JB":
+            which = Fence(ctypes.sizeof(Fence), os.fsencode(job), None, EACH_RUN, 0)
+            fences = fences_of(library.json("usage", ctypes.byref(which)))
+            if fences:
+                yield Spooled(max(fences, key=lambda fence: fence["run"]))
 
 
 def fetch(fenced):
@@ -717,7 +882,10 @@ def main():
     """The event. An exception that is not caught would set the node offline, so each one is."""
     event = pbs.event()
     of_job, or_else = OF_JOBS.get(event.type, (None, GO_ON))
+    if of_job is launch and step_of(event) != FIRST_STEP:
+        or_else = REFUSE  # the task is refused, and the job goes on
     try:
+        os.environ["PBS_MOM_HOME"] = HOME  # of which MoM the library is asked
         settings = settings_of_the_hook()
         library = Library(settings)
         if of_job:
@@ -732,6 +900,12 @@ def main():
         if problem is not None:
             pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % problem)
         event.accept()
+    if of_job is launch and environment_of(event) is None:
+        import signal
+
+        # MoM hears no answer, and would go on.
+        log(str(event.job.id), "a process of the job is ended: %s" % problem)
+        os.kill(os.getppid(), signal.SIGKILL)
     if or_else == RERUN:
         if is_lasting and event.type == pbs.EXECJOB_BEGIN:
             # PBS would start it 20 times in two seconds, and then hold it.

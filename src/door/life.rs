@@ -524,7 +524,7 @@ pub(super) fn resumed(host: &Host, config: &Config, record: &Record) -> Result<F
 /// A fence that processes can be put into.
 pub(super) fn go_on(host: &Host, config: &Config, record: &Record) -> Result<Fence> {
     let fence = resumed(host, config, record)?;
-    fence.check_whole()?;
+    fence.check_whole(host)?;
     Ok(fence)
 }
 

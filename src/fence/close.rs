@@ -34,7 +34,8 @@ impl Fence {
     }
 
     fn weigh_again(&self, controller: &str, weigh: fn(&Dir, Version) -> Result<()>, deadline: Instant) {
-        let own = self.trees.iter().filter_map(Tree::own).find(|own| own.hierarchy.has(controller));
+        let is_its = |own: &&Own| own.is_whole(&self.ours.levels) && own.hierarchy.has(controller);
+        let own = self.trees.iter().filter_map(Tree::own).find(is_its);
         let Some((own, user)) = own.and_then(|own| Some((own, own.user()?))) else { return };
         // The directory goes with his last job.
         if !user.has("cgroup.procs") {

@@ -334,7 +334,7 @@ impl Fence {
         let mut trees = open_existing(host, &record.base, &record.levels)?.trees;
         trees.retain(|own| {
             let stays = scheduler::placement(schedulers, member, &own.hierarchy).is_some();
-            own.dirs.len() == record.levels.len() + 1 && !stays
+            own.is_whole(&record.levels) && !stays
         });
         // In the order in which they were made: where a process can be killed comes first.
         sorted::sort_by_key(&mut trees, |own| (own.hierarchy.version == Version::V1, !own.hierarchy.has("freezer")));

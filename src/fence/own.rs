@@ -51,6 +51,11 @@ pub fn has_one_step(job: &Dir) -> bool {
 }
 
 impl Own {
+    /// Whether the step of these names is here. A part of the way can be another one's, who has more controllers.
+    pub fn is_whole(&self, levels: &[String]) -> bool {
+        self.dirs.len() == levels.len() + 1
+    }
+
     /// The step's directory.
     pub fn step(&self) -> Option<&Dir> {
         self.dirs.last()
@@ -147,11 +152,10 @@ fn try_dirs(
                         return Err(stays());
                     }
                     walk::remove(parent, name, Instant::now() + NOBODYS).map_err(|_| stays())?;
-                    parent.make(name)?;
+                    parent.make(name)?
                 }
                 other => other?,
             }
-            parent.child(name)?
         };
         // Those that belong to no one job have every CPU.
         fill(parent, &child, hierarchy, depth + 1 < last)?;
@@ -180,7 +184,7 @@ pub(super) fn put_allocated(dir: &Dir, text: &str) {
     }
 }
 
-/// Opens the directories of a recorded step as far as they exist; for the janitor.
+/// Opens the directories of a recorded step as far as they exist. In a hierarchy without the step they can be another step's alone.
 pub fn open_existing(host: &Host, base: &str, levels: &[String]) -> Result<Leftovers> {
     let mut trees = Vec::new();
     for hierarchy in &host.layout.hierarchies {
@@ -246,7 +250,7 @@ impl Leftovers {
 
     /// Those in which all of the step's directories are there.
     fn whole(&self) -> impl Iterator<Item = &Own> {
-        self.trees.iter().filter(|tree| tree.dirs.len() > self.levels.len())
+        self.trees.iter().filter(|tree| tree.is_whole(&self.levels))
     }
 
     /// Kills and removes it; refuses to where this process itself is in it.
@@ -383,7 +387,7 @@ pub fn remove_if_empty(host: &Host, found: &Unrecorded, is_served: impl FnOnce(&
         return Ok(());
     }
     let trees = open_existing(host, &found.base, &found.levels)?.trees;
-    let whole = |tree: &&Own| tree.dirs.len() == found.levels.len() + 1;
+    let whole = |tree: &&Own| tree.is_whole(&found.levels);
     if let Some(step) =
         trees.iter().filter(whole).filter_map(Own::step).find(|step| is_inhabited(step, Instant::now() + NOBODYS))
     {
@@ -418,7 +422,7 @@ pub fn is_in_use(error: &Error) -> bool {
 
 /// Kills a step's processes and removes its directories, and those of the job and the user that are empty then.
 pub fn remove(trees: &[&Own], levels: &[String], deadline: Instant) -> Result<()> {
-    let whole: Vec<&Own> = trees.iter().copied().filter(|tree| tree.dirs.len() == levels.len() + 1).collect();
+    let whole: Vec<&Own> = trees.iter().copied().filter(|tree| tree.is_whole(levels)).collect();
     // Usually nobody is left; and this needs no descriptor, of which the host program may have run out.
     let is_gone = |tree: &&Own| match (tree.dirs.iter().rev().nth(1), levels.last()) {
         (Some(parent), Some(step)) => parent.remove(step).is_ok(),

@@ -9,7 +9,7 @@ use super::open::controllers_named;
 use super::own::open_existing;
 use crate::cgroup::events::{KernelLog, Sequence};
 use crate::cgroup::kill;
-use crate::cgroup::layout::Version;
+use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::membership::Membership;
 use crate::error::{Error, Result};
 use crate::host::Host;
@@ -54,8 +54,16 @@ impl Claim {
 }
 
 impl Fence {
-    /// The fence of a record, as far as its directories exist; see [`Records::of_job`].
+    /// The fence of a record, see [`Records::of_job`]: the hierarchies in which its step is. Others can have directories of its user or its
+    /// job, made by a step that needs other controllers.
     pub fn resume(host: &Host, schedulers: Schedulers, records: Records, record: &Record) -> Result<Self> {
+        let mut fence = Self::left(host, schedulers, records, record)?;
+        fence.trees.retain(|tree| tree.own().is_none_or(|own| own.is_whole(&record.levels)));
+        Ok(fence)
+    }
+
+    /// All that is left of it, also of an opening or a closing that was interrupted; for closing it.
+    fn left(host: &Host, schedulers: Schedulers, records: Records, record: &Record) -> Result<Self> {
         let name = record.levels.join("/");
         let shared = record
             .shared
@@ -119,9 +127,15 @@ impl Fence {
     }
 
     /// Refuses to go on with a fence that is not whole: no process is to be in a part of it.
-    pub fn check_whole(&self) -> Result<()> {
-        let is_whole = !self.trees.is_empty()
-            && self.trees.iter().all(|tree| tree.own().is_none_or(|own| own.dirs.len() == self.ours.levels.len() + 1));
+    pub fn check_whole(&self, host: &Host) -> Result<()> {
+        let is_there = |hierarchy: &&Hierarchy| self.trees.iter().any(|tree| tree.hierarchy() == *hierarchy);
+        // Beside a scheduler's own directories it has not one of ours for each controller.
+        let is_beside =
+            self.shared_record().and_then(|record| record.shared.as_ref()).is_some_and(|shared| shared.overlay);
+        let is_whole = match is_beside {
+            true => !self.trees.is_empty(),
+            false => host.hierarchies(&self.limits.controllers)?.iter().all(is_there),
+        };
         if is_whole && self.limits.plan.is_some() {
             return Ok(());
         }
@@ -180,7 +194,7 @@ pub fn close(
         }
         return Ok(Closed::AnotherBoot);
     }
-    let mut fence = Fence::resume(host, schedulers, records, record)?;
+    let mut fence = Fence::left(host, schedulers, records, record)?;
     let us = Membership::read(&host.proc, nix::unistd::getpid().as_raw())?;
     for tree in &fence.trees {
         let step = in_mount(tree.hierarchy(), &fence.ours.path);

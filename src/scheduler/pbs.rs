@@ -7,12 +7,13 @@
 
 pub mod card;
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::job::Id;
 use crate::scheduler::{Runs, WithoutCgroups};
@@ -26,6 +27,8 @@ pub static PBS: PbsScheduler = PbsScheduler;
 
 /// The variable that names PBS's configuration where it is not in its place; MoM hands it to its hooks.
 const CONF_VARIABLE: &str = "PBS_CONF_FILE";
+/// The variable that counts before that file, as everywhere in PBS. The hook says by it of which MoM it is.
+const HOME: &str = "PBS_MOM_HOME";
 const CONF: &str = "/etc/pbs.conf";
 
 /// So long a job may have a fence and no file yet: between two messages of the server's, or of the first host's MoM to another one.
@@ -40,14 +43,37 @@ impl WithoutCgroups for PbsScheduler {
     }
 
     fn runs(&self, job: &Id, run: u32, age: Duration) -> Runs {
-        let named = std::env::var_os(CONF_VARIABLE).filter(|file| !file.is_empty());
-        let conf = PathBuf::from(named.unwrap_or_else(|| OsString::from(CONF)));
-        jobs(&conf).map_or(Runs::Unknown, |jobs| in_spool(&jobs, job, run, age))
+        configured_home().map_or(Runs::Unknown, |home| of_home(&home, job, run, age))
     }
 }
 
-/// Where MoM has the files of its jobs; `None` where no file of root's says so.
-fn jobs(conf: &Path) -> Option<PathBuf> {
+/// MoM's directory, as far as PBS's configuration says it.
+pub fn configured_home() -> Option<PathBuf> {
+    let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    said(HOME).or_else(|| home(&said(CONF_VARIABLE).unwrap_or_else(|| PathBuf::from(CONF))))
+}
+
+/// What this spool says. A MoM that was started with another directory (`pbs_mom -d`) has its jobs there: that it has not a job is said only
+/// by a spool whose MoM lives.
+fn of_home(home: &Path, job: &Id, run: u32, age: Duration) -> Runs {
+    let home = home.join("mom_priv");
+    match in_spool(&home.join("jobs"), job, run, age) {
+        Runs::No if !is_locked(&home.join("mom.lock")) => Runs::Unknown,
+        said => said,
+    }
+}
+
+/// Whether a process has a lock on this file, as MoM has while it lives.
+fn is_locked(file: &Path) -> bool {
+    let Ok(file) = File::open(file) else { return false };
+    let short = |number: libc::c_int| libc::c_short::try_from(number).unwrap_or_default();
+    let (l_type, l_whence) = (short(libc::F_WRLCK), short(libc::SEEK_SET));
+    let mut lock = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
+    fcntl(&file, FcntlArg::F_GETLK(&mut lock)).is_ok() && lock.l_type != short(libc::F_UNLCK)
+}
+
+/// MoM's directory; `None` where no file of root's says so.
+fn home(conf: &Path) -> Option<PathBuf> {
     let file = File::open(conf).ok()?;
     let metadata = file.metadata().ok()?;
     // Whoever can write to it could say that no job runs.
@@ -61,8 +87,7 @@ fn jobs(conf: &Path) -> Option<PathBuf> {
         text.lines().filter_map(of).next_back().filter(|value| !value.is_empty())
     };
     // As in MoM: its own counts before that of all daemons.
-    let home = value("PBS_MOM_HOME").or_else(|| value("PBS_HOME"))?;
-    Path::new(&home).is_absolute().then(|| Path::new(&home).join("mom_priv/jobs"))
+    value(HOME).or_else(|| value("PBS_HOME")).map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
 fn in_spool(jobs: &Path, job: &Id, run: u32, age: Duration) -> Runs {
@@ -109,6 +134,7 @@ fn runs_of(content: &[u8]) -> Vec<u32> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -131,6 +157,30 @@ mod tests {
         assert_eq!(says(3, Duration::ZERO), Runs::Yes, "the next run, whose file is not there yet");
         fs::write(temp.path().join("12[3].host.JB"), b"without it").unwrap();
         assert_eq!(says(7, LATER), Runs::Yes);
+    }
+
+    /// As of `pbs_mom -d`: the spool that the configuration names is that of a MoM that is no more.
+    #[test]
+    fn a_spool_without_its_mom_does_not_say_no() {
+        let temp = tempfile::tempdir().unwrap();
+        let (jobs, lock) = (temp.path().join("mom_priv/jobs"), temp.path().join("mom_priv/mom.lock"));
+        fs::create_dir_all(&jobs).unwrap();
+        let says = || of_home(temp.path(), &id("7.host"), 1, LATER);
+        assert_eq!(says(), Runs::Unknown);
+        fs::write(&lock, "1\n").unwrap();
+        assert_eq!(says(), Runs::Unknown);
+        // A process does not see its own locks.
+        let locker = "import fcntl, sys\nfile = open(sys.argv[1], 'r+')\nfcntl.lockf(file, fcntl.LOCK_EX)\nprint(flush=True)\nsys.stdin.read()";
+        let mut mom = Command::new("python3");
+        mom.args(["-c", locker]).arg(&lock).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut mom = mom.spawn().unwrap();
+        mom.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        assert_eq!(says(), Runs::No);
+        fs::write(jobs.join("7.host.JB"), b"run_version\x001\0").unwrap();
+        assert_eq!(says(), Runs::Yes);
+        drop(mom.stdin.take());
+        mom.wait().unwrap();
+        assert_eq!(says(), Runs::Yes);
     }
 
     #[test]
@@ -157,9 +207,9 @@ mod tests {
         let found = |text: &str, mode: u32| {
             fs::write(&conf, text).unwrap();
             fs::set_permissions(&conf, fs::Permissions::from_mode(mode)).unwrap();
-            jobs(&conf)
+            home(&conf)
         };
-        let there = Some(PathBuf::from("/var/spool/pbs/mom_priv/jobs"));
+        let there = Some(PathBuf::from("/var/spool/pbs"));
         assert_eq!(found("PBS_EXEC=/opt/pbs\nPBS_HOME=/var/spool/pbs\n", 0o644), there);
         assert_eq!(found(" PBS_HOME = /var/spool/pbs\n", 0o644), there);
         assert_eq!(found("#PBS_HOME=/x\n", 0o644), None);
@@ -167,7 +217,7 @@ mod tests {
         assert_eq!(found("PBS_MOM_HOME=\nPBS_HOME=/var/spool/pbs\n", 0o644), there);
         assert_eq!(found("PBS_HOME=var\n", 0o644), None);
         assert_eq!(found("PBS_HOME=/var/spool/pbs\n", 0o666), None);
-        assert_eq!(jobs(temp.path()), None);
-        assert_eq!(jobs(&temp.path().join("none")), None);
+        assert_eq!(home(temp.path()), None);
+        assert_eq!(home(&temp.path().join("none")), None);
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat, fstatat, mkdirat};
 use nix::sys::uio::pread;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
@@ -70,12 +70,19 @@ impl Dir {
         Ok(Self { fd, path })
     }
 
-    /// Makes a directory in this one; an existing one is an error (`EEXIST`).
+    /// Makes a directory in this one, and opens it; an existing one is an error (`EEXIST`).
     ///
-    /// The mode is 0755 less the umask of the host program, as the kernel's own cgroup directories have it.
-    pub fn make(&self, name: &str) -> Result<()> {
-        mkdirat(&self.fd, name, Mode::from_bits_truncate(0o755))
-            .map_err(|errno| Error::os("make the directory", self.path.join(name), errno))
+    /// Its mode is that of the kernel's own cgroup directories, whatever the umask of the host program is: users read there what limits
+    /// them.
+    pub fn make(&self, name: &str) -> Result<Self> {
+        const MODE: Mode = Mode::from_bits_truncate(0o755);
+        mkdirat(&self.fd, name, MODE).map_err(|errno| Error::os("make the directory", self.path.join(name), errno))?;
+        let dir = self.child(name)?;
+        if dir.stat()?.st_mode & 0o777 != MODE.bits() {
+            fchmodat(&self.fd, name, MODE, FchmodatFlags::FollowSymlink)
+                .map_err(|errno| Error::os("change the mode of", &dir.path, errno))?;
+        }
+        Ok(dir)
     }
 
     /// Makes a directory in this one unless it exists, and opens it.
@@ -86,7 +93,7 @@ impl Dir {
     /// As `ensure`, and says whether it made the directory.
     pub fn ensure_new(&self, name: &str) -> Result<(Self, bool)> {
         match self.make(name) {
-            Ok(()) => Ok((self.child(name)?, true)),
+            Ok(dir) => Ok((dir, true)),
             Err(error) if error.kernel_errno() == Some(Errno::EEXIST) => Ok((self.child(name)?, false)),
             Err(error) => Err(error),
         }

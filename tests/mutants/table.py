@@ -511,7 +511,7 @@ BREAKS = (
     Break("a_host_that_is_nobodys_alone", HOOK, "and not ignores_exclhost()", "", "hook ids_and_grants"),
     Break(
         "prologue_attaches_nothing", HOOK,
-        "        job.attach(os.getppid(), JOBS_STEP, ANY_USER)\n", "        pass\n",
+        "JOBS_STEP):\n        job.attach(os.getppid(), JOBS_STEP, ANY_USER)\n", "JOBS_STEP):\n        pass\n",
         "hook crashes_at_launch",
     ),
     Break(
@@ -522,7 +522,7 @@ BREAKS = (
     Break(
         "launch_bears_a_failure", HOOK,
         "pbs.EXECJOB_LAUNCH: (launch, RERUN)", "pbs.EXECJOB_LAUNCH: (launch, GO_ON)",
-        "hook each_call_fails",
+        "hook a_refused_task",
     ),
     Break(
         "an_exception_leaves_the_hook", HOOK,
@@ -541,7 +541,7 @@ BREAKS = (
     ),
     Break(
         "other_hosts_chunks_count", HOOK,
-        "chunk.vnode_name == host or ", "True or ",
+        "part.vnode_name == host or ", "True or ",
         "hook ids_and_grants",
     ),
     Break(
@@ -551,8 +551,36 @@ BREAKS = (
     ),
     Break(
         "root_writes_for_the_user", HOOK,
-        "    os.seteuid(job.uid)\n", "",
+        "        os.seteuid(self.uid)\n", "",
         "hook users_stderr_is_a_link",
+    ),
+    Break("a_refused_task_is_the_jobs", HOOK, "        or_else = REFUSE  # the", "        pass  # the", "hook a_refused_task"),
+    Break(
+        "what_cannot_be_decoded_runs", HOOK,
+        "        os.kill(os.getppid(), signal.SIGKILL)\n", "        pass\n",
+        "hook what_cannot_be_decoded",
+    ),
+    Break("hosts_of_chunks_are_not_heard", HOOK, "if hosts[index] == here", "if False", "hook ids_and_grants"),
+    Break(
+        "the_sites_prologue_is_lost", HOOK,
+        'status = site_script(job, "prologue", pbs.EXECJOB_PROLOGUE, [], {})', "status = 0",
+        "hook the_scripts_of_a_site",
+    ),
+    Break(
+        "the_spool_is_where_the_configuration_says", HOOK,
+        'os.environ["PBS_MOM_HOME"] = HOME', 'os.environ.pop("PBS_MOM_HOME", None)',
+        "hook a_mom_with_another_directory",
+    ),
+    Break("a_spool_without_its_mom_says_no", PBS, "Runs::No if !is_locked(", "Runs::No if false && !is_locked(", "unit scheduler::pbs"),
+    Break(
+        "another_jobs_controllers_are_ours", "src/fence/resume.rs",
+        "        fence.trees.retain(|tree| tree.own().is_none_or(|own| own.is_whole(&record.levels)));\n", "",
+        "host life jobs_of_a_user_may_need_different_controllers",
+    ),
+    Break(
+        "modes_go_by_the_umask", "src/sys/dir.rs",
+        "& 0o777 != MODE.bits() {", "& 0o777 > MODE.bits() {",
+        "hook readers_of_limits",
     ),
     Break(
         "strangers_are_put_in", HOOK,
@@ -688,8 +716,8 @@ BREAKS = (
     ),
     Break(
         "card_has_no_signal", "hooks/pbs/jobfence.py",
-        "ended.exit_signal = max(0, status - OF_A_SIGNAL)",
-        "ended.exit_signal = 0",
+        "else max(0, status - OF_A_SIGNAL)",
+        "else 0",
         "hook card",
     ),
     Break(

@@ -10,6 +10,7 @@ becomes the job, with a umask of 077, and with the job's files as stdout and std
 
 import argparse
 import contextlib
+import fcntl
 import itertools
 import json
 import marshal
@@ -35,9 +36,28 @@ from pbs.gpus import SHOW_GPUS, gpus_of_the_node  # noqa: E402
 from slurm import kernel  # noqa: E402
 from slurm.sites import system_users  # noqa: E402
 
-HOST = "node1"
+# What MoM's name is for hooks, and what it is for the server: that is in exec_host2, and whoever asks for the event is it.
+HOST, FULL_NAME = "node1", "node1.site"
 MIB = 1 << 20
 CASES = []
+
+
+def recorded():
+    """What real MoMs have given to hooks: the names of what an event and a job have, and of what of a job is ever set."""
+    found = {"attributes": set(), "set": set(), "fields": set(), "module": set()}
+    for path in (TESTS / "pbs/recorded").glob("*.jsonl"):
+        release, *events = map(json.loads, path.read_text().splitlines())
+        found["attributes"].update(release["attributes_of_jobs"])
+        found["module"].update(release["module"])
+        for event in events:
+            found["fields"].update(event["fields"])
+            for job in [event.get("job", {}), *event.get("job_list", {}).values()]:
+                found["set"].update(job.get("attributes", {}) if isinstance(job, dict) else {})
+    return {name: sorted(names) for name, names in found.items()}
+
+
+RECORDED = recorded()
+METHODS = {"in_ms_mom", "stdout_file", "stderr_file"}
 NUMBERS = itertools.count(1)
 
 
@@ -78,6 +98,11 @@ class Mom:
         self.top, self.options, self.is_realtime = Path(top), options, options.realtime
         self.spool = self.top / "spool/mom_priv/jobs"
         self.spool.mkdir(parents=True)
+        self.workdir = self.spool.parent / "hooks/tmp"
+        self.workdir.mkdir(parents=True)
+        # As MoM has while she lives.
+        self.lock = open(self.spool.parent / "mom.lock", "w", encoding="ascii")
+        fcntl.lockf(self.lock, fcntl.LOCK_EX)
         (self.top / "output").mkdir(mode=0o1777)
         (self.top / "output").chmod(0o1777)
         self.top.chmod(0o755)
@@ -151,7 +176,8 @@ class Mom:
         """The files and the environment of one event."""
         self.count += 1
         names = ("cput", "mem", "vmem", "cpupercent", "walltime", "diag_messages", "usage")
-        given = {"event": event, "host": HOST, "home": str(self.top / "spool"), "resources": names, **more}
+        given = {"event": event, "host": HOST, "full_name": FULL_NAME, "home": str(self.top / "spool"), "resources": names,
+                 "recorded": RECORDED, **more}
         if job:
             given["job"] = job.attributes()
         files = {what: self.top / f"{what}.{self.count}" for what in ("event", "answer", "config")}
@@ -175,7 +201,10 @@ class Mom:
     def run(self, event, job=None, **more):
         """One event whose hook is MoM's own child. The answer."""
         command, environment, answer = self.prepare(event, job, **more)
-        done = subprocess.run(command, env=environment, cwd=self.top, start_new_session=True, capture_output=True,
+        if event in ("EXECJOB_PROLOGUE", "EXECJOB_LAUNCH"):
+            # The parent becomes the job.
+            command = ["/bin/sh", "-c", '"$@"; exit $?', "sh", *command]
+        done = subprocess.run(command, env=environment, cwd=self.workdir, start_new_session=True, capture_output=True,
                               timeout=HANGS)
         return self.answer(done.returncode, answer, done.stdout + done.stderr)
 
@@ -233,7 +262,7 @@ class Mom:
                     os._exit(0)
             for what, number in limits:
                 resource.setrlimit(what, (number, number))
-            env = self.below(job, "EXECJOB_LAUNCH", env={"PBS_TASKNUM": tasknum}, **(launch or {}))
+            env = self.below(job, "EXECJOB_LAUNCH", **{"env": {"PBS_TASKNUM": tasknum}, **(launch or {})})
             os.setgroups([job.gid])
             os.setgid(job.gid)
             os.setuid(job.uid)
@@ -247,7 +276,7 @@ class Mom:
     def below(self, job, event, **more):
         """One event whose hook is this process's child, and has its files. The environment as the hook leaves it."""
         command, environment, answer = self.prepare(event, job, **more)
-        child = subprocess.Popen(command, env=environment, cwd=self.top, start_new_session=True)
+        child = subprocess.Popen(command, env=environment, cwd=self.workdir, start_new_session=True)
         status = child.wait()
         if status < 0:
             return {}  # "Skipping hook"
@@ -275,7 +304,7 @@ class Job:
     def attributes(self):
         return {
             "id": self.id, "euser": self.user, "queue": "workq", "project": "_pbs_project_default", "run_version": self.run,
-            "run_count": self.run, "exec_vnode": f"({HOST}:ncpus=1:mem=204800kb)", "exec_host": f"{HOST}/0",
+            "run_count": self.run, "exec_vnode": f"({HOST}:ncpus=1:mem=204800kb)", "exec_host2": f"{FULL_NAME}:15002/0",
             "stderr": str(self.stderr), **self.more,
         }
 
@@ -370,7 +399,7 @@ def usage_log(mom, user):
 def card(mom, user):
     """A job's output ends with its card, if the site wants one, on the first host alone."""
     more = {"Exit_status": 271, "resources_used": {"walltime": 100}, "Resource_List": {"walltime": 200},
-            "exec_host": f"{HOST}/0+other/0", "Variable_List": {"PBS_O_LANG": "de_DE.UTF-8", "LANG": ""}}
+            "exec_host2": f"{FULL_NAME}:15002/0+other.site:15002/0", "Variable_List": {"PBS_O_LANG": "de_DE.UTF-8", "LANG": ""}}
     mom.settings["Config"] = str(mom.config)
     said = {}
     for number, (settings, attributes) in enumerate((
@@ -380,6 +409,8 @@ def card(mom, user):
         ("", {}),
         ("UsageCard=always", {"is_first": False}),
         ("UsageCard=never\n[Queue=express]\nUsageCard=always", {"queue": "express", "Exit_status": None}),
+        # MoM has ended it at its walltime.
+        ("UsageCard=failed", {"Exit_status": -29}),
     )):
         mom.write_config(settings)
         job = Job(mom, user, number=str(40 + number), **{**more, **attributes})
@@ -388,7 +419,7 @@ def card(mom, user):
         job.wait()
         job.over()
         said[number] = job.stderr.read_text()
-    for number, how in ((0, "was ended by signal 15"), (1, "completed"), (5, "ended")):
+    for number, how in ((0, "was ended by signal 15"), (1, "completed"), (5, "ended"), (6, "was ended by signal 15")):
         lines = said[number].splitlines()
         expect_equal(lines[0], f"jobfence: job {40 + number}.server on {os.uname().nodename} {how} after 1 min 40 s", "the card")
         bar = ("#" if number == 1 else "\u2588") * 10 + ("." if number == 1 else "\u2591") * 10
@@ -459,7 +490,12 @@ def ids_and_grants(mom, user):
     for attributes, cpus, memory in (
         ({"exec_vnode": two}, 3.0, 150 * MIB),
         ({"exec_vnode": f"({HOST}:ncpus=2:vmem=64mw)"}, 2.0, 512 * MIB),
-        ({"exec_vnode": "(gpu0:ncpus=2:mem=1gb)+(x:ncpus=1)", "exec_host": f"{HOST}/0*2+other/0"}, 2.0, 1024 * MIB),
+        ({"exec_vnode": "(gpu0:ncpus=2:mem=1gb)+(x:ncpus=1)", "exec_host2": f"{FULL_NAME}:15002/0*2+other.site:15002/0"}, 2.0, 1024 * MIB),
+        ({"exec_vnode": "(a:ncpus=1:mem=1gb+b:ncpus=1)+(x:ncpus=1)+(c:ncpus=4)",
+          "exec_host2": f"{FULL_NAME}:15002/0*2+other.site:15002/0+{FULL_NAME}:15002/1*4"}, 6.0, 1024 * MIB),
+        # Made by its full name, which is none of the short one.
+        ({"exec_vnode": f"({FULL_NAME}:ncpus=2:mem=1gb)", "exec_host2": f"{FULL_NAME}:15002/0*2"}, 2.0, 1024 * MIB),
+        ({"exec_vnode": f"({HOST}:ncpus=2:mem=1gb)", "exec_host2": "an.alias:15002/0*2"}, 2.0, 1024 * MIB),
         ({"Resource_List": {"place": "excl:exclhost"}}, None, 200 * MIB),
         ({"Resource_List": {"place": "free:group=exclhosts"}}, 1.0, 200 * MIB),
     ):
@@ -476,7 +512,7 @@ def ids_and_grants(mom, user):
         mom.begin(job)
         expect_equal(job.group().cpu_limit(), cpus, f"CPUs of a job with place=exclhost and sharing={sharing}")
         job.over()
-    answer = mom.run("EXECJOB_BEGIN", Job(mom, user, exec_vnode="(other:ncpus=1)", exec_host="other/0"))
+    answer = mom.run("EXECJOB_BEGIN", Job(mom, user, exec_vnode="(other:ncpus=1)", exec_host2="other.site:15002/0"))
     expect(not answer["accepted"] and answer["rerun"] and "PBS_MOM_NODE_NAME" in answer["message"], f"{answer}")
 
 
@@ -690,7 +726,7 @@ def gpus_chosen_at_once(mom, user):
         mom.write_config(f"GPUDevice={top}/nvidia%d")
         jobs = [granted_gpus(mom, user, number, 1) for number in range(1, 11)]
         prepared = [mom.prepare("EXECJOB_BEGIN", job) for job in jobs]
-        running = [subprocess.Popen(command, env=env, cwd=mom.top, start_new_session=True) for command, env, _ in prepared]
+        running = [subprocess.Popen(command, env=env, cwd=mom.workdir, start_new_session=True) for command, env, _ in prepared]
         answers = [mom.answer(process.wait(), answer) for process, (_, _, answer) in zip(running, prepared)]
         begun = [job for job, answer in zip(jobs, answers) if answer["accepted"]]
         expect(all("too few GPUs" in answer["message"] for answer in answers if not answer["accepted"]), f"{answers}")
@@ -760,7 +796,9 @@ def each_call_fails(mom, user):
                                      env={"PBS_TASKNUM": "00000002"}, job_list=[job.attributes()] if of_nodes else [])
                     is_fatal = event in starting or event in ("EXECJOB_ATTACH", "EXECJOB_PRERESUME")
                     expect_equal(answer["accepted"], not is_fatal, f"{event}, {name} fails with {how}: {answer}")
-                    expect_equal(answer["rerun"], event in starting, f"{event}, {name} fails with {how}: {answer}")
+                    # A task is refused alone.
+                    is_rerun = event in starting and event != "EXECJOB_LAUNCH"
+                    expect_equal(answer["rerun"], is_rerun, f"{event}, {name} fails with {how}: {answer}")
                     is_held = event == "EXECJOB_BEGIN" and how == "-2"
                     expect_equal(answer["hold"], "s" * is_held, f"the hold after {event}, {name} fails with {how}")
                     expect(answer["message"].startswith("jobfence: ") if is_fatal else answer["log"], f"{event} {name} {how} {answer}")
@@ -845,10 +883,10 @@ def mom_dies(mom, user):
     mom.forget(job)
     startup(500)
     expect(job.is_in(pid, "1"), "a job that may be about to begin was touched")
-    mom.conf.chmod(0o666)
+    mom.spool.rename(mom.top / "away")
     startup()
     expect(job.is_in(pid, "1"), "a job of which nothing is known was touched")
-    mom.conf.chmod(0o644)
+    (mom.top / "away").rename(mom.spool)
     startup()
     until(lambda: not kernel.is_alive(pid), "the death of the job")
     until(lambda: not job.group().exists(), "the end of the fence")
@@ -1105,6 +1143,159 @@ def is_of(pid, user):
     """Whether a process is this user's."""
     uids = re.search(r"^Uid:\s+(\d+)", kernel.read(f"/proc/{pid}/status"), re.M)
     return uids is not None and int(uids[1]) == pwd.getpwnam(user).pw_uid
+
+
+@case
+def what_cannot_be_decoded(mom, user):
+    """A byte that is no UTF-8 in a job's environment: pbs_python gives the hook no environment and has no answer for MoM, who goes on."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "exec sleep 300", launch={"env": None})
+    job.started("extern")
+    mom.start(job, "exec sleep 300", prologue=False, tasknum="00000002", launch={"env": None})
+    job.started("extern")
+    # What cannot be put into a fence does not run.
+    mom.start(job, "exec sleep 300", prologue=False, tasknum="00000003", launch={"env": None, "fail": ["jobfence_attach", "-2"]})
+    task = job.starters[-1]
+    ended = until(lambda: os.waitid(os.P_PID, task, os.WEXITED | os.WNOHANG | os.WNOWAIT), "the end of a task without a fence", 30)
+    expect_equal(ended.si_status, signal.SIGKILL, "by what it has ended")
+    os.waitpid(job.starters.pop(), 0)
+    # Nor has the periodic event any jobs then.
+    stray = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"])
+    until(lambda: kernel.command_line(stray.pid).startswith("sleep"), "the start of a process")
+    mom.accepted("EXECHOST_PERIODIC", job_list=None)
+    expect(job.is_in(stray.pid, "extern"), f"the process is in {kernel.cgroups_of(stray.pid)}")
+    job.kill()
+    job.over()
+    stray.wait()
+
+
+@case
+def a_refused_task(mom, user):
+    """Only the first process's refusal is the job's."""
+    job = Job(mom, user)
+    mom.begin(job)
+    for number, is_jobs in (("1", True), ("00000001", True), ("00000002", False), ("40000001", False)):
+        answer = mom.run("EXECJOB_LAUNCH", job, env={"PBS_TASKNUM": number}, fail=["jobfence_open_gpus", "-2"])
+        expect_equal((answer["accepted"], answer["rerun"]), (False, is_jobs), f"the answer for task {number}")
+    job.over()
+
+
+@case
+def the_scripts_of_a_site(mom, user):
+    """Where no other hook has the event, MoM would have run them."""
+    said = mom.top / "said"
+    for name in "prologue", "epilogue":
+        script = mom.spool.parent / name
+        script.write_text(f'#!/bin/sh\necho "$0 $*" >>{said}\nexit $(cat {mom.top}/status)\n')
+        script.chmod(0o755)
+    job = Job(mom, user, egroup="users", Job_Name="a b", session_id=77, Resource_List={"ncpus": 1, "mem": "1gb"}, Exit_status=4,
+              resources_used={"walltime": 5}, stdout="/dev/null")
+    mom.begin(job)
+    for status, accepted, deleted in ("0", True, False), ("1", False, True), ("3", False, False):
+        (mom.top / "status").write_text(status)
+        answer = mom.run("EXECJOB_PROLOGUE", job)
+        expect_equal((answer["accepted"], answer["delete"]), (accepted, deleted), f"the answer when the prologue ends with {status}")
+    answer = mom.accepted("EXECJOB_EPILOGUE", job)
+    expect("the epilogue of the site has ended with 3" in str(answer["log"]), f"{answer}")
+    words = ["prologue 7.server USER users"] * 3
+    lines = said.read_text().replace(f"{mom.spool.parent}/", "").replace(f" {user} ", " USER ").splitlines()
+    expect_equal(lines[:3], words, "the prologue's words")
+    expect(lines[3].startswith("epilogue 7.server USER users a b 77 mem=1gb,ncpus=1 cpupercent="), f"the epilogue's words: {lines[3]}")
+    expect(lines[3].endswith(" workq null 4"), f"the epilogue's words: {lines[3]}")
+    # On another host, or where another hook has the event, nobody has run them.
+    job.more["is_first"] = False
+    for event in "EXECJOB_PROLOGUE", "EXECJOB_EPILOGUE":
+        mom.accepted(event, job)
+    job.more["is_first"] = True
+    hooks = mom.workdir.parent
+    (hooks / "theirs.PY").touch()
+    (hooks / "theirs.HK").write_text("type=site\nevent=execjob_begin,execjob_prologue,execjob_epilogue\n")
+    for event in "EXECJOB_PROLOGUE", "EXECJOB_EPILOGUE":
+        mom.accepted(event, job)
+    expect_equal(len(said.read_text().splitlines()), 4, "how often they have run")
+    (hooks / "theirs.HK").write_text("enabled=false\ntype=site\nevent=execjob_begin,execjob_prologue,execjob_epilogue\n")
+    (mom.spool.parent / "prologue").chmod(0o777)
+    answer = mom.run("EXECJOB_PROLOGUE", job)
+    expect(answer["rerun"] and "must be a file of root's" in answer["message"], f"{answer}")
+    (mom.spool.parent / "prologue").chmod(0o755)
+    (mom.spool.parent / "prologue").write_text("#!/bin/sh\nsleep 300\n")
+    (mom.spool.parent / "config").write_text("$logevent 0x1ff\n$prologalarm 1\n")
+    answer = mom.run("EXECJOB_PROLOGUE", job)
+    expect(answer["rerun"] and "ended with -4" in answer["message"], f"{answer}")
+    job.over()
+
+
+@case
+def two_jobs_of_a_user(mom, user):
+    """With different limits, and so in different hierarchies of v1: each event of one leaves the other whole."""
+    mom.write_config("[Queue=small]", "MaxProcesses=100")
+    small, large = Job(mom, user, number="1", queue="small"), Job(mom, user, number="2", queue="large")
+    for job in small, large:
+        mom.begin(job)
+        mom.start(job, "exec sleep 300")
+        job.started()
+    for job in small, large:
+        stray = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sleep", "300"], start_new_session=True)
+        until(lambda pid=stray.pid: kernel.command_line(pid).startswith("sleep"), "the start of a process")
+        for event in "EXECJOB_ATTACH", "EXECJOB_RESIZE", "EXECJOB_POSTSUSPEND", "EXECJOB_PRERESUME", "EXECJOB_PRETERM":
+            answer = mom.accepted(event, job, pid=stray.pid)
+            expect_equal(answer["log"], [], f"what is said at {event}")
+        mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
+        mom.start(job, "exec sleep 300", prologue=False, tasknum="00000002")
+        job.started("2")
+        job.kill()
+        job.over()
+        stray.wait()
+
+
+@case
+def readers_of_limits(mom, user):
+    """MoM's umask is 077 at launch; users read what limits them."""
+    job = Job(mom, user)
+    mom.begin(job)
+    mom.start(job, "exec sleep 300")
+    job.started()
+    modes = {str(path): path.stat().st_mode & 0o777 for step in (None, "extern", "1") for path in job.group(step).directories()}
+    expect_equal(set(modes.values()), {0o755}, f"the modes of {modes}")
+    job.kill()
+    job.over()
+
+
+@case
+def a_mom_with_another_directory(mom, user):
+    """pbs_mom -d: the files of her jobs are not where pbs.conf says."""
+    mom.conf.write_text(f"PBS_HOME={mom.top}/elsewhere\n")
+    (mom.top / "elsewhere/mom_priv/jobs").mkdir(parents=True)
+    job, dead = Job(mom, user), Job(mom, user, number="8")
+    mom.begin(job)
+    mom.begin(dead)
+    mom.forget(dead)
+    for record in (mom.top / "run").rglob("uid_*"):
+        os.utime(record, (time.time() - 3600,) * 2)
+    reap = [mom.options.bin, "reap", f"--config={mom.config}"]
+    subprocess.run(reap, env={**os.environ, "PBS_CONF_FILE": str(mom.conf)}, check=False, capture_output=True)
+    expect(job.group().exists() and dead.group().exists(), "a spool that no MoM has has ended a job")
+    mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
+    expect_equal((job.group().exists(), dead.group().exists()), (True, False), "whether the fences are there")
+    job.over()
+
+
+@case
+def the_stand_in_is_as_recorded(mom, user):
+    """The stand-in, the hook, and the cases know no field that no recording has. The stand-in looks at each event itself."""
+    hook = mom.hook.read_text()
+    named = {"module": set(re.findall(r"\bpbs\.(?!conf\b|md\b)(\w+)", hook)), "fields": set(re.findall(r"\bevent\.(\w+)", hook)) - {"accept", "reject"}}
+    named["attributes"] = set(re.findall(r"\b(?:self\.job|job\.job|of)\.([a-zA-Z_]+)", hook)) - METHODS
+    for kind, names in named.items():
+        expect_equal(names - set(RECORDED[kind]), set(), f"what of {kind} no recording has")
+    for given in {"exec_host": f"{HOST}/0"}, {"no_such_attribute": 1}:
+        answer = mom.top / "unknown"
+        try:
+            mom.run("EXECJOB_BEGIN", Job(mom, user, **given))
+        except AssertionError as error:
+            answer.write_text(str(error))
+        expect(answer.exists() and "no job of a real MoM" in answer.read_text(), f"the stand-in takes {given}")
 
 
 @case

@@ -163,7 +163,7 @@ class Site:
     def command(self, *args, timeout=30):
         """An administrator's command."""
         return subprocess.run(
-            args, env=self.environment, capture_output=True, text=True,
+            args, env=self.environment, capture_output=True, text=True, errors="replace",
             timeout=max(timeout, LEAST) * PATIENCE, stdin=subprocess.DEVNULL, check=False,
         )
 

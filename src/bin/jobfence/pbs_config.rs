@@ -334,6 +334,9 @@ mod tests {
             let notes = of(&text).1;
             assert!(notes.iter().any(|note| note.contains(said)), "{text}: {notes:?}");
         }
+        // Off is off, whatever is left out besides.
+        let off = r#"{"enabled": false, "exclude_vntypes": ["no_cgroups"], "exclude_hosts": ["n1"]}"#;
+        assert!(of(off).0.starts_with("Mode=off ") && !of(off).0.contains("observe"), "{}", of(off).0);
         // Also where the type is not known.
         assert!(of(r#"{"exclude_vntypes": ["*"]}"#).0.ends_with("[Host=*] Mode=observe"));
     }
@@ -349,8 +352,11 @@ mod tests {
                 "[\"nvidiactl\", \"rwm\"], [\"infiniband/rdma_cm\", \"rw\"]",
                 "DeviceAllow=\"/dev/nvidiactl,/dev/infiniband/rdma_cm rw\"",
             ),
-            ("\"c *:* rwm\"", "ConstrainDevices=no"),
-            ("\"a *:* rwm\"", "ConstrainDevices=no"),
+            // The control device goes with each GPU. As published for a cloud, where the list has the other one alone.
+            ("[\"nvidia-uvm\", \"rwm\"]", "DeviceAllow=\"/dev/nvidia-uvm,/dev/nvidiactl\" GPUDevice=/dev/nvidia%d "),
+            // Every device is allowed, and the job is told which GPUs are its own.
+            ("\"c *:* rwm\"", "ConstrainDevices=no GPUDevice=/dev/nvidia%d "),
+            ("\"a *:* rwm\"", "ConstrainDevices=no GPUDevice=/dev/nvidia%d "),
         ] {
             let lines = of_entries(entries).0 + " ";
             assert!(lines.contains(expected), "{entries}: {lines}");
@@ -364,6 +370,7 @@ mod tests {
             ("[\"tty0\", \"rwm\", \"*\"]", "and /dev/tty0 alone is written"),
             ("[\"../etc\", \"rwm\"]", "names no device below /dev"),
             ("[\"fuse\", \"rx\"]", "none of r, w and m"),
+            ("[\"fuse\", \"rw\"]", "passes over a device that a host does not have"),
         ] {
             let notes = of_entries(entries).1;
             assert!(notes.iter().any(|note| note.contains(said)), "{entries}: {notes:?}");

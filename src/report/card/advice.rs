@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::figures::{Figures, LITTLE, LONG, REACHED, SHORT, percent};
-use super::words::{count, decimal, duration};
+use super::words::{decimal, duration};
 use crate::bytes::binary;
 use crate::report::account::Exit;
 use crate::report::nodes::Nodes;

@@ -3,7 +3,10 @@
 
 It has what the hook uses, with the types and the gaps of OpenPBS 23.06: a resource that is not set is None, one that the
 server does not know is an AttributeError, an attribute that is not set is None, accept() and reject() end the program, and
-what is written to anything but resources_used is refused.
+what is written to anything but resources_used is refused. A launch of a job that pbs_python cannot decode has no environment, and
+pbs_python crashes after the hook.
+
+Events and jobs have no field that no event of a real MoM has had: see ../recorded.
 
 It imports no more than pbs_python has itself, since the hook is timed with it.
 """
@@ -22,8 +25,9 @@ globals().update({name: 1 << bit for bit, name in enumerate(NAMES)})
 
 with open(os.environ["REPLAY_EVENT"], "rb") as file:
     GIVEN = marshal.load(file)
+RECORDED = GIVEN["recorded"]  # the names of what a real one has: of an event, and of a job what is ever set there
 # What becomes of the event, as MoM reads it from pbs_python's output. Without an answer MoM takes it for accepted.
-ANSWER = {"accepted": None, "message": "", "rerun": False, "hold": "", "log": [], "used": {}, "ended": False,
+ANSWER = {"accepted": None, "message": "", "rerun": False, "delete": False, "hold": "", "log": [], "used": {}, "ended": False,
           "env": GIVEN.get("env", {})}
 pbs_conf = {"PBS_HOME": GIVEN["home"]}
 hook_config_filename = os.environ.get("PBS_HOOK_CONFIG_FILE")
@@ -87,14 +91,23 @@ class ExecVnode(str):
         return [Chunk(text) for text in self.split("+")]
 
 
+# Methods of a job, which have other names.
+OF_THE_TESTS = {"is_first", "stderr", "stdout"}
+
+
 class Job:
     def __init__(self, given):
         self._given = given
+        unknown = {name for name, value in given.items() if value is not None} - set(RECORDED["set"]) - OF_THE_TESTS
+        if unknown:
+            raise SystemError("no job of a real MoM has had a value of %s" % unknown)
         self.resources_used = Used(given["id"], given.get("resources_used", {}))
         self.Resource_List = Resources(given.get("Resource_List", {}))
         self.exec_vnode = ExecVnode(given.get("exec_vnode", ""))
 
     def __getattr__(self, name):
+        if name not in RECORDED["attributes"]:
+            raise AttributeError("no event of a real MoM has had a job with %s" % name)
         return self._given.get(name)
 
     def __setattr__(self, name, value):
@@ -114,6 +127,9 @@ class Job:
     def rerun(self):
         ANSWER["rerun"] = True
 
+    def delete(self):
+        ANSWER["delete"] = True
+
 
 class Vnode:
     def __init__(self, resources):
@@ -122,18 +138,25 @@ class Vnode:
 
 class Event:
     type = globals()[GIVEN["event"]]
+    hook_name = "jobfence"
+    requestor_host = GIVEN["full_name"]
     pid = GIVEN.get("pid")
     env = ANSWER["env"]
     vnode_list = {name: Vnode(resources) for name, resources in GIVEN.get("vnodes", {}).items()}
     job = Job(GIVEN["job"]) if "job" in GIVEN else None
-    job_list = {job["id"]: Job(job) for job in GIVEN.get("job_list", [])}
+    job_list = None if GIVEN.get("job_list", []) is None else {job["id"]: Job(job) for job in GIVEN.get("job_list", [])}
 
     def accept(self):
-        ANSWER["accepted"] = True
-        raise SystemExit(0)
+        self.answer(accepted=True)
 
     def reject(self, message=""):
-        ANSWER.update(accepted=False, message=message)
+        self.answer(accepted=False, message=message)
+
+    def answer(self, **said):
+        ANSWER.update(said)
+        if GIVEN["event"] == "EXECJOB_LAUNCH" and self.env is None:
+            write_answer()
+            os.kill(os.getpid(), 11)
         raise SystemExit(0)
 
 
@@ -142,6 +165,9 @@ EVENT = Event()
 
 def event():
     return EVENT
+
+
+assert not set(vars(Event)) - set(RECORDED["fields"]) - {"accept", "reject", "answer", "__module__", "__dict__", "__weakref__", "__doc__"}
 
 
 def get_local_nodename():

@@ -21,6 +21,8 @@ const BIN: &str = "../bin";
 pub(super) struct SchedulerDaemon {
     /// Where its program is, and with some schedulers those of its commands, too.
     directory: PathBuf,
+    /// Where it works.
+    pub(super) cwd: PathBuf,
     /// What its commands need of the environment that it was started with.
     environment: Vec<(&'static str, String)>,
 }
@@ -33,12 +35,13 @@ impl SchedulerDaemon {
         let is_it = |pid: i32| has_name(pid) && process::uid(proc, pid) == Some(0) && !process::is_contained(proc, pid);
         let all = process::all(proc).unwrap_or_default();
         let pid = all.iter().map(|one| one.id.pid).find(|pid| is_it(*pid))?;
-        let exe = std::fs::read_link(proc.path().join(pid.to_string()).join("exe")).unwrap_or_default();
+        let link = |name: &str| std::fs::read_link(proc.path().join(pid.to_string()).join(name)).unwrap_or_default();
         let soon = Instant::now() + PATIENCE;
         let value = |name| Some((name, process::environment(proc, pid, name, soon).ok().flatten()?));
         let environment = NEEDED.into_iter().filter_map(value);
         Some(Self {
-            directory: exe.parent().map(Path::to_path_buf).unwrap_or_default(),
+            directory: link("exe").parent().map(Path::to_path_buf).unwrap_or_default(),
+            cwd: link("cwd"),
             environment: environment.collect(),
         })
     }
@@ -89,7 +92,7 @@ mod tests {
         }
         std::os::unix::fs::symlink("/bin/sh", top.path().join("bin/condor_sh")).unwrap();
         let environment = vec![("CONDOR_CONFIG", "/x".to_owned())];
-        let daemon = SchedulerDaemon { directory: top.path().join("sbin"), environment };
+        let daemon = SchedulerDaemon { directory: top.path().join("sbin"), cwd: PathBuf::new(), environment };
         assert_eq!(daemon.ask(&["condor_sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("/x\n"));
     }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whether the daemons of Grid Engine and of HTCondor that run here start jobs by this program, as their configuration says.
+//! Whether the daemons of Grid Engine and of HTCondor that run here start jobs by this program, as their configuration says, and what a
+//! site should know of OpenPBS's.
 
 use std::path::Path;
 
 use jobfence::config::Loaded;
+use jobfence::scheduler::pbs;
 use jobfence::scheduler::slurm::conf::{Checked, Lines};
 use jobfence::sys::dir::Dir;
 
@@ -34,6 +36,9 @@ pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, verdict: &mu
     if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
         gridengine::look(&execd, &loaded.config, verdict);
     }
+    if let Some(mom) = SchedulerDaemon::find(proc, "pbs_mom") {
+        openpbs(&mom);
+    }
     if let Some(startd) = SchedulerDaemon::find(proc, "condor_startd") {
         htcondor(&startd, verdict);
     }
@@ -61,6 +66,29 @@ fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
             "sections       under {scheduler} a job's user writes what {headers} ask for, so each job has the strictest of \
              what could hold; {remedy}"
         );
+    }
+}
+
+/// MoM works in the mom_priv of her own directory.
+fn openpbs(mom: &SchedulerDaemon) {
+    let say = |what: &str| println!("openpbs        {what}");
+    let Some(home) = mom.cwd.parent().filter(|_| mom.cwd.ends_with("mom_priv")) else { return };
+    let scripts = ["prologue", "epilogue"].into_iter().filter(|name| mom.cwd.join(name).is_file());
+    let scripts: Vec<&str> = scripts.collect();
+    if !scripts.is_empty() {
+        say(&format!(
+            "{}/{}: MoM does not run this beside a hook that has the event, and jobfence's hook does it in MoM's place",
+            mom.cwd.display(),
+            scripts.join(" and ")
+        ));
+    }
+    let configured = pbs::configured_home().and_then(|home| std::fs::canonicalize(home).ok());
+    if configured.as_deref() != Some(home) {
+        say(&format!(
+            "MoM's directory is {}, which PBS's configuration does not name: jobfence.service removes no fence of its jobs, \
+             and the hook alone does",
+            home.display()
+        ));
     }
 }
 

@@ -121,7 +121,7 @@ impl Converter<'_> {
 
     fn mode(&mut self) {
         let enabled = self.enabled(TOP);
-        if enabled == Switch::always(false) {
+        if !enabled.is_ever(true) {
             return self.set("Mode", "off");
         }
         let mode = |value| vec![("Mode", if value { "enforce" } else { "observe" }.to_owned())];
@@ -335,16 +335,17 @@ impl Converter<'_> {
         if let Some(all) = allowed.everything {
             let text = format!(
                 "The entry {all:?} allows every device of its kind, so pbs_cgroups keeps no device from a job. \
-                 ConstrainDevices stays no."
+                 ConstrainDevices stays no. With ConstrainDevices=yes a job can open no other job's GPU."
             );
             self.note("devices", "allow", &text);
-            return self.set("ConstrainDevices", "no");
-        }
-        self.emit(("devices", "enabled"), &enabled, |value| {
-            vec![("ConstrainDevices", if value { "closed" } else { "no" }.to_owned())]
-        });
-        if !allowed.rules.is_empty() {
-            self.set("DeviceAllow", format!("\"{}\"", allowed.rules.join(",")));
+            self.set("ConstrainDevices", "no");
+        } else {
+            self.emit(("devices", "enabled"), &enabled, |value| {
+                vec![("ConstrainDevices", if value { "closed" } else { "no" }.to_owned())]
+            });
+            if !allowed.rules.is_empty() {
+                self.set("DeviceAllow", format!("\"{}\"", allowed.rules.join(",")));
+            }
         }
         for text in &allowed.notes {
             self.note("devices", "allow", text);

@@ -40,6 +40,9 @@ const DEVICES: [(&str, &str); 5] = [
     ("10:183", "/dev/hwrng"),
 ];
 
+/// What each job with a GPU of NVIDIA's opens. pbs_cgroups allows it beside the GPU.
+const CONTROL: &str = "/dev/nvidiactl";
+
 /// Converts all entries.
 pub fn allowed(entries: &[AllowedDevice]) -> AllowedRules {
     let mut all = AllowedRules::default();
@@ -48,6 +51,19 @@ pub fn allowed(entries: &[AllowedDevice]) -> AllowedRules {
             AllowedDevice::Numbers(text) => by_numbers(text, &mut all),
             AllowedDevice::Named(name, access, minors) => by_name(name, access, minors.as_deref(), &mut all),
         }
+    }
+    let of = |prefix: &str| all.rules.iter().any(|rule| rule.starts_with(prefix));
+    if of("/dev/nvidia") && !of(CONTROL) {
+        all.rules.push(CONTROL.to_owned());
+    }
+    let named: Vec<&str> =
+        all.rules.iter().filter_map(|rule| rule.split(' ').next()).filter(|path| path.starts_with('/')).collect();
+    if !named.is_empty() {
+        all.notes.push(format!(
+            "pbs_cgroups passes over a device that a host does not have, and jobfence refuses the job there. Put \
+             DeviceAllow into a section of the hosts that have these: {}.",
+            named.join(", ")
+        ));
     }
     all
 }

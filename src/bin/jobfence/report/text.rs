@@ -183,7 +183,7 @@ fn mail_head(run: &JobRun) -> Vec<String> {
     if let Some(last) = last {
         lines.push(format!("Exit of step {}: {}", printable(last.text("step").unwrap_or(NONE)), exit(last)));
     }
-    lines.extend(total.cpus_in_words().map(|cpus| format!("CPUs: {}", cpus.trim_end_matches(" CPUs"))));
+    lines.extend(total.cpus_in_words().map(|cpus| format!("CPUs: {}", cpus.trim_end_matches(" CPUs").trim_end_matches(" CPU"))));
     lines.push(format!("CPU Utilized: {}", clock_of(total.cpu)));
     if let (Some(share), granted) = (total.cpu_efficiency(), total.cpu_granted()) {
         lines.push(format!("CPU Efficiency: {share:.2}% of {} core-walltime", clock_of(granted)));

@@ -56,10 +56,9 @@ impl Total {
     /// How many CPUs it could use, and of how many that were granted where that is not the same.
     pub fn cpus_in_words(&self) -> Option<String> {
         let cpus = self.cpus?;
-        let noun = |count: f64| if count == 1.0 { "CPU" } else { "CPUs" };
         Some(match self.cpus_granted.filter(|granted| *granted > cpus) {
-            Some(granted) => format!("{cpus} of {granted} {}", noun(granted)),
-            None => format!("{cpus} {}", noun(cpus)),
+            Some(granted) => format!("{cpus} of {}", cpus_in_words(granted)),
+            None => cpus_in_words(cpus),
         })
     }
 
