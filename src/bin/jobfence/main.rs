@@ -14,6 +14,7 @@ mod enable;
 mod explain;
 mod hold;
 mod host;
+mod job_name;
 mod jsv;
 mod life;
 mod line;
