@@ -35,10 +35,11 @@ use crate::asked::{FactOptions, RequestOptions, user};
 use crate::check::doors;
 use crate::command::Failure;
 use crate::configured::Configured;
-use crate::job_name::{self, SlurmName};
+use crate::job_name;
 use crate::living::job_id;
 use crate::node;
 use crate::slurm_job::{self, SlurmJob};
+use crate::slurm_name::SlurmName;
 use crate::table::printable;
 use jobfence::scheduler::slurm::conf;
 use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
@@ -254,7 +255,8 @@ fn can_be_slurms(hierarchy: &Hierarchy) -> bool {
 /// The job, and what of the configuration holds for it.
 fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
     let facts = &job.facts;
-    let or_unknown = |fact: &Fact<String>| match fact.known() {
+    let trusts = loaded.config.trust_account;
+    let or_unknown = |fact: &Fact<String>| match fact.counts(trusts) {
         Some(name) if name.is_empty() => "none".to_owned(),
         Some(name) => name.clone(),
         None => match fact.said() {
@@ -264,7 +266,7 @@ fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
     };
     let uid = facts.uid.known().map_or_else(|| "unknown".to_owned(), u32::to_string);
     // What Slurm does not have is not said of its jobs.
-    let project = facts.project.known().filter(|name| !name.is_empty()).map(|name| format!(", project {name}"));
+    let project = facts.project.counts(trusts).filter(|name| !name.is_empty()).map(|name| format!(", project {name}"));
     let types = facts.vnode_types.known().filter(|types| !types.is_empty());
     let types = types.map(|types| format!(", vnodes of type {}", types.join(",")));
     let pe = facts.pe.known().filter(|name| !name.is_empty()).map(|name| format!(", parallel environment {name}"));

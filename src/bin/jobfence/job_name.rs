@@ -13,14 +13,15 @@ use jobfence::record::Records;
 
 use crate::command::Failure;
 use crate::slurm_job;
+use crate::slurm_name::{SlurmName, is_number};
 use crate::table::printable;
 
 /// One for each scheduler whose jobs have longer ids than names. Each is asked about an id that may be another scheduler's.
-const READERS: [fn(&str, &str) -> Option<Meant>; 2] = [of_pbs, of_parts];
+const READERS: [fn(&str, &str) -> Option<JobMatch>; 2] = [of_pbs, of_parts];
 
 /// What a text means if it does not mean nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meant {
+enum JobMatch {
     /// The job with this id.
     It,
     /// A job of several parts, of which this is one.
@@ -28,7 +29,7 @@ enum Meant {
 }
 
 /// `12.server` and `12[3].server`: `12`, `12[3]`, and all of an array as `12[]`; the server's name may be short.
-fn of_pbs(text: &str, id: &str) -> Option<Meant> {
+fn of_pbs(text: &str, id: &str) -> Option<JobMatch> {
     let (sequence, server) = id.split_once('.').filter(|(_, server)| !is_number(server))?;
     let (number, index) = sequence.split_once('[').unwrap_or((sequence, "0]"));
     let (asked, on) = text.split_once('.').map_or((text, None), |(asked, on)| (asked, Some(on)));
@@ -38,42 +39,13 @@ fn of_pbs(text: &str, id: &str) -> Option<Meant> {
         return None;
     }
     let is_array = || sequence.contains('[') && asked.strip_suffix("[]") == Some(number);
-    if asked == sequence { Some(Meant::It) } else { is_array().then_some(Meant::Whole) }
+    if asked == sequence { Some(JobMatch::It) } else { is_array().then_some(JobMatch::Whole) }
 }
 
 /// `12.3`, a task of Grid Engine's and a process of HTCondor's: all of them as `12`.
-fn of_parts(text: &str, id: &str) -> Option<Meant> {
+fn of_parts(text: &str, id: &str) -> Option<JobMatch> {
     let (number, part) = id.split_once('.')?;
-    (text == number && is_number(number) && is_number(part)).then_some(Meant::Whole)
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// A job of Slurm's as its commands write it: `12`, `12_3` of an array, `12+1` of a heterogeneous job; with `.STEP` behind it, a step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlurmName {
-    /// Without the step.
-    pub job: String,
-    /// The number before `_` and `+`.
-    pub number: u32,
-    /// Whether there is something behind that.
-    pub is_part: bool,
-    /// The step.
-    pub step: Option<String>,
-}
-
-impl SlurmName {
-    /// Reads it.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (job, step) = text.split_once('.').map_or((text, None), |(job, step)| (job, Some(step)));
-        let (number, part) = job.split_once(['_', '+']).map_or((job, None), |(number, part)| (number, Some(part)));
-        let is_one = is_number(number) && part.is_none_or(|part| is_number(part) && part.parse::<u32>().is_ok());
-        let number = number.parse().ok().filter(|number| is_one && *number > 0)?;
-        let step = step.map(str::to_owned);
-        Some(Self { job: job.to_owned(), number, is_part: part.is_some(), step })
-    }
+    (text == number && is_number(number) && is_number(part)).then_some(JobMatch::Whole)
 }
 
 /// The one of these ids that is meant. `None`: none of them.
@@ -85,7 +57,7 @@ pub fn among(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Option<I
     }
     let meant = |id: &String| READERS.iter().find_map(|reader| reader(text, id));
     let (its, parts): (Vec<_>, Vec<_>) =
-        ids.iter().filter_map(|id| Some((id, meant(id)?))).partition(|(_, meant)| *meant == Meant::It);
+        ids.iter().filter_map(|id| Some((id, meant(id)?))).partition(|(_, meant)| *meant == JobMatch::It);
     match (&its[..], &parts[..]) {
         ([(id, _)], _) => Ok(Some(Id::new(id.as_str())?)),
         ([], []) => Ok(None),
@@ -171,35 +143,6 @@ mod tests {
         assert_eq!(several("12", &["12.1"]), "job 12 is several here, and this takes one: 12.1");
         assert!(several("13[]", &["13[1].s", "13[2].s", "13.s"]).ends_with("13[1].s, 13[2].s"));
         assert!(several("12", &["12.a", "12.b"]).ends_with("12.a, 12.b"));
-    }
-
-    #[test]
-    fn names_of_slurms_are_read_as_its_commands_write_them() {
-        let parse = |text: &str| SlurmName::parse(text).map(|name| (name.job, name.number, name.is_part, name.step));
-        let name = |job: &str, part, step: Option<&str>| Some((job.to_owned(), 12, part, step.map(str::to_owned)));
-        assert_eq!(parse("12"), name("12", false, None));
-        assert_eq!(parse("12_3"), name("12_3", true, None));
-        assert_eq!(parse("12+1"), name("12+1", true, None));
-        assert_eq!(parse("12.batch"), name("12", false, Some("batch")));
-        assert_eq!(parse("12_3.0"), name("12_3", true, Some("0")));
-        for wrong in [
-            "",
-            "0",
-            "x",
-            "12_",
-            "12+",
-            "_3",
-            "12_[3]",
-            "12_3_4",
-            "12+1_2",
-            "-1",
-            "+1",
-            "4294967296",
-            "12_4294967296",
-            "12[3].s",
-        ] {
-            assert_eq!(parse(wrong), None, "{wrong}");
-        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod series;
 mod shepherd;
 mod show;
 mod slurm_job;
+mod slurm_name;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
 mod starter;

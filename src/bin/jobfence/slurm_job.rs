@@ -14,7 +14,7 @@ use jobfence::facts::Fact;
 use jobfence::hostlist::HostList;
 use jobfence::sys::program::{AskedProgram, Silence};
 
-use crate::job_name::SlurmName;
+use crate::slurm_name::SlurmName;
 use crate::table::printable;
 
 /// A job, as far as it has to do with this node.
@@ -250,7 +250,7 @@ fn gpus(gres: &str) -> Option<CpuList> {
     };
     let places = gres.split(is_between).filter(|one| one.starts_with("gpu:")).map(|one| {
         let (_, places) = one.strip_suffix(')')?.split_once("(IDX:")?;
-        CpuList::parse(places)
+        CpuList::parse(places).filter(|places| !places.is_empty())
     });
     let all: Vec<String> = places.map(|places| Some(places?.to_string())).collect::<Option<_>>()?;
     if all.is_empty() { Some(CpuList::default()) } else { CpuList::parse(&all.join(",")) }

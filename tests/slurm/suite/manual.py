@@ -22,7 +22,7 @@ EXAMPLES = {
     "findmnt -no OPTIONS": "the mount of the whole machine is changed by it",
     "jobfence explain --cpus 2": "commands_of_the_manual",
     "# Prolog=/etc/slurm/prolog": "prologs_of_the_manual",
-    "qos=$(": "prologs_of_the_manual",
+    "-o \"%A %q\"": "prologs_of_the_manual",
     "qconf -sc > complexes": "tests/gridengine/start runs it as docs/install/gridengine.md has it",
     "load_sensor    /usr/local": "no command",
     "jobfence open --job": "fences_of_the_manual",
@@ -125,7 +125,7 @@ def prologs_of_the_manual(site):
         expect_match("(?s)owner_pid=0\n.*partition==.*qos=[?]\n", record_of(site, jobid), "what is noted of a job")
         site.scancel(jobid)
         site.wait(jobid)
-    with accounted(site) as records, with_prolog(site, example("qos=$("), **records.keys):
+    with accounted(site) as records, with_prolog(site, example("-o \"%A %q\""), **records.keys):
         qualities(site, "slow", "quick")
         array = site.submit(user, "sleep 300", "-c1", "--mem=50", "--qos=slow", "--array=1-2", "--output=%A.%a.out")
         numbers = [number_of(site, f"{array}_{task}") for task in (1, 2)]
@@ -152,7 +152,7 @@ def prologs_of_the_manual_for_components(site):
     user = site.users[0]
     site.configure_raw("[QOS=slow]\nMaxProcesses=50\n")
     keys = {"SchedulerParameters": "batch_sched_delay=0,bf_interval=1"}
-    with accounted(site) as records, with_prolog(site, example("qos=$("), **records.keys, **keys):
+    with accounted(site) as records, with_prolog(site, example("-o \"%A %q\""), **records.keys, **keys):
         qualities(site, "slow", "quick")
         jobid = site.submit(user, "sleep 300", "-n1", "--mem=50", "--qos=slow", ":", "-n1", "--mem=50", "--qos=quick")
         for component, name in enumerate(("slow", "quick")):
