@@ -12,6 +12,7 @@ import tempfile
 from .. import kernel
 from ..harness import IN_VAR, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
 from ..sites import until
+from .devices import called, gres, job_with_a_gpu, openable
 from .sections import partitions, prologs, record_of
 
 
@@ -231,6 +232,29 @@ def explained_as_its_steps_know_it(site):
                     site.scancel("-u", user)
                     said_by.wait(30)
                     until(site.idle_again, 30, "the end of the job")
+
+
+@case(layout=False)
+def explained_with_its_gpus(site):
+    """The GPUs of a job are those that are noted; to whom cannot read that, and without a note, they are not known."""
+    user = site.users[0]
+    gpus = called(openable(site, user), 0, 1)
+    for keys, to_root in (({}, None), ({"Prolog": None}, "no 'jobfence prolog' has noted it down")):
+        with gres(site, f"Name=gpu File={gpus[0].with_name('gpu[0-1]')}\n", 2, **keys):
+            site.configure(ConstrainDevices="yes", GPUDevice=gpus[0].with_name("gpu%d"))
+            jobid, usable, said = job_with_a_gpu(site, user, gpus)
+            expect_equal(len(usable), 0 if to_root else 1, f"GPUs that the job can use; it says:\n{said}")
+            status, said = jobfence(site, "explain", jobid, "--node", site.node)
+            expect_equal(status, 0, f"exit status: {said}")
+            sentence = "the job may use none of its GPUs, since jobfence is not certain which devices they are: "
+            if to_root:
+                expect_in(sentence + to_root, said, "explain")
+            else:
+                expect(sentence not in said, f"explain does not know the job's GPUs:\n{said}")
+            said = explained_to(site, user, jobid).stdout
+            expect_in(f"{sentence}only root can read what is noted of the job", said, "explain to its user")
+            site.scancel(jobid)
+            site.wait(jobid)
 
 
 @case
