@@ -193,9 +193,12 @@ fn a_prolog_notes_down_what_slurmd_says_and_never_fails() {
 /// The lines of the manual's page that ask squeue for the QOS, as an administrator would copy them.
 fn recipe_for_the_qos() -> String {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man/jobfence.8")).unwrap();
-    let block =
-        page.split(".EX\n").filter_map(|rest| rest.split(".EE\n").next()).find(|block| block.contains("squeue"));
-    block.expect("the recipe").replace("\\-", "-")
+    let block = page
+        .split(".EX\n")
+        .skip(1)
+        .filter_map(|rest| rest.split(".EE\n").next())
+        .find(|block| block.contains("squeue"));
+    block.expect("the recipe").replace("\\-", "-").replace("\\(ha", "^")
 }
 
 #[test]
@@ -217,13 +220,17 @@ fn the_manuals_question_for_the_qos_leaves_it_unknown_when_it_is_not_answered() 
     assert!(recipe.contains(installed), "{recipe}");
     let recipe = recipe.replace(installed, bin.join("jobfence").to_str().unwrap());
     for (squeue, qos) in [
-        ("echo restricted", "qos=~restricted\n"),
+        ("echo 7 restricted", "qos=~restricted\n"),
+        // Of an array, a line for each task that lives; the last one has the array's number.
+        ("echo 9 one; echo 7 two; echo 17 three; echo 7_8 four", "qos=~two\n"),
+        ("echo 9 one", "qos=?\n"),
         ("exit 1", "qos=?\n"),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", "qos=?\n"),
-        ("echo half of; exit 1", "qos=?\n"),
+        ("echo 7 half of; exit 1", "qos=?\n"),
         ("echo", "qos=?\n"),
-        ("echo '(null)'", "qos=?\n"),
-        ("echo one; echo another", "qos=?\n"),
+        ("echo '7 '", "qos=?\n"),
+        ("echo '7 (null)'", "qos=?\n"),
+        ("echo 7 one; echo 7 another", "qos=?\n"),
     ] {
         write("squeue", &format!("#!/bin/sh\n{squeue}\n"));
         let done = Command::new("sh")
@@ -296,6 +303,76 @@ fn check_names_what_sections_name_and_is_not_there() {
     assert_eq!(check(), [users[0], users[1], parts, nodes]);
     write("parts.conf", "PartitionName=courses Nodes=n1\nMaxNodeCount=10\n");
     assert_eq!(check(), [users[0], users[1], parts], "nodes come and go");
+}
+
+/// What OpenPBS 23.06 and Grid Engine 8.1.9 print, by programs in their places.
+const SCHEDULERS: [(&str, &str, &str); 2] = [
+    (
+        "pbs_mom",
+        "qstat",
+        "[ \"$* $PBS_CONF_FILE\" = '-Q -f /x/pbs.conf' ] || exit 1\n\
+         printf 'Queue: workq\\n    queue_type = Execution\\n    enabled = True\\n\\nQueue: long\\n    total_jobs = 0\\n\\n'",
+    ),
+    (
+        "sge_execd",
+        "qconf",
+        "case $* in -sql) printf 'all.q\\nlong\\n' ;; -spl) printf 'make\\nmpi\\n' ;; -sprjl) echo no project list defined >&2; exit 1 ;; \
+         *) exit 1; esac",
+    ),
+];
+
+#[test]
+fn what_sections_name_is_asked_of_the_daemons_that_run_here() {
+    if !nix::unistd::geteuid().is_root() {
+        return common::skip("only root's daemons count");
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let path = |name: &str| temp.path().join(name);
+    for directory in ["sbin", "bin"] {
+        fs::create_dir(path(directory)).unwrap();
+    }
+    for (daemon, program, script) in SCHEDULERS {
+        fs::copy("/bin/sleep", path("sbin").join(daemon)).unwrap();
+        fs::write(path("bin").join(program), format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(path("bin").join(program), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::write(
+        path("jobfence.conf"),
+        "[Queue=long,lng]\nMaxProcesses=1\n[Project=p1]\nMaxProcesses=2\n[PE=mpi,mpj]\nMaxProcesses=3\n[Account=lab]\nMaxProcesses=4\n",
+    )
+    .unwrap();
+    let site = Site::new("daemons");
+    // Of all that runs on this machine, the command sees this daemon alone.
+    let beside = |daemon: &str, subcommand: &str, more: &[&str]| {
+        let script = format!(
+            "PBS_CONF_FILE=/x/pbs.conf sbin/{daemon} 60 & \
+             until [ \"$(cat /proc/$!/comm)\" = {daemon} ]; do sleep 0.01; done; \"$0\" \"$@\""
+        );
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", &script]);
+        unshare.arg(env!("CARGO_BIN_EXE_jobfence")).args(site.command(subcommand).get_args());
+        unshare.arg("--config").arg(path("jobfence.conf")).args(more);
+        let programs = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", path("bin").display());
+        let done = unshare.current_dir(temp.path()).env("PATH", programs).env_remove("SLURM_CONF").output();
+        done.ok().filter(|done| !err(done).contains("unshare failed")).map(|done| out(&done))
+    };
+    let unknown = [
+        "section        [Queue=long,lng]: there is no partition or queue lng; did you mean long?",
+        "section        [Project=p1]: there is no project p1",
+        "section        [PE=mpi,mpj]: there is no parallel environment mpj; did you mean mpi?",
+    ];
+    for (daemon, lines, is_project_claimed) in [("pbs_mom", &unknown[..1], true), ("sge_execd", &unknown, false)] {
+        let Some(said) = beside(daemon, "check", &[]) else { return common::skip("no namespaces") };
+        let found: Vec<&str> = said.lines().filter(|line| line.contains("]: there is no")).collect();
+        assert_eq!(found, lines, "{daemon}: {said}");
+        // What a job's user writes is no fact for explain either.
+        let job = ["--cpus=1", "--account=lab", "--project=p1", "--partition=x", "--pe=", "--qos=", "--vnode-type="];
+        let said = beside(daemon, "explain", &job).unwrap();
+        assert!(said.contains("account unknown (lab, as its user says)"), "{daemon}: {said}");
+        assert_eq!(said.contains(", project p1"), !is_project_claimed, "{daemon}: {said}");
+        let trusted = beside(daemon, "explain", &[&job[..], &["-o", "TrustAccount=yes"]].concat()).unwrap();
+        assert!(trusted.contains("sections   [Project=p1] [Account=lab]\n"), "{daemon}: {trusted}");
+    }
 }
 
 #[test]

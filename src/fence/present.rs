@@ -12,6 +12,7 @@ use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::mark;
 use crate::error::{Error, Result};
 use crate::host::Host;
+use crate::job::{Id, job_dir};
 use crate::policy::Level;
 use crate::record::{Record, Records};
 use crate::scheduler::{Scheduler, Schedulers, StepDirs};
@@ -23,8 +24,8 @@ use crate::sys::dir::Dir;
 pub struct WantedJob {
     /// Whose it is.
     pub uid: u32,
-    /// Its number.
-    pub job: u32,
+    /// Its id.
+    pub job: Id,
     /// Its other name, by which a scheduler may call its directory.
     pub other_name: Option<String>,
 }
@@ -95,7 +96,7 @@ fn recorded(run_dir: &Path, wanted: &WantedJob) -> Result<Vec<Record>> {
     let records = Records::open(run_dir)?;
     let mut found = Vec::new();
     for levels in records.list()? {
-        let is_its = levels.iter().any(|name| *name == format!("job_{}", wanted.job));
+        let is_its = levels.iter().any(|name| *name == job_dir(&wanted.job));
         found.extend(if is_its { records.read(&levels)? } else { None });
     }
     found.retain(|record| record.uid() == Some(wanted.uid));
@@ -131,7 +132,7 @@ impl StepSearch<'_> {
         }
         for top in tops {
             let user = top.join(&user);
-            let job = user.join(format!("job_{}", self.wanted.job));
+            let job = user.join(job_dir(&self.wanted.job));
             if let Some(job_dir) = found_or_noted(Dir::open(&job), &mut self.unseen) {
                 self.steps_of(hierarchy, Some(&user), &job_dir, None);
             }
@@ -143,7 +144,7 @@ impl StepSearch<'_> {
         let mut unseen = Vec::new();
         let WantedJob { uid, job, other_name } = self.wanted;
         let is_its = &mut |name: &str, dir: &Dir| other_name.as_deref() == Some(name) || self.is_marked(dir);
-        let jobs = scheduler.present(hierarchy, root, (*uid, &job.to_string()), is_its, &mut unseen);
+        let jobs = scheduler.present(hierarchy, root, (*uid, job.as_str()), is_its, &mut unseen);
         self.unseen.append(&mut unseen);
         for theirs in jobs {
             self.steps_of(hierarchy, theirs.user.as_deref(), &theirs.job, Some(theirs.dirs));
@@ -158,8 +159,7 @@ impl StepSearch<'_> {
         let record =
             found_or_noted(mark::get(job), &mut self.unseen).flatten().and_then(|text| Record::parse(&text).ok());
         record.is_some_and(|record| {
-            record.uid() == Some(self.wanted.uid)
-                && record.job().is_some_and(|job| job.as_str() == self.wanted.job.to_string())
+            record.uid() == Some(self.wanted.uid) && record.job().is_some_and(|job| job == self.wanted.job)
         })
     }
 
@@ -177,11 +177,13 @@ impl StepSearch<'_> {
                 name.strip_prefix(tasks).and_then(|number| number.parse::<u32>().ok())
             });
             let plain = name.strip_prefix(steps).unwrap_or(&name);
+            // Ours has a number behind it where another had the name, and Slurm's one of a heterogeneous job.
+            let plain = plain.split(if theirs.is_some() { '+' } else { '.' }).next().unwrap_or(plain);
+            let ours = Id::of_a_steps_name(plain).filter(|_| theirs.is_none());
             self.steps.push(PresentStep {
                 mount: hierarchy.mount.clone(),
                 is_overlay: theirs.is_some(),
-                // Ours has a number behind it where another had the name, and Slurm's one of a heterogeneous job.
-                name: plain.split(['.', '+']).next().unwrap_or(plain).to_owned(),
+                name: ours.map_or_else(|| plain.to_owned(), |id| id.as_str().to_owned()),
                 user: user.map(Path::to_path_buf),
                 job: job.path().to_path_buf(),
                 tasks: numbered.iter().map(|name| step.path().join(name)).collect(),
@@ -240,7 +242,7 @@ mod tests {
     #[test]
     fn ours_are_found_in_every_branch() {
         let base = "jobfence.slice/jobfence.scope";
-        let wanted = WantedJob { uid: 6, job: 5, other_name: None };
+        let wanted = WantedJob { uid: 6, job: Id::new("5").unwrap(), other_name: None };
         for branch in [base.to_owned(), format!("{base}/idle"), format!("{base}/n1"), format!("{base}/idle/n1")] {
             let job = format!("{branch}/uid_6/job_5");
             let dirs = [
@@ -272,7 +274,7 @@ mod tests {
         ];
         let dirs = dirs.each_ref().map(String::as_str);
         let names = |sluid: Option<&str>| {
-            let wanted = WantedJob { uid: 6, job: 5, other_name: sluid.map(str::to_owned) };
+            let wanted = WantedJob { uid: 6, job: Id::new("5").unwrap(), other_name: sluid.map(str::to_owned) };
             let mut steps: Vec<String> = found_in(Version::V2, &dirs, &wanted)
                 .iter()
                 .map(|step| step.dir(Level::Step).unwrap().display().to_string().replace(&format!("{scope}/"), ""))
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(names(None), ["job_5/step_0/user"]);
         assert_eq!(names(Some("s2YNM7YN3THN00")), ["job_5/step_0/user", "s2YNM7YN3THN00/step_extern/user"]);
         let v1 = ["slurm_n1/uid_6/job_5/step_batch/task_0", "slurm/uid_7/job_5/step_0", "slurmy/uid_6/job_5/step_3"];
-        let steps = found_in(Version::V1, &v1, &WantedJob { uid: 6, job: 5, other_name: None });
+        let steps = found_in(Version::V1, &v1, &WantedJob { uid: 6, job: Id::new("5").unwrap(), other_name: None });
         let [step] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(step.dir(Level::User), Some(Path::new("slurm_n1/uid_6")));
         assert_eq!(step.dir(Level::Task), Some(Path::new("slurm_n1/uid_6/job_5/step_batch/task_0")));

@@ -1058,4 +1058,17 @@ BREAKS = (
           "unit a_message_is_one_field"),
     Break("a_jobs_huge_pages_free_memory", "src/bin/jobfence/host/memory.rs", "used.saturating_add(huge)", "used",
           "unit the_pool_of_huge_pages"),
+    # What people call a job, and what is said of one.
+    Break("a_task_has_the_number_of_its_array", "src/bin/jobfence/slurm_job.rs", "if job.nodes.is_empty() => Err(", "if job.number == 0 => Err(",
+          "slurm called_as_in_squeue"),
+    Break("an_array_is_its_first_job", "src/bin/jobfence/job_name.rs", "([(id, _)], _) => Ok", "([(id, _)], _) | ([], [(id, _), ..]) => Ok",
+          "unit of_several_one_has_to_be_said"),
+    Break("squeue_outranks_the_record", "src/bin/jobfence/explain.rs", "None if !present.steps.is_empty() => {", "None if false => {",
+          "slurm explained_as_its_steps_know_it"),
+    Break("what_a_user_writes_is_known", "src/bin/jobfence/check/doors.rs", "if kinds.contains(&kind) =>", "if kinds.is_empty() =>",
+          "unit what_a_user_writes_is_claimed"),
+    Break("no_project_is_no_answer", "src/bin/jobfence/check/names.rs", 'why.contains(": no ")', 'why.contains(": no one")',
+          "unit qconf_fails_where_there_is_none"),
+    Break("a_qos_is_that_of_the_whole_array", "docs/man/jobfence.8", "s/\\(ha$SLURM_JOB_ID //p", "s/\\(ha[0-9]* //p",
+          "slurm prologs_of_the_manual"),
 )

@@ -12,6 +12,7 @@ use nix::unistd::getppid;
 
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
+use crate::job_name;
 
 #[derive(Args)]
 pub struct AdoptOptions {
@@ -30,8 +31,13 @@ pub fn adopt(options: &AdoptOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence adopt'")?;
     let pam = Pam::from_environment(std::env::vars_os(), getppid().as_raw());
     let is_session = pam.is_some();
-    let request = AdoptRequest { pid: options.pid, job: options.job.clone(), pam };
-    match adopt::answer(options.configured.load(), &request) {
+    let loaded = options.configured.load();
+    let job = match (&loaded, &options.job) {
+        (Ok(loaded), Some(job)) => Some(job_name::resolve(job, job_name::recorded(&loaded.config.run_dir))?),
+        (_, job) => job.clone(),
+    };
+    let request = AdoptRequest { pid: options.pid, job, pam };
+    match adopt::answer(loaded, &request) {
         Answer::Off | Answer::Fenced(_) if is_session => {}
         Answer::Fenced(outcome) => println!("{outcome}"),
         Answer::Off => println!("Mode=off: nothing is fenced here"),

@@ -7,7 +7,7 @@
 mod attach;
 mod daemon;
 mod describe;
-mod doors;
+pub mod doors;
 mod gridengine;
 mod line;
 mod load;

@@ -14,12 +14,14 @@ use jobfence::cgroup::layout::{Hierarchy, Version};
 use jobfence::config::{Config, Key, Loaded, Mode, Resolved, parse_cpus, parse_size};
 use jobfence::cpu_list::CpuList;
 use jobfence::door::user::know_groups;
-use jobfence::facts::{Fact, Facts, FactsNeeded};
+use jobfence::facts::{Fact, Facts, FactsNeeded, Gpus};
 use jobfence::fence::explain::{LimitLine, explain as lines_of};
 use jobfence::fence::present::{self, PresentStep, WantedJob};
 use jobfence::host::Host;
 use jobfence::job::{Cpus, Grant, Id, JobKey};
 use jobfence::policy::{self, Level};
+use jobfence::record::job::{JobId, JobRecord, JobRecords};
+use jobfence::record::{Record, Records, Shared};
 use jobfence::requests::{REQUESTS, Requests, UserRequests};
 use jobfence::scheduler::Scheduler;
 use jobfence::scheduler::all::ALL;
@@ -30,18 +32,23 @@ use jobfence::sys::dir::Dir;
 use nix::unistd::User;
 
 use crate::asked::{FactOptions, RequestOptions, user};
+use crate::check::doors;
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::job_name;
+use crate::living::job_id;
 use crate::node;
 use crate::slurm_job::{self, SlurmJob};
+use crate::slurm_name::SlurmName;
+use crate::table::printable;
 use jobfence::scheduler::slurm::conf::{self, Checked, Lines};
 use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 
 #[derive(Args)]
 pub struct ExplainOptions {
-    /// A job of Slurm's [default: a job as the options say]
-    #[arg(value_name = "JOBID", conflicts_with = "FactOptions")]
-    job: Option<u32>,
+    /// A job of Slurm's, such as 12, 12_3 or 12+1; for root any job with a fence here [default: a job as the options say]
+    #[arg(value_name = "JOBID", conflicts_with = "FactOptions", value_parser = job_id)]
+    job: Option<Id>,
     /// CPUs (hardware threads) that the job is granted on this node
     #[arg(long, value_name = "CPUS", value_parser = cpus, conflicts_with = "job")]
     cpus: Option<Cpus>,
@@ -57,9 +64,9 @@ pub struct ExplainOptions {
     /// CPUs of one task, as for srun -c
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     cpus_per_task: Option<Cpus>,
-    /// The step: batch, extern, interactive or a number
-    #[arg(long, value_name = "STEP", default_value = "batch", value_parser = step)]
-    step: String,
+    /// The step: batch, extern, interactive or a number [default: batch, if the job has one]
+    #[arg(long, value_name = "STEP")]
+    step: Option<String>,
     /// The job's user, by name or number [default: the user who asks]
     #[arg(long, value_name = "USER", conflicts_with = "job", value_parser = user)]
     user: Option<(u32, Option<String>)>,
@@ -79,11 +86,16 @@ pub struct ExplainOptions {
 
 /// What is known of the job.
 struct ExplainedJob {
-    id: u32,
+    id: Id,
+    /// The step that is explained.
+    step: String,
     grant: Grant,
     facts: Facts,
-    /// One that Slurm knows: it may have directories.
-    running: Option<WantedJob>,
+    present: PresentDirs,
+    /// Who says so, in words.
+    known_by: Option<String>,
+    /// As the process that has opened its fence has left it, if that is so.
+    left: Option<Shared>,
 }
 
 /// Fails where a limit cannot be set as configured.
@@ -92,47 +104,53 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
     let host = Host::read(&loaded.config)?;
     let slurm_conf = conf::find(loaded.file.as_deref());
     let node = &node::name(options.node.as_deref(), slurm_conf.as_deref()).unwrap_or_else(node::host);
-    let mut job = match options.job {
-        Some(id) => of_slurm(options, id, node, slurm_conf.as_deref())?,
-        None => as_said(options),
+    let checked = slurm_conf.as_deref().map(|file| Checked::by(&Lines::read(file))).unwrap_or_default();
+    let places = GpuSources { slurm_conf, proc: &host.proc, root: Path::new("/") };
+    let gpus = |numbers: &CpuList| gpus::with_numbers(numbers.iter().collect(), node, &places);
+    let mut job = match &options.job {
+        Some(job) => Asking { options, loaded: &loaded, host: &host, node, checked, gpus: &gpus }.of(job)?,
+        None => as_said(options, &host.proc)?,
     };
     let asked = loaded.asked();
     job.facts.node = Fact::Known(node.clone());
     know_user(&mut job.facts, options, &asked);
-    let numbers = options.gpus.as_ref().map(|gpus| gpus.iter().collect()).unwrap_or_default();
-    let places = GpuSources { slurm_conf, proc: &host.proc, root: Path::new("/") };
-    job.facts.gpus = gpus::with_numbers(numbers, node, &places);
+    if let Some(numbers) = &options.gpus {
+        job.facts.gpus = gpus(numbers);
+    }
     let resolved = loaded.for_job(&job.facts)?;
     let config = &resolved.config;
     let requests = UserRequests { job: options.asked.read()?, step: Requests::default() };
     let topology = || Topology::of_node(loaded.file.as_deref(), Some(node));
     // The name of the only step that has none, as Slurm has it.
-    let has_tasks = options.step != "extern";
-    let (plan, mut errors) = policy::of_step(&resolved, &job.facts, &job.grant, &requests, has_tasks, topology);
-    let uid = job.facts.uid.known().copied().unwrap_or_else(|| nix::unistd::getuid().as_raw());
-    let node = job.facts.node.known().cloned();
-    let key = JobKey {
-        node: host.node_level(node)?,
-        uid,
-        job: Id::new(job.id.to_string())?,
-        step: Id::new(options.step.clone())?,
+    let has_tasks = job.step != "extern";
+    let left = job.left.as_ref().and_then(|left| left.plan.as_ref());
+    let (plan, mut errors) = match left {
+        Some(left) => (left.plan.clone(), Vec::new()),
+        None => policy::of_step(&resolved, &job.facts, &job.grant, &requests, has_tasks, topology),
     };
+    let uid = job.facts.uid.known().copied().unwrap_or_else(|| nix::unistd::getuid().as_raw());
+    let node = job.facts.node.known().cloned().filter(|_| job.left.is_none());
+    let key = JobKey { node: host.node_level(node)?, uid, job: job.id.clone(), step: Id::new(job.step.clone())? };
     describe(&job, &loaded, &resolved);
     if config.mode != Mode::Enforce {
         println!("mode       {}: none of this is written", mode_of(config));
     }
     let slurm = Slurm::read(loaded.file.as_deref());
-    let present = PresentDirs::find(&host, config, &job, &options.step);
+    let present = &job.present;
     let is_overlay = &|hierarchy: &Hierarchy| match &slurm {
         // What there is needs no guess.
         _ if present.is_overlay(hierarchy).is_some() => present.is_overlay(hierarchy) == Some(true),
+        _ if job.left.is_some() => false,
         _ if options.overlay => can_be_slurms(hierarchy),
         Some(slurm) => matches!(slurm.placement(hierarchy), ByConfig::Overlay(_)),
         None => false,
     };
     let theirs = slurm.as_ref().and_then(Slurm::swap_in_words);
     let whose = |hierarchy: &Hierarchy| is_overlay(hierarchy).then_some(&SLURM as &'static dyn Scheduler);
-    let (lines, more) = lines_of(&host, config, &requests.controllers(), &key, &plan, whose, theirs.is_some())?;
+    let mut needed = requests.controllers();
+    let of_fence = job.left.iter().flat_map(|left| &left.controllers);
+    needed.extend(of_fence.filter_map(|name| CONTROLLERS.into_iter().find(|known| known == name)));
+    let (lines, more) = lines_of(&host, config, &needed, &key, &plan, whose, theirs.is_some())?;
     errors.extend(more);
     for note in &present.notes {
         println!("{note}");
@@ -143,7 +161,13 @@ pub fn explain(options: &ExplainOptions) -> Result<ExitCode, Failure> {
         for text in in_words(line, found.as_deref()) {
             println!("{:6} {text}", line.level.to_string());
         }
-        println!("       {} by {}", line.limit, reasons(line, &resolved, &requests));
+        let is_guess = job.left.is_some() && resolved.candidates.len() > 1;
+        let by = if is_guess { String::new() } else { reasons(line, &resolved, &requests) };
+        match (job.left.is_some(), by.is_empty()) {
+            (true, true) => println!("       {} by the record of the fence", line.limit),
+            (true, false) => println!("       {} by the record of the fence; {by}", line.limit),
+            (false, _) => println!("       {} by {by}", line.limit),
+        }
     }
     let in_memory = host.layout.with_controller("memory");
     if let Some(theirs) = theirs.filter(|_| plan.step.swap_yields && in_memory.is_some_and(is_overlay)) {
@@ -174,10 +198,13 @@ struct PresentDirs {
 }
 
 impl PresentDirs {
-    fn find(host: &Host, config: &Config, job: &ExplainedJob, step: &str) -> Self {
-        let Some(wanted) = &job.running else { return Self::default() };
+    /// Those of a job, and the step that is meant: without a word the batch step, or the first one that is there.
+    fn find(host: &Host, config: &Config, wanted: &WantedJob, step: Option<&str>) -> (Self, String) {
         let (mut steps, unseen) = present::find(host, ALL, &config.run_dir, wanted);
         let names: BTreeSet<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+        let first = || names.iter().find(|name| **name != EXTERN).or_else(|| names.first()).copied();
+        let default = if names.contains(BATCH) { BATCH } else { first().unwrap_or(BATCH) };
+        let step = step.unwrap_or(default).to_owned();
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
         let mut notes = Vec::new();
         if steps.is_empty() {
@@ -200,7 +227,7 @@ impl PresentDirs {
         if !is_there {
             steps.iter_mut().for_each(PresentStep::forget_step);
         }
-        Self { steps, notes }
+        (Self { steps, notes }, step)
     }
 
     /// Whether the step is in Slurm's directories in this hierarchy. `None`: it has none there.
@@ -229,16 +256,18 @@ fn can_be_slurms(hierarchy: &Hierarchy) -> bool {
 /// The job, and what of the configuration holds for it.
 fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
     let facts = &job.facts;
-    let or_unknown = |fact: &Fact<String>| match (fact, fact.said().map(String::as_str)) {
-        (_, None) => "unknown".to_owned(),
-        (Fact::Claimed(_), Some("")) => "none, as the user says".to_owned(),
-        (Fact::Claimed(_), Some(name)) => format!("{name}, as the user says"),
-        (_, Some("")) => "none".to_owned(),
-        (_, Some(name)) => name.to_owned(),
+    let trusts = loaded.config.trust_account;
+    let or_unknown = |fact: &Fact<String>| match fact.counts(trusts) {
+        Some(name) if name.is_empty() => "none".to_owned(),
+        Some(name) => name.clone(),
+        None => match fact.said() {
+            Some(name) if !name.is_empty() => format!("unknown ({}, as its user says)", printable(name)),
+            _ => "unknown".to_owned(),
+        },
     };
     let uid = facts.uid.known().map_or_else(|| "unknown".to_owned(), u32::to_string);
     // What Slurm does not have is not said of its jobs.
-    let project = facts.project.known().filter(|name| !name.is_empty()).map(|name| format!(", project {name}"));
+    let project = facts.project.counts(trusts).filter(|name| !name.is_empty()).map(|name| format!(", project {name}"));
     let types = facts.vnode_types.known().filter(|types| !types.is_empty());
     let types = types.map(|types| format!(", vnodes of type {}", types.join(",")));
     let pe = facts.pe.known().filter(|name| !name.is_empty()).map(|name| format!(", parallel environment {name}"));
@@ -265,6 +294,9 @@ fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
         None => "memory not said".to_owned(),
     };
     println!("granted    {cpus}, {memory}");
+    if let Some(known_by) = &job.known_by {
+        println!("known by   {known_by}");
+    }
     match &loaded.file {
         Some(file) => println!("file       {}", file.display()),
         None => println!("file       none: defaults"),
@@ -337,6 +369,13 @@ fn setting(name: &str, resolved: &Resolved) -> String {
     text.unwrap_or_default()
 }
 
+/// The steps that have names.
+const BATCH: &str = "batch";
+const EXTERN: &str = "extern";
+
+/// Every controller by which something is limited.
+const CONTROLLERS: [&str; 8] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "io", "devices", "hugetlb"];
+
 /// Keys that count at every level.
 const OF_ALL: [&str; 5] = ["CPUQuotaPeriod", "CPUBurst", "CPUPolicy", "MemoryHighPercent", "Scavenger"];
 
@@ -345,10 +384,12 @@ fn in_key(level: Level) -> &'static str {
 }
 
 /// A job that does not exist.
-fn as_said(options: &ExplainOptions) -> ExplainedJob {
-    let facts = options.facts.add_to(Facts::default());
+fn as_said(options: &ExplainOptions, proc: &Dir) -> Result<ExplainedJob, Failure> {
+    let step = options.step.as_deref().map_or_else(|| Ok(BATCH.to_owned()), step)?;
+    let facts = doors::of_user(proc, options.facts.add_to(Facts::default()));
     let grant = grant(options, options.cpus, options.mem, options.cores.clone().unwrap_or_default());
-    ExplainedJob { id: 0, grant, facts, running: None }
+    let (present, known_by, left) = (PresentDirs::default(), None, None);
+    Ok(ExplainedJob { id: Id::new("0")?, step, grant, facts, present, known_by, left })
 }
 
 fn grant(options: &ExplainOptions, cpus: Option<Cpus>, memory: Option<u64>, cores: CpuList) -> Grant {
@@ -356,19 +397,128 @@ fn grant(options: &ExplainOptions, cpus: Option<Cpus>, memory: Option<u64>, core
     Grant { task_cpus: options.cpus_per_task.or(cpus), job_cores: cores.clone(), step_cores: cores, ..whole }
 }
 
-/// A job as Slurm's controller knows it.
-fn of_slurm(options: &ExplainOptions, id: u32, node: &str, slurm_conf: Option<&Path>) -> Result<ExplainedJob, Failure> {
-    let SlurmJob { uid, partition, qos, account, sluid, granted } = slurm_job::ask(id, node)?;
-    let checked = slurm_conf.map(|file| Checked::by(&Lines::read(file))).unwrap_or_default();
-    let (account, qos) = (account.if_checked(checked.account), qos.if_checked(checked.qos));
-    let name = User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
-    let facts = Facts { partition, qos, account, uid: Fact::Known(uid), user: Fact::from(name), ..Facts::default() }
-        .of_no_project_vnode_or_pe();
-    let count = u32::try_from(granted.threads.len()).ok().filter(|count| *count > 0);
-    let cores = options.cores.clone().unwrap_or_else(|| cores_of(&granted.threads));
-    let memory = granted.mib.map(|mib| mib.saturating_mul(1 << 20));
-    let grant = grant(options, count.map(Cpus::whole), memory, cores);
-    Ok(ExplainedJob { id, grant, facts, running: Some(WantedJob { uid, job: id, other_name: sluid }) })
+/// Where what is known of a job is looked for.
+struct Asking<'a> {
+    options: &'a ExplainOptions,
+    loaded: &'a Loaded,
+    host: &'a Host,
+    node: &'a str,
+    /// What slurmctld checks of what users say.
+    checked: Checked,
+    /// The devices of GPUs with Slurm's numbers.
+    gpus: &'a dyn Fn(&CpuList) -> Gpus,
+}
+
+impl Asking<'_> {
+    /// A job that has a fence of which root has left a record, or else Slurm's.
+    fn of(&self, job: &Id) -> Result<ExplainedJob, Failure> {
+        let run_dir = &self.loaded.config.run_dir;
+        let is_root = nix::unistd::geteuid().is_root();
+        let found = if is_root { job_name::among(job, job_name::recorded(run_dir))? } else { None };
+        if let Some(found) = found
+            && let Some(explained) = self.of_fence(&found)?
+        {
+            return Ok(explained);
+        }
+        match SlurmName::parse(job.as_str()) {
+            Some(name) => self.of_slurm(&name),
+            None if is_root => {
+                Err(format!("no fence of job {job} lives here, and no job of Slurm's has such a name").into())
+            }
+            None => {
+                Err(format!("no job of Slurm's is called {job}; of another scheduler's, only root can read the record")
+                    .into())
+            }
+        }
+    }
+
+    /// As the process that has opened the fence has noted it down. `None`: its step's daemon has it for itself, as Slurm's.
+    fn of_fence(&self, job: &Id) -> Result<Option<ExplainedJob>, Failure> {
+        let mut records = Records::open(&self.loaded.config.run_dir)?.of_job(job)?;
+        records.retain(|record| record.boot_id == self.host.boot_id);
+        let Some(uid) = records.first().and_then(Record::uid) else { return Ok(None) };
+        let wanted = WantedJob { uid, job: job.clone(), other_name: None };
+        let (present, step) = PresentDirs::find(self.host, &self.loaded.config, &wanted, self.options.step.as_deref());
+        let all = records.into_iter().filter(|record| record.uid() == Some(uid)).filter_map(|record| record.shared);
+        let left =
+            all.map(|shared| *shared).filter(|shared| shared.step.as_str() == step).max_by_key(|shared| shared.run);
+        let left = left.ok_or_else(|| format!("job {job} has a fence here, but none of step {step} (see --step)"))?;
+        let noted = left.plan.as_ref().map(|left| &left.noted);
+        let noted =
+            noted.ok_or_else(|| format!("the fence of job {job} step {step} is being opened, or that has failed"))?;
+        let facts = Facts { uid: Fact::Known(uid), ..doors::of_user(&self.host.proc, noted.facts()) };
+        let user = facts.user.clone();
+        let facts = Facts { user: if user.known().is_some() { user } else { name_of(uid) }, ..facts };
+        Ok(Some(ExplainedJob {
+            id: job.clone(),
+            step,
+            grant: Grant::whole(noted.cpus, noted.memory),
+            facts,
+            present,
+            known_by: Some("the record of the fence, as it was opened, or its limits were changed".to_owned()),
+            left: Some(left),
+        }))
+    }
+
+    /// A job as Slurm's controller knows it, and as its steps know it.
+    fn of_slurm(&self, name: &SlurmName) -> Result<ExplainedJob, Failure> {
+        let asked = self.options.step.as_deref().or(name.step.as_deref()).map(step).transpose()?;
+        let SlurmJob { number, uid, partition, qos, account, sluid, granted } = slurm_job::ask(name, self.node)?;
+        let id = Id::new(number.to_string())?;
+        let wanted = WantedJob { uid, job: id.clone(), other_name: sluid };
+        let (present, step) = PresentDirs::find(self.host, &self.loaded.config, &wanted, asked.as_deref());
+        let mut facts =
+            Facts { uid: Fact::Known(uid), user: name_of(uid), ..Facts::default() }.of_no_project_vnode_or_pe();
+        let record = self.record(number, uid)?;
+        let known_by = match &record {
+            Some(record) => {
+                record.add_to(&mut facts);
+                "what is noted of the job in RunDir, as its steps read it"
+            }
+            None if !present.steps.is_empty() => {
+                let why = match nix::unistd::geteuid().is_root() {
+                    true => "no 'jobfence prolog' has noted it down",
+                    false => "only root can read what is noted of the job",
+                };
+                let has_gpus = granted.gpus.as_ref().is_none_or(|gpus| !gpus.is_empty());
+                facts.gpus = if has_gpus { Gpus::Unknown(why.to_owned()) } else { Gpus::None };
+                why
+            }
+            None => {
+                facts.partition = partition;
+                (facts.qos, facts.account) =
+                    (qos.if_checked(self.checked.qos), account.if_checked(self.checked.account));
+                facts.gpus = match &granted.gpus {
+                    Some(numbers) => (self.gpus)(numbers),
+                    None => Gpus::Unknown("Slurm does not say which".to_owned()),
+                };
+                "Slurm's controller; a step knows as much if 'jobfence prolog' has noted it down"
+            }
+        };
+        let count = u32::try_from(granted.threads.len()).ok().filter(|count| *count > 0);
+        let cores = self.options.cores.clone().unwrap_or_else(|| cores_of(&granted.threads));
+        let memory = granted.mib.map(|mib| mib.saturating_mul(1 << 20));
+        let grant = grant(self.options, count.map(Cpus::whole), memory, cores);
+        let known_by = Some(known_by.to_owned());
+        Ok(ExplainedJob { id, step, grant, facts, present, known_by, left: None })
+    }
+
+    /// What is noted of a job of Slurm's. `None`: nothing, or this process may not read it.
+    fn record(&self, job: u32, uid: u32) -> Result<Option<JobRecord>, Failure> {
+        if !nix::unistd::geteuid().is_root() || !self.loaded.config.run_dir.is_dir() {
+            return Ok(None);
+        }
+        let id = JobId { node: self.host.node_level(Some(self.node.to_owned()))?, job };
+        let records = JobRecords::existing(&self.loaded.config.run_dir)?;
+        let record = records.map(|records| records.read(&id, self.host)).transpose()?.flatten();
+        // Numbers of jobs begin again some day.
+        Ok(record.filter(|record| record.uid == uid))
+    }
+}
+
+/// A user whom this host does not know may have any name.
+fn name_of(uid: u32) -> Fact<String> {
+    Fact::from(User::from_uid(uid.into()).ok().flatten().map(|user| user.name))
 }
 
 /// The cores of hardware threads, by Slurm's numbers, in which those of a core follow each other.

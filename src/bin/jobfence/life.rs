@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::config::Loaded;
 use jobfence::door::life::{self, Granted, HeldBy, HowClosed, MOST_GPUS, OpenRequest, Seen, Which};
 use jobfence::door::{seen, user};
 use jobfence::facts::{Fact, Facts};
@@ -17,6 +18,7 @@ use nix::unistd::User;
 use crate::asked::{self, RequestOptions};
 use crate::command::{Failure, require_root};
 use crate::configured::Configured;
+use crate::job_name;
 use crate::run::{cpus, size};
 
 #[derive(Args)]
@@ -145,14 +147,16 @@ pub fn open(options: &OpenOptions) -> Result<ExitCode, Failure> {
 pub fn attach(options: &AttachOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence attach'")?;
     let loaded = options.fences.configured.load();
-    let answer = life::attach(loaded, &options.fences.which(), &options.pids, options.task, options.any_user);
+    let which = options.fences.resolved(loaded.as_ref().ok())?;
+    let answer = life::attach(loaded, &which, &options.pids, options.task, options.any_user);
     answered(answer, |_| ())
 }
 
 /// Changes limits.
 pub fn limit(options: &LimitOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence limit'")?;
-    let (loaded, which) = (options.fences.configured.load(), options.fences.which());
+    let loaded = options.fences.configured.load();
+    let which = options.fences.resolved(loaded.as_ref().ok())?;
     let mut granted = options.grant.read(Facts::default())?;
     if let Ok(loaded) = &loaded
         && let Some(uid) = life::uid_of(&loaded.config, &which)?
@@ -167,8 +171,9 @@ pub fn limit(options: &LimitOptions) -> Result<ExitCode, Failure> {
 /// Says what was used.
 pub fn usage(options: &UsageOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence usage'")?;
-    let which = options.fences.which();
-    let all = life::usage(&options.fences.configured.load()?.config, &which)?;
+    let loaded = options.fences.configured.load()?;
+    let which = options.fences.resolved(Some(&loaded))?;
+    let all = life::usage(&loaded.config, &which)?;
     if options.json {
         println!("{}", seen::json(&all));
     } else {
@@ -187,15 +192,18 @@ pub fn usage(options: &UsageOptions) -> Result<ExitCode, Failure> {
 /// Stops processes, or lets them go on.
 pub fn freeze(fences: &FenceOptions, is_frozen: bool) -> Result<ExitCode, Failure> {
     require_root(if is_frozen { "'jobfence freeze'" } else { "'jobfence thaw'" })?;
-    life::freeze(&fences.configured.load()?.config, &fences.which(), is_frozen)?;
+    let loaded = fences.configured.load()?;
+    life::freeze(&loaded.config, &fences.resolved(Some(&loaded))?, is_frozen)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends fences. That there is none is no failure: an epilog may come twice.
+/// Ends fences. That there is none is no failure: an epilog may come twice. Only by its own id a job loses its fence, so that such a second
+/// time is nobody else's end.
 pub fn close(options: &CloseOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence close'")?;
     let which = options.fences.which();
-    let closed = life::close(&options.fences.configured.load()?.config, &which)?;
+    let config = options.fences.configured.load()?.config;
+    let closed = life::close(&config, &which)?;
     let mut has_failed = false;
     for one in &closed {
         match one {
@@ -207,7 +215,9 @@ pub fn close(options: &CloseOptions) -> Result<ExitCode, Failure> {
         }
     }
     if closed.is_empty() {
-        eprintln!("jobfence: there is no fence of job {}: nothing to close", which.job);
+        let meant = job_name::among(&which.job, job_name::recorded(&config.run_dir)).ok().flatten();
+        let meant = meant.map(|id| format!("; did you mean {id}?")).unwrap_or_default();
+        eprintln!("jobfence: there is no fence of job {}: nothing to close{meant}", which.job);
     }
     Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -230,6 +240,13 @@ fn say_closed(closed: &HowClosed, is_verbose: bool) {
 }
 
 impl FenceOptions {
+    /// The fences of a job that has some, if it can be told by what its scheduler calls it.
+    fn resolved(&self, loaded: Option<&Loaded>) -> Result<Which, Failure> {
+        let run_dir = loaded.map(|loaded| &loaded.config.run_dir);
+        let job = run_dir.map(|run_dir| job_name::resolve(&self.job, job_name::recorded(run_dir))).transpose()?;
+        Ok(Which { job: job.unwrap_or_else(|| self.job.clone()), ..self.which() })
+    }
+
     fn which(&self) -> Which {
         Which { job: self.job.clone(), step: self.step.clone(), run: self.run }
     }

@@ -19,6 +19,7 @@ use nix::unistd::User;
 use crate::asked;
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::job_name;
 use crate::table::{self, Column, NONE, mib, number, numbers, printable, texts};
 
 /// The name of the objects that these commands print. A program looks at this first.
@@ -91,13 +92,35 @@ impl LivingView {
             return Err("only root can look at the fences of other users".into());
         }
         let uid = if own.is_root() { user } else { Some(own.as_raw()) };
-        Ok(Self {
+        let mut view = Self {
             host: Host::read(&config)?,
             run_dir: config.run_dir,
             wanted: WantedSteps { uid, job },
             before: HashMap::new(),
             users: HashMap::new(),
-        })
+        };
+        view.wanted.job = view.wanted.job.as_ref().map(|job| view.resolved(job)).transpose()?;
+        Ok(view)
+    }
+
+    /// The job by its id, where it was called otherwise. A job that has no fence here is as it was called.
+    fn resolved(&self, job: &Id) -> Result<Id, Failure> {
+        if !self.steps().0.is_empty() {
+            return Ok(job.clone());
+        }
+        job_name::resolve(job, self.jobs())
+    }
+
+    /// The ids of all jobs of which there are fences.
+    pub fn jobs(&self) -> Vec<String> {
+        let all = WantedSteps { uid: self.wanted.uid, job: None };
+        let recorded = Recorded::read(&self.run_dir, &all, &mut Vec::new());
+        find(&self.host, ALL, &recorded, &all).0.into_iter().map(|step| step.job).collect()
+    }
+
+    /// The job that is looked at.
+    pub fn job(&self) -> Option<&Id> {
+        self.wanted.job.as_ref()
     }
 
     /// The steps, and why there may be more.

@@ -15,6 +15,7 @@ mod explain;
 mod hold;
 mod host;
 mod journal;
+mod job_name;
 mod jsv;
 mod life;
 mod line;
@@ -34,6 +35,7 @@ mod series;
 mod shepherd;
 mod show;
 mod slurm_job;
+mod slurm_name;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod start;
 mod starter;

@@ -18,11 +18,12 @@ use jobfence::report::usage_log::UsageLog;
 
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::job_name;
 use crate::living::{LivingRow, LivingView, job_id};
 use crate::series;
 use crate::table::{self, printable};
 use crate::whole;
-use log::{LoggedSteps, read};
+use log::{LoggedSteps, jobs_with, read};
 use runs::runs_of;
 
 /// A mail is as wide as that.
@@ -79,9 +80,15 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
     let config = config?.config;
     let usage_log = UsageLog::of(&config).ok_or("this node keeps no usage log")?;
     let own = nix::unistd::getuid();
-    let living = LivingView::new(&options.configured, None, Some(options.job.clone())).map(|mut view| view.measured());
+    let logged = read(&usage_log, &options.job);
+    let job = match &logged {
+        Ok(logged) if logged.lines.is_empty() => &resolved(options, &usage_log)?,
+        _ => &options.job,
+    };
+    let logged = if job == &options.job { logged } else { read(&usage_log, job) };
+    let living = LivingView::new(&options.configured, None, Some(job.clone())).map(|mut view| view.measured());
     let living: Vec<LivingRow> = living.map(|(rows, _)| rows).unwrap_or_default();
-    let logged = read(&usage_log, &options.job).map_err(|error| refused(&config, &error));
+    let logged = logged.map_err(|error| refused(&config, &error));
     let (LoggedSteps { mut lines, skipped }, refusal) = match logged {
         Ok(logged) => (logged, None),
         // What lives can be seen all the same.
@@ -103,14 +110,14 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         // Of a job that runs only what has ended is in the log, and a page of nothing is none.
         if !runs.is_empty() {
             // Without it the page is whole, too.
-            let series = series::finished(&usage_log, options.job.as_str()).unwrap_or_else(|error| {
+            let series = series::finished(&usage_log, job.as_str()).unwrap_or_else(|error| {
                 eprintln!("jobfence: what was sampled cannot be read: {error}");
                 Vec::new()
             });
-            put(file, &page::of_runs(options.job.as_str(), &runs, of_log, &series))?;
+            put(file, &page::of_runs(job.as_str(), &runs, of_log, &series))?;
         }
     } else if options.json {
-        println!("{}", text::json(&options.job, &runs, of_log, &living));
+        println!("{}", text::json(job, &runs, of_log, &living));
     } else {
         let width = if options.mail { MAIL } else { table::width() };
         print!("{}", text::in_words(&runs, of_log, &living, width, options.mail));
@@ -119,11 +126,19 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         return Err(refusal);
     }
     if runs.is_empty() && (living.is_empty() || options.html.is_some()) {
-        let job = printable(options.job.as_str());
+        let job = printable(job.as_str());
         eprintln!("jobfence: the usage log of this node has no step of job {job} that you may see");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The id of a job that is not in the log by what it is called.
+fn resolved(options: &ReportOptions, usage_log: &UsageLog<'_>) -> Result<Id, Failure> {
+    let living = LivingView::new(&options.configured, None, None).map(|view| view.jobs()).unwrap_or_default();
+    let number = options.job.as_str().split(['.', '[']).next().unwrap_or_default();
+    let logged = jobs_with(usage_log, number).unwrap_or_default();
+    job_name::resolve(&options.job, living.into_iter().chain(logged))
 }
 
 /// What Slurm's accounting has of the job, if it has something.

@@ -57,7 +57,7 @@ pub fn show(options: &ShowOptions) -> Result<ExitCode, Failure> {
         if options.json {
             println!("{}", document(std::iter::empty()));
         }
-        say_none(Some(&options.job));
+        say_none(view.job());
         eprintln!("jobfence: for a job that has ended: 'jobfence report {}'", printable(options.job.as_str()));
         return Ok(ExitCode::FAILURE);
     }

@@ -14,8 +14,12 @@ use jobfence::facts::Fact;
 use jobfence::hostlist::HostList;
 use jobfence::sys::program::{AskedProgram, Silence};
 
+use crate::slurm_name::SlurmName;
+use crate::table::printable;
+
 /// A job, as far as it has to do with this node.
 pub struct SlurmJob {
+    pub number: u32,
     pub uid: u32,
     pub partition: Fact<String>,
     pub qos: Fact<String>,
@@ -32,50 +36,137 @@ pub struct NodeAllocation {
     pub threads: CpuList,
     /// Memory; `None`: it is not said.
     pub mib: Option<u64>,
+    /// GPUs, by Slurm's numbers; `None`: it has some, and which is not understood.
+    pub gpus: Option<CpuList>,
+}
+
+/// A line of squeue's about a job. None of this is a user's to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct QueuedJob {
+    number: u32,
+    /// `12`, `12_3`, `12+1`; of tasks that wait `12_[4-7]`.
+    name: String,
+    uid: String,
+    state: String,
+    nodes: String,
+}
+
+/// The number of a part of a job: of one that has ended some time ago, Slurm's accounting has it.
+pub fn number(name: &SlurmName) -> Result<u32, String> {
+    match queued(name) {
+        // Of a task that waits squeue shows the array's number, which is another job's.
+        Ok((job, _)) if job.nodes.is_empty() => Err(format!("job {} has no node: {}", name.job, job.state)),
+        Ok((job, _)) => Ok(job.number),
+        Err(why) => {
+            let fields = "--format=JobIDRaw,JobID";
+            let said = run("sacct", &["--noheader", "--parsable2", "--allocations", "--jobs", &name.job, fields]);
+            let line = |line: &str| line.split_once('|').filter(|(_, job)| *job == name.job)?.0.parse().ok();
+            said.ok().and_then(|said| said.lines().find_map(line)).ok_or(why)
+        }
+    }
+}
+
+/// The job's line, and the numbers of all jobs of which squeue speaks if it is asked for this one by `asked_as`.
+fn queued(name: &SlurmName) -> Result<(QueuedJob, Vec<u32>), String> {
+    let said = squeue(&asked_as(&name.job), "%A|%i|%U|%T|%N").map_err(|error| match error {
+        Silence::Failed(error) => format!("Slurm does not know job {}: {error}", name.job),
+        error => format!("cannot ask Slurm: squeue: {error}; say what is granted by --cpus and --mem"),
+    })?;
+    let all = said.lines().map(queue_line).collect::<Option<Vec<_>>>();
+    let all = all.ok_or_else(|| format!("squeue answers {said:?} for job {}", name.job))?;
+    let job = find(name, &all)?;
+    // Squeue is asked for the rest of a task by its own name.
+    let numbers = if job.name.contains('_') { vec![job.number] } else { all.iter().map(|job| job.number).collect() };
+    Ok((job.clone(), numbers))
+}
+
+/// How squeue is asked for a job: for each component of a heterogeneous one, since no release knows of `+` there.
+fn asked_as(job: &str) -> String {
+    job.split('+').next().unwrap_or(job).to_owned()
+}
+
+fn queue_line(line: &str) -> Option<QueuedJob> {
+    let [number, name, uid, state, nodes] = line.split('|').map(str::to_owned).collect::<Vec<_>>().try_into().ok()?;
+    Some(QueuedJob { number: number.parse().ok()?, name, uid, state, nodes })
+}
+
+/// An array or a heterogeneous job has a line for each of its jobs.
+fn find<'a>(name: &SlurmName, all: &'a [QueuedJob]) -> Result<&'a QueuedJob, String> {
+    let is_it = |job: &&QueuedJob| if name.is_part { job.name == name.job } else { job.number == name.number };
+    if let Some(job) = all.iter().find(is_it) {
+        return Ok(job);
+    }
+    let waits = |job: &QueuedJob| name.is_part && job.name.starts_with(&format!("{}_[", name.number));
+    Err(match all.iter().any(waits) {
+        true => format!("job {} waits, and has no number of its own yet", name.job),
+        false => format!("Slurm does not know job {}: it may have ended too long ago", name.job),
+    })
 }
 
 /// Asks the controller.
-pub fn ask(id: u32, node: &str) -> Result<SlurmJob, String> {
-    let said = squeue(&id.to_string(), "%A|%i|%U|%N").map_err(|error| match error {
-        Silence::Failed(error) => format!("Slurm does not know job {id}: {error}"),
-        error => format!("cannot ask Slurm: squeue: {error}; say what is granted by --cpus and --mem"),
-    })?;
-    // None of these is a user's to write. An array or a heterogeneous job has a line for each of its jobs.
-    let mut ours = said.lines().filter_map(|line| line.strip_prefix(&format!("{id}|")));
-    let unknown = || format!("Slurm does not know job {id}: it may have ended too long ago");
-    let fields: Vec<&str> = ours.next().ok_or_else(unknown)?.split('|').collect();
-    let [which, uid, nodes] = fields[..] else { return Err(format!("squeue answers {said:?} for job {id}")) };
-    let uid = uid.parse().map_err(|_| format!("squeue answers {uid:?} for the user of job {id}"))?;
-    if !HostList::parse(nodes).is_some_and(|nodes| nodes.contains(node)) {
-        return Err(format!("job {id} has nothing on node {node} (see --node)"));
-    }
+pub fn ask(name: &SlurmName, node: &str) -> Result<SlurmJob, String> {
+    let (job, numbers) = queued(name)?;
+    let QueuedJob { number: id, name: which, uid, state, nodes } = &job;
+    let uid = uid.parse().map_err(|_| format!("squeue answers {uid:?} for the user of job {which}"))?;
     let alone = |field: char| {
-        let said = squeue(which, &format!("%A|%{field}")).ok()?;
-        only(&said, id).map(str::to_owned)
+        let said = squeue(&asked_as(which), &format!("%A|%{field}")).ok()?;
+        only(&said, *id, &numbers).map(str::to_owned)
     };
     let fact = |field| {
         // As printf(3) has it where there is none.
         Fact::from(alone(field).map(|value| if ["(null)", "N/A"].contains(&&*value) { String::new() } else { value }))
     };
+    let (partition, qos, account) = (fact('P'), fact('q'), fact('a'));
+    if nodes.is_empty() {
+        let facts = [("--partition", &partition), ("--qos", &qos), ("--account", &account)];
+        let known = facts.iter().filter_map(|(option, fact)| {
+            fact.known().filter(|name| !name.is_empty()).map(|name| format!(" {option} {}", quoted(name)))
+        });
+        return Err(format!(
+            "job {which} has no node: {state} ({}). Which limits a job like it gets on this node: 'jobfence explain --user \
+             {uid}{} --cpus NUMBER --mem SIZE'",
+            alone('r').unwrap_or_default(),
+            known.collect::<String>()
+        ));
+    }
+    if !HostList::parse(nodes).is_some_and(|nodes| nodes.contains(node)) {
+        return Err(format!("job {which} has nothing on node {node}, but on {nodes} (see --node)"));
+    }
+    if ENDED.contains(&state.as_str()) {
+        return Err(format!("job {which} has ended ({state}): 'jobfence report {which}' says what it has used"));
+    }
     let shown = run("scontrol", &["--all", "--details", "--oneliner", "show", "job", which]);
-    let shown = shown.map_err(|error| format!("cannot ask Slurm for job {id}: scontrol: {error}"))?;
-    let name = alone('j');
-    let (sluid, rest) = behind_name(&shown, name.as_deref());
+    let shown = shown.map_err(|error| format!("cannot ask Slurm for job {which}: scontrol: {error}"))?;
+    let title = alone('j');
+    let (sluid, rest) = behind_name(&shown, title.as_deref());
     let granted = granted(before_the_rest(rest), node).map_err(|several| {
         format!(
-            "{several} parts of what Slurm says of job {id} speak of node {node}, and only one is Slurm's: the user \
-             has written the others into a text of the job (see scontrol -d show job {id}). Leave out the job's \
+            "{several} parts of what Slurm says of job {which} speak of node {node}, and only one is Slurm's: the user \
+             has written the others into a text of the job (see scontrol -d show job {which}). Leave out the job's \
              number, and say what is granted by --cpus and --mem"
         )
     })?;
-    Ok(SlurmJob {
-        uid,
-        partition: fact('P'),
-        qos: fact('q'),
-        account: fact('a'),
-        sluid: sluid.map(str::to_owned),
-        granted,
-    })
+    Ok(SlurmJob { number: *id, uid, partition, qos, account, sluid: sluid.map(str::to_owned), granted })
+}
+
+/// States in which a job has its nodes no more, and Slurm shows them all the same (`job_state_string`).
+const ENDED: [&str; 10] = [
+    "COMPLETED",
+    "CANCELLED",
+    "FAILED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "OUT_OF_MEMORY",
+    "REVOKED",
+];
+
+/// A word for a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", printable(text).replace('\'', "'\\''")) }
 }
 
 /// How long one of Slurm's commands may take: they wait for a busy controller by themselves (MessageTimeout of slurm.conf(5)).
@@ -97,10 +188,14 @@ pub fn run_until(program: &str, arguments: &[&str], deadline: Instant) -> Result
     AskedProgram::new(program, arguments, KEPT).ask(deadline)
 }
 
-/// The only value that squeue gives of a job. `None`: several may be meant, as where a value has a line's end in it.
-fn only(said: &str, id: u32) -> Option<&str> {
-    let (line, "") = said.split_once('\n')? else { return None };
-    line.strip_prefix(&format!("{id}|"))
+/// The value that squeue gives of a job, with one of each of these jobs around it. `None`: it has said something else, as where a value has
+/// a line's end in it.
+fn only<'a>(said: &'a str, id: u32, numbers: &[u32]) -> Option<&'a str> {
+    let lines: Vec<(&str, &str)> =
+        said.strip_suffix('\n')?.split('\n').map(|line| line.split_once('|')).collect::<Option<_>>()?;
+    let is_each = lines.iter().map(|(number, _)| number.parse().ok()).eq(numbers.iter().map(|number| Some(*number)));
+    let place = numbers.iter().position(|number| *number == id).filter(|_| is_each)?;
+    lines.get(place).map(|(_, value)| *value)
 }
 
 /// What follows the job's name, and the SLUID, which is the first of it in releases that have one (25.11).
@@ -142,7 +237,23 @@ fn granted(shown: &str, node: &str) -> Result<NodeAllocation, usize> {
     let mut words = part.split_whitespace();
     let threads = words.next().and_then(CpuList::parse).unwrap_or_default();
     let mib = words.next().and_then(|word| word.strip_prefix("Mem=")?.parse().ok()).filter(|mib| *mib > 0);
-    Ok(NodeAllocation { threads, mib })
+    let gpus = gpus(words.next().and_then(|word| word.strip_prefix("GRES=")).unwrap_or_default());
+    Ok(NodeAllocation { threads, mib, gpus })
+}
+
+/// Of `gpu:a100:2(IDX:0,2),nic:1(IDX:0)`, the places of GPUs in the node's order.
+fn gpus(gres: &str) -> Option<CpuList> {
+    let mut depth = 0;
+    let is_between = |c: char| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    };
+    let places = gres.split(is_between).filter(|one| one.starts_with("gpu:")).map(|one| {
+        let (_, places) = one.strip_suffix(')')?.split_once("(IDX:")?;
+        CpuList::parse(places).filter(|places| !places.is_empty())
+    });
+    let all: Vec<String> = places.map(|places| Some(places?.to_string())).collect::<Option<_>>()?;
+    if all.is_empty() { Some(CpuList::default()) } else { CpuList::parse(&all.join(",")) }
 }
 
 #[cfg(test)]
@@ -152,7 +263,8 @@ mod tests {
     const OF_NODES: &str = "  Nodes=n[1-2] CPU_IDs=0-3 Mem=200 GRES=   Nodes=n3 CPU_IDs=2 Mem=100 GRES=gpu:1(IDX:0) ";
 
     fn has(threads: &str, mib: u64) -> Result<NodeAllocation, usize> {
-        Ok(NodeAllocation { threads: CpuList::parse(threads).unwrap(), mib: Some(mib) })
+        let gpus = CpuList::parse("0").filter(|_| mib == 100).unwrap_or_default();
+        Ok(NodeAllocation { threads: CpuList::parse(threads).unwrap(), mib: Some(mib), gpus: Some(gpus) })
     }
 
     #[test]
@@ -163,7 +275,8 @@ mod tests {
             assert_eq!(granted(&shown, node), expected, "{node}");
         }
         // Where memory is not allocated.
-        let unlimited = NodeAllocation { threads: CpuList::parse("0-1").unwrap(), mib: None };
+        let unlimited =
+            NodeAllocation { threads: CpuList::parse("0-1").unwrap(), mib: None, gpus: Some(CpuList::default()) };
         assert_eq!(granted(" Nodes=n1 CPU_IDs=0-1 Mem=0 GRES=", "n1"), Ok(unlimited));
     }
 
@@ -220,10 +333,50 @@ mod tests {
 
     #[test]
     fn only_one_value_is_one() {
-        assert_eq!(only("7|a|b c\n", 7), Some("a|b c"));
-        assert_eq!(only("7|\n", 7), Some(""));
+        assert_eq!(only("7|a|b c\n", 7, &[7]), Some("a|b c"));
+        assert_eq!(only("7|\n", 7, &[7]), Some(""));
         for said in ["", "7|a", "7|a\n7|b\n", "7|a\nb\n", "8|a\n", "77|a\n", "8|x\n7|a\n"] {
-            assert_eq!(only(said, 7), None, "{said:?}");
+            assert_eq!(only(said, 7, &[7]), None, "{said:?}");
         }
+        // Of a heterogeneous job's first component each has a line.
+        assert_eq!(only("7|a\n8|b\n", 7, &[7, 8]), Some("a"));
+        for said in ["7|a\n", "7|a\n8|x\n8|b\n", "8|b\n7|a\n", "7|x\n7|a\n8|b\n"] {
+            assert_eq!(only(said, 7, &[7, 8]), None, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_is_found_among_the_lines_of_its_array() {
+        let said = "14|12_1|5|RUNNING|n1\n15|12_2|5|RUNNING|n2\n12|12_[3-9%2]|5|PENDING|\n";
+        let all: Vec<QueuedJob> = said.lines().map(|line| queue_line(line).unwrap()).collect();
+        let of = |text: &str| find(&SlurmName::parse(text).unwrap(), &all).map(|job| job.number);
+        assert_eq!([of("12_1"), of("12_2"), of("14"), of("12")], [Ok(14), Ok(15), Ok(14), Ok(12)]);
+        assert_eq!(of("12_4"), Err("job 12_4 waits, and has no number of its own yet".to_owned()));
+        assert!(of("13").unwrap_err().contains("Slurm does not know job 13"));
+        for wrong in ["", "x", "12|a|b", "12|a|5|R|n|x", "x|a|5|R|n"] {
+            assert_eq!(queue_line(wrong), None, "{wrong:?}");
+        }
+        let het = "12|12+0|5|RUNNING|n1\n13|12+1|5|RUNNING|n1\n";
+        let all: Vec<QueuedJob> = het.lines().map(|line| queue_line(line).unwrap()).collect();
+        let of = |text: &str| find(&SlurmName::parse(text).unwrap(), &all).map(|job| job.name.as_str());
+        assert_eq!([of("12"), of("12+0"), of("12+1"), of("13")], [Ok("12+0"), Ok("12+0"), Ok("12+1"), Ok("12+1")]);
+        assert!(of("12+2").is_err());
+    }
+
+    #[test]
+    fn gpus_are_the_places_that_slurm_names() {
+        let some = |list: &str| CpuList::parse(list);
+        assert_eq!(gpus(""), Some(CpuList::default()));
+        assert_eq!(gpus("nic:1(IDX:0),gpuless:2(IDX:3)"), Some(CpuList::default()));
+        assert_eq!(gpus("gpu:1(IDX:3)"), some("3"));
+        assert_eq!(gpus("gpu:a100:2(IDX:0,2),nic:1(IDX:0),gpu:h100:2(IDX:4-5)"), some("0,2,4-5"));
+        for unknown in ["gpu:2", "gpu:2(IDX:N/A)", "gpu:2(IDX:)", "gpu:2(x"] {
+            assert_eq!(gpus(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_a_word_for_a_shell() {
+        assert_eq!([quoted("a-b.c_1"), quoted("a b"), quoted("a'b\n")], ["a-b.c_1", "'a b'", "'a'\\''b?'"]);
     }
 }

@@ -21,6 +21,7 @@ use jobfence::sys::program::Silence;
 
 use crate::moment::seconds_of;
 use crate::slurm_job::run_until;
+use crate::slurm_name::SlurmName;
 use summary::{NodePart, Summary};
 
 /// sacct is asked for so many jobs at once.
@@ -330,11 +331,11 @@ fn check_release(said: &str) -> Result<(), String> {
     }
 }
 
-/// What the database has of a job, by its number, or as `12_3` of an array. `None`: nothing of ours.
+/// What the database has of a job of Slurm's. `None`: nothing of ours.
 pub fn summary_of(job: &str) -> Option<Summary> {
-    let is_number = !job.is_empty() && job.chars().all(|c| c.is_ascii_digit() || "_+".contains(c));
+    let is_slurms = SlurmName::parse(job).is_some_and(|name| name.step.is_none());
     let arguments = ["--noheader", "--parsable2", "--allocations", "--jobs", job, "--format=AdminComment"];
-    let said = is_number.then(|| asked("sacct", &arguments))?;
+    let said = is_slurms.then(|| asked("sacct", &arguments))?;
     let said = said.inspect_err(|error| log::debug!("Slurm's accounting says nothing: {error}")).ok()?;
     Summary::of_comment(said.lines().next()?.trim()).filter(|summary| summary.nodes().next().is_some())
 }

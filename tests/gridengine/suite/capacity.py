@@ -128,6 +128,39 @@ def forged_requests(site):
         expect_in('jobfence: JOBFENCE_CPU_LIMIT: found "half", expected a number of CPUs', done.stdout + done.stderr, "what qsub says")
 
 
+@contextlib.contextmanager
+def project(site, name):
+    given = site.home / "project"
+    given.write_text(f"name {name}\noticket 0\nfshare 0\nacl NONE\nxacl NONE\n")
+    site.qconf("-Aprj", str(given))
+    try:
+        yield
+    finally:
+        site.command("qconf", "-dprj", name)
+
+
+def unknown_names(site):
+    """What check says that sections name and qmaster does not know."""
+    return re.findall(r"(?m)^section +(.*: there is no .*)$", site.command(str(site.jobfence), "check").stdout)
+
+
+@case
+def names_that_qmaster_knows(site):
+    """'jobfence check' asks qmaster for the queues, projects and parallel environments that sections name."""
+    of_projects = "[Project=biology,biologie]\nMaxProcesses=9\n"
+    site.configure(f"[Queue=all.q,al.q]\nMaxProcesses=9\n{of_projects}[PE=smp,mpj,mpi]\nMaxProcesses=9\n[PE=mpi]\nMaxProcesses=8\n")
+    others = ["[Queue=all.q,al.q]: there is no partition or queue al.q; did you mean all.q?",
+              "[PE=smp,mpj,mpi]: there is no parallel environment mpj; did you mean mpi?"]
+    with project(site, "biology"):
+        expect_equal(unknown_names(site),
+                     [others[0], "[Project=biology,biologie]: there is no project biologie; did you mean biology?", others[1]],
+                     "the names that are not there")
+    # Without any project, none of these is there.
+    expect_equal(unknown_names(site),
+                 [others[0], *(f"[Project=biology,biologie]: there is no project {name}" for name in ("biology", "biologie")), others[1]],
+                 "the names that are not there, without any project")
+
+
 @case
 def checked(site):
     """'jobfence check' says what Grid Engine starts, and what is missing of the rest."""

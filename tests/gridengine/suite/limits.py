@@ -100,6 +100,58 @@ def sections(site):
         site.command("qconf", "-dprj", "p1")
 
 
+def jobfence(site, *words):
+    done = site.command(str(site.jobfence), *map(str, words))
+    return done.returncode, done.stdout + done.stderr
+
+
+@case
+def called_as_in_qstat(site):
+    """Each command knows a task of an array by JOB.TASK; all of the array is several, and no command takes that."""
+    site.configure(f"MaxProcesses=300\nUsageLog={site.home}/called/usage.jsonl\n[Queue=all.q]\nMaxProcesses=77\n")
+    (site.home / "called").mkdir(mode=0o700, exist_ok=True)
+    jobid = site.submit("alice", "sleep 1000", "-t", "1-2", *ask(1, 100))
+    tasks = [f"{jobid}.{task}" for task in (1, 2)]
+    until(lambda: len(jobfence(site, "ls", "--json")[1].split('"step":"job"')) == 3, 60, "both tasks")
+    for name in tasks:
+        status, said = jobfence(site, "explain", name)
+        expect_equal(status, 0, f"exit status of explain {name}: {said}")
+        expect_in(f"job        {name} of alice (uid {uid('alice')}), partition all.q,", said, f"explain {name}")
+        expect_in("granted    1 CPUs, 100.0 MiB of memory", said, f"explain {name}")
+        expect_match(r"step +\S+/step_job/pids.max = 77\nstep +now the same\n +processes by the record of the fence", said, f"explain {name}")
+        for words in (["show", name], ["usage", "--job", name], ["ls", "--job", name], ["limit", "--job", name, "--step", "job", "--cpus", "1"]):
+            status, said = jobfence(site, *words)
+            expect_equal(status, 0, f"exit status of {words}: {said}")
+    several = f"jobfence: job {jobid} is several here, and this takes one: {tasks[0]}, {tasks[1]}\n"
+    for words in (["explain", jobid], ["show", jobid], ["ls", "--job", jobid], ["usage", "--job", jobid], ["freeze", "--job", jobid],
+                  ["limit", "--job", jobid, "--cpus", "1"], ["attach", "--job", jobid, "1234567"]):
+        expect_equal(jobfence(site, *words), (1, several), f"{words}")
+    # An epilog may come twice, and by a name that is not the job's own nothing ends.
+    status, said = jobfence(site, "close", "--job", jobid)
+    expect_equal((status, said), (0, f"jobfence: there is no fence of job {jobid}: nothing to close\n"), "close")
+    site.qdel(jobid)
+    site.wait(jobid)
+    for name in tasks:
+        status, said = jobfence(site, "report", name)
+        expect_equal((status, f"job {name}" in said), (0, True), f"report {name}: {said}")
+    expect_equal(jobfence(site, "report", jobid), (1, several), "report of all")
+
+
+@case
+def explained_as_the_door_takes_it(site):
+    """The account that a user writes is no fact for explain either."""
+    for trust, limit in (("no", 44), ("yes", 300)):
+        site.configure(f"TrustAccount={trust}\nMaxProcesses=300\n[Account=lab]\nMaxProcesses=44\n")
+        jobid = site.submit("alice", "sleep 1000", "-A", "other")
+        expect_equal(fenced(site, jobid).processes_limit(), limit, f"processes of a job with another account, TrustAccount={trust}")
+        status, said = jobfence(site, "explain", "--cpus", "1", "--account", "other", "--user", "alice")
+        expect_equal(status, 0, f"exit status of explain: {said}")
+        expect_match(rf"/pids.max = {limit}\n", said, f"explain with TrustAccount={trust}")
+        expect_in("account other" if trust == "yes" else "account unknown (other, as its user says)", said, "explain")
+        site.qdel(jobid)
+        site.wait(jobid)
+
+
 @case
 def soft_memory(site):
     """MemoryHighPercent has the kernel take memory back before the limit is reached."""

@@ -12,6 +12,8 @@ import tempfile
 from .. import kernel
 from ..harness import IN_VAR, Skip, case, expect, expect_equal, expect_in, expect_match, fenced
 from ..sites import until
+from .devices import called, gres, job_with_a_gpu, openable
+from .sections import partitions, prologs, record_of
 
 
 def explain(site, *arguments):
@@ -85,6 +87,174 @@ def explained_of_an_array(site):
         expect_in("1 CPUs, 100.0 MiB", done.stdout, "what is granted")
     site.scancel(jobid)
     site.wait(jobid)
+
+
+def jobfence(site, *arguments):
+    """What the command says to root, with its exit status."""
+    if not site.jobfence:
+        raise Skip("needs the jobfence command: --bin")
+    done = site.command(site.jobfence, arguments[0], "--config", str(site.config), *map(str, arguments[1:]))
+    return done.returncode, done.stdout + done.stderr
+
+
+def number_of(site, name):
+    """Slurm's number of what squeue calls so."""
+    def found():
+        lines = site.command("squeue", "-h", "-r", "-t", "R", "-o", "%i %A").stdout.split("\n")
+        return dict(line.split() for line in lines if line).get(name)
+    return until(found, 60, f"the start of {name}")
+
+
+def expect_called(site, name, user, node):
+    """Every command knows the job as squeue calls it, and by its number."""
+    number = number_of(site, name)
+    fenced(site, number, node=node if len(site.nodes) > 1 else None)
+    for word in (name, number):
+        status, said = jobfence(site, "explain", word, "--node", node)
+        expect_equal(status, 0, f"exit status of explain {word}, which says {said}")
+        expect_in(f"job        {number} of {user} ", said, f"explain {word}")
+        status, said = jobfence(site, "show", word)
+        expect_equal(status, 0, f"exit status of show {word}, which says {said}")
+        expect_in(f"job {number} step batch", said, f"show {word}")
+        for command in (["ls", "--job", word], ["ls", "--json", "--job", word]):
+            status, said = jobfence(site, *command)
+            expect_match(rf'(?m)^{number} +batch |"job":"{number}"', said, " ".join(command))
+        # Those of a batch system that holds fences find none of Slurm's, and adopt the process that is in the job already.
+        status, said = jobfence(site, "usage", "--job", word)
+        expect_in(f"there is no fence of job {number}\n", said, f"usage --job {word}")
+        pid = next(iter(site.job_pids(number)))
+        status, said = jobfence(site, "adopt", "--job", word, "--pid", pid)
+        expect(f"job {name}" not in said, f"adopt --job {word} says {said}")
+    # The batch step has a name of its own.
+    status, said = jobfence(site, "explain", f"{name}.batch", "--node", node)
+    expect_equal((status, "what follows is of batch" in said), (0, True), f"explain {name}.batch: {said}")
+    status, said = jobfence(site, "show", f"{name}.batch")
+    expect_equal((status, said), (1, f"jobfence: {name}.batch is a step of Slurm's: the job is {name}\n"), f"show {name}.batch")
+    return number
+
+
+@case(layout=False)
+def called_as_in_squeue(site):
+    """A task of an array: while it runs, before, and after."""
+    user, log = site.users[0], site.home / "called"
+    site.configure(UsageLog=f"{log}/usage.jsonl")
+    log.mkdir(mode=0o700, exist_ok=True)
+    jobid = site.submit(user, "sleep 300", "-c1", "--mem=100", "--array=1-2%1", "--output=%A.%a.out")
+    first = expect_called(site, f"{jobid}_1", user, site.node)
+    # The other one waits: it has no number, and no limits. What squeue shows as its number is another's.
+    for command in (["explain", f"{jobid}_2", "--node", site.node], ["show", f"{jobid}_2"], ["ls", "--job", f"{jobid}_2"]):
+        status, said = jobfence(site, *command)
+        expect_equal(status, 1, f"exit status of {command}")
+        expect_match(rf"job {jobid}_2 (has no node: PENDING|waits, and has no number of its own yet)", said, f"{command}")
+    done = site.scancel(f"{jobid}_1")
+    expect_equal((done.returncode, done.stderr), (0, ""), "scancel")
+    expect_called(site, f"{jobid}_2", user, site.node)
+    site.scancel(jobid)
+    site.wait(jobid)
+    until(site.idle_again, 30, "the end of the array")
+    status, said = jobfence(site, "report", f"{jobid}_1")
+    expect_equal(status, 0, f"exit status of report, which says {said}")
+    expect_in(f"job {first}", said, "the report")
+    status, said = jobfence(site, "explain", f"{jobid}_1", "--node", site.node)
+    expect_match(rf"job {jobid}_1 has ended \(CANCELLED\): 'jobfence report {jobid}_1'", said, "of one that has ended")
+    status, said = jobfence(site, "show", "999999_1")
+    expect_match("(?s)nothing here has the id 999999_1.*'squeue -j 999999_1 -o %A' shows", said, "of one that nobody knows")
+
+
+@case(layout=False, on=["two-nodes"])
+def components_called_as_in_squeue(site):
+    """A component of a heterogeneous job, each on a node of its own."""
+    user = site.users[0]
+    with site.reconfigured(SchedulerParameters="batch_sched_delay=0,bf_interval=1"):
+        script = "srun --het-group=0,1 --overlap sleep 300 & sleep 300"
+        jobid = site.submit(user, script, "-n1", "--mem=50", "-w", site.nodes[0], ":", "-n1", "--mem=70", "-w", site.nodes[1])
+        first = number_of(site, f"{jobid}+0")
+        second = number_of(site, f"{jobid}+1")
+        # By the environment of its processes, each is the first one's.
+        for number in first, second:
+            until(lambda number=number: jobfence(site, "show", number)[0] == 0, 30, f"the fence of job {number}")
+        for number, name, node, mib in ((first, f"{jobid}+0", site.nodes[0], 50), (second, f"{jobid}+1", site.nodes[1], 70)):
+            for word in (name, number):
+                status, said = jobfence(site, "explain", word, "--node", node)
+                expect_equal(status, 0, f"exit status of explain {word}, which says {said}")
+                expect_in(f"job        {number} of {user} (uid ", said, f"explain {word}")
+                expect_in(f", {mib}.0 MiB of memory", said, f"explain {word}")
+                status, said = jobfence(site, "show", word)
+                expect_match(rf"\Ajob {number} step ", said, f"show {word}")
+        status, said = jobfence(site, "explain", f"{jobid}+1", "--node", site.nodes[0])
+        expect_in(f"job {jobid}+1 has nothing on node {site.nodes[0]}, but on {site.nodes[1]}", said, "on the other's node")
+        site.scancel(jobid)
+        site.wait(jobid)
+
+
+@case(layout=False)
+def explained_while_it_waits(site):
+    """Of a job that waits, why, and how to ask for the limits of one like it."""
+    user = site.users[0]
+    for part, options in (("", []), ("_3", ["--array=3,7"])):
+        jobid = site.submit(user, "sleep 300", "-c1", "--mem=100", "--hold", *options)
+        status, said = jobfence(site, "explain", f"{jobid}{part}", "--node", site.node)
+        expect_equal(status, 1, "exit status")
+        shown = expect_match(rf"job {jobid}{part} has no node: PENDING \(JobHeldUser\). Which limits a job like it gets on this "
+                             r"node: 'jobfence (explain --user \d+ --partition \S+.* --cpus NUMBER --mem SIZE)'", said, "explain")[1]
+        status, said = jobfence(site, *shown.replace("NUMBER", "1").replace("SIZE", "100M").split())
+        expect_equal(status, 0, f"exit status of what it names: {said}")
+        site.scancel(jobid)
+        site.wait(jobid)
+
+
+@case(layout=False)
+def explained_as_its_steps_know_it(site):
+    """What squeue says of a job is not what its steps were told: as root, the record decides, and what is not noted is unknown."""
+    user = site.users[0]
+    site.configure_raw("MaxProcesses=500\n[Partition=small]\nMaxProcesses=40\n[Partition=free]\nMaxProcesses=600\n")
+    for has_prolog, limit in ((False, 40), (True, 600)):
+        with prologs(site) if has_prolog else contextlib.nullcontext():
+            with partitions(site):
+                # No batch step, which would know the partition by slurmd.
+                said_by = site.as_user(user, ["srun", "-p", "free", "-c1", "--mem=100", "--immediate=60", "sleep", "300"], start=True)
+                try:
+                    jobid = until(lambda: site.command("squeue", "-h", "-t", "R", "-u", user, "-o", "%A").stdout.strip(),
+                                  30, "the start of srun's job")
+                    step = fenced(site, jobid, "step_0")
+                    expect_equal(step.processes_limit(), limit, f"processes of the step, prolog {has_prolog}")
+                    status, said = jobfence(site, "explain", jobid, "--node", site.node)
+                    expect_equal((status, bool(record_of(site, jobid))), (0, has_prolog), f"exit status and record: {said}")
+                    # The step that there is is explained.
+                    expect_in("what follows is of 0\n", said, "explain")
+                    expect_match(rf"step +\S+/pids.max = {limit}\nstep +now the same", said, f"explain with prolog {has_prolog}")
+                    expect_in("partition free," if has_prolog else "partition unknown,", said, "explain")
+                    # Nobody else can read the record.
+                    said = explained_to(site, user, jobid).stdout
+                    expect_in("known by   only root can read what is noted of the job", said, "explain to its user")
+                    expect_match(rf"pids.max = 40\nstep +now {'the same' if limit == 40 else limit}", said, "explain to its user")
+                finally:
+                    site.scancel("-u", user)
+                    said_by.wait(30)
+                    until(site.idle_again, 30, "the end of the job")
+
+
+@case(layout=False)
+def explained_with_its_gpus(site):
+    """The GPUs of a job are those that are noted; to whom cannot read that, and without a note, they are not known."""
+    user = site.users[0]
+    gpus = called(openable(site, user), 0, 1)
+    for keys, to_root in (({}, None), ({"Prolog": None}, "no 'jobfence prolog' has noted it down")):
+        with gres(site, f"Name=gpu File={gpus[0].with_name('gpu[0-1]')}\n", 2, **keys):
+            site.configure(ConstrainDevices="yes", GPUDevice=gpus[0].with_name("gpu%d"))
+            jobid, usable, said = job_with_a_gpu(site, user, gpus)
+            expect_equal(len(usable), 0 if to_root else 1, f"GPUs that the job can use; it says:\n{said}")
+            status, said = jobfence(site, "explain", jobid, "--node", site.node)
+            expect_equal(status, 0, f"exit status: {said}")
+            sentence = "the job may use none of its GPUs, since jobfence is not certain which devices they are: "
+            if to_root:
+                expect_in(sentence + to_root, said, "explain")
+            else:
+                expect(sentence not in said, f"explain does not know the job's GPUs:\n{said}")
+            said = explained_to(site, user, jobid).stdout
+            expect_in(f"{sentence}only root can read what is noted of the job", said, "explain to its user")
+            site.scancel(jobid)
+            site.wait(jobid)
 
 
 @case

@@ -13,7 +13,8 @@ use jobfence::sys::program::AskedProgram;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which configuration a daemon has read.
-const NEEDED: [&str; 5] = ["CONDOR_CONFIG", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"];
+const NEEDED: [&str; 6] =
+    ["PBS_CONF_FILE", "CONDOR_CONFIG", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"];
 /// Where an HTCondor that is no package has its commands, beside its daemons.
 const BIN: &str = "../bin";
 

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use jobfence::config::Loaded;
+use jobfence::facts::{Fact, Facts};
 use jobfence::scheduler::pbs;
 use jobfence::scheduler::slurm::conf::{Checked, Lines};
 use jobfence::sys::dir::Dir;
@@ -19,6 +20,21 @@ const CLAIMED: [(&str, &str, &[&str], &str); 3] = [
     ("pbs_mom", "OpenPBS", &["[Account=", "[Project="], "set TrustAccount=yes if a hook of the server checks it"),
     ("condor_startd", "HTCondor", &["[Account="], "set TrustAccount=yes if the schedd checks it"),
 ];
+
+/// What somebody says of a job: under a scheduler that runs here, as that scheduler's door takes what the job's user writes.
+pub fn of_user(proc: &Dir, facts: Facts) -> Facts {
+    let here = CLAIMED.iter().filter(|(daemon, ..)| SchedulerDaemon::find(proc, daemon).is_some());
+    as_claimed(&here.flat_map(|(_, _, kinds, _)| kinds.iter().copied()).collect::<Vec<_>>(), facts)
+}
+
+fn as_claimed(kinds: &[&str], facts: Facts) -> Facts {
+    let claim = |kind: &str, fact: Fact<String>| match fact {
+        Fact::Known(text) if kinds.contains(&kind) => Fact::Claimed(text),
+        fact => fact,
+    };
+    let (account, project) = (claim("[Account=", facts.account), claim("[Project=", facts.project));
+    Facts { account, project, ..facts }
+}
 
 /// Says it, and why no job would be fenced, if so. Nothing where neither runs.
 pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, verdict: &mut Verdict) {
@@ -149,4 +165,27 @@ fn local_universe(schedd: &SchedulerDaemon) {
     let starter = starter.trim();
     let unless = not_ours(starter).map(|why| format!(", {why}: jobs of the local universe are not fenced"));
     println!("htcondor       STARTER_LOCAL is {starter}{}", unless.unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_user_writes_is_claimed_where_the_door_takes_it_so() {
+        let known = |name: &str| Fact::Known(name.to_owned());
+        let said = || Facts { account: known("a"), project: known("p"), partition: known("q"), ..Facts::default() };
+        let facts = |kinds: &[&str]| {
+            let facts = as_claimed(kinds, said());
+            assert_eq!(facts.partition, known("q"));
+            (facts.account, facts.project)
+        };
+        let claimed = |name: &str| Fact::Claimed(name.to_owned());
+        assert_eq!(facts(&[]), (known("a"), known("p")));
+        for (daemon, _, kinds, _) in CLAIMED {
+            let project = if daemon == "pbs_mom" { claimed("p") } else { known("p") };
+            assert_eq!(facts(kinds), (claimed("a"), project), "{daemon}");
+        }
+        assert_eq!(as_claimed(&["[Account="], Facts::default()).account, Fact::Unknown);
+    }
 }

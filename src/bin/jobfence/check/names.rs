@@ -79,17 +79,14 @@ impl Known {
 
     /// A section may be of each scheduler that runs here.
     fn of_daemons(&mut self, proc: &Dir) {
-        let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
-            let ask = |option: &str| execd.ask(&["qconf", option]).ok().map(words);
+            let ask = |option: &str| listed(execd.ask(&["qconf", option]));
             self.projects = ask("-sprjl");
             self.environments = ask("-spl");
             self.partitions.push(ask("-sql"));
         }
         if let Some(mom) = SchedulerDaemon::find(proc, "pbs_mom") {
-            let queue = |line: &str| line.strip_prefix("Queue: ").map(|name| name.trim().to_owned());
-            let all = mom.ask(&["qstat", "-Q", "-f"]).ok();
-            self.partitions.push(all.map(|text| text.lines().filter_map(queue).collect()));
+            self.partitions.push(mom.ask(&["qstat", "-Q", "-f"]).ok().map(|text| queues(&text)));
         }
     }
 
@@ -142,6 +139,20 @@ impl Known {
     }
 }
 
+/// What qconf(1) lists, a name in each line. It fails where there is none, with `no project list defined` (`show_object_list`).
+fn listed(said: Result<String, String>) -> Option<Vec<String>> {
+    match said {
+        Ok(text) => Some(text.split_whitespace().map(str::to_owned).collect()),
+        Err(why) => (why.contains(": no ") && why.trim_end().ends_with(" list defined")).then(Vec::new),
+    }
+}
+
+/// Of what OpenPBS's `qstat -Q -f` prints: a line for each queue, and its attributes behind it, each in a line that begins with a blank.
+fn queues(text: &str) -> Vec<String> {
+    let queue = |line: &str| line.strip_prefix("Queue: ").map(|name| name.trim().to_owned());
+    text.lines().filter_map(queue).collect()
+}
+
 /// Of users and groups: what this host's database does not know. What is near is looked for in the local file alone: all names of a
 /// server are many.
 fn local(
@@ -155,4 +166,26 @@ fn local(
     let text = std::fs::read_to_string(Path::new("/etc").join(file)).unwrap_or_default();
     let names = || text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name);
     missing.map(|name| sentence(name, nearest(name, names()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qconf_fails_where_there_is_none() {
+        assert_eq!(listed(Ok("all.q\nlong.q\n".to_owned())), Some(vec!["all.q".to_owned(), "long.q".to_owned()]));
+        assert_eq!(listed(Err("qconf -sprjl: no project list defined\n".to_owned())), Some(Vec::new()));
+        for unknown in ["qconf -sprjl: error: commlib error: got select error", "qconf -sprjl: it does not answer"] {
+            assert_eq!(listed(Err(unknown.to_owned())), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn queues_are_those_of_qstat() {
+        let text = "Queue: workq\n    queue_type = Execution\n    total_jobs = 0\n    state_count = Transit:0 Queued:0 Held:0 \n    \
+                    route_destinations = a,\n\tQueue: b\n    enabled = True\n\nQueue: a-very-long-name_of.a\n    started = True\n\n";
+        assert_eq!(queues(text), ["workq", "a-very-long-name_of.a"]);
+        assert!(queues("").is_empty());
+    }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The lines of the usage log about one job. A line that is no line of ours is passed over, and that is said.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -69,6 +70,16 @@ pub fn read(usage_log: &UsageLog<'_>, job: &Id) -> Result<LoggedSteps> {
     Ok(LoggedSteps { skipped: reading.in_words(), lines: reading.lines })
 }
 
+/// The jobs of the log in whose lines this text stands, so that one of them may be called so.
+pub fn jobs_with(usage_log: &UsageLog<'_>, name: &str) -> Result<BTreeSet<String>> {
+    let mut reading = Reading { job: None, member: text(name).trim_matches('"').to_owned(), ..Reading::default() };
+    for (path, file) in open_all(usage_log)? {
+        let read = reading.add(BufReader::with_capacity(1 << 16, file));
+        read.map_err(|error| Error::new(format!("cannot read the usage log: {error}")).at(&path))?;
+    }
+    Ok(reading.lines.iter().filter_map(|line| line.text("job")).map(str::to_owned).collect())
+}
+
 /// A file that is set aside meanwhile is read under its old name, or under its new one.
 fn open_all(usage_log: &UsageLog<'_>) -> Result<Vec<(PathBuf, File)>> {
     let mut names = usage_log.files()?;
@@ -91,9 +102,11 @@ fn open_all(usage_log: &UsageLog<'_>) -> Result<Vec<(PathBuf, File)>> {
     Err(Error::new("the files of the usage log get other names all the time").hint("run the command again"))
 }
 
+#[derive(Default)]
 struct Reading {
-    job: String,
-    /// How the job's id stands in each of its lines.
+    /// The job that is wanted; `None`: each.
+    job: Option<String>,
+    /// What stands in each line that is wanted, such as the job's id.
     member: String,
     lines: Vec<LoggedStep>,
     half: u64,
@@ -104,7 +117,7 @@ struct Reading {
 impl Reading {
     fn new(job: &Id) -> Self {
         let member = format!("\"job\":{}", text(job.as_str()));
-        Self { job: job.as_str().to_owned(), member, lines: Vec::new(), half: 0, foreign: 0, newer: 0 }
+        Self { job: Some(job.as_str().to_owned()), member, ..Self::default() }
     }
 
     fn add(&mut self, mut file: impl BufRead) -> std::io::Result<()> {
@@ -144,7 +157,7 @@ impl Reading {
                     && value.get("ended").and_then(Value::as_str).is_some_and(|ended| ended.len() == 20);
                 if !is_whole {
                     self.foreign += 1;
-                } else if value.get("job").and_then(Value::as_str) == Some(&self.job) {
+                } else if self.job.is_none() || value.get("job").and_then(Value::as_str) == self.job.as_deref() {
                     self.lines.push(LoggedStep(value));
                 }
             }
