@@ -30,7 +30,7 @@ pub fn adopt(options: &AdoptOptions) -> Result<ExitCode, Failure> {
     require_root("'jobfence adopt'")?;
     let pam = Pam::from_environment(std::env::vars_os(), getppid().as_raw());
     let is_session = pam.is_some();
-    let request = AdoptRequest { pid: options.pid, job: options.job.clone(), pam };
+    let request = AdoptRequest { pid: options.pid, job: options.job.clone(), pam, ..AdoptRequest::default() };
     match adopt::answer(options.configured.load(), &request) {
         Answer::Off | Answer::Fenced(_) if is_session => {}
         Answer::Fenced(outcome) => println!("{outcome}"),

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser};
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::{Config, Mode};
+use jobfence::door::adopt;
 use jobfence::host::{Host, SYSTEMD_BASE};
 use jobfence::janitor::{self, Who};
 use jobfence::launch::early_move::EarlyMoves;
@@ -203,6 +204,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
         if config.reap_interval.is_some() && config.mode != Mode::Off {
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);
+            fetch_back(&config);
             store.look(&config);
             let written = Host::read_what_there_is(&config)
                 .map_err(|error| error.to_string())
@@ -252,6 +254,18 @@ fn look(config: &Config, said: &mut Vec<String>) {
             }
             *said = failed;
         }
+    }
+}
+
+/// What sessions that jobs have begun are outside of their fences.
+fn fetch_back(config: &Config) {
+    let fetched = Host::read_what_there_is(config).and_then(|(host, _)| adopt::fetch_back(&host, config));
+    match fetched {
+        Ok(all) => all.iter().for_each(|one| match one {
+            Ok(done) => log::warn!("{done}: pam_systemd had moved it out, see 'jobfence check'"),
+            Err(error) => log::error!("a process that has left its job is not put back: {error}"),
+        }),
+        Err(error) => log::debug!("no process is looked for that has left its job: {error}"),
     }
 }
 
