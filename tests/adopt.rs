@@ -909,6 +909,41 @@ fn a_session_from_within_a_job_is_put_back_into_it() {
     }
 }
 
+/// pam_slurm_adopt has put it there before.
+#[test]
+fn a_session_in_slurms_own_cgroup_is_put_back_into_it() {
+    let site = Site::new("overlay");
+    let logind = Logind::new(&site);
+    let host = site.host();
+    let used = host.hierarchies(&fence::controllers(&site.config)).unwrap();
+    let top = format!("jobfence-overlay-{}", std::process::id());
+    let place = |version| match version {
+        Version::V1 => format!("/slurm_{top}/uid_65534/job_1/step_extern"),
+        Version::V2 => format!("/{top}_slurmstepd.scope/job_1/step_extern/user"),
+    };
+    let leaves: Vec<_> =
+        used.iter().map(|h| PathBuf::from(format!("{}{}", h.mount.display(), place(h.version)))).collect();
+    leaves.iter().for_each(|leaf| fs::create_dir_all(leaf).unwrap());
+    let moves: String = leaves.iter().map(|leaf| format!("echo $$ >{}/cgroup.procs; ", leaf.display())).collect();
+    let by = ["/bin/sh", "-c", &format!("{moves}{BECOMES}")];
+    let mut found = Vec::new();
+    for word in ["", " stay"] {
+        let session = site.session_by(&by, "nobody", &stack(&site, &logind, word, true), 0, &[]);
+        let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", session.pid())).unwrap();
+        let inside = used.iter().filter(|h| cgroups.lines().any(|line| line.ends_with(&place(h.version)))).count();
+        found.push((session.opened.clone(), inside.min(1), logind.has(session.pid()), cgroups));
+        session.close();
+    }
+    for leaf in &leaves {
+        for dir in leaf.ancestors().take(4) {
+            while fs::remove_dir(dir).is_err() {}
+        }
+    }
+    for (opened, inside, is_out, cgroups) in found {
+        assert_eq!((opened.as_str(), inside, is_out), (GRANTED, 1, false), "{cgroups}");
+    }
+}
+
 #[test]
 fn a_session_that_comes_from_no_job_is_where_pam_puts_it() {
     let site = Site::new("elsewhere");
@@ -934,6 +969,20 @@ fn a_session_that_comes_from_no_job_is_where_pam_puts_it() {
     let denied = site.session("nobody", &broken, &[]);
     assert!(denied.opened.contains("jobfence: PAM argument 3, column 1: "), "{}", denied.opened);
     denied.close();
+}
+
+/// As atd has it, and su: another user has started it, or it was one before.
+#[test]
+fn a_daemon_with_roots_rights_and_another_real_user_opens_sessions() {
+    let site = Site::new("effective");
+    let step = site.step(NOBODY, "1", "extern");
+    let [module, _] = site.doors(&[]);
+    let becomes = "import os, sys; os.setresuid(1, 0, 0); os.execv(sys.argv[1], sys.argv[1:])";
+    let by = ["/usr/bin/python3", "-S", "-c", becomes];
+    let session = site.session_by(&by, "nobody", &module.line, 0, &[]);
+    assert_eq!(session.opened, GRANTED);
+    assert!(step.has(&site, session.pid()));
+    session.close();
 }
 
 /// A way out is closed: nothing else could hold what the session starts.
@@ -969,8 +1018,13 @@ fn what_a_job_has_started_in_user_slice_is_fetched_back() {
     let step = site.step(NOBODY, "1", "0");
     // Each says the number of a process that is outside; the shell in the step waits for it, or has gone.
     let outside = |words: &str, then: &str| {
-        let begin =
-            format!("{}exec setpriv {words} --clear-groups sh -c 'echo $$; exec sleep 1000'", logind.moves("$$"));
+        // What an administrator has put elsewhere is in no directory of logind's.
+        let moves = if words.contains(&BIN.to_string()) {
+            logind.moves("$$").replace("/user.slice", "")
+        } else {
+            logind.moves("$$")
+        };
+        let begin = format!("{moves}exec setpriv {words} --clear-groups sh -c 'echo $$; exec sleep 1000'");
         let [shell, option, script] = step.shell(&site, &format!("sh -c \"$0\" & {then}"));
         let mut shell = Command::new(shell)
             .args([option, script, begin])
@@ -982,7 +1036,8 @@ fn what_a_job_has_started_in_user_slice_is_fetched_back() {
         BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
         (Sleeper(shell), line.trim().parse::<i32>().unwrap())
     };
-    let (users, games) = (format!("--reuid={NOBODY}"), format!("--reuid={GAMES}"));
+    let [users, games, bins] = [NOBODY, GAMES, BIN].map(|uid| format!("--reuid={uid}"));
+    let (_shell, elsewhere) = outside(&bins, "wait");
     let all = [outside(&users, "wait"), outside(&games, "wait"), outside("--reuid=0", "wait"), outside(&users, "exit")];
     let [(_, own), (_, anothers), (_, roots), (mut gone, orphan)] = all;
     gone.0.wait().unwrap();
@@ -993,11 +1048,13 @@ fn what_a_job_has_started_in_user_slice_is_fetched_back() {
     let fetched = fetch_back(&site.host(), &site.config).unwrap();
     let place = |pid: i32| (step.has(&site, pid), logind.has(pid));
     let places = [own, anothers, roots, orphan, unrelated.pid()].map(place);
+    let is_let_alone = !step.has(&site, elsewhere);
     unrelated.0.kill().unwrap();
     unrelated.0.wait().unwrap();
-    for pid in [own, anothers, roots, orphan] {
+    for pid in [own, anothers, roots, orphan, elsewhere] {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
     }
+    assert!(is_let_alone, "{fetched:?}");
     let (inside, out) = ((true, false), (false, true));
     assert_eq!(places, [inside, inside, out, out, out], "{fetched:?}");
     let back = |pid| Ok(Adoption::Back { pid, path: step.path.clone() });

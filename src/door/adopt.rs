@@ -351,15 +351,14 @@ impl<'a> Places<'a> {
     }
 }
 
-/// A directory within a job's. Beside that of a shepherd, it is that of what the shepherd runs: the shepherd's is spared where that is killed
+/// A directory within a job's. For that of a shepherd, it is that of what the shepherd runs: the shepherd's is spared where that is killed
 /// for want of memory.
 fn of_the_job(hierarchy: &Hierarchy, path: &str) -> Result<(Dir, String)> {
-    let beside =
-        path.rsplit_once('/').and_then(|(job, step)| Some(format!("{job}/{}", gridengine::of_shepherd(step)?)));
-    if let Some(beside) = beside
-        && let Ok(dir) = hierarchy.dir_of(&beside)
+    let job = path.rsplit_once('/').and_then(|(job, step)| Some(format!("{job}/{}", gridengine::of_shepherd(step)?)));
+    if let Some(job) = job
+        && let Ok(dir) = hierarchy.dir_of(&job)
     {
-        return Ok((dir, beside));
+        return Ok((dir, job));
     }
     Ok((hierarchy.dir_of(path)?, path.to_owned()))
 }
@@ -372,6 +371,8 @@ struct Adoptee {
     pidfd: Option<OwnedFd>,
     /// Its real user.
     uid: u32,
+    /// Whether it has root's rights: sshd, atd and su differ in their real users.
+    is_privileged: bool,
 }
 
 impl Adoptee {
@@ -381,12 +382,12 @@ impl Adoptee {
             return Err(Error::new("not a process that could be adopted:").value(format!("pid {pid}")));
         }
         let gone = || Error::new(format!("there is no process {pid}"));
-        let status = |key| match proc.read(&format!("{pid}/status")) {
-            Ok(status) => number_after(&status, key),
+        let status = |key, place| match proc.read(&format!("{pid}/status")) {
+            Ok(status) => number_after(&status, key, place),
             Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ESRCH)) => Err(gone()),
             Err(error) => Err(error),
         };
-        let leader = status("Tgid:")?;
+        let leader = status("Tgid:", 0)?;
         if i64::from(leader) != i64::from(pid) {
             return Err(
                 Error::new(format!("{pid} is a thread of process {leader}")).hint("give the process's own number")
@@ -395,8 +396,8 @@ impl Adoptee {
         // The handle before all else that is read, so that it is the handle's process that is read about.
         let pidfd = process::pidfd_open(Pid::from_raw(pid))?.ok_or_else(gone)?;
         let this = Owner::of(proc, pid)?.ok_or_else(gone)?;
-        let uid = status("Uid:")?;
-        let process = Self { this, pidfd, uid };
+        let (uid, effective) = (status("Uid:", 0)?, status("Uid:", 1)?);
+        let process = Self { this, pidfd, uid, is_privileged: effective == 0 };
         if process.is_alive(proc) { Ok(process) } else { Err(gone()) }
     }
 
@@ -414,7 +415,7 @@ impl Adoptee {
         match becomes {
             None if self.uid == 0 => Err(Error::new(format!("process {pid} is root's, and belongs to no job"))),
             None => Ok(self.uid),
-            Some(user) if self.uid == user || (self.uid == 0 && caller == Some(pid)) => Ok(user),
+            Some(user) if self.uid == user || (self.is_privileged && caller == Some(pid)) => Ok(user),
             Some(user) => {
                 Err(Error::new(format!("process {pid} belongs to uid {}, and PAM's session to uid {user}", self.uid)))
             }
@@ -422,9 +423,9 @@ impl Adoptee {
     }
 }
 
-fn number_after(status: &str, key: &str) -> Result<u32> {
+fn number_after(status: &str, key: &str, place: usize) -> Result<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix(key));
-    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    let number = line.and_then(|line| line.split_whitespace().nth(place)?.parse().ok());
     number.ok_or_else(|| Error::new(format!("a process's status has no number after {key}")))
 }
 

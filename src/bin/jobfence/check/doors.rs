@@ -17,15 +17,15 @@ const CLAIMED: [(&str, &str, &[&str], &str); 3] = [
     ("condor_startd", "HTCondor", &["[Account="], "the schedd"),
 ];
 
-/// Says it, and why no job would be fenced, if so. Nothing where neither runs.
-pub fn look(proc: &Dir, loaded: &Loaded, verdict: &mut Verdict) {
+/// Says it, and why no job would be fenced, if so. Nothing where neither runs. `pam`: where its services are configured, and our line there.
+pub fn look(proc: &Dir, loaded: &Loaded, pam: (&Path, &str), verdict: &mut Verdict) {
     for (daemon, scheduler, kinds, checker) in CLAIMED {
         if SchedulerDaemon::find(proc, daemon).is_some() {
             claimed(loaded, scheduler, kinds, checker);
         }
     }
     if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
-        gridengine::look(&execd, &loaded.config, verdict);
+        gridengine::look(&execd, &loaded.config, pam, verdict);
     }
     if let Some(startd) = SchedulerDaemon::find(proc, "condor_startd") {
         htcondor(&startd, verdict);
