@@ -103,7 +103,7 @@ def gridengine(cmdline="", image="debian12-gridengine"):
 
 def sessions():
     """A cell of Grid Engine in which users log in, also from within jobs. The cases of Docker start a daemon of their own."""
-    masked = ("exim4.service", "docker.service", "docker.socket", "containerd.service")
+    masked = ("docker.service", "docker.socket", "containerd.service")
     return gridengine(" ".join(f"systemd.mask={unit}" for unit in masked), image="debian12-sessions")
 
 

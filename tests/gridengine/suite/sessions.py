@@ -5,17 +5,16 @@ The programs are in the image of one cell alone.
 """
 
 import contextlib
+import itertools
+import pwd
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-from slurm import kernel
+from slurm import kernel, sites
 from slurm.harness import Skip, case, expect, expect_equal, expect_in
-from slurm.kernel import Group
 from slurm.sites import until, write_atomically
-
-from ..harness import ask, fenced
 
 PAM = Path("/etc/pam.d")
 MODULE = "/usr/lib/slurm/libjobfence.so"
@@ -53,6 +52,10 @@ def stays(service):
     return service_with(service, [line], [line])
 
 
+def stay_behind(service):
+    return service_with(service, [], [f"session required {MODULE} stay"])
+
+
 def ssh_line(service):
     return service_with(service, [], [f"session required {MODULE}"])
 
@@ -65,45 +68,73 @@ def notes(site):
     return directory
 
 
-def cgroups_said(site, jobid):
-    """What the job has written down of a process that it has started by one of the ways."""
-    file = notes(site) / f"cgroup.{jobid}"
+NOTE = """#!/bin/sh
+cat /proc/self/cgroup >{0}/new.$1
+echo $$ >{0}/pid.$1
+mv {0}/new.$1 {0}/cgroup.$1
+exec sleep 1000
+"""
+
+
+class Job:
+    """A fence of alice's, without a scheduler: what a job does is the same under each."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, site):
+        self.site, self.name, self.number = site, f"wayout{next(self.numbers)}", itertools.count(1)
+        self.directory, self.processes = notes(site), []
+        note = self.directory / "note"
+        note.write_text(NOTE.format(self.directory))
+        note.chmod(0o755)
+        self.jobfence("open", "--user", "alice", step="0")
+
+    def jobfence(self, command, *words, step=None):
+        done = self.site.command("jobfence", command, "--job", self.name, *(["--step", step] if step else []), *words)
+        expect_equal(done.returncode, 0, f"exit status of jobfence {command}, which says {done.stderr}")
+
+    def does(self, script):
+        """The job does this, in which `$NOTE` writes down where it is, and stays there. Returns what it is called."""
+        name = f"{self.name}.{next(self.number)}"
+        go = self.directory / f"go.{name}"
+        script = f"until [ -e {go} ]; do sleep 0.1; done; NOTE='{self.directory}/note {name}'; {script}"
+        process = self.site.as_user("alice", ["bash", "-c", script], start=True)
+        self.processes.append(process)
+        self.jobfence("attach", str(process.pid), step="0")
+        go.touch()
+        return name
+
+    def where(self, name, timeout=20, least=sites.LEAST):
+        """Where the process is that has this name, as it says itself."""
+        file = self.directory / f"cgroup.{name}"
+        return until(lambda: kernel.read(file) if "\n" in kernel.read(file) else None, timeout, f"{file}", least)
+
+    def pid(self, name):
+        return int(kernel.read(self.directory / f"pid.{name}") or 0)
+
+    def has(self, text):
+        return f"/job_{self.name}/" in text
+
+    def outlived_by(self, name):
+        """Ends the job; whether this process goes on."""
+        pid = self.pid(name)
+        who = kernel.identity(pid)
+        self.jobfence("close")
+        return who is not None and kernel.identity(pid) == who
+
+
+@contextlib.contextmanager
+def in_a_job(site):
+    job = Job(site)
     try:
-        return until(lambda: kernel.read(file) if "\n" in kernel.read(file) else None, 20, f"{file}")
-    except AssertionError as error:
-        all_ = "; ".join(f"{pid} {kernel.command_line(pid)}" for pid in kernel.all_pids() if kernel.command_line(pid))
-        raise AssertionError(f"{error}; the job says {site.output(jobid)} {site.told(jobid)}; {all_[-2000:]}") from None
-
-
-def job_that(site, does):
-    """A job that does this. The program `$NOTE` writes down where it is, and stays there."""
-    directory = notes(site)
-    note = directory / "note"
-    note.write_text("#!/bin/sh\n"
-                    f"cat /proc/self/cgroup >{directory}/new.$1\necho $$ >{directory}/pid.$1\nmv {directory}/new.$1 {directory}/cgroup.$1\n"
-                    "exec sleep 1000\n")
-    note.chmod(0o755)
-    return site.submit("alice", f"export NOTE={note}\n{does}\nsleep 1000", *ask(1, 400))
-
-
-def is_in_job(site, jobid, text):
-    group = Group.named_in(text)
-    return group is not None and f"/job_{jobid}/" in group.path
-
-
-def end(site, jobid):
-    """Nothing of the job outlives it, if it is in its fence."""
-    pid = int(kernel.read(notes(site) / f"pid.{jobid}") or 0)
-    who = pid and kernel.identity(pid)
-    site.qdel(jobid)
-    site.wait(jobid)
-    if who:
-        with contextlib.suppress(AssertionError):
-            until(lambda: kernel.identity(pid) != who, 10, "the end of what it has started")
-    is_alive = bool(who) and kernel.identity(pid) == who
-    if is_alive:
-        subprocess.run(["kill", "-KILL", str(pid)])
-    return is_alive
+        yield job
+    finally:
+        site.command("jobfence", "close", "--job", job.name)
+        for process in job.processes:
+            process.kill()
+            process.communicate()
+        for file in job.directory.glob(f"pid.{job.name}.*"):
+            subprocess.run(["kill", "-KILL", file.read_text().strip()], stderr=subprocess.DEVNULL)
 
 
 @contextlib.contextmanager
@@ -128,40 +159,41 @@ def held_with(site, text):
         subprocess.run(restart, check=True)
 
 
-SU = f"echo {PASSWORD} | su - bob -c \"$NOTE $JOB_ID\" &"
+SU = f"echo {PASSWORD} | su - bob -c \"$NOTE\""
 # What su has begun is no child of the job's any more.
-SU_ALONE = f"(echo {PASSWORD} | setsid su - bob -c \"$NOTE $JOB_ID\" &)"
+SU_ALONE = f"(echo {PASSWORD} | setsid su - bob -c \"$NOTE\" &)"
 
 
 @case
 def su_in_a_job(site):
     """pam_systemd moves out what su begins, and the module's two lines put it back, whoever its parent is."""
     needs_logind()
-    with password_of("bob"), held_with(site, "ReapInterval=Never\n"):
-        jobid = job_that(site, SU)
-        open_ = cgroups_said(site, jobid)
-        expect_in("/user.slice/", open_, "without a line, the cgroups of what su began")
-        expect(end(site, jobid), "nothing outlived the job: pam_systemd has not moved it, and this shows nothing")
-        said = [open_.strip().splitlines()[-1]]
+    with password_of("bob"), held_with(site, "ReapInterval=never\n"):
+        with in_a_job(site) as job:
+            name = job.does(SU)
+            before = job.where(name)
+            expect_in("/user.slice/", before, "without a line, the cgroups of what su began")
+            expect(job.outlived_by(name), "nothing outlived the job, and this shows nothing")
         with stays("su-l"):
             for way in SU, SU_ALONE:
-                jobid = job_that(site, way)
-                text = cgroups_said(site, jobid)
-                expect(is_in_job(site, jobid, text), f"{way}: su is in {text}")
-                expect(not end(site, jobid), f"{way}: it outlives its job")
-    return "; ".join(said)
+                with in_a_job(site) as job:
+                    name = job.does(way)
+                    text = job.where(name)
+                    expect(job.has(text), f"{way}: su is in {text}")
+                    expect(not job.outlived_by(name), f"{way}: it outlives its job")
+    return before.strip().splitlines()[-1]
 
 
 @case
 def su_is_fetched_back(site):
     """Without a line, jobfence hold fetches back what su has begun, while its parent is in the job."""
     needs_logind()
-    with password_of("bob"), held_with(site, "ReapInterval=5s\n"):
-        jobid = job_that(site, SU)
-        expect_in("/user.slice/", cgroups_said(site, jobid), "the cgroups of what su began")
-        pid = int(kernel.read(notes(site) / f"pid.{jobid}"))
-        until(lambda: is_in_job(site, jobid, kernel.read(f"/proc/{pid}/cgroup")), 60, f"process {pid} in job {jobid}")
-        expect(not end(site, jobid), "it outlives its job")
+    with password_of("bob"), held_with(site, "ReapInterval=1\n"), in_a_job(site) as job:
+        name = job.does(SU)
+        job.where(name)
+        file = f"/proc/{job.pid(name)}/cgroup"
+        until(lambda: job.has(kernel.read(file)), 20, f"{file} in job {job.name}, not {kernel.read(file)}")
+        expect(not job.outlived_by(name), "it outlives its job")
 
 
 @contextlib.contextmanager
@@ -192,121 +224,121 @@ def by_sshd(site):
 
 @case
 def qrsh_by_sshd(site):
-    """What qrsh -inherit starts by sshd is in its job: by one line of the module, which denies none, and by two."""
+    """What qrsh -inherit starts by sshd is in its job, by the line for ssh, which denies none, or with `stay`."""
     needs_logind()
-    asked = "-pe", "mpi", "2", "-l", "h_vmem=100M", "-v", "PATH"
-    with by_sshd(site):
-        def job():
-            directory = notes(site)
-            script = f"qrsh -inherit $(hostname) sh -c \"cat /proc/self/cgroup >{directory}/cgroup.$JOB_ID; sleep 1000\" & sleep 1000"
-            return site.submit("alice", script, *asked)
-        jobid = job()
-        expect_in("/user.slice/", cgroups_said(site, jobid), "without a line, the cgroups of what qrsh began")
-        end(site, jobid)
-        for lines in ssh_line, stays:
+    asked = "-pe", "mpi", "2", "-l", "h_vmem=200M", "-v", "PATH"
+
+    def begun():
+        """Where such a task is, and whether that is in its job."""
+        directory = notes(site)
+        script = f"qrsh -inherit $(hostname) sh -c \"cat /proc/self/cgroup >{directory}/qrsh.$JOB_ID; sleep 1000\" & sleep 1000"
+        jobid = site.submit("alice", script, *asked)
+        file = directory / f"qrsh.{jobid}"
+        text = until(lambda: kernel.read(file) if "\n" in kernel.read(file) else None, 30,
+                     f"{file}; {site.output(jobid)} {site.told(jobid)}")
+        site.qdel(jobid)
+        site.wait(jobid)
+        return text, f"/job_{jobid}/" in text
+    with by_sshd(site), held_with(site, "ReapInterval=never\n"):
+        text, _ = begun()
+        expect_in("/user.slice/", text, "without a line, the cgroups of what qrsh began")
+        for lines in ssh_line, stay_behind:
             with lines("sshd"):
-                jobid = job()
-                text = cgroups_said(site, jobid)
-                expect(is_in_job(site, jobid, text), f"with {lines.__name__}, it is in {text}")
-                end(site, jobid)
+                text, is_inside = begun()
+                expect(is_inside, f"with {lines.__name__}, it is in {text}")
 
 
 @case
 def tmux_in_a_job(site):
     """A server of tmux that a job starts is in the job, and ends with it."""
     needs("tmux")
-    jobid = job_that(site, "tmux -L $JOB_ID new-session -d \"$NOTE $JOB_ID\"")
-    text = cgroups_said(site, jobid)
-    expect(is_in_job(site, jobid, text), f"tmux is in {text}")
-    expect(not end(site, jobid), "it outlives its job")
+    with in_a_job(site) as job:
+        name = job.does("tmux -L way-out new-session -d \"$NOTE\"")
+        text = job.where(name)
+        expect(job.has(text), f"tmux is in {text}")
+        expect(not job.outlived_by(name), "it outlives its job")
 
 
 @case
 def service_manager_of_a_user(site):
     """systemd-run --user takes a process out of its job if user@.service runs for the user, and is refused if that is masked."""
     needs_logind()
-    uid = subprocess.run(["id", "-u", "alice"], capture_output=True, text=True, check=True).stdout.strip()
-    run = (f"XDG_RUNTIME_DIR=/run/user/{uid} DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/{uid}/systemd/private "
-           "systemd-run --user --quiet $NOTE $JOB_ID || systemd-run --user --scope --quiet $NOTE $JOB_ID & wait; echo refused")
-    subprocess.run(["systemctl", "start", f"user@{uid}.service"], check=True)
+    unit = f"user@{pwd.getpwnam('alice').pw_uid}.service"
+
+    def run(option):
+        return f"XDG_RUNTIME_DIR=/run/user/$(id -u) systemd-run --user {option} --quiet $NOTE"
+    subprocess.run(["systemctl", "start", unit], check=True)
     try:
-        jobid = job_that(site, run)
-        expect_in("/user.slice/", cgroups_said(site, jobid), "with user@.service, the cgroups of the process")
-        expect(end(site, jobid), "nothing outlived the job, and this shows nothing")
+        for option in "", "--scope":
+            with in_a_job(site) as job:
+                name = job.does(run(option))
+                expect_in("/user.slice/", job.where(name), "with user@.service, the cgroups of the process")
+                expect(job.outlived_by(name), "nothing outlived the job, and this shows nothing")
     finally:
-        subprocess.run(["systemctl", "stop", f"user@{uid}.service"], check=True)
+        subprocess.run(["systemctl", "stop", unit], check=True)
     subprocess.run(["systemctl", "mask", "--runtime", "user@.service"], check=True)
     try:
-        (notes(site) / f"cgroup.{jobid}").unlink()
-        jobid = job_that(site, run)
-        until(lambda: "refused" in site.output(jobid), 60, "the end of systemd-run")
-        expect(not (notes(site) / f"cgroup.{jobid}").exists(), "systemd-run has started it")
-        end(site, jobid)
+        with in_a_job(site) as job:
+            name = job.does(f"{run('')} || touch {job.directory}/refused")
+            until((job.directory / "refused").exists, 20, "the refusal of systemd-run")
+            expect(not job.pid(name), "systemd-run has started it")
     finally:
         subprocess.run(["systemctl", "unmask", "--runtime", "user@.service"], check=True)
 
 
-def runs_by(site, jobid, start):
-    """Where a process is that another daemon starts for alice when this is done, or None if there is none."""
-    file = notes(site) / f"cgroup.{jobid}"
-    file.unlink(missing_ok=True)
-    start()
-    with contextlib.suppress(AssertionError):
-        return until(lambda: kernel.read(file) if "\n" in kernel.read(file) else None, 12, "what the daemon starts")
-    return None
+def of_a_daemon(site, service, asks, timeout):
+    """What a daemon starts when alice `asks` for it is outside of every job. With the line for ssh, it is refused while the user has no job with an
+    extern step, and in that job otherwise. `timeout`: as long as the daemon may take."""
+    with in_a_job(site) as job:
+        def started(number):
+            name = f"{job.name}.daemon{number}"
+            asks(f"{job.directory}/note {name}")
+            return job.where(name, timeout, least=0)
+        text = started(1)
+        expect("/job_" not in text, f"without a line, it is in {text}")
+        with ssh_line(service):
+            try:
+                text = started(2)
+            except AssertionError:
+                text = None
+            expect_equal(text, None, "with the line, where it is")
+            job.jobfence("open", "--user", "alice", step="extern")
+            text = started(3)
+            expect(job.has(text) and "/step_extern" in text, f"with the line and a job, it is in {text}")
 
 
-def of_a_daemon(site, service, start):
-    """What a daemon starts is outside of the job from which the user asked for it. With the line for ssh, it is refused while the user has no
-    job with an extern step."""
-    jobid = job_that(site, "")
-    fenced(site, jobid)
-    text = runs_by(site, jobid, lambda: start(jobid))
-    expect(text and not Group.named_in(text), f"without a line, it is in {text}")
-    subprocess.run(["kill", "-KILL", kernel.read(notes(site) / f"pid.{jobid}").strip()])
-    with ssh_line(service):
-        expect_equal(runs_by(site, jobid, lambda: start(jobid)), None, "with the line, where it is")
-        extern = ["--job", "way-out", "--step", "extern"]
-        site.command("jobfence", "open", *extern, "--user", "alice")
-        try:
-            text = runs_by(site, jobid, lambda: start(jobid))
-            expect_in("/job_way-out/step_extern", text or "", "with the line and a job, where it is")
-        finally:
-            site.command("jobfence", "close", "--job", "way-out")
-    end(site, jobid)
+@contextlib.contextmanager
+def crontab(site):
+    """Gives alice a crontab, which is gone at the end."""
+    needs("crontab")
+
+    def gives(line):
+        done = site.as_user("alice", ["crontab", "-"], stdin=f"{line}\n")
+        expect_equal(done.returncode, 0, f"exit status of crontab, which says {done.stderr}")
+    try:
+        yield gives
+    finally:
+        site.as_user("alice", ["crontab", "-r"])
 
 
 @case
 def crontab_of_a_user(site):
     """A crontab is carried out outside of its job. With the line for ssh it is in a job of the user, or refused."""
-    needs("crontab")
-
-    def start(jobid):
-        note = notes(site) / "note"
-        done = site.as_user("alice", ["crontab", "-"], stdin=f"* * * * * {note} {jobid}\n")
-        expect_equal(done.returncode, 0, f"crontab: {done.stderr}")
-    subprocess.run(["systemctl", "start", "cron.service"], check=True)
-    try:
-        of_a_daemon(site, "cron", start)
-    finally:
-        site.as_user("alice", ["crontab", "-r"])
+    with crontab(site) as gives:
+        subprocess.run(["systemctl", "restart", "cron.service"], check=True)
+        # Each minute, whatever the machine's patience is.
+        of_a_daemon(site, "cron", lambda command: gives(f"* * * * * {command}"), 90 / sites.PATIENCE)
 
 
 @case
 def crontab_at_reboot(site):
     """The same of @reboot, which cron carries out when it starts."""
-    needs("crontab")
-
-    def start(jobid):
-        note = notes(site) / "note"
-        done = site.as_user("alice", ["crontab", "-"], stdin=f"@reboot {note} {jobid}\n")
-        expect_equal(done.returncode, 0, f"crontab: {done.stderr}")
-        Path("/run/crond.reboot").unlink(missing_ok=True)
-        subprocess.run(["systemctl", "restart", "cron.service"], check=True)
-    try:
-        of_a_daemon(site, "cron", start)
-    finally:
-        site.as_user("alice", ["crontab", "-r"])
+    with crontab(site) as gives:
+        def asks(command):
+            gives(f"@reboot {command}")
+            Path("/run/crond.reboot").unlink(missing_ok=True)
+            subprocess.run(["systemctl", "restart", "cron.service"], check=True)
+        of_a_daemon(site, "cron", asks, 5)
 
 
 @case
@@ -314,15 +346,13 @@ def job_of_at(site):
     """The same of at."""
     needs("at")
 
-    def start(jobid):
-        note = notes(site) / "note"
-        done = site.as_user("alice", ["at", "now"], stdin=f"{note} {jobid}\n")
-        expect_equal(done.returncode, 0, f"at: {done.stderr}")
+    def asks(command):
+        done = site.as_user("alice", ["at", "now"], stdin=f"{command}\n")
+        expect_equal(done.returncode, 0, f"exit status of at, which says {done.stderr}")
     subprocess.run(["systemctl", "start", "atd.service"], check=True)
-    of_a_daemon(site, "atd", start)
+    of_a_daemon(site, "atd", asks, 5)
 
 
-@contextlib.contextmanager
 def an_image(site):
     """What a container of one program is made of, as a tar."""
     needs("busybox")
@@ -331,48 +361,51 @@ def an_image(site):
     shutil.copy(shutil.which("busybox"), tree / "bin/busybox")
     subprocess.run(["tar", "-cf", archive, "-C", tree, "bin"], check=True)
     archive.chmod(0o644)
-    yield archive
+    return archive
+
+
+def containers(seconds):
+    """The processes of containers that sleep so long."""
+    return [pid for pid in kernel.all_pids() if kernel.command_line(pid).startswith(f"/bin/busybox sleep {seconds}")]
 
 
 @case
 def docker_by_its_socket(site):
-    """Whoever may ask Docker's daemon starts processes outside of every job: root's group is as good as root."""
+    """A user who may ask Docker's daemon starts processes outside of every job."""
     needs("docker", "dockerd")
-    with an_image(site) as image:
-        subprocess.run(["usermod", "-aG", "docker", "alice"], check=True)
-        daemon = subprocess.Popen(["dockerd", "--iptables=false", "--bridge=none", "--storage-driver=vfs"],
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            until(lambda: site.command("docker", "info").returncode == 0, 30, "Docker's daemon")
-            site.command("docker", "import", str(image), "busybox")
-            run = "docker run --rm --network=none busybox /bin/busybox sh -c 'echo; exec /bin/busybox sleep 1234' & sleep 1000"
-            jobid = site.submit("alice", run, *ask(1, 100))
-            pid = until(lambda: next((pid for pid in kernel.all_pids() if "sleep 1234" in kernel.command_line(pid)
-                                      and "docker" not in kernel.command_line(pid)), None), 20,
-                        f"a container; {site.output(jobid)} {site.told(jobid)}")
-            expect(Group.of(pid) is None, f"the container is in {kernel.cgroups_of(pid)}")
-            site.qdel(jobid)
-            site.wait(jobid)
+    image = an_image(site)
+    subprocess.run(["usermod", "-aG", "docker", "alice"], check=True)
+    daemon = subprocess.Popen(["dockerd", "--iptables=false", "--bridge=none", "--storage-driver=vfs"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: site.command("docker", "info").returncode == 0, 30, "Docker's daemon")
+        expect_equal(site.command("docker", "import", str(image), "busybox").returncode, 0, "exit status of docker import")
+        # Who starts it has no other groups than the user's own: `sg` gives it this one.
+        with in_a_job(site) as job:
+            job.does("sg docker -c 'docker run --rm --network=none --security-opt=apparmor=unconfined busybox /bin/busybox sleep 1234'")
+            pid = until(lambda: next(iter(containers(1234)), None), 20, "a container")
+            text = kernel.read(f"/proc/{pid}/cgroup")
+            expect(not job.has(text), f"the container is in {text}")
+            job.jobfence("close")
             expect(kernel.is_alive(pid), "the container has ended with the job")
             subprocess.run(["kill", "-KILL", str(pid)])
-        finally:
-            daemon.terminate()
-            daemon.wait(60)
-            subprocess.run(["gpasswd", "-d", "alice", "docker"], check=True, stdout=subprocess.DEVNULL)
+    finally:
+        daemon.terminate()
+        daemon.wait(60)
+        subprocess.run(["gpasswd", "-d", "alice", "docker"], check=True, stdout=subprocess.DEVNULL)
 
 
 @case
 def podman_without_root(site):
     """A container that a user starts without root is in its job, if no user@.service runs for the user."""
     needs("podman")
-    with an_image(site) as image:
-        options = "--log-level=error --root=$PWD/storage --runroot=$PWD/run --storage-driver=vfs --cgroup-manager=cgroupfs"
-        run = (f"export HOME=$PWD; podman {options} import {image} busybox; podman {options} run --rm --network=none --cgroups=disabled "
-               "busybox /bin/busybox sleep 1235")
-        jobid = site.submit("alice", f"{run}; sleep 1000", *ask(1, 400))
-        pid = until(lambda: next((pid for pid in kernel.all_pids() if kernel.command_line(pid).startswith("/bin/busybox sleep 1235")), None),
-                    30, f"a container; {site.output(jobid)} {site.told(jobid)}")
-        expect(is_in_job(site, jobid, kernel.read(f"/proc/{pid}/cgroup")), f"the container is in {kernel.cgroups_of(pid)}")
-        site.qdel(jobid)
-        site.wait(jobid)
-        until(lambda: not kernel.is_alive(pid), 20, "the end of the container")
+    image = an_image(site)
+    podman = "podman --log-level=error --root=$PWD/storage --runroot=$PWD/run --storage-driver=vfs"
+    with in_a_job(site) as job:
+        job.does(f"export XDG_RUNTIME_DIR=$PWD; {podman} import {image} localhost/bb; "
+                 f"{podman} run --rm --network=none localhost/bb /bin/busybox sleep 1235")
+        pid = until(lambda: next(iter(containers(1235)), None), 30, "a container")
+        text = kernel.read(f"/proc/{pid}/cgroup")
+        expect(job.has(text), f"the container is in {text}")
+        job.jobfence("close")
+        until(lambda: not kernel.is_alive(pid), 10, "the end of the container")
