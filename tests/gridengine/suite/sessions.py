@@ -130,11 +130,13 @@ def in_a_job(site):
         yield job
     finally:
         site.command("jobfence", "close", "--job", job.name)
-        for process in job.processes:
-            process.kill()
-            process.communicate()
+        # What is outside has the pipes that are read to their ends.
         for file in job.directory.glob(f"pid.{job.name}.*"):
             subprocess.run(["kill", "-KILL", file.read_text().strip()], stderr=subprocess.DEVNULL)
+        for process in job.processes:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=30)
 
 
 @contextlib.contextmanager
@@ -338,7 +340,7 @@ def crontab_at_reboot(site):
             gives(f"@reboot {command}")
             Path("/run/crond.reboot").unlink(missing_ok=True)
             subprocess.run(["systemctl", "restart", "cron.service"], check=True)
-        of_a_daemon(site, "cron", asks, 5)
+        of_a_daemon(site, "cron", asks, 10)
 
 
 @case
@@ -350,7 +352,7 @@ def job_of_at(site):
         done = site.as_user("alice", ["at", "now"], stdin=f"{command}\n")
         expect_equal(done.returncode, 0, f"exit status of at, which says {done.stderr}")
     subprocess.run(["systemctl", "start", "atd.service"], check=True)
-    of_a_daemon(site, "atd", asks, 5)
+    of_a_daemon(site, "atd", asks, 10)
 
 
 def an_image(site):
