@@ -107,7 +107,7 @@ class Job:
     def where(self, name, timeout=20, least=sites.LEAST):
         """Where the process is that has this name, as it says itself."""
         file = self.directory / f"cgroup.{name}"
-        return until(lambda: kernel.read(file) if "\n" in kernel.read(file) else None, timeout, f"{file}", least)
+        return until(lambda: kernel.read(file), timeout, f"{file}", least)
 
     def pid(self, name):
         return int(kernel.read(self.directory / f"pid.{name}") or 0)
@@ -236,7 +236,7 @@ def qrsh_by_sshd(site):
         script = f"qrsh -inherit $(hostname) sh -c \"cat /proc/self/cgroup >{directory}/qrsh.$JOB_ID; sleep 1000\" & sleep 1000"
         jobid = site.submit("alice", script, *asked)
         file = directory / f"qrsh.{jobid}"
-        text = until(lambda: kernel.read(file) if "\n" in kernel.read(file) else None, 30,
+        text = until(lambda: kernel.read(file), 30,
                      f"{file}; {site.output(jobid)} {site.told(jobid)}")
         site.qdel(jobid)
         site.wait(jobid)
