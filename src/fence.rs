@@ -23,6 +23,7 @@ pub mod resume;
 pub mod rules;
 mod settle;
 
+pub use attach::put_back_stranger;
 pub use fenced::Fence;
 pub use limiting::LimitError;
 pub use names::IDLE;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use jobfence::cgroup::layout::{LayoutKind, Version};
 use jobfence::config::Config;
-use jobfence::door::adopt::{AdoptRequest, Adoption, Pam, adopt};
+use jobfence::door::adopt::{AdoptRequest, Adoption, Pam, adopt, fetch_back};
 use jobfence::error::Result;
 use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
@@ -124,11 +124,17 @@ impl Site {
     }
 
     fn session_with(&self, user: &str, stack: &str, flags: u32, assignments: &[&str]) -> Session {
+        self.session_by(&[], user, stack, flags, assignments)
+    }
+
+    /// The same, started by a command, which gets the rest of the command line.
+    fn session_by(&self, by: &[&str], user: &str, stack: &str, flags: u32, assignments: &[&str]) -> Session {
         let directory = self.run.path().join("pam.d");
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join("test"), stack).unwrap();
-        let mut child = Command::new("/usr/bin/python3")
-            .args(["-S", "tests/common/pam_session.py"])
+        let words = [by, &["/usr/bin/python3", "-S", "tests/common/pam_session.py"]].concat();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
             .args([directory.to_str().unwrap(), "test", user, &flags.to_string()])
             .args(assignments)
             // A program's own environment says nothing: su's is its caller's.
@@ -296,7 +302,8 @@ fn the_last_job_with_a_live_extern_step_has_it() {
     assert!(new.has(&site, first.pid()));
     // Somebody asks for another one.
     let second = Sleeper::of(NOBODY);
-    site.adopt(&AdoptRequest { pid: Some(second.pid()), job: Some(Id::new("9").unwrap()), pam: None }).unwrap();
+    site.adopt(&AdoptRequest { pid: Some(second.pid()), job: Some(Id::new("9").unwrap()), ..AdoptRequest::default() })
+        .unwrap();
     assert!(old.has(&site, second.pid()));
     // Without its daemon, the other one is the last.
     drop(daemon);
@@ -323,7 +330,7 @@ fn a_job_of_another_scheduler_has_an_extern_step_too() {
     let adopted = |job: Option<&str>| {
         let session = Sleeper::of(NOBODY);
         let job = job.map(|job| Id::new(job).unwrap());
-        match site.adopt(&AdoptRequest { pid: Some(session.pid()), job, pam: None }).unwrap() {
+        match site.adopt(&AdoptRequest { pid: Some(session.pid()), job, ..AdoptRequest::default() }).unwrap() {
             Adoption::Adopted { path, .. } => path,
             other => panic!("{other:?}"),
         }
@@ -350,7 +357,7 @@ fn a_job_that_is_just_going_leaves_the_session_to_another() {
     site.adopt_pid(session.pid()).unwrap();
     assert!(other.has(&site, session.pid()));
     // Alone it is no place to be in.
-    let only = AdoptRequest { pid: Some(session.pid()), job: Some(Id::new("2").unwrap()), pam: None };
+    let only = AdoptRequest { pid: Some(session.pid()), job: Some(Id::new("2").unwrap()), ..AdoptRequest::default() };
     let apart = Sleeper::of(NOBODY);
     let error = site.adopt(&AdoptRequest { pid: Some(apart.pid()), ..only }).unwrap_err().to_string();
     assert!(error.contains("has no directory in any hierarchy"), "{error}");
@@ -801,4 +808,298 @@ fn check_says_what_pam_lacks_and_fails_no_more_for_it() {
         let said = format!("pam            ANY USER CAN BECOME ROOT: {}:2 runs", pam.join("sshd").display());
         assert!(hole.lines().any(|hole| hole.starts_with(&said) && hole.ends_with(&line)), "{hole}");
     }
+}
+
+/// What pam_systemd does to sessions, by a directory that is called as logind's.
+struct Logind {
+    /// In each hierarchy that is used.
+    dirs: Vec<PathBuf>,
+    path: String,
+}
+
+impl Logind {
+    fn new(site: &Site) -> Self {
+        let host = site.host();
+        let path = format!("{}-out/user.slice", site.base.name);
+        let used = host.hierarchies(&fence::controllers(&site.config)).unwrap();
+        let dirs: Vec<_> = used.iter().map(|hierarchy| hierarchy.mount.join(&path)).collect();
+        dirs.iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+        Self { dirs, path: format!("/{path}") }
+    }
+
+    /// The command by which a process moves one.
+    fn moves(&self, pid: &str) -> String {
+        self.dirs.iter().map(|dir| format!("echo {pid} >{}/cgroup.procs; ", dir.display())).collect()
+    }
+
+    /// The line of PAM that moves the session.
+    fn line(&self, site: &Site) -> String {
+        let script = site.run.path().join("pam_systemd");
+        fs::write(&script, self.moves("$PPID")).unwrap();
+        format!("session required pam_exec.so /bin/sh {}\n", script.display())
+    }
+
+    fn has(&self, pid: i32) -> bool {
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        cgroups.lines().any(|line| line.ends_with(&format!(":{}", self.path)))
+    }
+}
+
+impl Drop for Logind {
+    fn drop(&mut self) {
+        let deadline = common::soon();
+        for dir in &self.dirs {
+            while fs::remove_dir(dir).is_err() && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+            let _ = fs::remove_dir(dir.parent().unwrap());
+        }
+    }
+}
+
+impl Step {
+    /// A shell that goes into the step, and then does what follows.
+    fn shell(&self, site: &Site, then: &str) -> [String; 3] {
+        let host = site.host();
+        let used = host.hierarchies(&fence::controllers(&site.config)).unwrap();
+        let mounts = used.iter().map(|hierarchy| hierarchy.mount.display().to_string());
+        let moves: String = mounts.map(|mount| format!("echo $$ >{mount}{}/cgroup.procs; ", self.path)).collect();
+        ["/bin/sh".to_owned(), "-c".to_owned(), format!("{moves}{then}")]
+    }
+}
+
+/// A stack with the module before what moves the session, or not, and behind it.
+fn stack(site: &Site, logind: &Logind, word: &str, is_before: bool) -> String {
+    let [module, _] = site.doors(&[]);
+    let line = format!("{}{word}\n", module.line.trim_end());
+    format!("{}{}{line}", if is_before { line.as_str() } else { "" }, logind.line(site))
+}
+
+/// How a process in a step starts what opens a session: it becomes that, it waits for it, or it goes before it.
+const BECOMES: &str = "exec \"$0\" \"$@\"";
+const WAITS: &str = "\"$0\" \"$@\" <&0; true";
+
+#[test]
+fn a_session_from_within_a_job_is_put_back_into_it() {
+    let site = Site::new("back");
+    let logind = Logind::new(&site);
+    let step = site.step(NOBODY, "1", "0");
+    // Whose session it will be does not matter, and it has no job of its own.
+    for (user, word, is_before, how) in [
+        ("nobody", " stay", true, BECOMES),
+        ("games", " stay", true, BECOMES),
+        ("games", "", true, BECOMES),
+        ("nobody", " stay", false, WAITS),
+        ("games", "", false, WAITS),
+    ] {
+        let by = step.shell(&site, how);
+        let by: Vec<&str> = by.iter().map(String::as_str).collect();
+        let mut session = site.session_by(&by, user, &stack(&site, &logind, word, is_before), 0, &[]);
+        assert_eq!(session.opened, GRANTED, "{user}{word} {how}");
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", session.pid())).unwrap();
+        let pid = if how == WAITS { children.trim().parse().unwrap() } else { session.pid() };
+        assert!(
+            step.has(&site, pid),
+            "{user}{word} {how}: {}",
+            fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap()
+        );
+        session.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(session.lines.next().unwrap().unwrap(), GRANTED);
+        assert!(session.child.wait().unwrap().success(), "{user}{word} {how}");
+    }
+}
+
+/// pam_slurm_adopt has put it there before.
+#[test]
+fn a_session_in_slurms_own_cgroup_is_put_back_into_it() {
+    let site = Site::new("overlay");
+    let logind = Logind::new(&site);
+    let host = site.host();
+    let used = host.hierarchies(&fence::controllers(&site.config)).unwrap();
+    let top = format!("jobfence-overlay-{}", std::process::id());
+    let place = |version| match version {
+        Version::V1 => format!("/slurm_{top}/uid_65534/job_1/step_extern"),
+        Version::V2 => format!("/{top}_slurmstepd.scope/job_1/step_extern/user"),
+    };
+    let leaves: Vec<_> =
+        used.iter().map(|h| PathBuf::from(format!("{}{}", h.mount.display(), place(h.version)))).collect();
+    leaves.iter().for_each(|leaf| fs::create_dir_all(leaf).unwrap());
+    let moves: String = leaves.iter().map(|leaf| format!("echo $$ >{}/cgroup.procs; ", leaf.display())).collect();
+    let by = ["/bin/sh", "-c", &format!("{moves}{BECOMES}")];
+    let mut found = Vec::new();
+    for word in ["", " stay"] {
+        let session = site.session_by(&by, "nobody", &stack(&site, &logind, word, true), 0, &[]);
+        let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", session.pid())).unwrap();
+        let inside = used.iter().filter(|h| cgroups.lines().any(|line| line.ends_with(&place(h.version)))).count();
+        found.push((session.opened.clone(), inside.min(1), logind.has(session.pid()), cgroups));
+        session.close();
+    }
+    for leaf in &leaves {
+        for dir in leaf.ancestors().take(4) {
+            while fs::remove_dir(dir).is_err() {}
+        }
+    }
+    for (opened, inside, is_out, cgroups) in found {
+        assert_eq!((opened.as_str(), inside, is_out), (GRANTED, 1, false), "{cgroups}");
+    }
+}
+
+#[test]
+fn a_session_that_comes_from_no_job_is_where_pam_puts_it() {
+    let site = Site::new("elsewhere");
+    let logind = Logind::new(&site);
+    let step = site.step(NOBODY, "1", "extern");
+    let stays = site.session("nobody", &stack(&site, &logind, " stay", true), &[]);
+    assert_eq!(stays.opened, GRANTED);
+    assert!(logind.has(stays.pid()) && !step.has(&site, stays.pid()));
+    stays.close();
+    // Without the word it is one of ssh, whose user has a job.
+    let ssh = site.session("nobody", &stack(&site, &logind, "", true), &[]);
+    assert_eq!(ssh.opened, GRANTED);
+    assert!(step.has(&site, ssh.pid()));
+    ssh.close();
+    // Root's own, from within a job too, and whatever the configuration says.
+    let by = step.shell(&site, BECOMES);
+    let by: Vec<&str> = by.iter().map(String::as_str).collect();
+    let broken = stack(&site, &logind, " Nonsense=1 stay", true);
+    let root = site.session_by(&by, "root", &broken, 0, &[]);
+    assert_eq!(root.opened, GRANTED);
+    assert!(logind.has(root.pid()));
+    root.close();
+    let denied = site.session("nobody", &broken, &[]);
+    assert!(denied.opened.contains("jobfence: PAM argument 3, column 1: "), "{}", denied.opened);
+    denied.close();
+}
+
+/// As atd has it, and su: another user has started it, or it was one before.
+#[test]
+fn a_daemon_with_roots_rights_and_another_real_user_opens_sessions() {
+    let site = Site::new("effective");
+    let step = site.step(NOBODY, "1", "extern");
+    let [module, _] = site.doors(&[]);
+    let becomes = "import os, sys; os.setresuid(1, 0, 0); os.execv(sys.argv[1], sys.argv[1:])";
+    let by = ["/usr/bin/python3", "-S", "-c", becomes];
+    let session = site.session_by(&by, "nobody", &module.line, 0, &[]);
+    assert_eq!(session.opened, GRANTED);
+    assert!(step.has(&site, session.pid()));
+    session.close();
+}
+
+/// A way out is closed: nothing else could hold what the session starts.
+#[test]
+fn a_session_whose_job_has_ended_meanwhile_is_denied() {
+    let site = Site::new("ended");
+    let logind = Logind::new(&site);
+    let mut step = site.step(NOBODY, "1", "0");
+    let (out, go) = (site.run.path().join("out"), site.run.path().join("go"));
+    let wait = site.run.path().join("wait");
+    fs::write(&wait, format!("touch {}; while [ ! -e {} ]; do sleep 0.05; done", out.display(), go.display())).unwrap();
+    let [module, _] = site.doors(&[]);
+    let line = format!("{} stay\n", module.line.trim_end());
+    let waits = format!("session required pam_exec.so /bin/sh {}\n", wait.display());
+    let by = step.shell(&site, BECOMES);
+    let by: Vec<&str> = by.iter().map(String::as_str).collect();
+    let session = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            common::until("the session is outside", || out.exists());
+            step.close();
+            fs::write(&go, "").unwrap();
+        });
+        site.session_by(&by, "nobody", &format!("{line}{}{waits}{line}", logind.line(&site)), 0, &[])
+    });
+    assert!(session.opened.starts_with(&format!(r#"{{"answer": {PAM_SESSION_ERR}, "said": ["#)), "{}", session.opened);
+    session.close();
+}
+
+#[test]
+fn what_a_job_has_started_in_user_slice_is_fetched_back() {
+    let site = Site::new("fetch");
+    let logind = Logind::new(&site);
+    let step = site.step(NOBODY, "1", "0");
+    // Each says the number of a process that is outside; the shell in the step waits for it, or has gone.
+    let outside = |words: &str, then: &str| {
+        // What an administrator has put elsewhere is in no directory of logind's.
+        let moves = if words.contains(&BIN.to_string()) {
+            logind.moves("$$").replace("/user.slice", "")
+        } else {
+            logind.moves("$$")
+        };
+        let begin = format!("{moves}exec setpriv {words} --clear-groups sh -c 'echo $$; exec sleep 1000'");
+        let [shell, option, script] = step.shell(&site, &format!("sh -c \"$0\" & {then}"));
+        let mut shell = Command::new(shell)
+            .args([option, script, begin])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (Sleeper(shell), line.trim().parse::<i32>().unwrap())
+    };
+    let [users, games, bins] = [NOBODY, GAMES, BIN].map(|uid| format!("--reuid={uid}"));
+    let (_shell, elsewhere) = outside(&bins, "wait");
+    let all = [outside(&users, "wait"), outside(&games, "wait"), outside("--reuid=0", "wait"), outside(&users, "exit")];
+    let [(_, own), (_, anothers), (_, roots), (mut gone, orphan)] = all;
+    gone.0.wait().unwrap();
+    let mut unrelated = Sleeper::of(NOBODY);
+    for dir in &logind.dirs {
+        fs::write(dir.join("cgroup.procs"), unrelated.pid().to_string()).unwrap();
+    }
+    let fetched = fetch_back(&site.host(), &site.config).unwrap();
+    let place = |pid: i32| (step.has(&site, pid), logind.has(pid));
+    let places = [own, anothers, roots, orphan, unrelated.pid()].map(place);
+    let is_let_alone = !step.has(&site, elsewhere);
+    unrelated.0.kill().unwrap();
+    unrelated.0.wait().unwrap();
+    for pid in [own, anothers, roots, orphan, elsewhere] {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+    }
+    assert!(is_let_alone, "{fetched:?}");
+    let (inside, out) = ((true, false), (false, true));
+    assert_eq!(places, [inside, inside, out, out, out], "{fetched:?}");
+    let back = |pid| Ok(Adoption::Back { pid, path: step.path.clone() });
+    let mut expected = [back(own), back(anothers)];
+    expected
+        .sort_by_key(|one| one.as_ref().map_or(0, |one| if let Adoption::Back { pid, .. } = one { *pid } else { 0 }));
+    assert!(expected.iter().all(|one| fetched.contains(one)), "{fetched:?}");
+}
+
+/// The number of a process that a session is to be made of can be another's in the last moment.
+#[test]
+fn who_gets_the_number_of_a_session_is_put_back() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        return common::skip("strace is not here");
+    }
+    let site = Site::new("stranger");
+    let step = site.step(NOBODY, "1", "extern");
+    let adopt = |pid: i32, more: &[&str]| {
+        let command = site.command(&["--pid", &pid.to_string()]);
+        let mut traced = Command::new("strace");
+        traced.args(["-qq", "-e", "trace=openat"]).args(more).arg(command.get_program()).args(command.get_args());
+        traced.env_remove("PAM_TYPE").stdin(Stdio::null()).stderr(Stdio::piped());
+        traced
+    };
+    let is_move = |line: &str| line.contains("\"cgroup.procs\"") && line.contains("O_WRONLY");
+    let first = Sleeper::of(NOBODY);
+    let trace = err(&adopt(first.pid(), &[]).output().unwrap());
+    let number = trace.lines().position(is_move).unwrap_or_else(|| panic!("{trace}")) + 1;
+    let mut sleeper = Sleeper::of(NOBODY);
+    let pid = sleeper.pid();
+    let cgroup = || fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let before = cgroup();
+    let at = format!("inject=openat:delay_enter=3000000:when={number}");
+    let adopting = adopt(pid, &["-e", &at]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    sleeper.0.kill().unwrap();
+    sleeper.0.wait().unwrap();
+    let stranger = common::start_under(pid, GAMES, c"300").expect("the number is free");
+    let said = adopting.wait_with_output().unwrap();
+    let now = cgroup();
+    let stranger = nix::unistd::Pid::from_raw(stranger);
+    let _ = nix::sys::signal::kill(stranger, nix::sys::signal::Signal::SIGKILL);
+    let _ = nix::sys::wait::waitpid(stranger, None);
+    assert_eq!(now, before, "{said:?}");
+    assert!(err(&said).contains("has ended while it was put in"), "{said:?}");
+    assert_eq!(said.status.code(), Some(1));
+    drop(step);
 }

@@ -197,3 +197,68 @@ fn manual_pages_parse_and_no_word_is_misspelt() {
     let said = [lint, spelling].into_iter().flatten().collect::<String>();
     assert!(said.is_empty(), "{said}");
 }
+
+/// By what a user can try to leave a job, in the order of the table.
+const WAYS_OUT: [&str; 11] = [
+    "ssh to a node, own",
+    "ssh to a node, overlay",
+    "qrsh by `sshd -i`",
+    "su",
+    "cron",
+    "`@reboot` of cron",
+    "at",
+    "tmux",
+    "`systemd-run --user`",
+    "Docker's socket",
+    "podman without root",
+];
+
+/// The rows of the first table below a heading, without the table's head.
+fn rows<'a>(page: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let section = page.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}")).1;
+    let table = section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let words = |line: &'a str| line.trim_matches('|').split('|').map(str::trim).collect();
+    table.skip(2).map(words).collect()
+}
+
+/// All files below a directory whose names end so, as one text.
+fn sources(directory: &Path, end: &str) -> String {
+    let of = |path: PathBuf| match path.is_dir() {
+        true => sources(&path, end),
+        false if path.to_string_lossy().ends_with(end) => fs::read_to_string(path).unwrap(),
+        false => String::new(),
+    };
+    fs::read_dir(directory).unwrap().map(|entry| of(entry.unwrap().path())).collect()
+}
+
+#[test]
+fn each_way_out_of_a_job_is_in_the_table_and_has_a_test() {
+    let pages = pages();
+    let ways = rows(&pages["docs/limitations.md"], "## Ways out of a job");
+    assert_eq!(ways.iter().map(|row| row[0]).collect::<Vec<_>>(), WAYS_OUT);
+    for row in &ways {
+        let [way, before, remedy, then] = row.as_slice() else { panic!("{row:?}") };
+        let said =
+            |outcome: &str| ["in its job", "in a job", "refused", "open"].iter().any(|word| outcome.contains(word));
+        assert!(said(before) && (said(then) || remedy.is_empty()), "{way}: {before}, {then}");
+        assert!(!before.contains("open") || !then.contains("open"), "{way}: no remedy closes it");
+    }
+    let tests = rows(&pages["docs/tests.md"], "### The ways out of a job");
+    let of = |end| sources(&top().join("tests"), end);
+    let (rust, python) = (of(".rs"), of(".py"));
+    for row in &tests {
+        let [way, test] = row.as_slice() else { panic!("{row:?}") };
+        assert!(WAYS_OUT.contains(way), "{way} is no row of the table");
+        let test = test.trim_matches('`');
+        let is_test =
+            rust.contains(&format!("#[test]\nfn {test}()")) || python.contains(&format!("\ndef {test}(site)"));
+        assert!(is_test, "{way}: there is no test {test}");
+    }
+    for way in WAYS_OUT {
+        assert!(tests.iter().any(|row| row[0] == way), "{way} has no test");
+    }
+    let cases = fs::read_to_string(top().join("tests/gridengine/suite/sessions.py")).unwrap();
+    for (case, _) in cases.split("@case\ndef ").skip(1).filter_map(|rest| rest.split_once('(')) {
+        assert!(tests.iter().any(|row| row[1] == format!("`{case}`")), "{case} is in no row of the table");
+    }
+}

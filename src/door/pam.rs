@@ -4,18 +4,23 @@
 //! pam_exec(8) would start a program of root's with PAM's environment, in which a user can have set what its dynamic linker obeys
 //! (pam_env(8) with `user_readenv=1`, whichever its place in the stack). Here nothing is started and no environment is read.
 //! The functions of libpam are those of the library that has loaded us; see pam(3).
+//!
+//! The same line may stand in a stack twice. Before pam_systemd it notes where the process is, with PAM, in the memory of this process. Behind
+//! it, it puts back what comes from a job.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use ::log::{Level, LevelFilter, Log, Metadata, Record};
 use libloading::os::unix::Library;
 
+use crate::cgroup::membership::Membership;
 use crate::config;
 use crate::door::adopt::{self, AdoptRequest, Pam};
 use crate::launch::Answer;
 use crate::log;
 use crate::printable::printable;
 use crate::scheduler::slurm::spank::api::arguments;
+use crate::sys::dir::Dir;
 use crate::sys::guard::guard;
 
 /// What libpam is told; numbers of `security/_pam_types.h`.
@@ -33,9 +38,17 @@ const PAM_USER: c_int = 2;
 /// The style of a message that is an error's.
 const PAM_ERROR_MSG: c_int = 3;
 
+/// The argument of a line that puts no session into a job but those that come from one.
+const STAY: &[u8] = b"stay";
+/// The name by which PAM keeps where the process was.
+const BEGAN: &CStr = c"jobfence_began";
+
 /// libpam's handle of a session, valid during one call.
 type PamHandle = *mut c_void;
 type GetItem = unsafe extern "C" fn(PamHandle, c_int, *mut *const c_void) -> c_int;
+type GetData = unsafe extern "C" fn(PamHandle, *const c_char, *mut *const c_void) -> c_int;
+type Cleanup = extern "C" fn(PamHandle, *mut c_void, c_int);
+type SetData = unsafe extern "C" fn(PamHandle, *const c_char, *mut c_void, Cleanup) -> c_int;
 type Prompt = unsafe extern "C" fn(PamHandle, c_int, *mut *mut c_char, *const c_char, ...) -> c_int;
 
 /// When a session is opened, in the process from which all of it descends. The arguments are those in plugstack.conf.
@@ -49,8 +62,8 @@ pub unsafe extern "C" fn pam_sm_open_session(pam: PamHandle, flags: c_int, ac: c
         // SAFETY: as this function's own contract.
         let arguments = unsafe { arguments(ac, av) };
         // SAFETY: as this function's own contract.
-        match unsafe { user(pam) } {
-            Ok(user) => open(&user, &arguments, |sentence| {
+        match unsafe { user(pam).and_then(|user| Ok((user, began(pam)?))) } {
+            Ok((user, began)) => open(&user, began, &arguments, |sentence| {
                 if flags & PAM_SILENT == 0 {
                     // SAFETY: as this function's own contract.
                     unsafe { tell(pam, sentence) };
@@ -71,11 +84,15 @@ pub extern "C" fn pam_sm_close_session(_pam: PamHandle, _flags: c_int, _ac: c_in
     Code::Success as c_int
 }
 
-fn open(user: &str, arguments: &[&[u8]], tell: impl Fn(&str)) -> Code {
+fn open(user: &str, began: Membership, arguments: &[&[u8]], tell: impl Fn(&str)) -> Code {
     let pid = std::process::id().cast_signed();
     let pam = Pam { kind: "open_session".to_owned(), user: user.to_owned(), caller: pid };
-    let request = AdoptRequest { pid: Some(pid), job: None, pam: Some(pam) };
-    let loaded = config::load_named(arguments, &|number| format!("PAM argument {number}"));
+    let stay = arguments.iter().position(|argument| *argument == STAY);
+    let request = AdoptRequest { pid: Some(pid), pam: Some(pam), began: Some(began), stays: stay.is_some(), job: None };
+    let mut arguments = arguments.to_vec();
+    arguments.retain(|argument| *argument != STAY);
+    let as_given = |number: usize| number + usize::from(stay.is_some_and(|stay| stay < number));
+    let loaded = config::load_named(&arguments, &|number| format!("PAM argument {}", as_given(number)));
     match adopt::answer(loaded, &request) {
         Answer::Off | Answer::Fenced(_) => Code::Success,
         Answer::Unfenced { why, by, .. } => {
@@ -117,6 +134,44 @@ unsafe fn user(pam: PamHandle) -> Result<String, String> {
     // SAFETY: this item is a NUL-terminated string of libpam's, which lives as long as the session.
     let user = unsafe { CStr::from_ptr(item.cast()) };
     user.to_str().map(str::to_owned).map_err(|_| "the user's name is not UTF-8".to_owned())
+}
+
+/// Where this process was when PAM first called us for this session.
+///
+/// # Safety
+/// `pam` must be libpam's handle of this call.
+unsafe fn began(pam: PamHandle) -> Result<Membership, String> {
+    let libpam = libpam()?;
+    // SAFETY: the declarations are those of security/pam_modules.h.
+    let get_data = unsafe { libpam.get::<GetData>(b"pam_get_data\0") }.map_err(|error| error.to_string())?;
+    // SAFETY: likewise.
+    let set_data = unsafe { libpam.get::<SetData>(b"pam_set_data\0") }.map_err(|error| error.to_string())?;
+    let mut noted = std::ptr::null();
+    // SAFETY: a handle of this call, a name, and a pointer to a pointer.
+    let code = unsafe { get_data(pam, BEGAN.as_ptr(), &raw mut noted) };
+    if code == Code::Success as c_int && !noted.is_null() {
+        // SAFETY: nothing else is kept by this name than what is made below, and it lives until `forget` is called.
+        return Ok(unsafe { &*noted.cast::<Membership>() }.clone());
+    }
+    let now = Dir::open("/proc").and_then(|proc| Membership::read(&proc, std::process::id().cast_signed()));
+    let now = now.map_err(|error| error.to_string())?;
+    let kept = Box::into_raw(Box::new(now.clone())).cast();
+    // SAFETY: a handle of this call, a name, and what `forget` takes.
+    match unsafe { set_data(pam, BEGAN.as_ptr(), kept, forget) } {
+        code if code == Code::Success as c_int => Ok(now),
+        code => {
+            forget(pam, kept, code);
+            Err(format!("PAM does not keep where the session began (error {code})"))
+        }
+    }
+}
+
+/// libpam gives back what it has kept: at its end, or for another in its place.
+extern "C" fn forget(_pam: PamHandle, kept: *mut c_void, _code: c_int) {
+    if !kept.is_null() {
+        // SAFETY: it is the box of `began`, and each is given back once.
+        drop(unsafe { Box::from_raw(kept.cast::<Membership>()) });
+    }
 }
 
 /// Shows the sentence to who opens the session.

@@ -37,11 +37,7 @@ impl Fence {
         if id.is_alive(&host.proc)? {
             return put;
         }
-        let ended = Error::new("the process has ended while it was put in:").value(id.pid);
-        Err(match put_back_stranger(host, self.key().uid, id) {
-            Some(remains) => ended.hint(remains),
-            None => ended,
-        })
+        Err(put_back_stranger(host, self.key().uid, id))
     }
 
     /// The same into a directory of this name in the step's: then the process can make others beside it.
@@ -187,10 +183,20 @@ impl Fence {
     }
 }
 
-/// Moves a process that has got this number to where its parent is: nobody else knows where it began. Why it stays, if it does.
+/// What is said of a process of this user's that has ended while it was moved, by its number. A process that has got the number is moved to
+/// where its parent is: nobody else knows where it began.
 ///
 /// One that another user's processes, or init, have inherited is not moved to them: that could be a way out of a fence.
-fn put_back_stranger(host: &Host, uid: u32, instead_of: Owner) -> Option<String> {
+pub fn put_back_stranger(host: &Host, uid: u32, instead_of: Owner) -> Error {
+    let ended = Error::new("the process has ended while it was put in:").value(instead_of.pid);
+    match stranger_remains(host, uid, instead_of) {
+        Some(remains) => ended.hint(remains),
+        None => ended,
+    }
+}
+
+/// Why such a process stays, if it does.
+fn stranger_remains(host: &Host, uid: u32, instead_of: Owner) -> Option<String> {
     let stranger = process::of(&host.proc, instead_of.pid).ok().flatten().filter(|found| found.id != instead_of)?;
     let (theirs, parents) = (process::uid(&host.proc, stranger.id.pid)?, process::uid(&host.proc, stranger.parent));
     let is_its = stranger.parent > 1 && (parents == Some(theirs) || theirs != uid && parents == Some(0));

@@ -10,3 +10,31 @@ pub mod spool;
 
 /// What the first word of a shepherd's command line begins with; execd adds the number of the job.
 pub const SHEPHERD: &str = "sge_shepherd";
+
+/// The step of a job's shepherd. For a slave task's shepherd, the name of the task follows.
+pub const SHEPHERDS_STEP: &str = "shepherd";
+
+/// The step of the job, if it is no slave task.
+pub const JOBS_STEP: &str = "job";
+
+/// The directory of the step that a shepherd's runs, beside that of the shepherd. `None`: it is no shepherd's.
+pub fn of_shepherd(directory: &str) -> Option<String> {
+    match directory.strip_prefix("step_")?.strip_prefix(SHEPHERDS_STEP)? {
+        "" => Some(format!("step_{JOBS_STEP}")),
+        task => task.strip_prefix('-').map(|task| format!("step_{task}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_shepherd_has_a_step_beside_that_of_its_job() {
+        assert_eq!(of_shepherd("step_shepherd").as_deref(), Some("step_job"));
+        assert_eq!(of_shepherd("step_shepherd-1.node1").as_deref(), Some("step_1.node1"));
+        for other in ["step_job", "step_shepherds", "step_1.shepherd", "shepherd"] {
+            assert_eq!(of_shepherd(other), None, "{other}");
+        }
+    }
+}

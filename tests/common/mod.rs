@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 #[allow(dead_code)]
 mod leases;
 #[allow(dead_code)]
+mod number;
+#[allow(dead_code)]
 mod opened;
 #[allow(dead_code)]
 mod patience;
@@ -20,6 +22,8 @@ mod plugin;
 mod skip;
 #[allow(unused_imports)]
 pub use leases::{Lease, UIDS, alone, beside_others, uids};
+#[allow(unused_imports)]
+pub use number::start_under;
 #[allow(unused_imports)]
 pub use opened::open;
 #[allow(unused_imports)]

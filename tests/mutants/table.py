@@ -16,6 +16,7 @@ class Break(NamedTuple):
     noticer: str
 
 
+ADOPT = "src/door/adopt.rs"
 EXPLAINED = "host host what_is_explained_is_what_is_written"
 NOTHING = "set: |_, _, _, _| Ok(()),"
 LIMITING = "src/fence/limiting.rs"
@@ -1071,4 +1072,35 @@ BREAKS = (
           "unit qconf_fails_where_there_is_none"),
     Break("a_qos_is_that_of_the_whole_array", "docs/man/jobfence.8", "s/\\(ha$SLURM_JOB_ID //p", "s/\\(ha[0-9]* //p",
           "slurm prologs_of_the_manual"),
+    # A session that begins within a job.
+    Break(
+        "session_forgets_where_it_began", ADOPT,
+        "match began.filter(|began| places.holds(began)) {",
+        "match began.filter(|_| false) {",
+        "host adopt a_session_from_within_a_job_is_put_back_into_it",
+    ),
+    Break(
+        "session_without_a_parent_in_the_job", ADOPT,
+        "None => places.of_an_ancestor(process.this)?,",
+        "None => None,",
+        "host adopt a_session_from_within_a_job_is_put_back_into_it",
+    ),
+    Break(
+        "fetched_back_from_anywhere", ADOPT,
+        "if !places.is_a_login(&now) || places.holds(&now) {",
+        "if places.holds(&now) {",
+        "host adopt what_a_job_has_started_in_user_slice_is_fetched_back",
+    ),
+    Break(
+        "root_denied_by_a_mistake", ADOPT,
+        "if request.pam.as_ref().is_some_and(|pam| pam.becomes() == Ok(None)) {",
+        "if false {",
+        "host adopt a_session_that_comes_from_no_job_is_where_pam_puts_it",
+    ),
+    Break(
+        "one_line_for_su_is_enough", "src/bin/jobfence/pam.rs",
+        "(!both || before.iter().any(Call::is_ours))",
+        "true",
+        "unit says_by_which_services_jobs_are_left",
+    ),
 )

@@ -23,6 +23,8 @@ GRIDENGINE = ("gridengine-master", "gridengine-exec", "gridengine-client")
 # The Docker of its Docker universe, and what the container of a case is made of.
 DOCKER = ("docker.io", "docker-cli", "containerd", "runc", "iptables", "busybox-static")
 HTCONDOR = ("minicondor", "openssh-server", "openssh-client", *DOCKER)
+# By what a user can leave a job, or tries to: docs/limitations.md has the table.
+SESSIONS = ("libpam-systemd", "openssh-server", "openssh-client", "cron", "at", "tmux", "podman", "uidmap", "crun", "docker.io", "busybox-static")
 # A cluster is made in the guest, since it notes the name of its host.
 NO_CLUSTER = "gridengine-common shared/gridengineconfig boolean false"
 
@@ -76,6 +78,7 @@ IMAGES = {
     "debian13": Image("trixie"),
     "debian13-gridengine": Image("trixie", PACKAGES + GRIDENGINE, answers=(NO_CLUSTER,)),
     "debian13-htcondor": Image("trixie", PACKAGES + HTCONDOR),
+    "debian12-sessions": Image("bookworm", PACKAGES + GRIDENGINE + SESSIONS, answers=(NO_CLUSTER,)),
     # Its signatures last a week, and a mirror may be a snapshot.
     "forky": Image("forky", apt_options=('Acquire::Check-Valid-Until "false"',)),
     # What a site would use instead of jobfence.
@@ -96,6 +99,12 @@ def openpbs(cmdline=""):
 def gridengine(cmdline="", image="debian12-gridengine"):
     """A cell of Grid Engine, whose packages bring a mail server that nobody needs here."""
     return Cell(image, f"{cmdline} systemd.mask=exim4.service".strip(), scheduler="gridengine")
+
+
+def sessions():
+    """A cell of Grid Engine in which users log in, also from within jobs. The cases of Docker start a daemon of their own."""
+    masked = ("docker.service", "docker.socket", "containerd.service")
+    return gridengine(" ".join(f"systemd.mask={unit}" for unit in masked), image="debian12-sessions")
 
 
 def htcondor(image):
@@ -129,6 +138,7 @@ CELLS = {
     "debian12-hybrid-gridengine": gridengine(HYBRID),
     "debian12-v1-gridengine": gridengine(V1),
     "debian13-v2-gridengine": gridengine(image="debian13-gridengine"),
+    "debian12-v2-sessions": sessions(),
     "debian13-v2-htcondor": htcondor("debian13-htcondor"),
     "forky-v2-htcondor": htcondor("forky-htcondor"),
 }

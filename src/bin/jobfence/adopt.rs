@@ -36,7 +36,7 @@ pub fn adopt(options: &AdoptOptions) -> Result<ExitCode, Failure> {
         (Ok(loaded), Some(job)) => Some(job_name::resolve(job, job_name::recorded(&loaded.config.run_dir))?),
         (_, job) => job.clone(),
     };
-    let request = AdoptRequest { pid: options.pid, job, pam };
+    let request = AdoptRequest { pid: options.pid, job, pam, ..AdoptRequest::default() };
     match adopt::answer(loaded, &request) {
         Answer::Off | Answer::Fenced(_) if is_session => {}
         Answer::Fenced(outcome) => println!("{outcome}"),

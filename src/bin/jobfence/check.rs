@@ -87,8 +87,10 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     names::say(&loaded, slurm.as_ref(), &host.proc);
     let own = describe::host(&host, config, slurm.as_ref(), node);
     // No verdict on a job: hints. Where the limits are in Slurm's directories, pam_slurm_adopt does it all.
-    for fault in pam::faults(&options.pam_directory, &line::of_pam(&options.configured, found.as_ref()), own.limits) {
-        println!("pam            {fault}");
+    let line = line::of_pam(&options.configured, found.as_ref());
+    let faults = pam::faults(&options.pam_directory, &line, own.limits);
+    for said in faults.into_iter().chain(pam::ways_out(&options.pam_directory, &line, own.limits)) {
+        println!("pam            {said}");
     }
     if config.mode == Mode::Observe {
         println!("mode           observe: jobs are put in cgroups and measured, but not limited");
@@ -97,7 +99,8 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
     if let Some(why) = found.as_ref().and_then(|found| line::look(found, slurm.as_ref())) {
         verdict.no(why);
     }
-    doors::look(&host.proc, &loaded, slurm.as_ref().map(Slurm::file), &mut verdict);
+    let pam = (options.pam_directory.as_path(), line.as_str());
+    doors::look(&host.proc, &loaded, slurm.as_ref().map(Slurm::file), pam, &mut verdict);
     observation::say(config);
     describe::io(&host, config);
     describe::huge_pages(&host);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser};
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::{Config, Mode};
+use jobfence::door::adopt;
 use jobfence::host::{Host, SYSTEMD_BASE};
 use jobfence::janitor::{self, Who};
 use jobfence::launch::early_move::EarlyMoves;
@@ -184,7 +185,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| ends.add(signal));
     ends.thread_block()?;
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let (mut said, mut store, mut unwritten) = (Vec::new(), Store::default(), None);
+    let (mut said, mut said_back, mut store, mut unwritten) = (Vec::new(), Vec::new(), Store::default(), None);
     // Kept one after the other: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
@@ -204,6 +205,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
         if config.reap_interval.is_some() && config.mode != Mode::Off {
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);
+            fetch_back(&config, &mut said_back);
             store.look(&config);
             let written = Host::read_what_there_is(&config)
                 .map_err(|error| error.to_string())
@@ -254,6 +256,24 @@ fn look(config: &Config, said: &mut Vec<String>) {
             *said = failed;
         }
     }
+}
+
+/// What sessions that jobs have begun are outside of their fences.
+fn fetch_back(config: &Config, said: &mut Vec<String>) {
+    let fetched = Host::read_what_there_is(config).and_then(|(host, _)| adopt::fetch_back(&host, config));
+    let mut failed = Vec::new();
+    match fetched {
+        Ok(all) => all.iter().for_each(|one| match one {
+            Ok(done) => log::warn!("{done}: pam_systemd had moved it out, see 'jobfence check'"),
+            Err(error) => failed.push(error.to_string()),
+        }),
+        Err(error) => log::debug!("no process is looked for that has left its job: {error}"),
+    }
+    // What stays is said once.
+    for error in failed.iter().filter(|error| !said.contains(error)) {
+        log::error!("a process that has left its job is not put back: {error}");
+    }
+    *said = failed;
 }
 
 /// Without them, launches wait a little longer.

@@ -28,6 +28,62 @@ pub fn faults(directory: &Path, line: &str, own: bool) -> Vec<String> {
     faults
 }
 
+/// The services by which a job's user begins a session from within the job.
+const BEGUN_BY_JOBS: [&str; 4] = ["su", "su-l", "sudo", "sudo-i"];
+/// The services of daemons that carry out what a job has left with them. Distributions name the first in two ways.
+const LEFT_WITH: [&str; 3] = ["cron", "crond", "atd"];
+
+/// By which services a job's processes leave it. `own` as above.
+pub fn ways_out(directory: &Path, line: &str, own: bool) -> Vec<String> {
+    let directories = [directory, Path::new(VENDORS)];
+    let stacks: Vec<(String, Stack)> = files(directory)
+        .iter()
+        .filter_map(|file| Some((file.file_name()?.to_str()?.to_owned(), Stack::read(&directories, file))))
+        .collect();
+    let is_begun = |name: &str, stack: &Stack| {
+        // Where the limits are Slurm's, its module has put the session of ssh into a job before.
+        BEGUN_BY_JOBS.contains(&name) || !own && stack.calls.iter().any(|call| stack.adopts(call, false))
+    };
+    let mut moved: Vec<(String, Vec<&str>)> = Vec::new();
+    for (name, stack) in stacks.iter().filter(|(name, stack)| is_begun(name, stack)) {
+        let Some(logind) = stack.moves_out(true) else { continue };
+        match moved.iter_mut().find(|(by, _)| *by == logind) {
+            Some((_, names)) => names.push(name),
+            None => moved.push((logind, vec![name])),
+        }
+    }
+    let mut said: Vec<String> = moved
+        .into_iter()
+        .map(|(logind, names)| {
+            format!(
+                "a job's processes leave it by {}: {logind} moves the session into user.slice; put this line before the \
+                 session lines, and once more behind them: {line} stay",
+                names.join(", ")
+            )
+        })
+        .collect();
+    let left: Vec<&str> = stacks
+        .iter()
+        .filter(|(name, stack)| LEFT_WITH.contains(&name.as_str()) && !stack.calls.iter().any(Call::is_ours))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if !left.is_empty() {
+        said.push(format!(
+            "what users have left with {} runs outside of every job; to let in users with a job alone, and into the job, add \
+             as the last line of each: {line}",
+            left.join(", ")
+        ));
+    }
+    said
+}
+
+/// What moves a session of this service out of the job from which it comes, if nothing puts it back.
+pub fn moves_out(directory: &Path, service: &str) -> Option<String> {
+    let directories = [directory, Path::new(VENDORS)];
+    let file = directories.iter().map(|directory| directory.join(service)).find(|file| file.is_file())?;
+    Stack::read(&directories, &file).moves_out(false)
+}
+
 /// The files of services, by name; none where the directory cannot be read.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let left_over = |name: &str| {
@@ -218,6 +274,17 @@ impl Stack {
         ))
     }
 
+    /// What moves the session out of its job for good. `both`: it may have no parent in the job, so what puts it back must be in the stack
+    /// before, too.
+    fn moves_out(&self, both: bool) -> Option<String> {
+        let last = self.calls.iter().rposition(Call::is_logind)?;
+        let first = self.calls.iter().position(Call::is_logind)?;
+        let (before, behind) = (self.calls.get(..first)?, self.calls.get(last..)?);
+        let is_held = behind.iter().any(Call::is_ours) && (!both || before.iter().any(Call::is_ours));
+        let logind = self.calls.get(last)?;
+        (!is_held).then(|| format!("{} ({})", logind.module(), logind.at()))
+    }
+
     /// Whether it is pam_slurm_adopt, and works in this service: in sshd, unless told otherwise.
     fn adopts(&self, call: &Call, alone: bool) -> bool {
         let service = call.argument("service").unwrap_or("sshd");
@@ -393,6 +460,50 @@ mod tests {
         assert_eq!(with(&[("common-session", &both), ("sshd", &sshd)]), said);
         // Once more behind it is late enough.
         assert_eq!(with(&[("common-session", &both), ("sshd", &format!("{sshd}{MODULE}"))]), [""; 0]);
+    }
+
+    #[test]
+    fn says_by_which_services_jobs_are_left() {
+        let ways = |files: &[(&str, &str)], own: bool| {
+            let temp = tempfile::tempdir().unwrap();
+            for (name, text) in files {
+                fs::write(temp.path().join(name), text).unwrap();
+            }
+            let said = ways_out(temp.path(), "THE LINE", own);
+            let by_sshd = moves_out(temp.path(), "sshd");
+            let plain = |said: String| said.replace(&format!("{}/", temp.path().display()), "");
+            (said.into_iter().map(plain).collect::<Vec<_>>(), by_sshd.map(plain))
+        };
+        let moved = |names: &str| {
+            format!(
+                "a job's processes leave it by {names}: pam_systemd (common-session:1) moves the session into user.slice; put \
+                 this line before the session lines, and once more behind them: THE LINE stay"
+            )
+        };
+        let session = ("common-session", SYSTEMD);
+        let su = "@include common-session\n";
+        let stay = MODULE.replace('\n', " stay\n");
+        assert_eq!(ways(&[session, ("su", su), ("su-l", "session include su\n")], true).0, [moved("su, su-l")]);
+        assert_eq!(ways(&[session, ("su", "session required pam_unix.so\n"), ("login", su)], true).0, [""; 0]);
+        // Behind it alone, what has no parent any more is not found.
+        assert_eq!(ways(&[session, ("su", &format!("{su}{stay}"))], true).0, [moved("su")]);
+        let held = format!("{stay}{su}{stay}");
+        assert_eq!(ways(&[session, ("su", &held), ("su-l", "session include su\n")], true).0, [""; 0]);
+        // An sshd that a job's daemon has started has that as its parent.
+        let sshd = |stack: &str| ways(&[session, ("sshd", stack)], true).1;
+        assert_eq!(sshd(su).as_deref(), Some("pam_systemd (common-session:1)"));
+        assert_eq!(sshd(&format!("{su}{MODULE}")), None);
+        assert_eq!(sshd(&format!("{MODULE}{su}")).as_deref(), Some("pam_systemd (common-session:1)"));
+        assert_eq!(ways(&[], true), (Vec::new(), None));
+        // What pam_slurm_adopt has put into Slurm's own cgroup.
+        let adopting = format!("{ADOPT}{su}");
+        assert_eq!(ways(&[session, ("sshd", &adopting)], false).0, [moved("sshd")]);
+        assert_eq!(ways(&[session, ("sshd", &adopting)], true).0, [""; 0]);
+        assert_eq!(ways(&[session, ("sshd", &format!("{ADOPT}{held}"))], false).0, [""; 0]);
+        let said = ways(&[session, ("cron", su), ("atd", ""), ("crond", MODULE)], true).0;
+        let left = "what users have left with atd, cron runs outside of every job; to let in users with a job alone, and into \
+                    the job, add as the last line of each: THE LINE";
+        assert_eq!(said, [left]);
     }
 
     #[test]

@@ -31,9 +31,9 @@ use jobfence::job::Id;
 use jobfence::launch::Answer;
 use jobfence::record::job::JobRecords;
 use jobfence::requests::{Requests, UserRequests};
-use jobfence::scheduler::gridengine::SHEPHERD;
 use jobfence::scheduler::gridengine::card::WORDS;
 use jobfence::scheduler::gridengine::spool::SpooledJob;
+use jobfence::scheduler::gridengine::{JOBS_STEP, SHEPHERD, SHEPHERDS_STEP};
 use log::LevelFilter;
 use nix::unistd::Pid;
 
@@ -123,8 +123,8 @@ impl FencedJob {
         let step = spooled.slave_task.as_ref().map(Id::as_str);
         let id = |text: String| Id::new(text).map_err(|error| error.to_string());
         let steps = [
-            id(step.unwrap_or("job").to_owned())?,
-            id(step.map_or_else(|| "shepherd".to_owned(), |task| format!("shepherd-{task}")))?,
+            id(step.unwrap_or(JOBS_STEP).to_owned())?,
+            id(step.map_or_else(|| SHEPHERDS_STEP.to_owned(), |task| format!("{SHEPHERDS_STEP}-{task}")))?,
         ];
         let [job, shepherd] = steps.map(|step| Which { job: spooled.job.clone(), step: Some(step), run: Some(RUN) });
         // What kills it says nothing of the job any more.

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cases, by what they are about."""
 
-from . import asked, capacity, failure, hostile, life, limits, parallel  # noqa: F401
+from . import asked, capacity, failure, hostile, life, limits, parallel, sessions  # noqa: F401

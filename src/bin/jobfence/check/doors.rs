@@ -36,8 +36,8 @@ fn as_claimed(kinds: &[&str], facts: Facts) -> Facts {
     Facts { account, project, ..facts }
 }
 
-/// Says it, and why no job would be fenced, if so. Nothing where neither runs.
-pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, verdict: &mut Verdict) {
+/// Says it, and why no job would be fenced, if so. Nothing where neither runs. `pam`: where its services are configured, and our line there.
+pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, pam: (&Path, &str), verdict: &mut Verdict) {
     for (daemon, scheduler, kinds, remedy) in CLAIMED {
         if SchedulerDaemon::find(proc, daemon).is_some() {
             claimed(loaded, scheduler, kinds, remedy);
@@ -50,7 +50,7 @@ pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, verdict: &mu
         claimed(loaded, "Slurm", &kinds, ENFORCE);
     }
     if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
-        gridengine::look(&execd, &loaded.config, verdict);
+        gridengine::look(&execd, &loaded.config, pam, verdict);
     }
     if let Some(mom) = SchedulerDaemon::find(proc, "pbs_mom") {
         openpbs(&mom);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Whether the execd that runs here starts jobs by this program, and what is missing of the rest.
 
+use std::path::Path;
+
 use jobfence::config::{Config, SlotRequest};
 use jobfence::scheduler::gridengine::spool::{OF_EXECD, bytes};
 
 use super::daemon::{SchedulerDaemon, not_ours};
 use super::verdict::Verdict;
+use crate::pam;
 
 /// What the load sensor reports, as in docs/install/gridengine.md.
 const COMPLEXES: [&str; 5] =
@@ -14,8 +17,14 @@ const COMPLEXES: [&str; 5] =
 /// The words of jsv_allowed_mod by which qalter(1) makes what our JSV has noted untrue, and which of its options they stand for.
 const UNTRUE: [(&str, &str); 2] = [("v", "-v"), ("l_hard", "-l")];
 
+/// What the shepherd starts for qrsh and qlogin (sge_conf(5)).
+const DAEMONS: [&str; 3] = ["rsh_daemon", "rlogin_daemon", "qlogin_daemon"];
+
+/// The words of execd_params by which execd itself moves jobs into cgroups: those of 8.1.9, and of Open Cluster Scheduler.
+const MOVES: [&str; 2] = ["USE_CGROUPS", "ENABLE_SYSTEMD"];
+
 /// Says it, and why no job would be fenced, if so.
-pub(super) fn look(execd: &SchedulerDaemon, config: &Config, verdict: &mut Verdict) {
+pub(super) fn look(execd: &SchedulerDaemon, config: &Config, pam: (&Path, &str), verdict: &mut Verdict) {
     let global = match execd.ask(&["qconf", "-sconf", "global"]) {
         Ok(global) => global,
         Err(why) => {
@@ -50,6 +59,8 @@ pub(super) fn look(execd: &SchedulerDaemon, config: &Config, verdict: &mut Verdi
     if has_jsv && needs_jsv {
         changes(&value("jsv_allowed_mod")).iter().for_each(|line| say(line));
     }
+    DAEMONS.iter().filter_map(|key| begun_by(key, &value(key), pam)).for_each(|line| say(&line));
+    own_cgroups(&value("execd_params")).iter().for_each(|line| say(line));
     let sensor = value("load_sensor");
     match sensor.contains("jobfence") {
         true => say(&format!("load_sensor is {sensor}")),
@@ -65,6 +76,37 @@ pub(super) fn look(execd: &SchedulerDaemon, config: &Config, verdict: &mut Verdi
 
 fn say(what: &str) {
     println!("gridengine     {what}");
+}
+
+/// What is said of a daemon that begins sessions by PAM; nothing of one that does not.
+fn begun_by(key: &str, daemon: &str, (directory, line): (&Path, &str)) -> Option<String> {
+    let program = daemon.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    if program != "sshd" {
+        let is_known = ["builtin", "none", ""].contains(&program);
+        return (!is_known)
+            .then(|| format!("{key} is {daemon}: see with /proc/self/cgroup that what it begins is in its job"));
+    }
+    Some(match pam::moves_out(directory, program) {
+        None => format!("{key} is {daemon}: what it begins is in its job"),
+        Some(logind) => format!(
+            "{key} is {daemon}: what it begins is NOT fenced, since {logind} moves it out; add as the last line of {}: {line} stay",
+            directory.join(program).display()
+        ),
+    })
+}
+
+/// The words by which execd itself has cgroups for jobs, where they are switched on.
+fn own_cgroups(params: &str) -> Vec<String> {
+    let words = params.split([',', ' ']).filter_map(|word| word.split_once('='));
+    let is_off = |value: &str| ["0", "false", "no", "none"].iter().any(|off| value.eq_ignore_ascii_case(off));
+    let is_one =
+        |(key, value): &(&str, &str)| MOVES.iter().any(|moves| key.eq_ignore_ascii_case(moves)) && !is_off(value);
+    let one = |(key, value)| {
+        format!(
+            "execd_params has {key}={value}: execd itself moves jobs into cgroups, and out of their fences; switch it off"
+        )
+    };
+    words.filter(is_one).map(one).collect()
 }
 
 /// What users can change of a job behind the JSV's back.
@@ -163,6 +205,37 @@ mod tests {
         assert_eq!(value_of(text, "load_sensor").as_deref(), Some("/a, /b"));
         assert_eq!(value_of(text, "jsv_url"), None);
         assert_eq!(value_of(text, "x").as_deref(), Some(""));
+    }
+
+    #[test]
+    fn what_begins_sessions_and_moves_jobs_is_said() {
+        let text = "execd_params                 ENABLE_ADDGRP_KILL=TRUE,USE_CGROUPS=systemd, \\\n                             \
+                    KEEP_ACTIVE=ERROR\nrlogin_daemon                builtin\nqlogin_daemon  /usr/sbin/in.telnetd\n\
+                    rsh_daemon                   /usr/sbin/sshd -i -o Banner=none\n";
+        let temp = tempfile::tempdir().unwrap();
+        let said = || -> Vec<String> {
+            let value = |key: &str| value_of(text, key).unwrap_or_else(|| "none".to_owned());
+            let begun = DAEMONS.iter().filter_map(|key| begun_by(key, &value(key), (temp.path(), "THE LINE")));
+            begun.chain(own_cgroups(&value("execd_params"))).collect()
+        };
+        let sshd = "rsh_daemon is /usr/sbin/sshd -i -o Banner=none: what it begins is";
+        let rest = [
+            "qlogin_daemon is /usr/sbin/in.telnetd: see with /proc/self/cgroup that what it begins is in its job",
+            "execd_params has USE_CGROUPS=systemd: execd itself moves jobs into cgroups, and out of their fences; switch it off",
+        ];
+        assert_eq!(said(), [format!("{sshd} in its job").as_str(), rest[0], rest[1]]);
+        let service = temp.path().join("sshd");
+        std::fs::write(&service, "session optional pam_systemd.so\n").unwrap();
+        let moved = format!(
+            "{sshd} NOT fenced, since pam_systemd ({0}:1) moves it out; add as the last line of {0}: THE LINE stay",
+            service.display()
+        );
+        assert_eq!(said(), [moved.as_str(), rest[0], rest[1]]);
+        std::fs::write(&service, "session optional pam_systemd.so\nsession required libjobfence.so stay\n").unwrap();
+        assert_eq!(said(), [format!("{sshd} in its job").as_str(), rest[0], rest[1]]);
+        for off in ["none", "USE_CGROUPS=false", "use_cgroups=0,KEEP_ACTIVE=USE_CGROUPS"] {
+            assert!(own_cgroups(off).is_empty(), "{off}");
+        }
     }
 
     #[test]

@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Ways out of a job: sessions, and what other daemons start for a user. docs/limitations.md has them in a table.
+
+The programs are in the image of one cell alone.
+"""
+
+import contextlib
+import itertools
+import pwd
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from slurm import kernel, sites
+from slurm.harness import Skip, case, expect, expect_equal, expect_in
+from slurm.sites import until, write_atomically
+
+PAM = Path("/etc/pam.d")
+MODULE = "/usr/lib/slurm/libjobfence.so"
+PASSWORD = "a-password-of-the-test"
+
+
+def needs(*programs):
+    for program in programs:
+        if not shutil.which(program):
+            raise Skip(f"{program} is not here")
+
+
+def needs_logind():
+    if not any(Path("/usr/lib").glob("*/security/pam_systemd.so")) or not Path("/run/systemd/system").is_dir():
+        raise Skip("pam_systemd is not here")
+
+
+@contextlib.contextmanager
+def service_with(service, before=(), behind=()):
+    """PAM's service has these lines before all of its session lines, and behind them."""
+    file = PAM / service
+    text = file.read_text()
+    lines = text.splitlines()
+    first = next(at for at, line in enumerate(lines) if re.match(r"-?session|@include common-session", line))
+    write_atomically(file, "\n".join([*lines[:first], *before, *lines[first:], *behind]) + "\n")
+    try:
+        yield
+    finally:
+        write_atomically(file, text)
+
+
+def stays(service):
+    """As the page says."""
+    line = f"session required {MODULE} stay"
+    return service_with(service, [line], [line])
+
+
+def stay_behind(service):
+    return service_with(service, [], [f"session required {MODULE} stay"])
+
+
+def ssh_line(service):
+    return service_with(service, [], [f"session required {MODULE}"])
+
+
+def notes(site):
+    """Where all users may write."""
+    directory = site.home / "notes"
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o777)
+    return directory
+
+
+NOTE = """#!/bin/sh
+cat /proc/self/cgroup >{0}/new.$1
+echo $$ >{0}/pid.$1
+mv {0}/new.$1 {0}/cgroup.$1
+exec sleep 1000
+"""
+
+
+class Job:
+    """A fence of alice's, without a scheduler: what a job does is the same under each."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, site):
+        self.site, self.name, self.number = site, f"wayout{next(self.numbers)}", itertools.count(1)
+        self.directory, self.processes = notes(site), []
+        note = self.directory / "note"
+        note.write_text(NOTE.format(self.directory))
+        note.chmod(0o755)
+        self.jobfence("open", "--user", "alice", step="0")
+
+    def jobfence(self, command, *words, step=None):
+        done = self.site.command("jobfence", command, "--job", self.name, *(["--step", step] if step else []), *words)
+        expect_equal(done.returncode, 0, f"exit status of jobfence {command}, which says {done.stderr}")
+
+    def does(self, script):
+        """The job does this, in which `$NOTE` writes down where it is, and stays there. Returns what it is called."""
+        name = f"{self.name}.{next(self.number)}"
+        go = self.directory / f"go.{name}"
+        script = f"until [ -e {go} ]; do sleep 0.1; done; NOTE='{self.directory}/note {name}'; {script}"
+        process = self.site.as_user("alice", ["bash", "-c", script], start=True)
+        self.processes.append(process)
+        self.jobfence("attach", str(process.pid), step="0")
+        go.touch()
+        return name
+
+    def where(self, name, timeout=20, least=sites.LEAST):
+        """Where the process is that has this name, as it says itself."""
+        file = self.directory / f"cgroup.{name}"
+        return until(lambda: kernel.read(file), timeout, f"{file}", least)
+
+    def pid(self, name):
+        return int(kernel.read(self.directory / f"pid.{name}") or 0)
+
+    def has(self, text):
+        return f"/job_{self.name}/" in text
+
+    def outlived_by(self, name):
+        """Ends the job; whether this process goes on."""
+        pid = self.pid(name)
+        who = kernel.identity(pid)
+        self.jobfence("close")
+        return who is not None and kernel.identity(pid) == who
+
+
+@contextlib.contextmanager
+def in_a_job(site):
+    job = Job(site)
+    try:
+        yield job
+    finally:
+        site.command("jobfence", "close", "--job", job.name)
+        # What is outside has the pipes that are read to their ends.
+        for file in job.directory.glob(f"pid.{job.name}.*"):
+            subprocess.run(["kill", "-KILL", file.read_text().strip()], stderr=subprocess.DEVNULL)
+        for process in job.processes:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=30)
+
+
+@contextlib.contextmanager
+def password_of(user):
+    subprocess.run(["chpasswd"], input=f"{user}:{PASSWORD}\n", text=True, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["usermod", "-p", "*", user], check=True)
+
+
+@contextlib.contextmanager
+def held_with(site, text):
+    """`jobfence hold` has read this configuration."""
+    restart = ["systemctl", "restart", "jobfence.service"]
+    site.configure(text)
+    subprocess.run(restart, check=True)
+    try:
+        yield
+    finally:
+        site.configure()
+        subprocess.run(restart, check=True)
+
+
+SU = f"echo {PASSWORD} | su - bob -c \"$NOTE\""
+# What su has begun is no child of the job's any more.
+SU_ALONE = f"(echo {PASSWORD} | setsid su - bob -c \"$NOTE\" &)"
+
+
+@case
+def su_in_a_job(site):
+    """pam_systemd moves out what su begins, and the module's two lines put it back, whoever its parent is."""
+    needs_logind()
+    with password_of("bob"), held_with(site, "ReapInterval=never\n"):
+        with in_a_job(site) as job:
+            name = job.does(SU)
+            before = job.where(name)
+            expect_in("/user.slice/", before, "without a line, the cgroups of what su began")
+            expect(job.outlived_by(name), "nothing outlived the job, and this shows nothing")
+        with stays("su-l"):
+            for way in SU, SU_ALONE:
+                with in_a_job(site) as job:
+                    name = job.does(way)
+                    text = job.where(name)
+                    expect(job.has(text), f"{way}: su is in {text}")
+                    expect(not job.outlived_by(name), f"{way}: it outlives its job")
+    return before.strip().splitlines()[-1]
+
+
+@case
+def su_is_fetched_back(site):
+    """Without a line, jobfence hold fetches back what su has begun, while its parent is in the job."""
+    needs_logind()
+    with password_of("bob"), held_with(site, "ReapInterval=1\n"), in_a_job(site) as job:
+        name = job.does(SU)
+        job.where(name)
+        file = f"/proc/{job.pid(name)}/cgroup"
+        until(lambda: job.has(kernel.read(file)), 20, f"{file} in job {job.name}, not {kernel.read(file)}")
+        expect(not job.outlived_by(name), "it outlives its job")
+
+
+@contextlib.contextmanager
+def by_sshd(site):
+    """Grid Engine starts what qrsh asks for by sshd."""
+    needs("sshd", "ssh")
+    keys = site.home / "keys"
+    wrapper = site.home / "ssh"
+    home = Path("/home/alice/.ssh")
+    keys.mkdir()
+    wrapper.write_text("#!/bin/sh\nexec /usr/bin/ssh -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null "
+                       f"-o LogLevel=ERROR -i {keys}/key \"$@\"\n")
+    wrapper.chmod(0o755)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / "key"], check=True)
+    home.mkdir(mode=0o700)
+    shutil.copy(keys / "key.pub", home / "authorized_keys")
+    subprocess.run(["chown", "-R", "alice:alice", keys, home], check=True)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    try:
+        with site.changed(["-sconf", "global"], ["-Mconf"], rsh_daemon="/usr/sbin/sshd -i", rsh_command=str(wrapper)):
+            # execd reads it with its next report.
+            until(lambda: "sshd -i" in site.command("qconf", "-sconf", "global").stdout, 10, "the configuration")
+            yield
+    finally:
+        shutil.rmtree(home)
+        shutil.rmtree(keys)
+
+
+@case
+def qrsh_by_sshd(site):
+    """What qrsh -inherit starts by sshd is in its job, by the line for ssh, which denies none, or with `stay`."""
+    needs_logind()
+    asked = "-pe", "mpi", "2", "-l", "h_vmem=200M", "-v", "PATH"
+
+    def begun():
+        """Where such a task is, and whether that is in its job."""
+        directory = notes(site)
+        script = f"qrsh -inherit $(hostname) sh -c \"cat /proc/self/cgroup >{directory}/qrsh.$JOB_ID; sleep 1000\" & sleep 1000"
+        jobid = site.submit("alice", script, *asked)
+        file = directory / f"qrsh.{jobid}"
+        text = until(lambda: kernel.read(file), 30,
+                     f"{file}; {site.output(jobid)} {site.told(jobid)}")
+        site.qdel(jobid)
+        site.wait(jobid)
+        return text, f"/job_{jobid}/" in text
+    with by_sshd(site), held_with(site, "ReapInterval=never\n"):
+        text, _ = begun()
+        expect_in("/user.slice/", text, "without a line, the cgroups of what qrsh began")
+        for lines in ssh_line, stay_behind:
+            with lines("sshd"):
+                text, is_inside = begun()
+                expect(is_inside, f"with {lines.__name__}, it is in {text}")
+
+
+@case
+def tmux_in_a_job(site):
+    """A server of tmux that a job starts is in the job, and ends with it."""
+    needs("tmux")
+    with in_a_job(site) as job:
+        name = job.does("tmux -L way-out new-session -d \"$NOTE\"")
+        text = job.where(name)
+        expect(job.has(text), f"tmux is in {text}")
+        expect(not job.outlived_by(name), "it outlives its job")
+
+
+@case
+def service_manager_of_a_user(site):
+    """systemd-run --user takes a process out of its job if user@.service runs for the user, and is refused if that is masked."""
+    needs_logind()
+    unit = f"user@{pwd.getpwnam('alice').pw_uid}.service"
+
+    def run(option):
+        return f"XDG_RUNTIME_DIR=/run/user/$(id -u) systemd-run --user {option} --quiet $NOTE"
+    subprocess.run(["systemctl", "start", unit], check=True)
+    try:
+        for option in "", "--scope":
+            with in_a_job(site) as job:
+                name = job.does(run(option))
+                expect_in("/user.slice/", job.where(name), "with user@.service, the cgroups of the process")
+                expect(job.outlived_by(name), "nothing outlived the job, and this shows nothing")
+    finally:
+        subprocess.run(["systemctl", "stop", unit], check=True)
+    subprocess.run(["systemctl", "mask", "--runtime", "user@.service"], check=True)
+    try:
+        with in_a_job(site) as job:
+            name = job.does(f"{run('')} || touch {job.directory}/refused")
+            until((job.directory / "refused").exists, 20, "the refusal of systemd-run")
+            expect(not job.pid(name), "systemd-run has started it")
+    finally:
+        subprocess.run(["systemctl", "unmask", "--runtime", "user@.service"], check=True)
+
+
+def of_a_daemon(site, service, asks, timeout):
+    """What a daemon starts when alice `asks` for it is outside of every job. With the line for ssh, it is refused while the user has no job with an
+    extern step, and in that job otherwise. `timeout`: as long as the daemon may take."""
+    with in_a_job(site) as job:
+        def started(number):
+            name = f"{job.name}.daemon{number}"
+            asks(f"{job.directory}/note {name}")
+            return job.where(name, timeout, least=0)
+        text = started(1)
+        expect("/job_" not in text, f"without a line, it is in {text}")
+        with ssh_line(service):
+            try:
+                text = started(2)
+            except AssertionError:
+                text = None
+            expect_equal(text, None, "with the line, where it is")
+            job.jobfence("open", "--user", "alice", step="extern")
+            text = started(3)
+            expect(job.has(text) and "/step_extern" in text, f"with the line and a job, it is in {text}")
+
+
+@contextlib.contextmanager
+def crontab(site):
+    """Gives alice a crontab, which is gone at the end."""
+    needs("crontab")
+
+    def gives(line):
+        done = site.as_user("alice", ["crontab", "-"], stdin=f"{line}\n")
+        expect_equal(done.returncode, 0, f"exit status of crontab, which says {done.stderr}")
+    try:
+        yield gives
+    finally:
+        site.as_user("alice", ["crontab", "-r"])
+
+
+@case
+def crontab_of_a_user(site):
+    """A crontab is carried out outside of its job. With the line for ssh it is in a job of the user, or refused."""
+    with crontab(site) as gives:
+        subprocess.run(["systemctl", "restart", "cron.service"], check=True)
+        # Each minute, whatever the machine's patience is.
+        of_a_daemon(site, "cron", lambda command: gives(f"* * * * * {command}"), 90 / sites.PATIENCE)
+
+
+@case
+def crontab_at_reboot(site):
+    """The same of @reboot, which cron carries out when it starts."""
+    with crontab(site) as gives:
+        def asks(command):
+            gives(f"@reboot {command}")
+            Path("/run/crond.reboot").unlink(missing_ok=True)
+            subprocess.run(["systemctl", "restart", "cron.service"], check=True)
+        of_a_daemon(site, "cron", asks, 10)
+
+
+@case
+def job_of_at(site):
+    """The same of at."""
+    needs("at")
+
+    def asks(command):
+        done = site.as_user("alice", ["at", "now"], stdin=f"{command}\n")
+        expect_equal(done.returncode, 0, f"exit status of at, which says {done.stderr}")
+    subprocess.run(["systemctl", "start", "atd.service"], check=True)
+    of_a_daemon(site, "atd", asks, 10)
+
+
+def an_image(site):
+    """What a container of one program is made of, as a tar."""
+    needs("busybox")
+    archive, tree = notes(site) / "image.tar", site.home / "tree"
+    (tree / "bin").mkdir(parents=True, exist_ok=True)
+    shutil.copy(shutil.which("busybox"), tree / "bin/busybox")
+    subprocess.run(["tar", "-cf", archive, "-C", tree, "bin"], check=True)
+    archive.chmod(0o644)
+    return archive
+
+
+def containers(seconds):
+    """The processes of containers that sleep so long."""
+    return [pid for pid in kernel.all_pids() if kernel.command_line(pid).startswith(f"/bin/busybox sleep {seconds}")]
+
+
+@case
+def docker_by_its_socket(site):
+    """A user who may ask Docker's daemon starts processes outside of every job."""
+    needs("docker", "dockerd")
+    image = an_image(site)
+    subprocess.run(["usermod", "-aG", "docker", "alice"], check=True)
+    daemon = subprocess.Popen(["dockerd", "--iptables=false", "--bridge=none", "--storage-driver=vfs"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: site.command("docker", "info").returncode == 0, 30, "Docker's daemon")
+        expect_equal(site.command("docker", "import", str(image), "busybox").returncode, 0, "exit status of docker import")
+        # Who starts it has no other groups than the user's own: `sg` gives it this one.
+        with in_a_job(site) as job:
+            job.does("sg docker -c 'docker run --rm --network=none --security-opt=apparmor=unconfined busybox /bin/busybox sleep 1234'")
+            pid = until(lambda: next(iter(containers(1234)), None), 20, "a container")
+            text = kernel.read(f"/proc/{pid}/cgroup")
+            expect(not job.has(text), f"the container is in {text}")
+            job.jobfence("close")
+            expect(kernel.is_alive(pid), "the container has ended with the job")
+            subprocess.run(["kill", "-KILL", str(pid)])
+    finally:
+        daemon.terminate()
+        daemon.wait(60)
+        subprocess.run(["gpasswd", "-d", "alice", "docker"], check=True, stdout=subprocess.DEVNULL)
+
+
+@case
+def podman_without_root(site):
+    """A container that a user starts without root is in its job, if no user@.service runs for the user."""
+    needs("podman")
+    image = an_image(site)
+    podman = "podman --log-level=error --root=$PWD/storage --runroot=$PWD/run --storage-driver=vfs"
+    with in_a_job(site) as job:
+        job.does(f"export XDG_RUNTIME_DIR=$PWD; {podman} import {image} localhost/bb; "
+                 f"{podman} run --rm --network=none localhost/bb /bin/busybox sleep 1235")
+        pid = until(lambda: next(iter(containers(1235)), None), 30, "a container")
+        text = kernel.read(f"/proc/{pid}/cgroup")
+        expect(job.has(text), f"the container is in {text}")
+        job.jobfence("close")
+        until(lambda: not kernel.is_alive(pid), 10, "the end of the container")
