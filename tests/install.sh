@@ -50,9 +50,7 @@ rm -f "$stage.list"
 # Then 12 KB: the card knows a quota below the grant, the daemons' CPU time, and what no disk has yet, on each node; and a step's
 # directory says what its job was granted.
 # 1 more: a directory's mode is set whatever the umask is, and a spool of PBS's says no only while its MoM lives.
-
-# for what of the node is read before another plugin can change the root, and for TrustAccount: a fact can be what a user claims. The
-# last 8 KB: the PAM module finds out from which job a session comes, and puts it back.
+# Then 8 KB: the PAM module finds out from which job a session comes, and puts it back.
 size=$(stat -c %s "$stage/usr/lib/slurm/libjobfence.so")
 [ "$(uname -m)" != x86_64 ] || [ "$size" -le 1543000 ] || fail "libjobfence.so has $size bytes, more than 1543000"
 case $(uname -m) in

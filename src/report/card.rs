@@ -66,8 +66,10 @@ impl Figures<'_> {
     /// Everything in one line, as much as there is room for.
     fn line(&self) -> String {
         let mut line = format!("jobfence: job {}: {}", cut(&printable(self.job), 24), self.how_in_short());
-        let cpus =
-            self.cpu_share().zip(self.most_cpus()).map(|(share, cpus)| format!("{} of {}", shown(share), cpus.in_words()));
+        let cpus = self
+            .cpu_share()
+            .zip(self.most_cpus())
+            .map(|(share, cpus)| format!("{} of {}", shown(share), cpus.in_words()));
         let memory = self.memory_share().zip(self.most_memory());
         let memory = memory.map(|(share, most)| format!("memory {} of {}", shown(share), binary(most)));
         let memory = memory.or_else(|| self.usage.memory_peak.map(|peak| format!("memory {}", binary(peak))));

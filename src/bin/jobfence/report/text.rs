@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::log::LoggedStep;
 use super::runs::{JobRun, ended};
-use super::total::{Total, cache_share, cpus_in_words, cpus_of, duration, efficiency, exit, name_and_user, said};
+use super::total::{Total, cache_share, cpus_of, duration, efficiency, exit, name_and_user, said};
 use crate::living::{LivingRow, rows_in_lines, user_name};
 use crate::table::{self, Column, NONE, clock, lines, mib, numbers, printable, texts, time};
 
@@ -183,7 +183,9 @@ fn mail_head(run: &JobRun) -> Vec<String> {
     if let Some(last) = last {
         lines.push(format!("Exit of step {}: {}", printable(last.text("step").unwrap_or(NONE)), exit(last)));
     }
-    lines.extend(total.cpus_in_words().map(|cpus| format!("CPUs: {}", cpus.trim_end_matches(" CPUs").trim_end_matches(" CPU"))));
+    lines.extend(
+        total.cpus_in_words().map(|cpus| format!("CPUs: {}", cpus.trim_end_matches(" CPUs").trim_end_matches(" CPU"))),
+    );
     lines.push(format!("CPU Utilized: {}", clock_of(total.cpu)));
     if let (Some(share), granted) = (total.cpu_efficiency(), total.cpu_granted()) {
         lines.push(format!("CPU Efficiency: {share:.2}% of {} core-walltime", clock_of(granted)));
