@@ -4,6 +4,7 @@
 //! universe, by `STARTER_LOCAL`.
 
 pub mod job_ad;
+pub mod settings;
 pub mod slot_ad;
 pub mod slot_gpus;
 
@@ -25,3 +26,19 @@ pub const CONTAINERS_BRANCH: &str = "docker";
 
 /// The step of a job of the local universe, and its slot type for sections of the configuration: it has no slot.
 pub const LOCAL: &str = "local";
+
+/// As ClassAds have a text, in one line.
+pub fn quoted(text: &str) -> String {
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    format!("\"{}\"", plain.collect::<String>().replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_stays_one_text() {
+        assert_eq!(quoted("a \"b\"\nc\\"), "\"a \\\"b\\\" c\\\\\"");
+    }
+}

@@ -37,6 +37,8 @@ LAYOUT = "src/cgroup/layout.rs"
 LONG_ROLL = "src/record/roll.rs"
 SLOT_AD = "src/scheduler/htcondor/slot_ad.rs"
 JOB_AD = "src/scheduler/htcondor/job_ad.rs"
+SETTINGS = "src/scheduler/htcondor/settings.rs"
+STARTER = "src/bin/jobfence/starter.rs"
 CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
 C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
@@ -496,8 +498,8 @@ BREAKS = (
     ),
     Break(
         "a_fence_is_opened_once_more_for_another_user", "src/door/life.rs",
-        "let answer = make(loaded.clone(), request, is_nobody_elses);",
-        "let _ = is_nobody_elses;\n    let answer = make(loaded.clone(), request, |_| Ok(()));",
+        "let answer = make(loaded.clone(), request, None, is_nobody_elses);",
+        "let _ = is_nobody_elses;\n    let answer = make(loaded.clone(), request, None, |_| Ok(()));",
         C_LIFE,
     ),
     Break(
@@ -856,6 +858,15 @@ BREAKS = (
     Break("a_text_that_goes_on", SLOT_AD, "is_escaped = *c == '\\\\' && !is_escaped;", "is_escaped = false;", "unit htcondor::slot_ad"),
     Break("a_gpu_that_is_offline", "src/scheduler/htcondor/slot_gpus.rs", "(_, 0) => return", "(true, 0) => return", "unit htcondor::slot_gpus"),
     Break("a_forged_owner", JOB_AD, ".count() > 1", ".count() > 2", "unit htcondor::job_ad"),
+    Break("a_stranger_of_the_local_name", SETTINGS, "domain.eq_ignore_ascii_case(&self.uid_domain).then_some(true)", "Some(true)", "unit htcondor::settings"),
+    Break("a_host_that_is_believed", SETTINGS, "Some(is_in_domain(submitter.host, &self.uid_domain)),", "Some(true),", "unit htcondor::settings"),
+    Break(
+        "the_unknown_are_nobody", STARTER, "uid.unwrap_or(UNKNOWN_USERS | std::process::id())", "uid.unwrap_or(65_534)",
+        "unit a_job_whose_user_is_not_said",
+    ),
+    Break("a_group_with_a_users_name", SLOT_AD, "Some((group, name)) if !name.contains('.') => claimed(group),", "Some(_) if !whole.contains(\"..\") => claimed(whole),", "unit htcondor::slot_ad"),
+    Break("a_job_that_has_the_starters_room", "src/door/life.rs", "fence.limit_branches(&room.branches, &of_job)", "fence.limit_branches(&[], &of_job)", "host life a_job_has_no_part_of_the_room"),
+    Break("a_fault_that_is_not_said", "src/bin/jobfence/host/htcondor.rs", "Err(errors) => return Some(Err(errors.to_string())),", "Err(_) => return Some(Ok(())),", "unit a_host_with_a_mistake"),
     Break("an_owner_whom_the_user_names", JOB_AD, "_ if release()? >= HAS_OS_USER => os_user,", "_ => os_user,", "unit htcondor::job_ad"),
     Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),
     # Slurm's files as Slurm reads them.
