@@ -45,7 +45,7 @@ def transferred(site):
     given.unlink()
 
 
-@case
+@case(release=True)  # transfer_into_a_tmpfs moves as much
 def transfer(site):
     """A large file into a small slot and back, where the sandbox is on a disk."""
     transferred(site)
