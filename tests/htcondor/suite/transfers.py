@@ -12,7 +12,7 @@ from ..harness import WAIT, expect_limits, fenced, let_go, restarts
 from .limits import EAT
 
 # More than the slot has, and more than what the starter had of the fence once.
-FILE_MIB = 160
+FILE_MIB = 130
 # Of the site's: it has so much memory as plugins for some storages have.
 PLUGIN = f"""#!{PYTHON}
 import re, sys
@@ -35,7 +35,7 @@ def transferred(site):
     given = site.directory("alice") / "large"
     given.write_bytes(bytes(FILE_MIB * MIB))
     script = f"[ $(stat -c %s large) = {FILE_MIB * MIB} ] || exit 3; mv large back; exit 0"
-    files = {"should_transfer_files": "YES", "transfer_input_files": given, "transfer_output_files": "back", "request_disk": f"{3 * FILE_MIB}M"}
+    files = {"should_transfer_files": "YES", "transfer_input_files": given, "transfer_output_files": "back"}
     jobid = site.submit("alice", script, mib=40, **files)
     ad = site.wait(jobid, 300)
     expect_equal((ad["ExitCode"], ad["NumShadowStarts"]), (0, 1), "ExitCode, and how often it began")
