@@ -5,7 +5,7 @@ import contextlib
 import subprocess
 
 from slurm import kernel
-from slurm.harness import MIB, PYTHON, case, expect, expect_equal
+from slurm.harness import MIB, PYTHON, case, expect, expect_equal, uid
 from slurm.sites import until
 
 from ..harness import WAIT, expect_limits, fenced, let_go, restarts
@@ -55,7 +55,9 @@ def transfer(site):
 def sandboxes_in_memory(site):
     place = site.home / "execute"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700m,mode=755", "none", place], check=True)
+    # The startd takes no directory of another user's.
+    options = f"size=700m,mode=755,uid={uid('condor')}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], check=True)
     try:
         with site.changed(restart=True, EXECUTE=place):
             yield
