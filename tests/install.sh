@@ -51,6 +51,7 @@ rm -f "$stage.list"
 # directory says what its job was granted.
 # 1 more: a directory's mode is set whatever the umask is, and a spool of PBS's says no only while its MoM lives.
 # Then 8 KB: the PAM module finds out from which job a session comes, and puts it back.
+# 2.5 KB after them: StarterMemory, a key of the file that is read here, and the limits of a part of the step's directory.
 size=$(stat -c %s "$stage/usr/lib/slurm/libjobfence.so")
 [ "$(uname -m)" != x86_64 ] || [ "$size" -le 1543000 ] || fail "libjobfence.so has $size bytes, more than 1543000"
 case $(uname -m) in

@@ -634,3 +634,45 @@ fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
     assert_eq!(ended, nix::sys::wait::WaitStatus::StillAlive);
     assert!(!is_own_back, "{own_said:?}");
 }
+
+/// As under HTCondor, whose starter makes the job's directories below one of the step's.
+#[test]
+fn a_job_has_no_part_of_the_room_beside_it() {
+    use jobfence::config;
+    use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Room, Which};
+    use jobfence::job::Id;
+    use jobfence::launch::Answer;
+
+    let Some(site) = Site::new("room") else { return };
+    let run = site.run.path().join("run");
+    let arguments = [format!("CgroupBase={}", site.base.name), format!("RunDir={}", run.display())];
+    let room = "StarterMemory=64M MemoryHighPercent=50 ConstrainSwapSpace=no";
+    let words: Vec<&[u8]> = arguments.iter().map(String::as_bytes).chain(room.split(' ').map(str::as_bytes)).collect();
+    let loaded = config::load(&words).unwrap();
+    let [job, step] = ["12.0", "slot1_1"].map(|id| Id::new(id).unwrap());
+    let granted = Granted { memory: Some(100 << 20), is_of_step: true, ..Granted::default() };
+    let request = OpenRequest { uid: 65_534, job, step, run: 1, granted, holder: HeldBy::Manual, ask_unit: None };
+    let room = Room { more: 1 << 20, branches: vec!["htcondor".to_owned(), "docker".to_owned()] };
+    let Answer::Fenced(_) = life::open_with(Ok(loaded.clone()), &request, Some(&room)) else { panic!("no fence") };
+    let which = Which { job: request.job.clone(), step: Some(request.step.clone()), run: Some(1) };
+    let [seen] = <[_; 1]>::try_from(life::usage(&loaded.config, &which).unwrap()).unwrap();
+    assert_eq!(seen.memory, Some(165 << 20));
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let places = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1))
+        .map(|mount| format!("{mount}{}", seen.path.clone().unwrap()));
+    let limit = |step: &str, branch: &str| {
+        let read = |file: &str| fs::read_to_string(format!("{step}/{branch}/{file}")).ok();
+        read("memory.max").or_else(|| read("memory.limit_in_bytes")).map(|text| text.trim().to_owned())
+    };
+    let (mut found, mut high) = (Vec::new(), Vec::new());
+    for step in places {
+        found.extend(["htcondor", "docker"].iter().filter_map(|branch| limit(&step, branch)));
+        high.extend(fs::read_to_string(format!("{step}/htcondor/memory.high")).ok());
+    }
+    assert_eq!(found, [(100 << 20).to_string(), (100 << 20).to_string()]);
+    assert!(high.iter().all(|text| text.trim() == (50 << 20).to_string()), "{high:?}");
+    life::close(&loaded.config, &which).unwrap();
+    assert!(site.is_clean());
+}

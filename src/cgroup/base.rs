@@ -57,7 +57,8 @@ fn made(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static str
     Ok(dir)
 }
 
-fn open_delegated(base: &str, hierarchy: &Hierarchy) -> Result<Dir> {
+/// Opens our directory where systemd makes it.
+pub fn open_delegated(base: &str, hierarchy: &Hierarchy) -> Result<Dir> {
     let dir = hierarchy.open_below(base).map_err(|error| match error.kernel_errno() {
         Some(Errno::ENOENT) => error.hint(
             "the delegated scope does not exist: 'systemctl enable --now jobfence.service' makes it \

@@ -309,6 +309,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         get: |_, config| Some(text_or_unlimited(config.default_ram_space.map(bytes::text))),
     },
     Key {
+        name: "StarterMemory",
+        expects: SIZE,
+        set: |_, config, text| size(text).map(|bytes| config.starter_memory = bytes),
+        get: |_, config| Some(bytes::text(config.starter_memory)),
+    },
+    Key {
         name: "MinRAMSpace",
         expects: SIZE,
         set: |_, config, text| size(text).map(|bytes| config.min_ram_space = bytes),
@@ -686,7 +692,7 @@ mod tests {
                     UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful StoreUsage=AdminComment\n\
                     SampleInterval=7 MetricsFile=/m/x.prom\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=yes\r\n\
-                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M ZeroCPUs=0.1 CPUsPerSlot=2 SlotMemory=mem_free:job,h_vmem SlotGPUs=gpu # more\n\
+                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M StarterMemory=3G ZeroCPUs=0.1 CPUsPerSlot=2 SlotMemory=mem_free:job,h_vmem SlotGPUs=gpu # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
@@ -729,6 +735,7 @@ mod tests {
             constrain_ram_space: false,
             allowed_ram_space: Percent::from_hundredths(9805),
             default_ram_space: Some(256 << 20),
+            starter_memory: 3 << 30,
             min_ram_space: 1 << 30,
             constrain_swap_space: SwapSpace::No,
             allowed_swap_space: Percent::from_hundredths(1000),

@@ -163,6 +163,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             slot_gpus: if ends.2 { vec![SlotRequest::of("b", PerSlot::Slot)] } else { Vec::new() },
             cpus_per_slot: headroom.max(Cpus::from_thousandths(1)),
             default_ram_space: most.0.2,
+            starter_memory: min,
             max_cpus_per_task: most.1,
             headroom_cpus: headroom,
             thread_hints: yes[5],

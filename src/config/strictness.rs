@@ -46,6 +46,7 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("ConstrainRAMSpace", |config, other| config.constrain_ram_space |= other.constrain_ram_space),
     ("AllowedRAMSpace", |config, other| least(&mut config.allowed_ram_space, other.allowed_ram_space)),
     ("DefaultRAMSpace", |config, other| least_limit(&mut config.default_ram_space, other.default_ram_space)),
+    ("StarterMemory", |config, other| least(&mut config.starter_memory, other.starter_memory)),
     ("MinRAMSpace", |config, other| least(&mut config.min_ram_space, other.min_ram_space)),
     ("ConstrainSwapSpace", |config, other| {
         config.constrain_swap_space = config.constrain_swap_space.max(other.constrain_swap_space);

@@ -357,6 +357,7 @@ mod tests {
         };
         key("MinRAMSpace=@", |config| Some(config.min_ram_space.to_string()));
         key("DefaultRAMSpace=@", |config| config.default_ram_space.map(|bytes| bytes.to_string()));
+        key("StarterMemory=@", |config| Some(config.starter_memory.to_string()));
         key("UsageLogSize=@", |config| Some(config.usage_log_size.to_string()));
         key("MaxRAMPerUser=@", |config| config.max_ram_per_user.map(|bytes| bytes.to_string()));
         key("MaxRAMPerTask=@", |config| config.max_ram_per_task.map(|bytes| bytes.to_string()));

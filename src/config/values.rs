@@ -85,6 +85,8 @@ pub struct Config {
     pub allowed_ram_space: Percent,
     /// `DefaultRAMSpace`: what counts as granted where the scheduler has granted no memory, in bytes; `None` for no limit.
     pub default_ram_space: Option<u64>,
+    /// `StarterMemory`: what a starter of HTCondor's, and what that runs for itself, has beside the memory of the slot, in bytes.
+    pub starter_memory: u64,
     /// `MinRAMSpace`: no memory limit is lower than this; in bytes, at least 1 MiB, whole KiB (cgroup.conf(5), in MiB there).
     pub min_ram_space: u64,
     /// `ConstrainSwapSpace`: whether swap is limited where the host has any, as in cgroup.conf(5).
@@ -169,6 +171,7 @@ impl Default for Config {
             constrain_ram_space: true,
             allowed_ram_space: Percent::HUNDRED,
             default_ram_space: None,
+            starter_memory: 1 << 30,
             min_ram_space: 30 << 20,
             constrain_swap_space: SwapSpace::Auto,
             allowed_swap_space: Percent::ZERO,

@@ -55,14 +55,16 @@ pub fn wait_for_holders(config: &Config, which: &Which, enough: Option<fn() -> b
     Ok(true)
 }
 
-/// Whether there is a directory of this name in that of a step, on cgroup v2. `None`: there is no such fence.
-pub fn has_directory(config: &Config, which: &Which, name: &str) -> Result<Option<bool>> {
+/// Whether somebody has made directories below the one of this name in that of a step, on cgroup v2, and has handed controllers down to them.
+/// `None`: there is no such fence.
+pub fn has_branch(config: &Config, which: &Which, name: &str) -> Result<Option<bool>> {
     let host = Host::read(config)?;
     let (Some(unified), found) = (host.layout.unified(), records(config, which)?) else { return Ok(None) };
     let root = unified.open()?;
     for record in &found {
         if let Some(path) = resumed(&host, config, record)?.path()
-            && root.child(path.trim_start_matches('/'))?.has(name)
+            && let Ok(branch) = root.child(path.trim_start_matches('/'))?.child(name)
+            && !branch.read_value("cgroup.subtree_control")?.trim().is_empty()
         {
             return Ok(Some(true));
         }

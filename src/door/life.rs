@@ -238,15 +238,30 @@ pub fn of_unknown(loaded: Result<Loaded, LoadError>, why: impl Into<NotFenced>) 
     launch::answer(loaded, |_| nobody, |_, ()| Ok(()))
 }
 
+/// What a scheduler runs for itself in the directory of a step, beside the job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Room {
+    /// More memory than the site gives to that, in bytes.
+    pub more: u64,
+    /// The directories below which the scheduler makes those of the job. They alone have the memory that was granted.
+    pub branches: Vec<String>,
+}
+
 /// Makes a fence, limits it, and leaves it to its holder. Returns where it is.
 pub fn open(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> Answer<Opened> {
-    make(loaded, request, |_| Ok(()))
+    open_with(loaded, request, None)
+}
+
+/// The same with room for what the scheduler runs for itself.
+pub fn open_with(loaded: Result<Loaded, LoadError>, request: &OpenRequest, room: Option<&Room>) -> Answer<Opened> {
+    make(loaded, request, room, |_| Ok(()))
 }
 
 /// The same, if `check` has nothing against it.
 fn make(
     loaded: Result<Loaded, LoadError>,
     request: &OpenRequest,
+    room: Option<&Room>,
     check: impl FnOnce(&Config) -> Result<()>,
 ) -> Answer<Opened> {
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
@@ -282,7 +297,22 @@ fn make(
             noted,
             gpu_count,
         };
-        let Begun { fence, .. } = begin.open(|| plan(&resolved, &request.granted, gpus))?;
+        let mut of_job = policy::Limits::default();
+        let planned = || {
+            let (mut plan, errors) = plan(&resolved, &request.granted, gpus);
+            if let Some(room) = room {
+                let step = &mut plan.step;
+                of_job = policy::Limits { ram: step.ram, high: step.high.take(), ..policy::Limits::default() };
+                let of_starter = config.starter_memory.saturating_add(room.more);
+                step.ram = step.ram.map(|ram| ram.saturating_add(of_starter));
+            }
+            (plan, errors)
+        };
+        let Begun { mut fence, .. } = begin.open(planned)?;
+        if let Some(room) = room.filter(|_| config.mode == Mode::Enforce) {
+            let errors = fence.limit_branches(&room.branches, &of_job);
+            launch::refuse::bear(&key, config, requests, errors).inspect_err(|_| begin::abandon(&mut fence, config))?;
+        }
         Ok(Opened { path: fence.path(), visible_gpus: gpus::visible_in(&fence, &host, config) })
     })
 }
@@ -296,7 +326,7 @@ pub fn open_again(loaded: Result<Loaded, LoadError>, request: &OpenRequest) -> A
             .value(format!("uid {uid}, not {}", request.uid))
             .hint("close it first")),
     };
-    let answer = make(loaded.clone(), request, is_nobody_elses);
+    let answer = make(loaded.clone(), request, None, is_nobody_elses);
     let has_failed = matches!(answer, Answer::Refused(_) | Answer::Unfenced { .. });
     if !has_failed || !loaded.as_ref().is_ok_and(|loaded| has_opened(&loaded.config, request).unwrap_or(false)) {
         return answer;

@@ -6,9 +6,9 @@ use std::time::Instant;
 use super::fenced::{Fence, LOCK_TIMEOUT, OpenDir, Tree, not_made};
 use super::limiting::{self, Cores, LEAST_WEIGHT, LimitError, Whose};
 use super::overlay::Overlay;
-use super::own::{self, Untouched};
+use super::own::{self, Own, Untouched};
 use crate::cgroup::disk::Disks;
-use crate::cgroup::handing_down;
+use crate::cgroup::handing_down::{self, enable};
 use crate::cgroup::io;
 use crate::cgroup::layout::{Hierarchy, Version};
 use crate::cgroup::limits;
@@ -289,6 +289,29 @@ impl Fence {
             limits.cpu = Some(of_step.map_or(quota, |of_step| quota.at_most(of_step)));
         }
         limiting::set(task, hierarchy, Level::Task, place, &limits, |_| true, errors);
+    }
+
+    /// Limits the memory of what somebody else makes below these directories of the step's, which are made.
+    pub fn limit_branches(&self, names: &[String], limits: &Limits) -> Vec<LimitError> {
+        if limits.is_empty() {
+            return Vec::new();
+        }
+        let mut errors = Vec::new();
+        for tree in &self.trees {
+            let hierarchy = tree.hierarchy();
+            let Some(step) = tree.own().and_then(Own::step).filter(|_| hierarchy.has("memory")) else { continue };
+            if let Err(error) = enable(step, hierarchy, &["memory"], false) {
+                errors.push((Limit::Ram, error));
+                continue;
+            }
+            for name in names {
+                match step.ensure(name) {
+                    Ok(dir) => limiting::set(&dir, hierarchy, Level::Task, Whose::Own, limits, |_| true, &mut errors),
+                    Err(error) => errors.push((Limit::Ram, error)),
+                }
+            }
+        }
+        errors
     }
 
     pub(super) fn note_devices(&mut self, errors: &[LimitError]) {

@@ -3,7 +3,10 @@
 //! `jobfence` is there under that starter's name, fences itself, and becomes the starter. The schedd starts one for each job of the local
 //! universe, by `STARTER_LOCAL`.
 
+use crate::printable::printable;
+
 pub mod job_ad;
+pub mod settings;
 pub mod slot_ad;
 pub mod slot_gpus;
 
@@ -25,3 +28,18 @@ pub const CONTAINERS_BRANCH: &str = "docker";
 
 /// The step of a job of the local universe, and its slot type for sections of the configuration: it has no slot.
 pub const LOCAL: &str = "local";
+
+/// As ClassAds have a text, in one line.
+pub fn quoted(text: &str) -> String {
+    format!("\"{}\"", printable(text, ' ').replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_stays_one_text() {
+        assert_eq!(quoted("a \"b\"\nc\\"), "\"a \\\"b\\\" c\\\\\"");
+    }
+}

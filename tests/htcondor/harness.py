@@ -16,8 +16,8 @@ ESCAPEE = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! >escapee.new; 
 WAIT = "until [ -e go.$JOB_ID ]; do sleep 0.2; done"
 # Of a quota, in us.
 PERIOD = 100_000
-# What the starter has of the fence.
-STARTERS_MIB = 64
+# What the starter has of the fence: StarterMemory.
+STARTERS_MIB = 1024
 
 
 def restarts(function):
@@ -45,6 +45,8 @@ def expect_limits(group, slot):
     """As the startd says of the job's slot."""
     expect_equal(group.cpu_limit(), float(slot["Cpus"]), f"CPU limit of {group.path}")
     expect_equal(group.memory_limit(), (slot["Memory"] + STARTERS_MIB) * MIB, f"memory limit of {group.path}")
+    branch = kernel.read(group.directory("") / "htcondor/memory.max").strip()
+    expect_equal(branch, str(slot["Memory"] * MIB), "memory limit of all that HTCondor makes in there")
 
 
 def escapee_of(site, jobid, user="alice"):

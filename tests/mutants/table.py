@@ -38,6 +38,8 @@ LAYOUT = "src/cgroup/layout.rs"
 LONG_ROLL = "src/record/roll.rs"
 SLOT_AD = "src/scheduler/htcondor/slot_ad.rs"
 JOB_AD = "src/scheduler/htcondor/job_ad.rs"
+SETTINGS = "src/scheduler/htcondor/settings.rs"
+STARTER = "src/bin/jobfence/starter.rs"
 CARD_DOOR = "src/scheduler/slurm/spank/card.rs"
 C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
@@ -498,8 +500,8 @@ BREAKS = (
     ),
     Break(
         "a_fence_is_opened_once_more_for_another_user", "src/door/life.rs",
-        "let answer = make(loaded.clone(), request, is_nobody_elses);",
-        "let _ = is_nobody_elses;\n    let answer = make(loaded.clone(), request, |_| Ok(()));",
+        "let answer = make(loaded.clone(), request, None, is_nobody_elses);",
+        "let _ = is_nobody_elses;\n    let answer = make(loaded.clone(), request, None, |_| Ok(()));",
         C_LIFE,
     ),
     Break(
@@ -919,8 +921,8 @@ BREAKS = (
     Break("what_a_helper_has_started_lives", PROGRAM, "let _ = killpg(self.pid(), Signal::SIGKILL);",
           "let _ = nix::sys::signal::kill(self.pid(), Signal::SIGKILL);", "unit sys::program"),
     Break("who_keeps_a_helpers_output_is_waited_for", PROGRAM, " || has_ended && !more", "", "unit sys::program"),
-    Break("a_stranger_stays_in_the_fence", "src/fence/attach.rs", "Err(match put_back_stranger(host, self.key().uid, id) {",
-          "Err(match None::<String> {", "host life who_gets_the_number_of_a_process_that_is_put_in_is_put_back"),
+    Break("a_stranger_stays_in_the_fence", "src/fence/attach.rs", "match stranger_remains(host, uid, instead_of) {",
+          "match None::<String> {", "host life who_gets_the_number_of_a_process_that_is_put_in_is_put_back"),
     Break("a_stranger_is_put_where_another_users_parent_is", "src/fence/attach.rs", "Ok(place) if is_its =>", "Ok(place) if is_its | true =>",
           "host life who_gets_the_number_of_a_process_that_is_put_in_is_put_back"),
     Break("a_real_time_process_is_not_thought_of", "src/cgroup/handing_down.rs", 'if controller == "cpu" {', "if false {",
@@ -936,6 +938,15 @@ BREAKS = (
     Break("a_claim_that_is_noted_down_as_known", JOB, '(_, Some(name)) => writeln!(f, "{key}=~{name}")?,',
           '(_, Some(name)) => writeln!(f, "{key}=={name}")?,', "unit record::job"),
     Break("a_forged_owner", JOB_AD, ".count() > 1", ".count() > 2", "unit htcondor::job_ad"),
+    Break("a_stranger_of_the_local_name", SETTINGS, "domain.eq_ignore_ascii_case(&self.uid_domain).then_some(true)", "Some(true)", "unit htcondor::settings"),
+    Break("a_host_that_is_believed", SETTINGS, "Some(is_in_domain(submitter.host, &self.uid_domain)),", "Some(true),", "unit htcondor::settings"),
+    Break(
+        "the_unknown_are_nobody", STARTER, "uid.unwrap_or(UNKNOWN_USERS | std::process::id())", "uid.unwrap_or(65_534)",
+        "unit a_job_whose_user_is_not_said",
+    ),
+    Break("a_group_with_a_users_name", SLOT_AD, "Some((group, name)) if !name.contains('.') => claimed(group),", "Some(_) if !whole.contains(\"..\") => claimed(whole),", "unit htcondor::slot_ad"),
+    Break("a_job_that_has_the_starters_room", "src/door/life.rs", "fence.limit_branches(&room.branches, &of_job)", "fence.limit_branches(&[], &of_job)", "host life a_job_has_no_part_of_the_room"),
+    Break("a_fault_that_is_not_said", "src/bin/jobfence/host/htcondor.rs", "Err(errors) => return Some(Err(errors.to_string())),", "Err(_) => return Some(Ok(())),", "unit a_host_with_a_mistake"),
     Break("an_owner_whom_the_user_names", JOB_AD, "_ if release()? >= HAS_OS_USER => os_user,", "_ => os_user,", "unit htcondor::job_ad"),
     Break("a_default_for_a_job_that_was_granted_more", POLICY, "(None, default_memory) } else", "(default_memory, None) } else", "unit policy::"),
     # Slurm's files as Slurm reads them.

@@ -5,7 +5,7 @@
 
 mod cpus;
 mod gridengine;
-mod htcondor;
+pub mod htcondor;
 mod memory;
 mod pbs;
 mod way;
@@ -89,19 +89,16 @@ pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
         gridengine::sense(&name, std::io::stdin().lock(), std::io::stdout().lock(), read)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let mut text = String::new();
+    if options.htcondor {
+        // First of all, and also where no more can be said: START of the site asks for it.
+        print!("{}", of_htcondor(&options.configured, options.reserve));
+        return Ok(ExitCode::SUCCESS);
+    }
     let config = options.configured.load()?.config;
     let (host, no_cgroups) = Host::read_what_there_is(&config)?;
     let grantable = Grantable::read(&host, &config, options.reserve)?;
-    let mut text = String::new();
-    if options.htcondor {
-        for (name, value) in grantable.of_htcondor() {
-            writeln!(text, "{name} = {value}")?;
-        }
-        writeln!(text, "- host")?;
-        for line in htcondor::slots(&host).iter().flat_map(htcondor::lines) {
-            writeln!(text, "{line}")?;
-        }
-    } else if options.json {
+    if options.json {
         writeln!(text, "{}", grantable.json())?;
     } else {
         let mark = if options.pbs { "# " } else { "" };
@@ -117,6 +114,25 @@ pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     }
     print!("{text}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// What STARTD_CRON reads. What cannot be found out is on stderr, which the startd logs.
+fn of_htcondor(configured: &Configured, reserve: Option<Reserve>) -> String {
+    let mut lines = htcondor::health_lines(&htcondor::health(configured));
+    let found = || -> Result<_, Failure> {
+        let config = configured.load()?.config;
+        let host = Host::read_what_there_is(&config)?.0;
+        let grantable = Grantable::read(&host, &config, reserve)?;
+        Ok((grantable.of_htcondor(), htcondor::slots(&host)))
+    };
+    let (attributes, slots) = found().unwrap_or_else(|error| {
+        eprintln!("jobfence: {error}");
+        (Vec::new(), Vec::new())
+    });
+    lines.extend(attributes.iter().map(|(name, value)| format!("{name} = {value}")));
+    lines.push("- host".to_owned());
+    lines.extend(slots.iter().flat_map(htcondor::lines));
+    lines.join("\n") + "\n"
 }
 
 /// What jobs can be granted on this node, and why.

@@ -134,7 +134,9 @@ fn main() -> ExitCode {
     if starter::is_asked_for() {
         return starter::starter();
     }
-    if let Some(status) = starter::watch().or_else(starter::stand_in).or_else(starter::refuse) {
+    if let Some(status) =
+        starter::watch().or_else(starter::stand_in).or_else(starter::ask_late).or_else(starter::refuse)
+    {
         return status;
     }
     if log::set_logger(&Stderr).is_ok() {

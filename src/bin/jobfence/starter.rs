@@ -10,6 +10,7 @@
 
 mod family;
 mod job;
+mod late;
 mod local;
 mod reason;
 mod refusal;
@@ -23,26 +24,30 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use jobfence::config::Loaded;
-use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Which};
+use jobfence::door::life::{self, Granted, HeldBy, OpenRequest, Room, Which};
 use jobfence::door::{enter, user};
 use jobfence::error::{Error, Result};
 use jobfence::facts::{Fact, Facts, Gpus};
 use jobfence::job::{Cpus, Id};
 use jobfence::launch::NotFenced;
 use jobfence::requests::UserRequests;
+use jobfence::scheduler::htcondor::settings::{StarterSettings, Submitter};
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
-use jobfence::scheduler::htcondor::{LOCAL, STARTER, STARTERS_LEAF};
+use jobfence::scheduler::htcondor::{CONTAINERS_BRANCH, JOBS_BRANCH, LOCAL, STARTER, STARTERS_LEAF};
 use jobfence::sys::dir::Dir;
 use jobfence::sys::nvidia;
 use log::LevelFilter;
 use nix::fcntl::readlink;
+use nix::sys::statfs::{Statfs, TMPFS_MAGIC, statfs};
 use nix::unistd::{Pid, User, execv, geteuid, getppid};
 
 use crate::command::{fenced, ignore_sigpipe};
 use crate::configured::Configured;
+use crate::host::htcondor::{UNIFIED, health};
 use crate::syslog::SyslogOfDaemon;
 
 pub use family::stand_in;
+pub use late::ask as ask_late;
 pub use refusal::refuse;
 pub use watch::watch;
 
@@ -53,14 +58,11 @@ const CAPABILITIES: &str = "-classad";
 /// Before the name of the slot's type, where it has one. It stands behind the first argument, or it is a user's text, too
 /// (`Starter::execDCStarter`, the same in 23.9 and 25.13).
 const LOCAL_NAME: &str = "-local-name";
-/// Where the job's user is nobody here, HTCondor runs the job as this one.
-const NOBODY: &str = "nobody";
-const NOBODYS_NUMBER: u32 = 65_534;
-/// What the starter itself may need beside the memory of the slot, in bytes: it shares the fence with the job. Starters of 23.9 and 25.14 were
-/// charged 3 to 5 MiB there. What transfers files for them needs more.
-const STARTERS_MEMORY: u64 = 64 << 20;
-/// HTCondor has the whole of cgroup v2 here, or none of it.
-const UNIFIED: &str = "/sys/fs/cgroup/cgroup.procs";
+/// With a process's number added, the number of a user of whom nothing is known. No user has one so high, and no process has more than 22 bits
+/// (`PID_MAX_LIMIT`, include/linux/threads.h). So jobs of unknown users share no directory, and no limit of one user.
+const UNKNOWN_USERS: u32 = 0xff00_0000;
+/// The directory in which the startd has this starter's jobs.
+const EXECUTE: &str = "_CONDOR_EXECUTE";
 
 /// Whether a startd or a schedd has started this program: for a job under the starter's name, and to ask what the starter can do under its own.
 pub fn is_asked_for() -> bool {
@@ -84,7 +86,7 @@ pub fn starter() -> ExitCode {
         if let Err(why) = fence(&arguments) {
             log::error!("this job is not run: {why}");
             let sentence = format!("this job cannot be fenced: {why}");
-            if let Err(error) = refusal::have_refused(&sentence, slot_type_in(&arguments)) {
+            if let Err(error) = refusal::have_refused(&sentence, slot_type_in(&arguments), is_taken_out()) {
                 log::error!("its user cannot be told: {error}");
                 return ExitCode::FAILURE;
             }
@@ -110,12 +112,22 @@ struct Run {
     facts: Facts,
     /// What the watcher of a local job needs, to tell why the job is on hold.
     environment: Vec<CString>,
+    /// For the starter and what it runs for itself, such as the transfer of files, beside the memory of the slot.
+    room: Option<Room>,
+    /// How the startd is asked again, if it has not said which job this is.
+    question: Option<job::Question>,
+}
+
+/// Whether this host fences no job, and its startd stops taking any, since START of the site asks for the host's health.
+fn is_taken_out() -> bool {
+    let health = health(&Configured { config: None, overrides: Vec::new() });
+    matches!(health, Some(Err(_))) && slot::slot().is_ok_and(|slot| slot.asks_for_health)
 }
 
 /// Puts this process into a fence of its own, unless it is to go on without. The error is for the job's user.
 fn fence(arguments: &[OsString]) -> Result<(), String> {
     let configured = |overrides| Configured { config: None, overrides }.load();
-    let run = match check_host().map_err(NotFenced::from).and_then(|()| Run::find(arguments)) {
+    let mut run = match check_host().map_err(NotFenced::from).and_then(|()| Run::find(arguments)) {
         Ok(run) => run,
         Err(error) => return fenced(life::of_unknown(configured(Vec::new()), error)).map(drop),
     };
@@ -124,10 +136,18 @@ fn fence(arguments: &[OsString]) -> Result<(), String> {
     let number = u32::try_from(Pid::this().as_raw()).unwrap_or_default();
     let which = Which { job: run.job.clone(), step: Some(run.step.clone()), run: Some(number) };
     let environment = run.environment.clone();
-    if fenced(life::open(loaded.clone(), &run.request(number, loaded.as_ref().ok())))?.is_none() {
+    let question = run.question.take();
+    let room = run.room.take();
+    if fenced(life::open_with(loaded.clone(), &run.request(number, loaded.as_ref().ok()), room.as_ref()))?.is_none() {
         return Ok(());
     }
-    // A process that starts now is outside of the fence. Without this one the janitor closes the fence.
+    // A process that starts now is outside of the fence. Without this one only the log stays without the job's number.
+    if let Some(question) = &question
+        && let Err(error) = late::start(question, which.job.as_str())
+    {
+        log::warn!("nobody asks whose fence this is: {error}");
+    }
+    // Without this one the janitor closes the fence.
     if let Err(error) = watch::start(&which, &environment) {
         log::warn!("job {}: nobody waits for its end: {error}", which.job);
     }
@@ -168,12 +188,21 @@ impl Run {
             Some(order) => Ok(Self::of_local(local::job(order)?)?),
             None => {
                 let slot = slot::slot()?;
-                Self::of_slot(&slot, slot_type_in(arguments), job::job_in(&slot))
+                let slot_type = slot_type_in(arguments);
+                let host = arguments.last().and_then(|word| word.to_str()).unwrap_or_default();
+                let submitter = Submitter { host, is_this_host: slot::submitter_is_here() };
+                Self::of_slot(&slot, slot_type, job::job_in(&slot), || job::settings(&slot, slot_type), submitter)
             }
         }
     }
 
-    fn of_slot(slot: &SlotAd, slot_type: Option<&str>, job: Result<SlotJob, NotFenced>) -> Result<Self, NotFenced> {
+    fn of_slot(
+        slot: &SlotAd,
+        slot_type: Option<&str>,
+        job: Result<SlotJob, NotFenced>,
+        settings: impl FnOnce() -> Result<StarterSettings>,
+        submitter: Submitter<'_>,
+    ) -> Result<Self, NotFenced> {
         let job = match job {
             Ok(job) => job,
             Err(why @ NotFenced::Asked(_)) => return Err(why),
@@ -183,18 +212,30 @@ impl Run {
                 SlotJob::default()
             }
         };
-        let known = |name: &str| User::from_name(name).ok().flatten();
-        let user = job.user.as_deref().and_then(known).or_else(|| known(NOBODY));
-        let uid = user.map_or(NOBODYS_NUMBER, |user| user.uid.as_raw());
-        let known_uid = (job.job.is_some() && !job.is_of_other_domain).then_some(uid);
+        let settings = settings().inspect_err(|error| {
+            log::warn!("each section that could hold for the user of this job holds: {error}");
+        });
+        let account = settings.as_ref().map(|settings| settings.account(&job, submitter)).unwrap_or_default();
+        let limits_memory = !settings.as_ref().is_ok_and(|settings| settings.has_own_memory_limit);
+        let branch = settings.map_or_else(|_| JOBS_BRANCH.to_owned(), |settings| settings.branch);
+        // One whom this host does not know, `SOFT_UID_DOMAIN` has the shadow name by number.
+        let user = account.name.as_deref().and_then(|name| User::from_name(name).ok().flatten());
+        let uid = user.as_ref().map(|user| user.uid.as_raw());
+        let certain = user.filter(|_| account.is_certain);
         Ok(Self {
-            uid,
+            uid: uid.unwrap_or(UNKNOWN_USERS | std::process::id()),
             job: job.job.clone().unwrap_or_else(|| slot.slot.clone()),
             step: slot.slot.clone(),
             cpus: slot.cpus,
-            memory: Some(slot.memory.saturating_add(STARTERS_MEMORY)),
-            facts: Facts { gpus: gpus_of(slot), uid: Fact::from(known_uid), ..job.facts(slot_type) },
+            memory: limits_memory.then_some(slot.memory),
+            room: limits_memory.then(|| Room { more: sandbox(), branches: vec![branch, CONTAINERS_BRANCH.to_owned()] }),
+            facts: Facts {
+                gpus: gpus_of(slot),
+                uid: Fact::from(certain.as_ref().map(|user| user.uid.as_raw())),
+                ..job.facts(slot_type, certain.map(|user| user.name))
+            },
             environment: Vec::new(),
+            question: if job.job.is_none() { job::Question::about(slot).ok() } else { None },
         })
     }
 
@@ -204,7 +245,7 @@ impl Run {
         let (uid, step) = (job.user.uid.as_raw(), Id::new(LOCAL)?);
         let local::LocalOrder { id, schedd } = job.order;
         let environment = job.ad.global_job.map(|name| reason::environment(&name, &schedd)).unwrap_or_default();
-        Ok(Self { uid, job: id, step, cpus: Cpus::ZERO, memory: None, facts, environment })
+        Ok(Self { uid, job: id, step, cpus: Cpus::ZERO, memory: None, facts, environment, room: None, question: None })
     }
 
     fn request(self, number: u32, loaded: Option<&Loaded>) -> OpenRequest {
@@ -224,6 +265,15 @@ impl Run {
         let holder = HeldBy::Process(Pid::this().as_raw());
         OpenRequest { uid: self.uid, job: self.job, step: self.step, run: number, granted, holder, ask_unit: None }
     }
+}
+
+/// What the sandbox of a job can hold of memory: nothing, unless it is in a tmpfs. What the starter writes there, also before the job begins, is
+/// charged to where the starter is, as without a fence. What the job writes is charged to the job.
+fn sandbox() -> u64 {
+    let found = std::env::var_os(EXECUTE).and_then(|path| statfs(Path::new(&path)).ok());
+    let tmpfs = found.filter(|found| found.filesystem_type() == TMPFS_MAGIC);
+    let size = |found: Statfs| found.blocks().saturating_mul(u64::try_from(found.block_size()).unwrap_or_default());
+    tmpfs.map_or(0, size)
 }
 
 /// What the driver is asked for, only where the slot has GPUs.
@@ -276,21 +326,54 @@ mod tests {
     fn slot() -> SlotAd {
         let gpus = SlotGpus::default();
         let name = "slot1_1@n".to_owned();
-        SlotAd { name, slot: Id::new("slot1_1").unwrap(), cpus: Cpus::whole(1), memory: 1 << 30, gpus, domain: None }
+        SlotAd {
+            name,
+            slot: Id::new("slot1_1").unwrap(),
+            cpus: Cpus::whole(1),
+            memory: 1 << 30,
+            gpus,
+            asks_for_health: false,
+        }
+    }
+
+    fn of_slot(job: Result<SlotJob, NotFenced>) -> Result<Run, NotFenced> {
+        let settings = "UID_DOMAIN = x\nTRUST_UID_DOMAIN = true\nTRUST_LOCAL_UID_DOMAIN = true\n\
+                        STARTER_ALLOW_RUNAS_OWNER = \nSLOT_USER = \nNOBODY_SLOT_USER = daemon\n\
+                        CGROUP_MEMORY_LIMIT_POLICY = hard\nBASE_CGROUP = htcondor\n";
+        let submitter = Submitter { host: "n", is_this_host: Some(true) };
+        Run::of_slot(&slot(), None, job, || StarterSettings::parse(settings), submitter)
+    }
+
+    fn of_user(user: &str) -> Run {
+        of_slot(Ok(SlotJob::parse(&format!("JobId = \"12.0\"\nRemoteUser = \"{user}\"\n")).unwrap())).unwrap()
     }
 
     #[test]
     fn a_job_whose_user_is_not_said_is_unknown_and_not_nobodys() {
-        let late = Err(NotFenced::General(Error::new("condor_status does not answer")));
-        let facts = Run::of_slot(&slot(), None, late).unwrap().facts;
+        let late = of_slot(Err(NotFenced::General(Error::new("condor_status does not answer")))).unwrap();
+        assert_eq!((late.uid, late.job.as_str()), (UNKNOWN_USERS | std::process::id(), "slot1_1"));
+        let facts = late.facts;
         assert_eq!((facts.uid, facts.user, facts.account), (Fact::Unknown, Fact::Unknown, Fact::Unknown));
-        // HTCondor runs it as nobody.
-        let said = SlotJob::parse("JobId = \"12.0\"\nRemoteUser = \"no-such-user@x\"\n", None).unwrap();
-        assert_eq!(Run::of_slot(&slot(), None, Ok(said)).unwrap().facts.uid, Fact::Known(NOBODYS_NUMBER));
-        let of_root = |domain| SlotJob::parse("JobId = \"12.0\"\nRemoteUser = \"root@x\"\n", Some(domain));
-        assert_eq!(Run::of_slot(&slot(), None, of_root("X")).unwrap().facts.uid, Fact::Known(0));
-        let elsewhere = Run::of_slot(&slot(), None, of_root("y")).unwrap().facts;
-        assert_eq!((elsewhere.uid, elsewhere.user), (Fact::Unknown, Fact::Claimed("root".to_owned())));
+        let soft = of_user("no-such-user@x");
+        assert_eq!((soft.uid, soft.facts.uid), (UNKNOWN_USERS | std::process::id(), Fact::Unknown));
+        assert_eq!(of_user("root@x").facts.uid, Fact::Known(0));
+        let said = Ok(SlotJob::parse("JobId = \"12.0\"\nRemoteUser = \"root@x\"\n").unwrap());
+        let submitter = Submitter { host: "n", is_this_host: Some(true) };
+        let silent = Run::of_slot(&slot(), None, said, || Err(Error::new("condor_config_val")), submitter).unwrap();
+        assert_eq!((silent.uid >= UNKNOWN_USERS, silent.job.as_str()), (true, "12.0"));
+    }
+
+    #[test]
+    fn the_starter_has_room_beside_the_memory_of_the_slot() {
+        let run = of_user("root@x");
+        let branches = ["htcondor", "docker"].map(str::to_owned).to_vec();
+        assert_eq!((run.memory, run.room.unwrap().branches), (Some(1 << 30), branches));
+    }
+
+    #[test]
+    fn a_stranger_has_the_slots_user_and_no_section_of_a_local_one() {
+        let stranger = of_user("root@elsewhere");
+        assert_eq!((stranger.uid, stranger.facts.uid, stranger.facts.user), (1, Fact::Unknown, Fact::Unknown));
     }
 
     #[test]
@@ -298,8 +381,9 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "OnError=warn\n").unwrap();
         let loaded = || Configured { config: Some(file.path().to_owned()), overrides: Vec::new() }.load();
-        let forged = SlotJob::parse("AccountingGroup = \"a\nJobId = \"9.0\"\n\"\nJobId = \"12.0\"\n", None);
-        let why = Run::of_slot(&slot(), None, forged).map(drop).unwrap_err();
+        let ends = |text: &str| Err(NotFenced::Asked(SlotJob::parse(text).unwrap_err()));
+        let forged = ends("AccountingGroup = \"a\nJobId = \"9.0\"\n\"\nJobId = \"12.0\"\n");
+        let why = of_slot(forged).map(drop).unwrap_err();
         let refused = fenced(life::of_unknown(loaded(), why)).unwrap_err();
         assert!(refused.contains("an end of a line") && !refused.contains("administrator"), "{refused}");
         assert_eq!(fenced(life::of_unknown(loaded(), Error::new("x"))), Ok(None));

@@ -19,6 +19,8 @@ pub struct JobAd {
     os_user: Option<String>,
     /// `AccountingGroup`, with the user's name.
     group: Option<String>,
+    /// `AcctGroup`: the group alone.
+    acct_group: Option<String>,
     /// Its name in all the world.
     pub global_job: Option<String>,
 }
@@ -57,8 +59,9 @@ impl JobAd {
         };
         let os_user = find("OsUser")?;
         let user = find("User")?.map(|user| without_domain(&user).to_owned());
-        let (owner, group, global_job) = (find("Owner")?, find("AccountingGroup")?, find("GlobalJobId")?);
-        Ok(Self { owner, os_user: os_user.or(user), group, global_job })
+        let (owner, global_job) = (find("Owner")?, find("GlobalJobId")?);
+        let (group, acct_group) = (find("AccountingGroup")?, find("AcctGroup")?);
+        Ok(Self { owner, os_user: os_user.or(user), group, acct_group, global_job })
     }
 
     /// As whom the starter runs the job. `release` is asked only if starters of two releases differ in that.
@@ -76,13 +79,12 @@ impl JobAd {
     /// By which sections of the configuration are chosen.
     pub fn facts(&self, user: &str) -> Facts {
         let none = || Fact::Known(String::new());
-        let group = self.group.as_deref().map(|group| group_of(group, Some(user)).to_owned());
         Facts {
             partition: none(),
             qos: none(),
             project: none(),
             pe: none(),
-            account: Fact::Claimed(group.unwrap_or_default()),
+            account: group_of(self.group.as_deref().unwrap_or_default(), Some(user), self.acct_group.as_deref()),
             vnode_types: Fact::Known(vec![super::LOCAL.to_owned()]),
             user: Fact::Known(user.to_owned()),
             ..Facts::default()
@@ -165,5 +167,8 @@ mod tests {
         assert_eq!(facts.vnode_types, Fact::Known(vec!["local".to_owned()]));
         assert_eq!(facts.user, Fact::Known("alice".to_owned()));
         assert_eq!(JobAd::parse("Owner = \"a\"\n").unwrap().facts("a").account, Fact::Claimed(String::new()));
+        // As condor_submit writes accounting_group=group_a.b and accounting_group_user=carol.
+        let text = "AccountingGroup = \"group_a.b.carol\"\nAcctGroup = \"group_a.b\"\nAcctGroupUser = \"carol\"\nOwner = \"alice\"\n";
+        assert_eq!(JobAd::parse(text).unwrap().facts("alice").account, Fact::Claimed("group_a.b".to_owned()));
     }
 }

@@ -12,7 +12,6 @@
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
-use crate::launch::NotFenced;
 use crate::printable::is_printable;
 use crate::scheduler::htcondor::slot_gpus::SlotGpus;
 
@@ -36,8 +35,8 @@ pub struct SlotAd {
     pub memory: u64,
     /// The slot's GPUs.
     pub gpus: SlotGpus,
-    /// `UidDomain`: users of another domain are not this host's, whatever their names.
-    pub domain: Option<String>,
+    /// Whether its START asks for what `jobfence host --htcondor` says of the host's health.
+    pub asks_for_health: bool,
 }
 
 impl SlotAd {
@@ -52,14 +51,15 @@ impl SlotAd {
         let slot = Id::new(name.split('@').next().unwrap_or_default())?;
         let cpus = ad.number("Cpus")?;
         let memory = ad.number("Memory")?;
-        let domain = ad.find("UidDomain").map(|_| ad.text("UidDomain")).transpose()?;
         let names = ad.find("AssignedGPUs").map(|_| ad.text("AssignedGPUs")).transpose()?;
         let count = ad.find("GPUs").map(|_| ad.number("GPUs")).transpose()?.unwrap_or_default();
         // All are amounts of one host.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
         let (thousandths, mib, count) = ((cpus * 1000.0).round() as u64, memory as u64, count.ceil() as u64);
         let (cpus, memory) = (Cpus::from_thousandths(thousandths), mib.saturating_mul(1 << 20));
-        Ok(Self { name, slot, cpus, memory, gpus: SlotGpus { names, count }, domain })
+        let asks_for_health =
+            ad.find("Start").is_some_and(|text| text.to_ascii_lowercase().contains("jobfencehealthy"));
+        Ok(Self { name, slot, cpus, memory, gpus: SlotGpus { names, count }, asks_for_health })
     }
 }
 
@@ -69,28 +69,22 @@ impl SlotAd {
 pub struct SlotJob {
     /// The job: `12.0`.
     pub job: Option<Id>,
-    /// Whose it is, by the name that the user has in the domain of the schedd.
+    /// Whose it is, as the schedd names the user: `alice@DOMAIN`. On this host the name can be another's.
     pub user: Option<String>,
-    /// Whether that can be another user than the one whom this host calls so. HTCondor then runs the job as a user of the slot's or as
-    /// nobody, unless only the accounting has a domain of its own (`JICShadow::sameUidDomain`, `ACCOUNTING_DOMAIN`, the same in 23.9 and
-    /// 25.14).
-    pub is_of_other_domain: bool,
+    /// Which user of the operating system that is, where the site has the slot's ad say it (`STARTD_JOB_ATTRS`).
+    pub os_user: Option<String>,
+    /// The same of whether the job asks to run as its owner. `None`: by an expression.
+    pub wants_owner: Option<bool>,
     /// The accounting group, without the user's name.
-    group: Option<String>,
+    group: Fact<String>,
 }
 
 impl SlotJob {
     /// Attributes that `parse` reads.
-    pub const ATTRIBUTES: &str = "JobId,RemoteUser,AccountingGroup";
+    pub const ATTRIBUTES: &str = "JobId,RemoteUser,AccountingGroup,AcctGroup,OsUser,RunAsOwner";
 
-    /// Reads it from what condor_status(1) prints with `-long`: an attribute in each line. `domain` is the slot's.
-    ///
-    /// One of the texts is the user's, and what is wrong with any of it may be the user's doing.
-    pub fn parse(text: &str, domain: Option<&str>) -> Result<Self, NotFenced> {
-        Self::read(text, domain).map_err(NotFenced::Asked)
-    }
-
-    fn read(text: &str, domain: Option<&str>) -> Result<Self> {
+    /// Reads it from what condor_status(1) prints with `-long`: an attribute in each line.
+    pub fn parse(text: &str) -> Result<Self> {
         let ad = Attributes::of_lines(text);
         // The group is its user's text, and an end of a line in it would be one here.
         let all: Vec<String> = ad.0.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
@@ -100,38 +94,56 @@ impl SlotJob {
         }
         let text = |name| ad.find(name).map(|_| ad.text(name)).transpose();
         let job = text("JobId")?.map(Id::new).transpose()?;
-        let remote = text("RemoteUser")?;
-        let theirs = remote.as_deref().and_then(|user| user.split_once('@')).map(|(_, domain)| domain);
-        let is_other = |(ours, theirs): (&str, &str)| !ours.eq_ignore_ascii_case(theirs);
-        let is_of_other_domain = domain.zip(theirs).is_some_and(is_other);
-        let user = remote.as_deref().and_then(|user| Some(user.split('@').next()?.to_owned()));
-        let group = text("AccountingGroup")?.map(|group| group_of(&group, user.as_deref()).to_owned());
-        Ok(Self { job, user, is_of_other_domain, group })
+        let (user, os_user) = (text("RemoteUser")?, text("OsUser")?);
+        let wants_owner = match ad.find("RunAsOwner") {
+            Some(value) if value.eq_ignore_ascii_case("false") => Some(false),
+            Some(value) if !value.eq_ignore_ascii_case("true") => None,
+            _ => Some(true),
+        };
+        let (group, acct_group) = (text("AccountingGroup")?, text("AcctGroup")?);
+        let name = user.as_deref().map(|user| user.split('@').next().unwrap_or_default());
+        // Without an answer nothing is known of an account.
+        let group = match &job {
+            Some(_) => group_of(group.as_deref().unwrap_or_default(), name, acct_group.as_deref()),
+            None => Fact::Unknown,
+        };
+        Ok(Self { job, user, os_user, wants_owner, group })
     }
 
     /// By which sections of the configuration are chosen. `slot_type` is the name by which HTCondor's configuration has the slot's type.
-    pub fn facts(&self, slot_type: Option<&str>) -> Facts {
+    /// `user` is the one as whom the starter runs it, if that is certain.
+    pub fn facts(&self, slot_type: Option<&str>, user: Option<String>) -> Facts {
         let none = || Fact::Known(String::new());
-        // Without an answer nothing is known of an account; without a group there is none. The user has written it, or left it out.
-        let account = self.job.as_ref().map(|_| self.group.clone().unwrap_or_default());
         Facts {
             partition: none(),
             qos: none(),
             project: none(),
             pe: none(),
-            account: account.map_or(Fact::Unknown, Fact::Claimed),
+            account: self.group.clone(),
             vnode_types: Fact::Known(slot_type.map(str::to_owned).into_iter().collect()),
-            user: Fact::from(self.user.clone()).if_checked(!self.is_of_other_domain),
+            user: Fact::from(user),
             ..Facts::default()
         }
     }
 }
 
-/// Of `group_physics.alice@DOMAIN`, the group.
-pub(super) fn group_of<'a>(text: &'a str, user: Option<&str>) -> &'a str {
-    let group = text.split('@').next().unwrap_or_default();
-    let without = || group.strip_suffix(user?)?.strip_suffix('.');
-    without().unwrap_or(group)
+/// The group of `AccountingGroup`, as condor_submit(1) writes it: `GROUP.USER`, or without a group `USER` alone; the startd adds a domain. USER is
+/// the job's own user, or what `accounting_group_user` says (`SubmitHash::SetAccountingGroup`, the same in 23.9.6 and 25.13.2). Both can have
+/// points in them. `acct_group` is `AcctGroup`, which has the group alone, where the ad has it.
+pub(super) fn group_of(text: &str, user: Option<&str>, acct_group: Option<&str>) -> Fact<String> {
+    let whole = text.split('@').next().unwrap_or_default();
+    let claimed = |group: &str| Fact::Claimed(group.to_owned());
+    let is_before = |group: &&str| whole.strip_prefix(group).is_some_and(|rest| rest.starts_with('.'));
+    let of_user = || whole.strip_suffix(user?)?.strip_suffix('.');
+    if let Some(group) = acct_group.filter(is_before).or_else(of_user) {
+        return claimed(group);
+    }
+    match whole.split_once('.') {
+        None => claimed(""),
+        Some((group, name)) if !name.contains('.') => claimed(group),
+        // Where the group ends is not certain.
+        Some(_) => Fact::Unknown,
+    }
 }
 
 /// The content of the first message; `None` if some of it is missing.
@@ -262,12 +274,13 @@ mod tests {
             cpus: Cpus::from_thousandths(1500),
             memory: 512 << 20,
             gpus: SlotGpus::default(),
-            domain: None,
+            asks_for_health: false,
         };
         assert_eq!(found, expected);
-        let all = [SLOT, &["GPUs = 2", "AssignedGPUs = \"GPU-a,GPU-b\"", "UidDomain = \"example\""]].concat();
+        let asking = [SLOT, &["Start = ( Owner == \"x\" ) && ( JobfenceHealthy isnt false )"]].concat();
+        assert!(SlotAd::parse(&packets(&ad(&asking), 64)).unwrap().unwrap().asks_for_health);
+        let all = [SLOT, &["GPUs = 2", "AssignedGPUs = \"GPU-a,GPU-b\""]].concat();
         let found = SlotAd::parse(&packets(&ad(&all), 4096)).unwrap().unwrap();
-        assert_eq!(found.domain.as_deref(), Some("example"));
         assert_eq!(found.gpus, SlotGpus { names: Some("GPU-a,GPU-b".to_owned()), count: 2 });
     }
 
@@ -275,32 +288,41 @@ mod tests {
     fn whose_slot_it_is() {
         let text =
             "JobId = \"12.0\"\nRemoteUser = \"alice@example\"\nAccountingGroup = \"group_a.b.alice@example\"\n\n";
-        let found = SlotJob::parse(text, Some("Example")).unwrap();
+        let found = SlotJob::parse(text).unwrap();
         assert_eq!(found.job, Some(Id::new("12.0").unwrap()));
-        assert_eq!(found.user.as_deref(), Some("alice"));
-        let facts = found.facts(Some("slot_type_1"));
+        assert_eq!(found.user.as_deref(), Some("alice@example"));
+        let facts = found.facts(Some("slot_type_1"), Some("alice".to_owned()));
         assert_eq!(facts.account, Fact::Claimed("group_a.b".to_owned()));
-        assert_eq!(facts.vnode_types, Fact::Known(vec!["slot_type_1".to_owned()]));
         assert_eq!(facts.user, Fact::Known("alice".to_owned()));
-        let without = SlotJob::parse("JobId = \"12.0\"\n", None).unwrap();
-        assert_eq!(without.facts(None).account, Fact::Claimed(String::new()));
-        assert_eq!(SlotJob::parse("", Some("example")).unwrap(), SlotJob::default());
-        assert_eq!(SlotJob::default().facts(None).account, Fact::Unknown);
-        SlotJob::parse("JobId = 7\n", None).unwrap_err();
-        SlotJob::parse("AccountingGroup = \"a\nJobId = \"9.0\"\n\"\nJobId = \"12.0\"\n", None).unwrap_err();
+        assert_eq!(facts.vnode_types, Fact::Known(vec!["slot_type_1".to_owned()]));
+        assert_eq!(found.facts(None, None).user, Fact::Unknown);
+        let without = SlotJob::parse("JobId = \"12.0\"\n").unwrap();
+        assert_eq!(without.facts(None, None).account, Fact::Claimed(String::new()));
+        assert_eq!(SlotJob::parse("").unwrap().facts(None, None).account, Fact::Unknown);
+        assert_eq!(SlotJob::default().facts(None, None).account, Fact::Unknown);
+        SlotJob::parse("JobId = 7\n").unwrap_err();
+        SlotJob::parse("AccountingGroup = \"a\nJobId = \"9.0\"\n\"\nJobId = \"12.0\"\n").unwrap_err();
     }
 
     #[test]
-    fn who_has_a_users_name_in_another_domain_is_not_that_user() {
-        let text = "JobId = \"12.0\"\nRemoteUser = \"alice@elsewhere\"\nAccountingGroup = \"a.alice@elsewhere\"\n";
-        let found = SlotJob::parse(text, Some("example")).unwrap();
-        assert!(found.is_of_other_domain);
-        let facts = found.facts(None);
-        assert_eq!(facts.user, Fact::Claimed("alice".to_owned()));
-        assert_eq!(facts.account, Fact::Claimed("a".to_owned()));
-        // One of both is not said.
-        assert!(!SlotJob::parse(text, None).unwrap().is_of_other_domain);
-        assert!(!SlotJob::parse("RemoteUser = \"alice\"\n", Some("example")).unwrap().is_of_other_domain);
+    fn an_accounting_group_in_each_form_that_condor_submit_writes() {
+        let claimed = |group: &str| Fact::Claimed(group.to_owned());
+        let group = |text: &str| group_of(text, Some("alice"), None);
+        // accounting_group alone, also with points in it; and with accounting_group_user.
+        assert_eq!(group("group_a.alice@example"), claimed("group_a"));
+        assert_eq!(group("group_a.b.alice@example"), claimed("group_a.b"));
+        assert_eq!(group("group_a.carol@example"), claimed("group_a"));
+        assert_eq!(group("group_a.carol"), claimed("group_a"));
+        // accounting_group_user alone is no group; and no accounting group is none.
+        assert_eq!(group("carol@example"), claimed(""));
+        assert_eq!(group(""), claimed(""));
+        // Of a group with a point or of a user with one?
+        assert_eq!(group("group_a.b.carol@example"), Fact::Unknown);
+        let with = |text: &str, acct: &str| group_of(text, Some("alice"), Some(acct));
+        assert_eq!(with("group_a.b.carol@example", "group_a.b"), claimed("group_a.b"));
+        assert_eq!(with("group_a.j.doe@example", "group_a"), claimed("group_a"));
+        assert_eq!(with("group_b.carol@example", "group_a"), claimed("group_b"), "AcctGroup of another group");
+        assert_eq!(group_of("group_a.j.doe@example", Some("j.doe"), None), claimed("group_a"));
     }
 
     #[test]
@@ -334,8 +356,8 @@ mod tests {
         let all = [SLOT, &["RemoteUser = \"a\\\"\nCpus = 99\""]].concat();
         let found = SlotAd::parse(&packets(&ad(&all), 4096)).unwrap().unwrap();
         assert_eq!(found.cpus, Cpus::from_thousandths(1500));
-        let found = SlotJob::parse("RemoteUser = \"a\\\" JobId = \\\"7.0\\\"@x\"\nJobId = \"12.0\"\n", None).unwrap();
+        let found = SlotJob::parse("RemoteUser = \"a\\\" JobId = \\\"7.0\\\"@x\"\nJobId = \"12.0\"\n").unwrap();
         assert_eq!(found.job, Some(Id::new("12.0").unwrap()));
-        assert_eq!(found.user.as_deref(), Some("a\" JobId = \"7.0\""));
+        assert_eq!(found.user.as_deref(), Some("a\" JobId = \"7.0\"@x"));
     }
 }

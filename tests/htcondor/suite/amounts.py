@@ -12,7 +12,7 @@ from slurm import kernel
 from slurm.harness import MIB, Skip, case, expect, expect_equal
 from slurm.sites import until
 
-from ..harness import STARTERS_MIB, WAIT, expect_limits, fenced, let_go, restarts
+from ..harness import WAIT, expect_limits, fenced, let_go, restarts
 
 
 def own_weights(group):
@@ -72,12 +72,12 @@ def io_and_memory_high(site):
         read = "truncate -s 180M hole.$JOB_ID && cat hole.$JOB_ID >/dev/null && rm hole.$JOB_ID && echo read"
         jobid = site.submit("alice", f"{WAIT}; {write}; {read}; {WAIT.replace('go', 'end')}", mib=200)
         group = fenced(site, jobid)
-        high = (200 + STARTERS_MIB) * MIB // 2
-        expect_equal(group.memory_high(), high, "memory.high")
+        place = group.directory("") / "htcondor"
+        expect_equal(kernel.read(place / "memory.high").strip(), str(100 * MIB), "memory.high of the job's part")
         expect_equal((group.io_max() or group.parent.io_max()).get(number), {"wbps": MIB}, "the rate of I/O")
         let_go(site, jobid)
         until(lambda: "read" in site.output(jobid), 120, "the end of its work")
-        events = group.memory_events()
+        events = {name: int(count) for name, count in kernel.keyed(kernel.read(place / "memory.events")).items()}
         (site.directory("alice") / f"end.{jobid}").touch()
         expect_equal(site.wait(jobid)["ExitCode"], 0, "ExitCode")
     taken = float(re.search(r"copied, ([\d.e+-]+) s", site.output(jobid, "err")).group(1))

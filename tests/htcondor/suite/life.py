@@ -169,7 +169,7 @@ def reported(site, **keys):
     })
 
 
-METRICS = "PEAK:JobfenceMemory, PEAK:JobfenceCpuTime"
+METRICS = "PEAK:JobfenceMemory, PEAK:JobfenceCache, PEAK:JobfenceCpuTime"
 
 
 @case
@@ -205,16 +205,17 @@ def used_as_reported(site):
     with reported(site, STARTD_CRON_JOBFENCE_METRICS=METRICS):
         until(lambda: any("JobfenceMemory" in ad for ad in site.ads("condor_status")), 60, "the first report")
         began = time.monotonic()
-        jobid = site.submit("alice", f"setsid {spin} & {WAIT}", mib=200)
+        read = "truncate -s 150M hole.$JOB_ID && cat hole.$JOB_ID >/dev/null"
+        jobid = site.submit("alice", f"{read}; setsid {spin} & {WAIT}; rm hole.$JOB_ID", mib=300)
         fenced(site, jobid)
 
         def is_in_the_ad():
             ad = site.job(jobid)
-            return ad.get("JobfenceMemoryUsage", 0) >= 60 and ad.get("JobfenceCpuTimeUsage", 0) >= 3
+            return ad.get("JobfenceMemoryUsage", 0) >= 60 and ad.get("JobfenceCacheUsage", 0) >= 100 and ad.get("JobfenceCpuTimeUsage", 0) >= 3
         until(is_in_the_ad, 120, "its use in its ad")
         let_go(site, jobid)
         ad, most = site.wait(jobid), time.monotonic() - began
-    expect(60 <= ad.get("JobfenceMemoryUsage", 0) <= 264, f"JobfenceMemoryUsage {ad.get('JobfenceMemoryUsage')}")
+    expect(60 <= ad.get("JobfenceMemoryUsage", 0) <= 120, f"JobfenceMemoryUsage {ad.get('JobfenceMemoryUsage')}")
     expect(3 <= ad.get("JobfenceCpuTimeUsage", 0) <= most, f"JobfenceCpuTimeUsage {ad.get('JobfenceCpuTimeUsage')} in {most} s of one CPU")
     return f"{ad['JobfenceMemoryUsage']} MiB, {ad['JobfenceCpuTimeUsage']} s"
 

@@ -8,7 +8,7 @@ from slurm import kernel
 from slurm.harness import MIB, PYTHON, case, expect, expect_equal, expect_in, expect_match, uid
 from slurm.sites import until
 
-from ..harness import WAIT, check, expect_limits, expect_quota, fenced, let_go
+from ..harness import STARTERS_MIB, WAIT, check, expect_limits, expect_quota, fenced, let_go
 
 EAT = f"{PYTHON} -S -c 'import time; b = bytes([1]) * (%d << 20); time.sleep(%d)'"
 SPIN = "for i in 1 2 3 4; do sh -c 'while :; do :; done' & done"
@@ -84,7 +84,8 @@ def out_of_the_fences_memory(site):
     began = time.time()
     jobid = site.submit("alice", f"{WAIT}; {EAT % (190, 1)}; echo status $?", mib=200)
     group = fenced(site, jobid)
-    expect_equal(group.memory_limit(), (200 + 64) * MIB // 2, "the fence's limit")
+    expect_equal(group.memory_limit(), (200 // 2 + STARTERS_MIB) * MIB, "the fence's limit")
+    expect_equal(kernel.read(group.directory("") / "htcondor/memory.max").strip(), str(100 * MIB), "the job's part of it")
     let_go(site, jobid)
     said = until(lambda: f"job {jobid}.0 step" in site.said(began) and site.said(began), 60, "the end of the fence")
     expect_match(f"job {jobid}.0 .*memory", said, "the sentence")
@@ -133,9 +134,9 @@ def processes(site):
 def by_account_and_type(site):
     """Sections by accounting group, where the site trusts in that, and by user say more of a job."""
     site.configure("TrustAccount=yes\n[Account=group_a]\nMaxProcesses=77\n[User=bob]\nMaxProcesses=66\n")
-    one = site.submit("alice", "sleep 1000", accounting_group="group_a")
-    other = site.submit("bob", "sleep 1000")
-    expect_equal([fenced(site, jobid).parent.processes_limit() for jobid in (one, other)], [77, 66], "processes")
+    forms = {"accounting_group": "group_a"}, {"accounting_group": "group_a", "accounting_group_user": "carol"}
+    jobids = [site.submit("alice", "sleep 1000", **lines) for lines in forms] + [site.submit("bob", "sleep 1000")]
+    expect_equal([fenced(site, jobid).parent.processes_limit() for jobid in jobids], [77, 77, 66], "processes")
 
 
 @case
@@ -182,6 +183,7 @@ def checked(site):
     expect_equal(status, 0, f"the status of a good check ({said})")
     expect_in("htcondor       STARTD_CRON_JOBLIST has no jobfence", said, "what is missing")
     expect_match(r"(?m)^htcondor +STARTER_LOCAL is /\S*/jobfence$", said, "what starts local jobs")
+    expect_in("htcondor       START does not ask for JobfenceHealthy", said, "what is missing")
     with site.changed(STARTD_CRON_JOBLIST="FENCE", STARTD_CRON_FENCE_EXECUTABLE=site.jobfence):
         expect_in("htcondor       STARTD_CRON_JOBLIST has FENCE\n", verdict()[1], "what is there")
     with site.changed(STARTER="/usr/sbin/condor_starter", STARTER_LOCAL="/usr/sbin/condor_starter"):

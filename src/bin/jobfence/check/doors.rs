@@ -133,6 +133,13 @@ fn htcondor(startd: &SchedulerDaemon, verdict: &mut Verdict) {
         Some(name) => say(&format!("STARTD_CRON_JOBLIST has {name}")),
         None => say("STARTD_CRON_JOBLIST has no jobfence: the slots do not say what jobs can have of this host"),
     }
+    match startd.ask(&["condor_config_val", "START"]) {
+        Ok(start) if start.to_ascii_lowercase().contains("jobfencehealthy") => say("START asks for JobfenceHealthy"),
+        Ok(_) => say(
+            "START does not ask for JobfenceHealthy: where this host can fence no job, it puts one after the other on hold",
+        ),
+        Err(_) => {}
+    }
     docker_universe(startd);
 }
 

@@ -5,23 +5,79 @@
 //! The startd runs it as HTCondor's own user, which reads no record of root's. So it looks at the directories alone, and what it says is for
 //! people, and decides nothing.
 
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
+use jobfence::cgroup;
 use jobfence::cgroup::layout::Version;
 use jobfence::cgroup::usage::Usage;
+use jobfence::config::{DEFAULT_FILE, Mode, OnError};
+use jobfence::error::Result;
 use jobfence::fence::IDLE;
 use jobfence::host::Host;
 use jobfence::job::Id;
-use jobfence::scheduler::htcondor::{LOCAL, STARTERS_LEAF};
+use jobfence::scheduler::htcondor::{LOCAL, STARTERS_LEAF, quoted};
 use jobfence::sys::dir::Dir;
+use nix::unistd::geteuid;
+
+use crate::configured::Configured;
+
+/// HTCondor has the whole of cgroup v2 here, or none of it.
+pub const UNIFIED: &str = "/sys/fs/cgroup/cgroup.procs";
+/// The attribute for which START of a site asks.
+pub const HEALTHY: &str = "JobfenceHealthy";
+
+/// Why no job would be fenced on this host, whatever job it is; `Ok`: nothing is known against it. `None`: this process may not know, since root
+/// alone can read the configuration.
+pub fn health(configured: &Configured) -> Option<Result<(), String>> {
+    let is_borne = |mode, general| mode == Mode::Off || general == OnError::Warn;
+    let file = configured.config.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
+    let is_denied = || File::open(file).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    let loaded = match configured.load() {
+        Err(errors) if is_borne(errors.mode, errors.on_error.within(errors.mode).general()) => return Some(Ok(())),
+        Err(_) if !geteuid().is_root() && is_denied() => return None,
+        Err(errors) => return Some(Err(errors.to_string())),
+        Ok(loaded) => loaded,
+    };
+    let config = loaded.strictest();
+    if is_borne(config.mode, config.on_error.within(config.mode).general()) {
+        return Some(Ok(()));
+    }
+    if !Path::new(UNIFIED).exists() {
+        return Some(Err("HTCondor takes its jobs out of the fence where cgroup v1 is mounted".to_owned()));
+    }
+    Some(Host::read(&config).and_then(|host| base(&host)).map_err(|error| error.to_string()))
+}
+
+/// Our directory, where systemd makes it.
+fn base(host: &Host) -> Result<()> {
+    match host.layout.unified().filter(|_| host.systemd) {
+        Some(unified) => cgroup::base::open_delegated(&host.base, unified).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// The lines that say so.
+pub fn health_lines(health: &Option<Result<(), String>>) -> Vec<String> {
+    match health {
+        None => Vec::new(),
+        Some(Ok(())) => vec![format!("{HEALTHY} = true"), "JobfenceFault = \"\"".to_owned()],
+        Some(Err(why)) => vec![format!("{HEALTHY} = false"), format!("JobfenceFault = {}", quoted(why))],
+    }
+}
 
 /// A slot in which a job runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlotUse {
     /// Its name on this host.
     pub slot: String,
-    /// The most memory that was in use at once since the job began, in bytes.
-    pub memory_peak: Option<u64>,
+    /// The memory that the job's processes have and share now, in bytes, as HTCondor 25 counts it: page cache apart, which users would ask for
+    /// the next time, and which the kernel takes back. The startd keeps the highest of what is said.
+    pub memory: Option<u64>,
+    /// Its page cache.
+    pub cache: Option<u64>,
     /// CPU time used since then.
     pub cpu: Option<Duration>,
 }
@@ -39,7 +95,9 @@ pub fn slots(host: &Host) -> Vec<SlotUse> {
         let Some(slot) = slot_of(&step).filter(|_| step.has(STARTERS_LEAF)) else { continue };
         let mut usage = Usage::default();
         usage.add(unified, &step);
-        found.push(SlotUse { slot, memory_peak: usage.memory_peak, cpu: usage.cpu });
+        let parts = usage.memory;
+        let memory = parts.anonymous.map(|anonymous| anonymous.saturating_add(parts.shared.unwrap_or_default()));
+        found.push(SlotUse { slot, memory, cache: parts.file, cpu: usage.cpu });
     }
     found
 }
@@ -49,7 +107,9 @@ pub fn lines(slot: &SlotUse) -> Vec<String> {
     // What HTCondor has no such name for is not said.
     let is_plain = slot.slot.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let mut lines = Vec::new();
-    lines.extend(slot.memory_peak.map(|peak| format!("UptimeJobfenceMemoryPeakUsage = {}", peak >> 20)));
+    let mib = |name, bytes: Option<u64>| bytes.map(|bytes| format!("UptimeJobfence{name}PeakUsage = {}", bytes >> 20));
+    lines.extend(mib("Memory", slot.memory));
+    lines.extend(mib("Cache", slot.cache));
     lines.extend(slot.cpu.map(|cpu| format!("UptimeJobfenceCpuTimePeakUsage = {:.1}", cpu.as_secs_f64())));
     if !is_plain || lines.is_empty() {
         return Vec::new();
@@ -80,17 +140,38 @@ mod tests {
     fn an_ad_is_for_its_slot_alone() {
         let slot = SlotUse {
             slot: "slot1_3".to_owned(),
-            memory_peak: Some((70 << 20) + 5),
+            memory: Some((70 << 20) + 5),
+            cache: Some(200 << 20),
             cpu: Some(Duration::from_millis(2345)),
         };
         let expected = [
             "SlotMergeConstraint = regexp(\"^slot1_3@\", Name)",
             "UptimeJobfenceMemoryPeakUsage = 70",
+            "UptimeJobfenceCachePeakUsage = 200",
             "UptimeJobfenceCpuTimePeakUsage = 2.3",
             "- slot1_3",
         ];
         assert_eq!(lines(&slot), expected);
         assert!(lines(&SlotUse { slot: "a\" || true".to_owned(), ..slot.clone() }).is_empty());
-        assert!(lines(&SlotUse { memory_peak: None, cpu: None, ..slot }).is_empty());
+        assert!(lines(&SlotUse { memory: None, cache: None, cpu: None, ..slot }).is_empty());
+    }
+
+    #[test]
+    fn a_host_with_a_mistake_says_so() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let health_with = |text: &str, overrides: &[&str]| {
+            std::fs::write(file.path(), text).unwrap();
+            let overrides = overrides.iter().map(Into::into).collect();
+            health(&Configured { config: Some(file.path().to_owned()), overrides })
+        };
+        let Some(Err(why)) = health_with("CPUQuotaPercnt=90\n", &[]) else { panic!("a misspelled key") };
+        assert!(why.contains(":1:1: ") && why.contains("CPUQuotaPercnt"), "{why}");
+        let said = health_lines(&Some(Err("a \"b\"\nc".to_owned())));
+        assert_eq!(said, ["JobfenceHealthy = false", "JobfenceFault = \"a \\\"b\\\" c\""]);
+        // Such a host runs its jobs without a fence.
+        assert_eq!(health_with("CPUQuotaPercnt=90\n", &["OnError=warn"]), Some(Ok(())));
+        assert_eq!(health_with("Mode=off\n", &[]), Some(Ok(())));
+        assert_eq!(health_lines(&Some(Ok(()))).first().map(String::as_str), Some("JobfenceHealthy = true"));
+        assert!(health_lines(&None).is_empty());
     }
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which job it is that runs in a slot: the startd is asked, since it knows that only when it has started the starter.
+//! Which job it is that runs in a slot, and as whom: the startd is asked, since it knows that only when it has started the starter, and what
+//! HTCondor's configuration says to starters.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use jobfence::error::Error;
+use jobfence::error::{Error, Result};
 use jobfence::launch::NotFenced;
+use jobfence::scheduler::htcondor::settings::StarterSettings;
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 use jobfence::sys::program::{AskedProgram, Silence};
 use nix::unistd::getppid;
@@ -14,8 +16,9 @@ use super::slot::{SHORTER, address};
 
 /// The startd has one thread, and starts other jobs meanwhile. Five seconds were too few on a busy host.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// HTCondor's own command.
+/// HTCondor's own commands.
 const STATUS: &str = "condor_status";
+const CONFIG_VAL: &str = "condor_config_val";
 /// By which HTCondor's commands find their configuration. What names the starter's sockets, and the keys of its sessions, is not for them.
 pub const CONFIGURATION: &[&str] = &["CONDOR_CONFIG", "_CONDOR_"];
 
@@ -24,16 +27,51 @@ pub const CONFIGURATION: &[&str] = &["CONDOR_CONFIG", "_CONDOR_"];
 /// The startd prints texts of the job's user. One that makes the answer too long, or something else, is not overlooked.
 pub fn job_in(slot: &SlotAd) -> Result<SlotJob, NotFenced> {
     let failed = |why: String| Error::new(format!("{STATUS} does not say which job runs here: {why}"));
-    let address = address().ok_or_else(|| failed("no address of the startd".to_owned()))?;
-    let name = slot.name.replace('\\', "\\\\").replace('"', "\\\"");
-    let is_slot = format!("Name == \"{name}\"");
-    let words = ["-direct", &address, "-long", "-attributes", SlotJob::ATTRIBUTES, "-constraint", &is_slot];
-    let asked = AskedProgram::new(beside_daemon(STATUS), &words, CONFIGURATION).ask(Instant::now() + PATIENCE);
-    match asked {
-        Ok(said) => SlotJob::parse(&said, slot.domain.as_deref()),
+    let question = Question::about(slot).map_err(|error| failed(error.to_string()))?;
+    match question.ask() {
+        Ok(said) => SlotJob::parse(&said).map_err(NotFenced::Asked),
         Err(silence @ Silence::Long) => Err(NotFenced::Asked(failed(silence.to_string()).hint(SHORTER))),
         Err(silence) => Err(failed(silence.to_string()).into()),
     }
+}
+
+/// How the startd is asked about a slot.
+pub struct Question {
+    /// condor_status(1) of the same installation.
+    pub program: PathBuf,
+    /// Which startd.
+    pub address: String,
+    /// Which of its slots.
+    pub is_slot: String,
+}
+
+impl Question {
+    /// To the startd that has started this process.
+    pub fn about(slot: &SlotAd) -> Result<Self> {
+        let address = address().ok_or_else(|| Error::new("no address of the startd"))?;
+        let name = slot.name.replace('\\', "\\\\").replace('"', "\\\"");
+        Ok(Self { program: beside_daemon(STATUS), address, is_slot: format!("Name == \"{name}\"") })
+    }
+
+    /// What condor_status prints.
+    pub fn ask(&self) -> Result<String, Silence> {
+        let Self { program, address, is_slot } = self;
+        let words = ["-direct", address, "-long", "-attributes", SlotJob::ATTRIBUTES, "-constraint", is_slot];
+        AskedProgram::new(program, &words, CONFIGURATION).ask(Instant::now() + PATIENCE)
+    }
+}
+
+/// What HTCondor's configuration says to the starter, whose slot can have a type with settings of its own.
+pub fn settings(slot: &SlotAd, slot_type: Option<&str>) -> Result<StarterSettings> {
+    let mut words = vec!["-subsystem".to_owned(), "STARTER".to_owned()];
+    words.extend(slot_type.into_iter().flat_map(|name| ["-local-name".to_owned(), name.to_owned()]));
+    words.push("-macro".to_owned());
+    words.extend(StarterSettings::questions(&slot.slot));
+    let asked = AskedProgram::new(beside_daemon(CONFIG_VAL), &words, CONFIGURATION).ask(Instant::now() + PATIENCE);
+    let said = asked.map_err(|silence| {
+        Error::new(format!("{CONFIG_VAL} does not say as whom this starter runs jobs: {silence}"))
+    })?;
+    StarterSettings::parse(&said)
 }
 
 /// A program of the same installation as the daemon that has started this process, whose directory has `bin` beside it.

@@ -9,11 +9,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use jobfence::job::Id;
+use jobfence::scheduler::htcondor::quoted;
 use jobfence::sys::program::AskedProgram;
 use nix::unistd::geteuid;
 
 use super::job::beside_daemon;
-use super::refusal::quoted;
 
 /// HTCondor's own command. By a constraint it changes what fits it at that moment, and fails where nothing does.
 const EDIT: &str = "condor_qedit";

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A job that cannot be fenced is put on hold, and its user reads why: the starter is told to run a hook before it does anything for the job,
-//! and that hook is this program, which says no.
+//! and that hook is this program, which says no. Where the host is to blame, and takes itself out (START asks for `JobfenceHealthy`), the job is
+//! idle again.
 //!
 //! Each of HTCondor's daemons takes `_CONDOR_NAME` of its environment for a line of its configuration (the manual's "Configuration", in each
 //! release). `STARTER_JOB_HOOK_KEYWORD` is the keyword of all jobs, whatever theirs is. A hook's `HookStatusCode` from 1 to 299 holds the job,
-//! with `HookStatusMessage` as the reason (`HookPrepareJobClient::hookExited`, the same in 23.9 and 25.14).
+//! with `HookStatusMessage` as the reason, and a higher one puts it back (`HookPrepareJobClient::hookExited`, the same in 23.9 and 25.14).
 //!
 //! A site's line can be for some daemons alone. A starter takes the line with its local name before NAME, then the one with its subsystem, and
 //! then the plain one (`lookup_macro`). So each of ours stands in all of these forms. Only the persistent configuration is read after the
@@ -13,9 +14,10 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use jobfence::error::{Error, Result};
-use jobfence::printable::printable;
+use jobfence::scheduler::htcondor::quoted;
 
 /// The word by which this program knows that it is the hook.
 const WORD: &str = "refuse-job";
@@ -25,11 +27,18 @@ const KEYWORD: &str = "JOBFENCE";
 const SUBSYSTEM: &str = "STARTER";
 /// Where the sentence for the user is.
 const SENTENCE: &str = "JOBFENCE_REFUSED";
+/// Whether the job is to be put back, and not on hold.
+const BACK: &str = "JOBFENCE_BACK";
 /// The subcode of the hold. Other hooks have their own.
 const STATUS: u32 = 190;
+/// From 300 on the job is idle again.
+const STATUS_BACK: u32 = 390;
+/// The startd asks each minute for the health of the host. Until it has asked, this slot takes no other job.
+const UNTIL_ASKED: Duration = Duration::from_secs(60);
 
-/// From now on a starter that this process becomes runs no job. `local_name` is the one that the starter has.
-pub fn have_refused(sentence: &str, local_name: Option<&str>) -> Result<()> {
+/// From now on a starter that this process becomes runs no job. `local_name` is the one that the starter has. With `is_back` the job is not to
+/// blame, and goes to another host.
+pub fn have_refused(sentence: &str, local_name: Option<&str>, is_back: bool) -> Result<()> {
     let this =
         std::fs::read_link("/proc/self/exe").map_err(|error| Error::new(format!("find this program: {error}")))?;
     let this = this.to_str().filter(|path| Path::new(path).is_file());
@@ -38,6 +47,7 @@ pub fn have_refused(sentence: &str, local_name: Option<&str>) -> Result<()> {
         set(&name, &value);
     }
     set(SENTENCE, sentence);
+    set(BACK, if is_back { "yes" } else { "no" });
     Ok(())
 }
 
@@ -75,13 +85,13 @@ pub fn refuse() -> Option<ExitCode> {
         return None;
     }
     let sentence = std::env::var(SENTENCE).ok()?;
-    println!("HookStatusMessage = {}\nHookStatusCode = {STATUS}", quoted(&sentence));
+    let is_back = std::env::var(BACK).is_ok_and(|text| text == "yes");
+    if is_back {
+        std::thread::sleep(UNTIL_ASKED);
+    }
+    let status = if is_back { STATUS_BACK } else { STATUS };
+    println!("HookStatusMessage = {}\nHookStatusCode = {status}", quoted(&sentence));
     Some(ExitCode::FAILURE)
-}
-
-/// As ClassAds have a text, in one line.
-pub fn quoted(text: &str) -> String {
-    format!("\"{}\"", printable(text, ' ').replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[cfg(test)]
@@ -97,10 +107,5 @@ mod tests {
         }
         assert_eq!(lines.len(), 15);
         assert_eq!(super::lines("/sbin/jobfence", None).len(), 10);
-    }
-
-    #[test]
-    fn a_sentence_stays_one_text() {
-        assert_eq!(quoted("a \"b\"\nc\\"), "\"a \\\"b\\\" c\\\\\"");
     }
 }

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::mem::ManuallyDrop;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, FromRawFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ const LARGEST_TABLE: u64 = 256 << 20;
 /// Reads it.
 pub fn slot() -> Result<SlotAd, NotFenced> {
     let text = std::env::var(INHERITED).unwrap_or_default();
-    let socket = socket_of(&text).ok_or_else(|| {
+    let (socket, _) = sockets_of(&text).ok_or_else(|| {
         Error::new("no startd says which slot this is").hint(
             "STARTER and STARTER_LOCAL of HTCondor's configuration name this program for what a startd and a schedd start, \
              and nothing else does",
@@ -70,13 +70,29 @@ pub fn address() -> Option<String> {
     text.split(' ').nth(1).filter(|address| address.starts_with('<')).map(str::to_owned)
 }
 
-/// The first socket that is inherited, if it was our parent that has written this.
-fn socket_of(text: &str) -> Option<RawFd> {
+/// Whether the job's shadow is on this host, as HTCondor finds it out: an address is this host's if a socket can be bound to it
+/// (`Sock::peer_is_local`). The shadow's is the second socket. `None`: it is not known.
+pub fn submitter_is_here() -> Option<bool> {
+    let text = std::env::var(INHERITED).ok()?;
+    let shadow = sockets_of(&text)?.1?;
+    // SAFETY: as in `slot`.
+    let shadow = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(shadow) });
+    let address = shadow.peer_addr().ok()?.ip();
+    Some(UdpSocket::bind((address, 0)).is_ok())
+}
+
+/// The first two sockets that are inherited, if it was our parent that has written this.
+fn sockets_of(text: &str) -> Option<(RawFd, Option<RawFd>)> {
     let mut words = text.split(' ');
     let parent = words.next()?.parse::<i32>().ok()?;
-    let (_address, kind, socket) = (words.next()?, words.next()?, words.next()?);
-    (parent == getppid().as_raw() && kind == "1").then_some(())?;
-    socket.split('*').next()?.parse().ok().filter(|socket| *socket > 2)
+    let _address = words.next()?;
+    (parent == getppid().as_raw()).then_some(())?;
+    let mut socket = || {
+        let (kind, socket) = (words.next()?, words.next()?);
+        let number = socket.split('*').next()?.parse().ok()?;
+        (kind == "1" && number > 2).then_some(number)
+    };
+    Some((socket()?, socket()))
 }
 
 /// It is one end of a connection of the startd's with itself, through a port of this host. Another user's program can be
@@ -144,11 +160,12 @@ mod tests {
         let text = format!(
             "{parent} <127.0.0.1:9618?addrs=127.0.0.1-9618&sock=startd_1> 1 14*1*0*9*more 1 15*x 0 SharedPort:a 0"
         );
-        assert_eq!(socket_of(&text), Some(14));
-        assert_eq!(socket_of(&format!("1{text}")), None);
-        assert_eq!(socket_of(&text.replacen(" 1 14", " 2 14", 1)), None);
+        assert_eq!(sockets_of(&text), Some((14, Some(15))));
+        assert_eq!(sockets_of(&text.replacen(" 1 15*x", "", 1)), Some((14, None)));
+        assert_eq!(sockets_of(&format!("1{text}")), None);
+        assert_eq!(sockets_of(&text.replacen(" 1 14", " 2 14", 1)), None);
         for wrong in ["", "7", "x y 1 14*", &format!("{parent} <a> 0 0"), &format!("{parent} <a> 1 1*")] {
-            assert_eq!(socket_of(wrong), None, "{wrong}");
+            assert_eq!(sockets_of(wrong), None, "{wrong}");
         }
     }
 

@@ -96,7 +96,7 @@ pub fn watch() -> Option<ExitCode> {
 }
 
 fn close(config: &Config, which: &Which) -> Result<()> {
-    let has_none = |name| matches!(enter::has_directory(config, which, name), Ok(Some(false)));
+    let has_none = |name| matches!(enter::has_branch(config, which, name), Ok(Some(false)));
     if has_none(JOBS_BRANCH) && has_none(CONTAINERS_BRANCH) {
         log::info!("job {}: HTCondor has made no cgroup for it; jobfence alone has limited it", which.job);
     }

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What HTCondor's configuration says to a starter, and as whom the starter runs a job by it.
+//!
+//! A starter runs a job as its owner only where three things hold: the site allows it, the job's `UidDomain` is this host's, and the submitting
+//! host is believed in that. Otherwise it takes the user whom the site has for the slot, or nobody (`JICShadow::initUserPriv` and
+//! `sameUidDomain`, the same in 23.9.6 and 25.13.2). The domain of the job's ad is the shadow's own, and the startd does not have it. Where the
+//! user's name has this host's domain, the schedd is of that domain. A name with another domain says nothing certain: a schedd of later releases
+//! has users of other domains, too.
+
+use super::JOBS_BRANCH;
+use super::slot_ad::{Attributes, SlotJob};
+use crate::error::{Error, Result};
+use crate::job::Id;
+
+/// Where no other user runs the jobs of strangers.
+pub const NOBODY: &str = "nobody";
+
+/// See the beginning of this file. Of a yes or no, `None` is an expression, which only the starter evaluates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StarterSettings {
+    /// `UID_DOMAIN`.
+    uid_domain: String,
+    /// `TRUST_UID_DOMAIN`: whether each submitting host is believed.
+    trusts_all: Option<bool>,
+    /// `TRUST_LOCAL_UID_DOMAIN`: whether this one is.
+    trusts_this_host: Option<bool>,
+    /// `STARTER_ALLOW_RUNAS_OWNER`.
+    allows_owner: Option<bool>,
+    /// As whom the job of a stranger runs.
+    slot_user: String,
+    /// Whether HTCondor limits the job's memory by an expression of the site's, or softly, and so not to what the slot has
+    /// (`CGROUP_MEMORY_LIMIT_POLICY`).
+    pub has_own_memory_limit: bool,
+    /// The first directory in which HTCondor makes those of jobs (`BASE_CGROUP`).
+    pub branch: String,
+}
+
+/// As whom a starter runs a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunsAs {
+    /// The user's name; `None`: it is not known.
+    pub name: Option<String>,
+    /// Whether it is certain.
+    pub is_certain: bool,
+}
+
+/// From where a job was submitted.
+#[derive(Debug, Clone, Copy)]
+pub struct Submitter<'a> {
+    /// The name of the host, as the startd has found it.
+    pub host: &'a str,
+    /// Whether it is this one; `None`: it is not known.
+    pub is_this_host: Option<bool>,
+}
+
+impl StarterSettings {
+    /// What condor_config_val(1) is to expand with `-macro`: it prints a line for each.
+    pub fn questions(slot: &Id) -> Vec<String> {
+        let plain = slot.as_str().chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let of_slot = if plain { format!("$({}_USER)", slot.as_str().to_ascii_uppercase()) } else { String::new() };
+        let named = [
+            ("UID_DOMAIN", "$(UID_DOMAIN)"),
+            ("TRUST_UID_DOMAIN", "$(TRUST_UID_DOMAIN)"),
+            ("TRUST_LOCAL_UID_DOMAIN", "$(TRUST_LOCAL_UID_DOMAIN)"),
+            ("STARTER_ALLOW_RUNAS_OWNER", "$(STARTER_ALLOW_RUNAS_OWNER)"),
+            ("SLOT_USER", of_slot.as_str()),
+            ("NOBODY_SLOT_USER", "$(NOBODY_SLOT_USER)"),
+            ("CGROUP_MEMORY_LIMIT_POLICY", "$(CGROUP_MEMORY_LIMIT_POLICY)"),
+            ("BASE_CGROUP", "$(BASE_CGROUP)"),
+        ];
+        named.iter().map(|(name, text)| format!("{name} = {text}")).collect()
+    }
+
+    /// Reads the answers.
+    pub fn parse(text: &str) -> Result<Self> {
+        let said = Attributes::of_lines(text);
+        let find = |name: &'static str| {
+            said.find(name).ok_or_else(|| Error::new("HTCondor's configuration does not say").value(name))
+        };
+        let uid_domain = find("UID_DOMAIN")?.to_owned();
+        let slot_user = match (find("SLOT_USER")?, find("NOBODY_SLOT_USER")?) {
+            // The starter runs no job as root.
+            ("root", _) | ("", "root" | "") => NOBODY,
+            ("", user) | (user, _) => user,
+        };
+        let policy = find("CGROUP_MEMORY_LIMIT_POLICY")?;
+        let branch = find("BASE_CGROUP")?.split('/').find(|name| !name.is_empty());
+        Ok(Self {
+            has_own_memory_limit: ["custom", "soft"].iter().any(|word| policy.eq_ignore_ascii_case(word)),
+            branch: branch.filter(|name| !name.starts_with('.')).unwrap_or(JOBS_BRANCH).to_owned(),
+            uid_domain,
+            trusts_all: boolean(find("TRUST_UID_DOMAIN")?, false),
+            trusts_this_host: boolean(find("TRUST_LOCAL_UID_DOMAIN")?, true),
+            allows_owner: boolean(find("STARTER_ALLOW_RUNAS_OWNER")?, true),
+            slot_user: slot_user.to_owned(),
+        })
+    }
+
+    /// As whom the starter runs this job.
+    pub fn account(&self, job: &SlotJob, submitter: Submitter<'_>) -> RunsAs {
+        let Some((name, domain)) = job.user.as_deref().and_then(|user| user.rsplit_once('@')) else {
+            return RunsAs::default();
+        };
+        let is_of_domain = domain.eq_ignore_ascii_case(&self.uid_domain).then_some(true);
+        let is_believed = any(&[
+            self.trusts_all,
+            all(&[self.trusts_this_host, submitter.is_this_host]),
+            Some(is_in_domain(submitter.host, &self.uid_domain)),
+        ]);
+        // A schedd of 24.7 and later can have another name for its user. Before that, the job's user can have written it.
+        let is_named = job.os_user.as_deref().is_none_or(|found| found == name).then_some(true);
+        let known = |name: &str, is_certain| RunsAs { name: Some(name.to_owned()), is_certain };
+        match all(&[self.allows_owner, job.wants_owner, is_of_domain, is_believed, is_named]) {
+            Some(true) => known(name, true),
+            Some(false) => known(&self.slot_user, true),
+            None if is_of_domain.is_none() => known(&self.slot_user, false),
+            None if is_named.is_none() => RunsAs::default(),
+            None => known(name, false),
+        }
+    }
+}
+
+/// `host_in_domain`, the same in 23.9.6 and 25.13.2.
+fn is_in_domain(host: &str, domain: &str) -> bool {
+    let Some(at) = host.len().checked_sub(domain.len()) else { return false };
+    let (Some(before), Some(end)) = (host.get(..at), host.get(at..)) else { return false };
+    end.eq_ignore_ascii_case(domain) && (before.is_empty() || before.ends_with('.') || domain.starts_with('.'))
+}
+
+/// The words that `string_is_boolean_param` takes, and the letters of `param_boolean_crufty`; another text is an expression.
+fn boolean(text: &str, default: bool) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "" => Some(default),
+        "true" | "yes" | "t" | "y" | "1" => Some(true),
+        "false" | "no" | "f" | "n" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether all hold, as far as it is known.
+fn all(said: &[Option<bool>]) -> Option<bool> {
+    if said.contains(&Some(false)) { Some(false) } else { said.iter().all(Option::is_some).then_some(true) }
+}
+
+/// Whether one holds, as far as it is known.
+fn any(said: &[Option<bool>]) -> Option<bool> {
+    if said.contains(&Some(true)) { Some(true) } else { said.iter().all(Option::is_some).then_some(false) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: Submitter<'_> = Submitter { host: "ap.example", is_this_host: Some(true) };
+    const REMOTE: Submitter<'_> = Submitter { host: "ap.elsewhere", is_this_host: Some(false) };
+    const UNKNOWN: Submitter<'_> = Submitter { host: "ap.elsewhere", is_this_host: None };
+
+    fn settings(lines: &[(&str, &str)]) -> StarterSettings {
+        // As condor_config_val of 23.9.6 and 25.14 prints it where the site has set nothing but the domain.
+        let stock = [
+            ("UID_DOMAIN", "example"),
+            ("TRUST_UID_DOMAIN", ""),
+            ("TRUST_LOCAL_UID_DOMAIN", "true"),
+            ("STARTER_ALLOW_RUNAS_OWNER", ""),
+            ("SLOT_USER", ""),
+            ("NOBODY_SLOT_USER", ""),
+            ("CGROUP_MEMORY_LIMIT_POLICY", "hard"),
+            ("BASE_CGROUP", "htcondor"),
+        ];
+        let line = |(name, value): &(&str, &str)| format!("{name} = {value}\n");
+        StarterSettings::parse(&stock.iter().chain(lines).map(line).collect::<String>()).unwrap()
+    }
+
+    fn job(user: &str, more: &str) -> SlotJob {
+        SlotJob::parse(&format!("JobId = \"12.0\"\nRemoteUser = \"{user}\"\n{more}")).unwrap()
+    }
+
+    fn account(lines: &[(&str, &str)], user: &str, more: &str, submitter: Submitter<'_>) -> (Option<String>, bool) {
+        let RunsAs { name, is_certain } = settings(lines).account(&job(user, more), submitter);
+        (name, is_certain)
+    }
+
+    fn is(name: &str, is_certain: bool) -> (Option<String>, bool) {
+        (Some(name.to_owned()), is_certain)
+    }
+
+    #[test]
+    fn a_user_of_another_domain_is_not_the_local_one() {
+        assert_eq!(account(&[], "alice@example", "", LOCAL), is("alice", true));
+        assert_eq!(account(&[], "alice@EXAMPLE", "", LOCAL), is("alice", true));
+        assert_eq!(account(&[], "alice@other", "", LOCAL), is("nobody", false));
+        assert_eq!(account(&[("SLOT_USER", "slot1")], "alice@other", "", LOCAL), is("slot1", false));
+        assert_eq!(account(&[("NOBODY_SLOT_USER", "all")], "alice@other", "", LOCAL), is("all", false));
+        let root = [("SLOT_USER", "root"), ("NOBODY_SLOT_USER", "all")];
+        assert_eq!(account(&root, "alice@other", "", LOCAL), is("nobody", false));
+        assert_eq!(account(&[], "alice", "", LOCAL), (None, false));
+    }
+
+    #[test]
+    fn a_host_that_only_claims_the_domain_is_not_believed() {
+        assert_eq!(account(&[], "alice@example", "", REMOTE), is("nobody", true));
+        assert_eq!(account(&[], "alice@example", "", UNKNOWN), is("alice", false));
+        assert_eq!(account(&[("TRUST_UID_DOMAIN", "True")], "alice@example", "", REMOTE), is("alice", true));
+        let inside = Submitter { host: "ap.Example", ..REMOTE };
+        assert_eq!(account(&[], "alice@example", "", inside), is("alice", true));
+        let alike = Submitter { host: "apexample", ..REMOTE };
+        assert_eq!(account(&[], "alice@example", "", alike), is("nobody", true));
+        let strict = [("TRUST_LOCAL_UID_DOMAIN", "false")];
+        assert_eq!(account(&strict, "alice@example", "", Submitter { host: "ap", ..LOCAL }), is("nobody", true));
+    }
+
+    #[test]
+    fn the_site_and_the_job_can_have_it_run_as_the_slots_user() {
+        let never = [("STARTER_ALLOW_RUNAS_OWNER", "False"), ("SLOT_USER", "slot2")];
+        assert_eq!(account(&never, "alice@example", "", LOCAL), is("slot2", true));
+        let sometimes = [("STARTER_ALLOW_RUNAS_OWNER", "TARGET.RunAsOwner =?= True")];
+        assert_eq!(account(&sometimes, "alice@example", "", LOCAL), is("alice", false));
+        assert_eq!(account(&[], "alice@example", "RunAsOwner = false\n", LOCAL), is("nobody", true));
+        assert_eq!(account(&[], "alice@example", "RunAsOwner = Cpus > 1\n", LOCAL), is("alice", false));
+        assert_eq!(account(&[], "alice@example", "OsUser = \"bob\"\n", LOCAL), (None, false));
+        assert_eq!(account(&[], "alice@example", "OsUser = \"alice\"\n", LOCAL), is("alice", true));
+    }
+
+    #[test]
+    fn a_site_that_limits_memory_otherwise_is_left_alone() {
+        let stock = settings(&[]);
+        assert_eq!((stock.has_own_memory_limit, stock.branch.as_str()), (false, "htcondor"));
+        for (policy, is_own) in [("custom", true), ("soft", true), ("none", false), ("", false)] {
+            assert_eq!(settings(&[("CGROUP_MEMORY_LIMIT_POLICY", policy)]).has_own_memory_limit, is_own, "{policy}");
+        }
+        for (base, branch) in [("/a/b", "a"), ("", "htcondor"), ("../x", "htcondor")] {
+            assert_eq!(settings(&[("BASE_CGROUP", base)]).branch, branch);
+        }
+    }
+
+    #[test]
+    fn what_condor_config_val_is_asked() {
+        let asked = StarterSettings::questions(&Id::new("slot1_3").unwrap());
+        assert!(asked.contains(&"SLOT_USER = $(SLOT1_3_USER)".to_owned()), "{asked:?}");
+        let asked = StarterSettings::questions(&Id::new("a$(b)").unwrap());
+        assert!(asked.contains(&"SLOT_USER = ".to_owned()), "{asked:?}");
+        assert!(StarterSettings::parse("UID_DOMAIN = x\n").unwrap_err().to_string().contains("does not say"));
+    }
+}
