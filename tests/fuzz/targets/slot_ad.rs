@@ -49,7 +49,7 @@ pub fn run(data: &[u8]) {
     }
     let _ = CondorRelease::parse(&text(data));
     let release = || Ok(CondorRelease::parse("$CondorVersion: 25.14.1 $").expect("a release"));
-    if let Err(error) = JobAd::parse(&text(data)).and_then(|ad| ad.user(release).map(drop)) {
+    if let Err(error) = JobAd::parse(&text(data)).and_then(|ad| Ok(ad.user(release).map(drop)?)) {
         is_readable(&error.to_string());
     }
     // Neither is in a text: a byte of zero ends it, and condor_status writes an end of a line otherwise.
