@@ -73,9 +73,16 @@ const ONE_WAY: &[OneWay] = &[
             ("sys::program", "the way in which a program is run for what it says"),
             ("bin::docker", "the client that HTCondor runs and waits for, with what HTCondor has given it"),
             ("bin::hold", "becomes systemd-run, and runs nothing"),
+            ("bin::completions", "clap's Command, which is no program"),
         ],
     ),
-    (&["flock"], &[("sys::lock", "the locks of the next two rows")]),
+    (
+        &["flock"],
+        &[
+            ("sys::lock", "the locks of the next two rows"),
+            ("scheduler::pbs", "asks who holds the lock of MoM's, and takes none"),
+        ],
+    ),
     (&["Lock", "::", "on"], ON_LOCKS),
     (&["Lock", "::", "try_on"], TRY_LOCKS),
     (&["\"/environ\""], &[("sys::process", "it is read in a process that can be left waiting")]),

@@ -285,7 +285,7 @@ fn describe(job: &ExplainedJob, loaded: &Loaded, resolved: &Resolved) {
     let instead = |key: &str| format!(", for which {} counts", setting(key, resolved));
     let cpus = match job.grant.job_cpus {
         Some(Cpus::ZERO) => format!("0 CPUs{}", instead("ZeroCPUs")),
-        Some(cpus) => format!("{cpus} CPUs"),
+        Some(cpus) => cpus.in_words(),
         None => "CPUs not said".to_owned(),
     };
     let memory = match job.grant.job_memory {

@@ -2,6 +2,7 @@
 //! The journal, by its own protocol (systemd-journald.service(8), "Native Journal Protocol"): `jobfence hold` sits in jobfence.scope, so what
 //! it wrote to stderr would be that unit's, and `journalctl -u jobfence` and `systemctl status jobfence` would not show it.
 
+use jobfence::printable::printable;
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +44,7 @@ fn message(level: Level, text: &str) -> String {
         _ => libc::LOG_INFO,
     };
     // A line break would begin another field.
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let text = printable(text, ' ');
     format!("MESSAGE={text}\nPRIORITY={priority}\nSYSLOG_IDENTIFIER=jobfence\nOBJECT_SYSTEMD_UNIT={UNIT}\n")
 }
 

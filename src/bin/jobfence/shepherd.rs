@@ -42,7 +42,7 @@ use crate::configured::Configured;
 use crate::syslog::SyslogOfDaemon;
 use both::BothFences;
 use process::{ShepherdEvent, ShepherdProcess};
-use spool::{JOB_IS_IN_ERROR, Refusal, Spool};
+use spool::{JOB_IS_IN_ERROR, NotStarted, Spool};
 
 /// Each start of a job has fences of its own, since the last one's are gone.
 const RUN: u32 = 1;
@@ -96,7 +96,7 @@ struct FencedJob {
 
 impl FencedJob {
     /// Makes the fences. `None`: it goes on without.
-    fn open(spool: &Spool) -> Result<Option<Self>, Refusal> {
+    fn open(spool: &Spool) -> Result<Option<Self>, NotStarted> {
         let configured = |overrides| Configured { config: None, overrides }.load();
         let loaded = configured(Vec::new());
         let spooled = match SpooledJob::read(&spool.dir) {
@@ -108,7 +108,7 @@ impl FencedJob {
         Self::of(spooled, loaded, configured).map_err(|why| {
             // Of a slave task, execd takes no more than that it has failed.
             let is_of_host = is_of_script && !config.is_some_and(|config| can_fence(&config));
-            Refusal { why, is_of_host }
+            NotStarted { why, is_of_host }
         })
     }
 

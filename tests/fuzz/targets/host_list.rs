@@ -16,8 +16,14 @@ pub fn run(data: &[u8]) {
     let mut lines = text.split('\n');
     let written = lines.next().unwrap_or_default();
     let Some(list) = HostList::parse(written) else { return };
+    // The order of names with three brackets is Slurm's secret.
+    let is_ordered = !has_three_brackets(written);
     for node in lines.take(8) {
-        assert_eq!(list.contains(node), list.position(node).is_some(), "{node:?} in {written:?}");
+        let (is_in, is_placed) = (list.contains(node), list.position(node).is_some());
+        assert!(is_in == is_placed || is_in && !is_ordered, "{node:?} in {written:?}");
+    }
+    if !is_ordered {
+        return;
     }
     // Each name of a list is at its place, or at that of an equal one before it.
     let Some(names) = names(written) else { return };
@@ -26,6 +32,15 @@ pub fn run(data: &[u8]) {
         assert_eq!(list.position(name), Some(first as u64), "{name:?} in {written:?}");
     }
     assert!(names.len() > 4 || !list.contains("nobody-is-called-so"));
+}
+
+fn has_three_brackets(list: &str) -> bool {
+    let mut depth = 0;
+    let names = list.split(|c| {
+        depth += i32::from(c == '[') - i32::from(c == ']');
+        c == ',' && depth == 0
+    });
+    names.into_iter().any(|name| name.matches('[').count() > 2)
 }
 
 /// The list written out, the last bracket fastest; `None`: too many.

@@ -63,7 +63,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(of_user(&quoted), of_user("x"));
     let job = SlotJob::parse(&format!("JobId = \"7.0\"\nRemoteUser = \"{quoted}\"\n")).expect("a job");
     assert_eq!(job.job.as_ref().map(|job| job.as_str()), Some("7.0"));
-    assert_eq!(job.user.as_deref(), name.split('@').next());
+    assert_eq!(job.user.as_deref(), Some(name.as_str()));
     let local = format!("Args = \"{quoted}\"\nOwner = \"alice\"\nUser = \"alice@x\"\nZ = \"{quoted}\"\n");
     assert_eq!(JobAd::parse(&local).expect("a local job").user(release), Ok("alice"));
 }

@@ -117,7 +117,7 @@ def called_as_in_qstat(site):
         status, said = jobfence(site, "explain", name)
         expect_equal(status, 0, f"exit status of explain {name}: {said}")
         expect_in(f"job        {name} of alice (uid {uid('alice')}), partition all.q,", said, f"explain {name}")
-        expect_in("granted    1 CPUs, 100.0 MiB of memory", said, f"explain {name}")
+        expect_in("granted    1 CPU, 100.0 MiB of memory", said, f"explain {name}")
         expect_match(r"step +\S+/step_job/pids.max = 77\nstep +now the same\n +processes by the record of the fence", said, f"explain {name}")
         for words in (["show", name], ["usage", "--job", name], ["ls", "--job", name], ["limit", "--job", name, "--step", "job", "--cpus", "1"]):
             status, said = jobfence(site, *words)

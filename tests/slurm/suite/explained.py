@@ -61,7 +61,7 @@ def explained_whatever_its_name(site):
             expect("vip" not in done.stdout and "7777" not in done.stdout and "8888" not in done.stdout, said)
             if done.returncode == 0:
                 expect_in(f"job        {jobid} of {user} (uid ", said, "whose it is")
-                expect_in("1 CPUs, 200.0 MiB", said, "what is granted")
+                expect_in("1 CPU, 200.0 MiB", said, "what is granted")
                 expect_in("MaxProcesses=60", said, "its limit")
             else:
                 # Which of two is Slurm's cannot be known: then it says so, and what to do.
@@ -84,7 +84,7 @@ def explained_of_an_array(site):
         done = explain(site, one, "--node", site.node)
         expect_equal((done.returncode, done.stderr), (0, ""), f"exit status and stderr for job {one}")
         expect_in(f"job        {one} of {user} ", done.stdout, "whose it is")
-        expect_in("1 CPUs, 100.0 MiB", done.stdout, "what is granted")
+        expect_in("1 CPU, 100.0 MiB", done.stdout, "what is granted")
     site.scancel(jobid)
     site.wait(jobid)
 

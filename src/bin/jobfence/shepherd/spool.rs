@@ -17,21 +17,21 @@ pub const JOB_IS_IN_ERROR: u8 = 30;
 const HOST_IS_IN_ERROR: u8 = 7;
 
 /// Why a job is not started.
-pub struct Refusal {
+pub struct NotStarted {
     /// For its user, or for the administrator.
     pub why: String,
     /// Whether no job could be fenced here.
     pub is_of_host: bool,
 }
 
-impl Refusal {
+impl NotStarted {
     /// As execd is told.
     pub fn status(&self) -> u8 {
         if self.is_of_host { HOST_IS_IN_ERROR } else { JOB_IS_IN_ERROR }
     }
 }
 
-impl From<String> for Refusal {
+impl From<String> for NotStarted {
     fn from(why: String) -> Self {
         Self { why, is_of_host: false }
     }
@@ -95,7 +95,7 @@ impl Spool {
     }
 
     /// What a shepherd does that cannot start a job. qstat -j shows the first line as the reason of the error.
-    pub fn refuse(&self, refusal: &Refusal) {
+    pub fn refuse(&self, refusal: &NotStarted) {
         log::error!("{}: this job was not started: {}", self.dir.path().display(), refusal.why);
         let why = refusal.why.replace('\n', "; ");
         let sentence = format!("jobfence: this job was not started, since it cannot be fenced: {why}\n");

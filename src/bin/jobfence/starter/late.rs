@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use jobfence::error::{Error, Result};
+use jobfence::printable::is_printable;
 use jobfence::scheduler::htcondor::slot_ad::SlotJob;
 use jobfence::sys::program::leave_descriptors;
 use log::LevelFilter;
@@ -70,7 +71,7 @@ pub fn ask() -> Option<ExitCode> {
         let said = question.ask().ok().and_then(|said| SlotJob::parse(&said).ok());
         let found = said.and_then(|said| Some((said.job?, said.user.unwrap_or_default())));
         if let Some((job, user)) = found.filter(|_| starter.exists()) {
-            let user: String = user.chars().filter(|c| !c.is_control()).take(60).collect();
+            let user: String = user.chars().filter(|c| is_printable(*c)).take(60).collect();
             log::info!("the fence that has the name of {slot} is that of job {job}, of {user}");
             return Some(ExitCode::SUCCESS);
         }
