@@ -16,6 +16,10 @@ pub fn is_printable(c: char) -> bool {
 
 /// The text in one line, with another character in the place of each that is not printable.
 pub fn printable(text: &str, instead: char) -> String {
+    // Hardly ever there is anything else, and each line of a log comes by here.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.to_owned();
+    }
     text.chars().map(|c| if is_printable(c) { c } else { instead }).collect()
 }
 

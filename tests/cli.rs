@@ -429,7 +429,9 @@ fn help_and_mistakes() {
         ("--step", "", "expected batch, extern, interactive or a number"),
     ] {
         let wrong = jobfence(&["explain", "--cpus=1", &format!("{option}={value}")]);
-        assert_eq!(wrong.status.code(), Some(2), "{option}={value}: {}", out(&wrong));
+        // Which steps there are depends on the scheduler, and that on the job.
+        let status = if option == "--step" { 1 } else { 2 };
+        assert_eq!(wrong.status.code(), Some(status), "{option}={value}: {}", out(&wrong));
         assert!(err(&wrong).contains(expected), "{}", err(&wrong));
     }
     // Of a user whom nobody knows here the number will do.

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
@@ -23,6 +24,9 @@ const VALUE: usize = 512;
 
 /// Bytes for some lines: memory.stat of cgroup2 has some 2 KiB.
 const TABLE: usize = 4096;
+
+/// Whether a directory was made with the mode that it should have.
+static IS_UMASK_HARMLESS: AtomicBool = AtomicBool::new(false);
 
 /// An open directory (`O_PATH`) and the path it had, which is only for messages.
 #[derive(Debug)]
@@ -78,7 +82,13 @@ impl Dir {
         const MODE: Mode = Mode::from_bits_truncate(0o755);
         mkdirat(&self.fd, name, MODE).map_err(|errno| Error::os("make the directory", self.path.join(name), errno))?;
         let dir = self.child(name)?;
-        if dir.stat()?.st_mode & 0o777 != MODE.bits() {
+        // A process that has a harmless umask once keeps it: the step daemons of Slurm make a dozen directories.
+        if IS_UMASK_HARMLESS.load(Ordering::Relaxed) {
+            return Ok(dir);
+        }
+        if dir.stat()?.st_mode & 0o777 == MODE.bits() {
+            IS_UMASK_HARMLESS.store(true, Ordering::Relaxed);
+        } else {
             fchmodat(&self.fd, name, MODE, FchmodatFlags::FollowSymlink)
                 .map_err(|errno| Error::os("change the mode of", &dir.path, errno))?;
         }

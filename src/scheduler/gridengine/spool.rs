@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
 use crate::launch::NotFenced;
+use crate::printable::is_printable;
 use crate::report::card;
 use crate::requests::{REQUESTS, Requests};
 use crate::scheduler::gridengine::card::time;
@@ -389,7 +390,7 @@ fn amount_of(name: &str, text: &str) -> Result<Option<u64>, NotFenced> {
 
 /// So much of a value that a message can have.
 fn short(value: &str) -> String {
-    value.chars().take(64).collect()
+    value.chars().filter(|c| is_printable(*c)).take(64).collect()
 }
 
 /// An amount, as qmaster and the shepherd count it (`sge_parse_num_val`). The outer `None`: it is none; the inner: without limit.

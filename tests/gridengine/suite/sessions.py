@@ -313,6 +313,8 @@ def of_a_daemon(site, service, asks, timeout):
 def crontab(site):
     """Gives alice a crontab, which is gone at the end."""
     needs("crontab")
+    if not Path("/run/systemd/system").is_dir():
+        raise Skip("nothing starts cron here")
 
     def gives(line):
         done = site.as_user("alice", ["crontab", "-"], stdin=f"{line}\n")
