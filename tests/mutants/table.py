@@ -997,7 +997,7 @@ BREAKS = (
     ),
     Break(
         "a_name_is_a_step_daemon", "src/scheduler/slurm/daemons.rs",
-        "&& process::program(proc, pid).is_none_or(|program| program == NAME)",
+        "&& process::program(proc, pid).is_none_or(|program| program.starts_with(NAME))",
         "",
         "unit a_name_alone_is_no_step_daemon",
     ),

@@ -32,7 +32,8 @@ pub fn is_step_daemon(proc: &Dir, pid: i32) -> bool {
     process::name(proc, pid).as_deref() == Some(NAME)
         && process::uid(proc, pid) == Some(nix::unistd::getuid().as_raw())
         // Where the kernel does not say what it runs, a daemon that lives must not count as dead.
-        && process::program(proc, pid).is_none_or(|program| program == NAME)
+        // Debian's is a link to slurmstepd-wlm.
+        && process::program(proc, pid).is_none_or(|program| program.starts_with(NAME))
 }
 
 /// Whether one of these is of this very step, in a place that may be the step's: its title is there before it makes or enters any
@@ -69,7 +70,7 @@ mod tests {
             child.wait().unwrap();
             found
         };
-        for dir in ["link", "copy"] {
+        for dir in ["link", "copy", "debian"] {
             std::fs::create_dir(temp.path().join(dir)).unwrap();
         }
         symlink("/bin/sleep", temp.path().join("link").join(NAME)).unwrap();
@@ -77,6 +78,10 @@ mod tests {
         // By another process: while one of this has the file open to write, nobody can run it, and others start programs meanwhile.
         assert!(Command::new("cp").arg("/bin/sleep").arg(&copy).status().unwrap().success());
         assert!(!is_daemon("link", &|| {}));
+        let debians = temp.path().join("slurmstepd-wlm");
+        assert!(Command::new("cp").arg("/bin/sleep").arg(&debians).status().unwrap().success());
+        symlink(&debians, temp.path().join("debian").join(NAME)).unwrap();
+        assert!(is_daemon("debian", &|| {}));
         assert!(is_daemon("copy", &|| {}));
         // As after an upgrade of Slurm.
         assert!(is_daemon("copy", &|| std::fs::remove_file(&copy).unwrap()));
