@@ -92,7 +92,7 @@ def service_restart(site):
 def hold_is_heard_where_one_looks(site):
     """jobfence hold sits in the scope, and what it says is the service's all the same."""
     only_with_systemd(site)
-    word = "no figures for Prometheus: cannot write /nowhere"
+    word = "no figures for Prometheus: "
     site.configure(MetricsFile="/nowhere/jobfence.prom", ReapInterval=1)
     try:
         systemctl(site, "restart", "jobfence.service")
