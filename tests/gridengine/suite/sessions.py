@@ -199,51 +199,42 @@ def su_is_fetched_back(site):
 
 
 @contextlib.contextmanager
-def by_sshd(site):
-    """Grid Engine starts what qrsh asks for by sshd."""
-    needs("sshd", "ssh")
-    keys = site.home / "keys"
-    wrapper = site.home / "ssh"
-    home = Path("/home/alice/.ssh")
+def key_of_alice(site):
+    """What ssh needs to become alice without a word, as its options."""
+    keys, home = site.home / "keys", Path("/home/alice/.ssh")
     keys.mkdir()
-    wrapper.write_text("#!/bin/sh\nexec /usr/bin/ssh -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null "
-                       f"-o LogLevel=ERROR -i {keys}/key \"$@\"\n")
-    wrapper.chmod(0o755)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / "key"], check=True)
-    home.mkdir(mode=0o700)
+    home.mkdir(mode=0o700, parents=True)
     shutil.copy(keys / "key.pub", home / "authorized_keys")
-    subprocess.run(["chown", "-R", "alice:alice", keys, home], check=True)
+    subprocess.run(["chown", "-R", "alice:alice", home], check=True)
     Path("/run/sshd").mkdir(exist_ok=True)
     try:
-        with site.changed(["-sconf", "global"], ["-Mconf"], rsh_daemon="/usr/sbin/sshd -i", rsh_command=str(wrapper)):
-            # execd reads it with its next report.
-            until(lambda: "sshd -i" in site.command("qconf", "-sconf", "global").stdout, 10, "the configuration")
-            yield
+        yield ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i", str(keys / "key")]
     finally:
         shutil.rmtree(home)
         shutil.rmtree(keys)
 
 
 @case
-def qrsh_by_sshd(site):
-    """What qrsh -inherit starts by sshd is in its job, by the line for ssh, which denies none, or with `stay`."""
+def sshd_in_a_job(site):
+    """A session of an sshd that root has begun within a job, as Grid Engine's shepherd does it for qrsh, is in that job by either line."""
     needs_logind()
-    asked = "-pe", "mpi", "2", "-l", "h_vmem=200M", "-v", "PATH"
-
-    def begun():
-        """Where such a task is, and whether that is in its job."""
-        directory = notes(site)
-        script = f"qrsh -inherit $(hostname) sh -c \"cat /proc/self/cgroup >{directory}/qrsh.$JOB_ID; sleep 1000\" & sleep 1000"
-        jobid = site.submit("alice", script, *asked)
-        file = directory / f"qrsh.{jobid}"
-        text = until(lambda: kernel.read(file), 30,
-                     f"{file}; {site.output(jobid)} {site.told(jobid)}")
-        site.qdel(jobid)
-        site.wait(jobid)
-        return text, f"/job_{jobid}/" in text
-    with by_sshd(site), held_with(site, "ReapInterval=never\n"):
+    needs("sshd", "ssh")
+    with key_of_alice(site) as options, held_with(site, "ReapInterval=never\n"):
+        def begun():
+            """Where such a session is, and whether that is in its job."""
+            with in_a_job(site) as job:
+                member = job.does("$NOTE")
+                job.where(member)
+                name = f"{job.name}.ssh"
+                words = ["ssh", *options, "-o", "ProxyCommand=/usr/sbin/sshd -i", "alice@within", f"{job.directory}/note {name}"]
+                step = Path(f"/sys/fs/cgroup{kernel.Group.of(job.pid(member)).path}")
+                job.processes.append(subprocess.Popen(["sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"', str(step), *words],
+                                                      stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+                text = job.where(name)
+                return text, job.has(text)
         text, _ = begun()
-        expect_in("/user.slice/", text, "without a line, the cgroups of what qrsh began")
+        expect_in("/user.slice/", text, "without a line, the cgroups of the session")
         for lines in ssh_line, stay_behind:
             with lines("sshd"):
                 text, is_inside = begun()
