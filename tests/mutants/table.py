@@ -848,7 +848,7 @@ BREAKS = (
     Break("anything_behind_a_users_value", SPOOL, "Some((_, behind)) => key == *behind,", "Some((_, behind)) => !behind.is_empty(),", "unit gridengine::spool"),
     Break("anything_behind_an_argument", SPOOL, "!before.starts_with(ARGUMENT) ||", "!before.starts_with(ARGUMENT) || true ||", "unit gridengine::spool"),
     Break("a_line_in_pieces", SPOOL, "if line.len() >= PIECE {", "if line.len() > 10 * PIECE {", "unit gridengine::spool"),
-    Break("a_slave_task_with_the_jobs_slots", SPOOL, "*number > 0 && !is_of_all", "*number > 0 || is_of_all", "unit gridengine::spool"),
+    Break("a_slave_task_with_the_jobs_slots", SPOOL, "Ok(Some(found).filter(|found| *found > 0))", "Ok(Some(found.max(number)))", "unit gridengine::spool"),
     Break("a_slave_task_of_another_host", SPOOL, ".filter(|_| is_it)", ".filter(|_| is_it || true)", "unit gridengine::spool"),
     Break("microseconds_as_seconds", SPOOL, "time > LAST_SECOND", "time == LAST_SECOND", "unit gridengine::spool"),
     Break("resident_memory_that_is_not_heard", SPOOL, '"s_data", "h_rss", "s_rss"]', '"s_data", "h_cpu", "s_cpu"]', "unit gridengine::spool"),

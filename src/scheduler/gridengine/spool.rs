@@ -318,8 +318,9 @@ fn hosts(dir: &Dir) -> Result<Option<String>> {
 
 /// The slots on this host. `None`: execd does not say it.
 ///
-/// `host_slots` is what the job's own script has. For a slave task `exec_job.c` says 0 unless it binds to cores, and then all slots of the
-/// job, if the host has another name than Grid Engine's. But the host of the script has one at least.
+/// `host_slots` is what the job's own script has. For a slave task `exec_job.c` says 0 unless it binds to cores, and then all slots that it
+/// knows of the job if the host has another name than Grid Engine's. On the host of the script these are the job's, and the hosts of the
+/// job are written there. On another host they are its own: qmaster sends no others there (`send_slave_jobs` of `sge_give_jobs.c`).
 fn slots(config: &Values<'_>, is_slave: bool, hosts: Option<&str>) -> Result<Option<u32>, NotFenced> {
     let (text, host) = (config.get("host_slots")?, config.find("host")?.unwrap_or_default());
     let number: u32 = text.parse().map_err(|_| Error::new("host_slots is no number of slots:").value(short(text)))?;
@@ -331,13 +332,12 @@ fn slots(config: &Values<'_>, is_slave: bool, hosts: Option<&str>) -> Result<Opt
         let is_it = words.next()?.eq_ignore_ascii_case(host);
         words.next()?.parse::<u32>().ok().filter(|_| is_it)
     };
-    if let Some(found) = hosts.map(|text| text.lines().filter_map(of_host).fold(0, u32::saturating_add))
-        && found > 0
-    {
-        return Ok(Some(found));
+    if let Some(hosts) = hosts {
+        let found = hosts.lines().filter_map(of_host).fold(0, u32::saturating_add);
+        return Ok(Some(found).filter(|found| *found > 0));
     }
-    let is_of_all = config.find("pe_slots")? == Some(text);
-    Ok(Some(number).filter(|number| *number > 0 && !is_of_all))
+    let known = config.find("pe_slots")?.and_then(|text| text.parse().ok());
+    Ok(Some(number).into_iter().chain(known).find(|slots| *slots > 0))
 }
 
 /// A file of execd's.
@@ -487,11 +487,11 @@ mod tests {
             let job = parse_beside(&[("host_slots=2", &format!("host_slots={says}")), slave], hosts).unwrap();
             (job.slots, job.are_slots_known)
         };
-        // As execd binds to cores, as it does not, and where the host has another name than Grid Engine's.
-        assert_eq!(["2", "0", "5"].map(|says| slots(says, None)), [(2, true), (1, false), (1, false)]);
+        // As execd binds to cores, and as it does not.
+        assert_eq!(["2", "0"].map(|says| slots(says, None)), [(2, true), (5, true)]);
         let hosts = "node1 2 all.q <NULL>\nNode2 1 all.q <NULL>\nnode2 2 long.q UNDEFINED\nnode22 9 all.q <NULL>\n";
         assert_eq!(["2", "0", "5"].map(|says| slots(says, Some(hosts))), [(3, true); 3]);
-        assert_eq!(slots("0", Some("node1 2 all.q <NULL>\nx\nnode2\nnode2 many\n")), (1, false));
+        assert_eq!(slots("5", Some("node1 2 all.q <NULL>\nx\nnode2\nnode2 many\n")), (1, false));
         // The job's own number is right.
         let of_job = parse_beside(&[("host_slots=2", "host_slots=5")], Some(hosts)).unwrap();
         assert_eq!((of_job.slots, of_job.are_slots_known), (5, true));
