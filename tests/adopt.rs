@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use jobfence::cgroup::layout::{LayoutKind, Version};
 use jobfence::config::Config;
-use jobfence::door::adopt::{AdoptRequest, Adoption, Pam, adopt, fetch_back};
+use jobfence::door::adopt::{AdoptRequest, Adoption, Pam, adopt};
+use jobfence::door::take_back::{TakenBack, fetch_back};
 use jobfence::error::Result;
 use jobfence::fence::{self, Fence};
 use jobfence::host::Host;
@@ -847,13 +848,27 @@ impl Logind {
 
 impl Drop for Logind {
     fn drop(&mut self) {
-        let deadline = common::soon();
-        for dir in &self.dirs {
-            while fs::remove_dir(dir).is_err() && Instant::now() < deadline {
-                std::thread::yield_now();
-            }
-            let _ = fs::remove_dir(dir.parent().unwrap());
+        remove(&self.dirs, 2);
+    }
+}
+
+/// Directories of a scheduler's, in each hierarchy that is used.
+struct Leaves(Vec<PathBuf>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        remove(&self.0, 4);
+    }
+}
+
+/// Removes these directories as soon as no process is in them, and those above them: so many in all.
+fn remove(leaves: &[PathBuf], depth: usize) {
+    let deadline = common::soon();
+    for leaf in leaves {
+        while fs::remove_dir(leaf).is_err() && Instant::now() < deadline {
+            std::thread::yield_now();
         }
+        leaf.ancestors().take(depth).skip(1).for_each(|above| _ = fs::remove_dir(above));
     }
 }
 
@@ -875,7 +890,7 @@ fn stack(site: &Site, logind: &Logind, word: &str, is_before: bool) -> String {
     format!("{}{}{line}", if is_before { line.as_str() } else { "" }, logind.line(site))
 }
 
-/// How a process in a step starts what opens a session: it becomes that, it waits for it, or it goes before it.
+/// How a process in a step starts what opens a session: the process becomes that, or waits for it.
 const BECOMES: &str = "exec \"$0\" \"$@\"";
 const WAITS: &str = "\"$0\" \"$@\" <&0; true";
 
@@ -916,31 +931,25 @@ fn a_session_in_slurms_own_cgroup_is_put_back_into_it() {
     let logind = Logind::new(&site);
     let host = site.host();
     let used = host.hierarchies(&fence::controllers(&site.config)).unwrap();
-    let top = format!("jobfence-overlay-{}", std::process::id());
+    // A later run of the tests knows by the number, which stands alone, what this one has left.
+    let top = format!("jobfence-overlay-{}-step", std::process::id());
     let place = |version| match version {
         Version::V1 => format!("/slurm_{top}/uid_65534/job_1/step_extern"),
         Version::V2 => format!("/{top}_slurmstepd.scope/job_1/step_extern/user"),
     };
-    let leaves: Vec<_> =
-        used.iter().map(|h| PathBuf::from(format!("{}{}", h.mount.display(), place(h.version)))).collect();
-    leaves.iter().for_each(|leaf| fs::create_dir_all(leaf).unwrap());
-    let moves: String = leaves.iter().map(|leaf| format!("echo $$ >{}/cgroup.procs; ", leaf.display())).collect();
+    let leaves =
+        Leaves(used.iter().map(|h| PathBuf::from(format!("{}{}", h.mount.display(), place(h.version)))).collect());
+    leaves.0.iter().for_each(|leaf| fs::create_dir_all(leaf).unwrap());
+    let moves: String = leaves.0.iter().map(|leaf| format!("echo $$ >{}/cgroup.procs; ", leaf.display())).collect();
     let by = ["/bin/sh", "-c", &format!("{moves}{BECOMES}")];
-    let mut found = Vec::new();
     for word in ["", " stay"] {
         let session = site.session_by(&by, "nobody", &stack(&site, &logind, word, true), 0, &[]);
         let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", session.pid())).unwrap();
-        let inside = used.iter().filter(|h| cgroups.lines().any(|line| line.ends_with(&place(h.version)))).count();
-        found.push((session.opened.clone(), inside.min(1), logind.has(session.pid()), cgroups));
+        let is_inside = used.iter().any(|h| cgroups.lines().any(|line| line.ends_with(&place(h.version))));
+        let is_out = logind.has(session.pid());
+        let opened = session.opened.clone();
         session.close();
-    }
-    for leaf in &leaves {
-        for dir in leaf.ancestors().take(4) {
-            while fs::remove_dir(dir).is_err() {}
-        }
-    }
-    for (opened, inside, is_out, cgroups) in found {
-        assert_eq!((opened.as_str(), inside, is_out), (GRANTED, 1, false), "{cgroups}");
+        assert_eq!((opened.as_str(), is_inside, is_out), (GRANTED, true, false), "{cgroups}");
     }
 }
 
@@ -1045,7 +1054,7 @@ fn what_a_job_has_started_in_user_slice_is_fetched_back() {
     for dir in &logind.dirs {
         fs::write(dir.join("cgroup.procs"), unrelated.pid().to_string()).unwrap();
     }
-    let fetched = fetch_back(&site.host(), &site.config).unwrap();
+    let fetched = fetch_back(&site.host(), &site.config);
     let place = |pid: i32| (step.has(&site, pid), logind.has(pid));
     let places = [own, anothers, roots, orphan, unrelated.pid()].map(place);
     let is_let_alone = !step.has(&site, elsewhere);
@@ -1054,13 +1063,11 @@ fn what_a_job_has_started_in_user_slice_is_fetched_back() {
     for pid in [own, anothers, roots, orphan, elsewhere] {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
     }
+    let fetched = fetched.unwrap();
     assert!(is_let_alone, "{fetched:?}");
     let (inside, out) = ((true, false), (false, true));
     assert_eq!(places, [inside, inside, out, out, out], "{fetched:?}");
-    let back = |pid| Ok(Adoption::Back { pid, path: step.path.clone() });
-    let mut expected = [back(own), back(anothers)];
-    expected
-        .sort_by_key(|one| one.as_ref().map_or(0, |one| if let Adoption::Back { pid, .. } = one { *pid } else { 0 }));
+    let expected = [own, anothers].map(|pid| Ok(TakenBack { pid, path: step.path.clone() }));
     assert!(expected.iter().all(|one| fetched.contains(one)), "{fetched:?}");
 }
 
@@ -1072,34 +1079,20 @@ fn who_gets_the_number_of_a_session_is_put_back() {
     }
     let site = Site::new("stranger");
     let step = site.step(NOBODY, "1", "extern");
-    let adopt = |pid: i32, more: &[&str]| {
-        let command = site.command(&["--pid", &pid.to_string()]);
-        let mut traced = Command::new("strace");
-        traced.args(["-qq", "-e", "trace=openat"]).args(more).arg(command.get_program()).args(command.get_args());
-        traced.env_remove("PAM_TYPE").stdin(Stdio::null()).stderr(Stdio::piped());
-        traced
-    };
-    let is_move = |line: &str| line.contains("\"cgroup.procs\"") && line.contains("O_WRONLY");
+    let adopt = |pid: i32| site.command(&["--pid", &pid.to_string()]);
     let first = Sleeper::of(NOBODY);
-    let trace = err(&adopt(first.pid(), &[]).output().unwrap());
-    let number = trace.lines().position(is_move).unwrap_or_else(|| panic!("{trace}")) + 1;
+    let files = common::opened_until_its_move(&adopt(first.pid()));
     let mut sleeper = Sleeper::of(NOBODY);
     let pid = sleeper.pid();
     let cgroup = || fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let before = cgroup();
-    let at = format!("inject=openat:delay_enter=3000000:when={number}");
-    let adopting = adopt(pid, &["-e", &at]).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
+    let adopting = common::Stopped::behind(&adopt(pid), files);
     sleeper.0.kill().unwrap();
     sleeper.0.wait().unwrap();
-    let stranger = common::start_under(pid, GAMES, c"300").expect("the number is free");
-    let said = adopting.wait_with_output().unwrap();
-    let now = cgroup();
-    let stranger = nix::unistd::Pid::from_raw(stranger);
-    let _ = nix::sys::signal::kill(stranger, nix::sys::signal::Signal::SIGKILL);
-    let _ = nix::sys::wait::waitpid(stranger, None);
-    assert_eq!(now, before, "{said:?}");
-    assert!(err(&said).contains("has ended while it was put in"), "{said:?}");
-    assert_eq!(said.status.code(), Some(1));
+    let _stranger = common::start_under(pid, GAMES).expect("the number is free");
+    let (status, said) = adopting.go_on();
+    assert_eq!(cgroup(), before, "{said}");
+    assert!(said.contains("has ended while it was put in"), "{said}");
+    assert_eq!(status.code(), Some(1));
     drop(step);
 }

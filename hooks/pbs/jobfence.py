@@ -30,13 +30,13 @@ EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 ARRAY_TASK, UTF8 = 1, 2
 OF_A_SIGNAL = 256  # Exit_status is so much more than the number of the signal
-OVER_A_LIMIT, SIGTERM = range(-29, -23), 15  # what it is when MoM has ended the job at a limit of hers, and how she does
+OVER_A_LIMIT, SIGTERM = range(-29, -23), 15  # Exit_status where MoM has ended the job at a limit, and the signal with which it does
 HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
 ALONE_PATIENCE = 20  # seconds in which an event waits for another one
 LOOK_PATIENCE, FETCH_PATIENCE = 0.1, 3  # seconds in which the environment of one process is read, and those of all
 LOCK = "jobfence.lock"
-# MoM runs a hook in her mom_priv/hooks/tmp. That she was started with another directory (pbs_mom -d) nothing else says.
+# MoM runs a hook in its mom_priv/hooks/tmp. Nothing else says that MoM was started with another directory (pbs_mom -d).
 HOME = os.getcwd().rsplit("/mom_priv/", 1)[0]
 OF_HOOKS = "PBS_CONF_FILE", "PBS_HOOK_CONFIG_FILE", "PBS_MOM_HOME"  # what MoM's scripts have not in their environment
 JOBS_STEP, MEANWHILE, FIRST_STEP = "extern", "checkpoint", "1"
@@ -745,7 +745,7 @@ class Spooled:
 
 
 def spooled(library):
-    """The jobs that MoM has in her spool. pbs_python gives the event no job where it cannot decode one of them, and hears nothing of what
+    """The jobs that MoM has in its spool. pbs_python gives the event no job where it cannot decode one of them, and hears nothing of what
     jobs use then."""
     for name in os.listdir(in_mom_priv("jobs")):
         job, kind = os.path.splitext(name)

@@ -6,19 +6,17 @@
 //! adopt` by way of pam_exec), and the process that opens it, from which everything else of the session descends, is moved into
 //! the extern step's directories.
 //!
-//! A session that begins within a job (su, or the sshd that Grid Engine starts for qrsh) stays in that job: pam_systemd moves it out,
-//! and it is taken back. Where it came from the kernel alone says: by the process's own cgroups before pam_systemd, which PAM has kept
-//! for us, or by those of the processes from which it descends.
+//! A session that begins within a job stays in that job (`take_back.rs`).
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{Pid, Uid, User};
+use nix::poll::{PollTimeout, poll};
+use nix::unistd::{Uid, User};
 
+use super::adoptee::Adoptee;
+use super::take_back::{self, TakenBack, step_of};
 use crate::cgroup::layout::Hierarchy;
 use crate::cgroup::membership::Membership;
 use crate::config::{Config, LoadError, Loaded, Resolved};
@@ -27,11 +25,9 @@ use crate::fence::{self, Fence};
 use crate::host::Host;
 use crate::job::{Id, JobKey};
 use crate::launch::{self, Answer, NotFenced};
-use crate::record::{Owner, Record, Records};
-use crate::scheduler::{self, all::ALL, gridengine};
+use crate::record::{Record, Records};
+use crate::scheduler::{self, all::ALL};
 use crate::sorted;
-use crate::sys::dir::Dir;
-use crate::sys::process;
 
 /// How long those steps that have just begun have to make their directories.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -118,12 +114,7 @@ pub enum Adoption {
         path: String,
     },
     /// It came from a job, was moved out of it, and is in it again.
-    Back {
-        /// Which process.
-        pid: i32,
-        /// Where.
-        path: String,
-    },
+    Back(TakenBack),
     /// Slurm itself has put it into a cgroup of its own; left alone.
     Slurms {
         /// Which process.
@@ -140,7 +131,7 @@ impl fmt::Display for Adoption {
         match self {
             Self::Adopted { pid, key, path } => write!(f, "process {pid} is in {key} now: {path}"),
             Self::Inside { pid, path } => write!(f, "process {pid} is fenced already, in {path}"),
-            Self::Back { pid, path } => write!(f, "process {pid} is back in its job, in {path}"),
+            Self::Back(back) => write!(f, "{back}"),
             Self::Slurms { pid, path } => write!(f, "Slurm itself has put process {pid} into {path}; it stays there"),
             Self::Nothing => write!(f, "there is nothing to do: root's session, the end of one, or one from no job"),
         }
@@ -185,9 +176,9 @@ pub fn adopt(host: &Host, config: &Config, request: &AdoptRequest) -> Result<Ado
     let process = Adoptee::open(&host.proc, pid)?;
     let before = Membership::read(&host.proc, pid)?;
     if caller == Some(pid)
-        && let Some(outcome) = keep(host, config, &process, (request.began.as_ref(), &before))?
+        && let Some(back) = take_back::session(host, config, &process, (request.began.as_ref(), &before))?
     {
-        return Ok(outcome);
+        return Ok(Adoption::Back(back));
     }
     if request.stays {
         return Ok(Adoption::Nothing);
@@ -220,213 +211,6 @@ fn no_job(uid: u32, request: &AdoptRequest) -> Error {
         "start a job on this node first; if squeue or qstat shows one here, ask the administrator (with Slurm, \
          slurm.conf needs PrologFlags=Contain)",
     )
-}
-
-/// Puts a session back into the job that it came from, if it came from one.
-fn keep(
-    host: &Host,
-    config: &Config,
-    process: &Adoptee,
-    (began, now): (Option<&Membership>, &Membership),
-) -> Result<Option<Adoption>> {
-    let places = Places::of(host, config)?;
-    let from = match began.filter(|began| places.holds(began)) {
-        Some(began) => Some(began.clone()),
-        None if places.holds(now) => None,
-        None => places.of_an_ancestor(process.this)?,
-    };
-    from.map(|from| places.put_back(process, (now, &from))).transpose()
-}
-
-/// What the processes in user.slice are that a job has started, of users: what pam_systemd has moved out. They are put back.
-///
-/// Each is a descendant of a process within the job, which lives. Of those that are not, nobody but the user knows from where they come.
-pub fn fetch_back(host: &Host, config: &Config) -> Result<Vec<Result<Adoption>>> {
-    let places = Places::of(host, config)?;
-    let mut done = Vec::new();
-    // In the order of their numbers, parents mostly come first. What they start meanwhile is born where they are then.
-    for found in process::all(&host.proc)? {
-        let one = || {
-            let now = Membership::read(&host.proc, found.id.pid)?;
-            if !places.is_a_login(&now) || places.holds(&now) {
-                return Ok(None);
-            }
-            let Some(from) = places.of_an_ancestor(found.id)? else { return Ok(None) };
-            let process = Adoptee::open(&host.proc, found.id.pid)?;
-            // What root does in a session of its own, it may do anywhere.
-            if process.this != found.id || process.uid == 0 {
-                return Ok(None);
-            }
-            places.put_back(&process, (&now, &from)).map(Some)
-        };
-        match one() {
-            Ok(None) => {}
-            Err(_) if !found.id.is_alive(&host.proc).unwrap_or(true) => {}
-            Ok(Some(outcome)) => done.push(Ok(outcome)),
-            Err(error) => done.push(Err(error)),
-        }
-    }
-    Ok(done)
-}
-
-/// The places in which processes of jobs are.
-struct Places<'a> {
-    host: &'a Host,
-    used: Vec<&'a Hierarchy>,
-}
-
-impl<'a> Places<'a> {
-    fn of(host: &'a Host, config: &Config) -> Result<Self> {
-        Ok(Self { host, used: host.hierarchies(&fence::controllers(config))? })
-    }
-
-    fn holds_in(&self, hierarchy: &Hierarchy, place: &Membership) -> bool {
-        place.path_in(hierarchy).is_some_and(|path| step_of(hierarchy, &self.host.base, path).is_some())
-            || scheduler::placement(ALL, place, hierarchy).is_some()
-    }
-
-    fn holds(&self, place: &Membership) -> bool {
-        self.used.iter().any(|hierarchy| self.holds_in(hierarchy, place))
-    }
-
-    /// Whether logind has the process, in any hierarchy.
-    fn is_a_login(&self, place: &Membership) -> bool {
-        let has = |path: &str| path.split('/').any(|name| name == "user.slice");
-        self.host.layout.hierarchies.iter().any(|hierarchy| place.path_in(hierarchy).is_some_and(has))
-    }
-
-    /// Where the nearest process is that holds, from which this one descends.
-    fn of_an_ancestor(&self, id: Owner) -> Result<Option<Membership>> {
-        const LONGEST: usize = 4096;
-        let proc = &self.host.proc;
-        let mut below = process::of(proc, id.pid)?.filter(|found| found.id == id);
-        for _ in 0..LONGEST {
-            let Some(this) = below.filter(|this| this.parent > 1) else { return Ok(None) };
-            let parent = process::of(proc, this.parent)?;
-            let place = parent.and_then(|parent| Membership::read(proc, parent.id.pid).ok());
-            // As long as a process names it as its parent, the number is the parent's.
-            below = process::of(proc, this.id.pid)?;
-            if below != Some(this) {
-                below = below.filter(|below| below.id == this.id);
-                continue;
-            }
-            if let Some(place) = place.filter(|place| self.holds(place)) {
-                return Ok(Some(place));
-            }
-            below = parent;
-        }
-        Err(Error::new("more processes than are believed stand between it and init:").value(id.pid))
-    }
-
-    /// Moves the process to where `from` says, in the hierarchies in which that is a job's.
-    fn put_back(&self, process: &Adoptee, (now, from): (&Membership, &Membership)) -> Result<Adoption> {
-        let (host, pid) = (self.host, process.this.pid);
-        let mut wanted = Vec::new();
-        for hierarchy in self.used.iter().filter(|hierarchy| self.holds_in(hierarchy, from)) {
-            let path = from.path_in(hierarchy).unwrap_or_default();
-            let (dir, path) = of_the_job(hierarchy, path)?;
-            if now.path_in(hierarchy) != Some(path.as_str()) {
-                // The kernel takes nothing but a number: as late as possible, whether that is still this process.
-                if !process.is_alive(&host.proc) {
-                    return Err(Error::new("the process has ended:").value(pid));
-                }
-                let moved = dir.write("cgroup.procs", &pid.to_string());
-                if !process.is_alive(&host.proc) {
-                    return Err(fence::put_back_stranger(host, process.uid, process.this));
-                }
-                moved?;
-            }
-            wanted.push((hierarchy, path));
-        }
-        let after = Membership::read(&host.proc, pid)?;
-        for (hierarchy, path) in &wanted {
-            if after.path_in(hierarchy) != Some(path.as_str()) {
-                return Err(Error::new(format!("process {pid} was put back, but the kernel shows it elsewhere in"))
-                    .at(&hierarchy.mount)
-                    .value(after.path_in(hierarchy).unwrap_or("nowhere")));
-            }
-        }
-        let path = wanted.pop().map(|(_, path)| path).unwrap_or_default();
-        Ok(Adoption::Back { pid, path })
-    }
-}
-
-/// A directory within a job's. For that of a shepherd, it is that of what the shepherd runs: the shepherd's is spared where that is killed
-/// for want of memory.
-fn of_the_job(hierarchy: &Hierarchy, path: &str) -> Result<(Dir, String)> {
-    let job = path.rsplit_once('/').and_then(|(job, step)| Some(format!("{job}/{}", gridengine::of_shepherd(step)?)));
-    if let Some(job) = job
-        && let Ok(dir) = hierarchy.dir_of(&job)
-    {
-        return Ok((dir, job));
-    }
-    Ok((hierarchy.dir_of(path)?, path.to_owned()))
-}
-
-/// A process that is not mistaken for another.
-struct Adoptee {
-    /// Its pid and when it started.
-    this: Owner,
-    /// `None` on kernels before 5.3.
-    pidfd: Option<OwnedFd>,
-    /// Its real user.
-    uid: u32,
-    /// Whether it has root's rights: sshd, atd and su differ in their real users.
-    is_privileged: bool,
-}
-
-impl Adoptee {
-    fn open(proc: &Dir, pid: i32) -> Result<Self> {
-        // 1 is who inherits us when our caller has died.
-        if pid <= 1 {
-            return Err(Error::new("not a process that could be adopted:").value(format!("pid {pid}")));
-        }
-        let gone = || Error::new(format!("there is no process {pid}"));
-        let status = |key, place| match proc.read(&format!("{pid}/status")) {
-            Ok(status) => number_after(&status, key, place),
-            Err(error) if matches!(error.kernel_errno(), Some(Errno::ENOENT | Errno::ESRCH)) => Err(gone()),
-            Err(error) => Err(error),
-        };
-        let leader = status("Tgid:", 0)?;
-        if i64::from(leader) != i64::from(pid) {
-            return Err(
-                Error::new(format!("{pid} is a thread of process {leader}")).hint("give the process's own number")
-            );
-        }
-        // The handle before all else that is read, so that it is the handle's process that is read about.
-        let pidfd = process::pidfd_open(Pid::from_raw(pid))?.ok_or_else(gone)?;
-        let this = Owner::of(proc, pid)?.ok_or_else(gone)?;
-        let (uid, effective) = (status("Uid:", 0)?, status("Uid:", 1)?);
-        let process = Self { this, pidfd, uid, is_privileged: effective == 0 };
-        if process.is_alive(proc) { Ok(process) } else { Err(gone()) }
-    }
-
-    /// Whether it runs, and its pid is its own.
-    fn is_alive(&self, proc: &Dir) -> bool {
-        let ended = self.pidfd.as_ref().is_some_and(|pidfd| {
-            poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).is_ok_and(|n| n > 0)
-        });
-        !ended && self.this.is_alive(proc).unwrap_or(false)
-    }
-
-    /// Whose it is. A process of root's is nobody's but root's, unless it is PAM's caller (sshd), that becomes the user's.
-    fn user(&self, becomes: Option<u32>, caller: Option<i32>) -> Result<u32> {
-        let pid = self.this.pid;
-        match becomes {
-            None if self.uid == 0 => Err(Error::new(format!("process {pid} is root's, and belongs to no job"))),
-            None => Ok(self.uid),
-            Some(user) if self.uid == user || (self.is_privileged && caller == Some(pid)) => Ok(user),
-            Some(user) => {
-                Err(Error::new(format!("process {pid} belongs to uid {}, and PAM's session to uid {user}", self.uid)))
-            }
-        }
-    }
-}
-
-fn number_after(status: &str, key: &str, place: usize) -> Result<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix(key));
-    let number = line.and_then(|line| line.split_whitespace().nth(place)?.parse().ok());
-    number.ok_or_else(|| Error::new(format!("a process's status has no number after {key}")))
 }
 
 /// Whether the process is where it should be, or where it must be left.
@@ -464,15 +248,6 @@ fn slurms(host: &Host, config: &Config, pid: i32, membership: &Membership) -> Op
         .iter()
         .find_map(|h| membership.path_in(h).filter(|_| scheduler::placement(ALL, membership, h).is_some()))?;
     Some(Adoption::Slurms { pid, path: path.to_owned() })
-}
-
-/// The path of our step that a process with this path is in.
-fn step_of(hierarchy: &Hierarchy, base: &str, path: &str) -> Option<String> {
-    let inside = path.strip_prefix(hierarchy.root.trim_end_matches('/'))?;
-    let names: Vec<&str> = inside.strip_prefix('/')?.strip_prefix(base)?.strip_prefix('/')?.split('/').collect();
-    let depth = names.iter().position(|name| name.starts_with("step_"))?;
-    let step = names.get(..=depth).filter(|levels| (3..=5).contains(&levels.len()))?;
-    Some(format!("/{base}/{}", step.join("/")))
 }
 
 /// A path below the root of a hierarchy as processes see it.

@@ -62,13 +62,19 @@ pub unsafe extern "C" fn pam_sm_open_session(pam: PamHandle, flags: c_int, ac: c
         // SAFETY: as this function's own contract.
         let arguments = unsafe { arguments(ac, av) };
         // SAFETY: as this function's own contract.
-        match unsafe { user(pam).and_then(|user| Ok((user, began(pam)?))) } {
-            Ok((user, began)) => open(&user, began, &arguments, |sentence| {
-                if flags & PAM_SILENT == 0 {
-                    // SAFETY: as this function's own contract.
-                    unsafe { tell(pam, sentence) };
-                }
-            }),
+        match unsafe { user(pam) } {
+            Ok(user) => {
+                // SAFETY: as this function's own contract.
+                let began = unsafe { began(pam) };
+                // Nobody is kept from logging in by that: the processes from which the session descends say it, too.
+                let began = began.inspect_err(|why| log::warn!("cannot keep where a session began: {why}")).ok();
+                open(&user, began, &arguments, |sentence| {
+                    if flags & PAM_SILENT == 0 {
+                        // SAFETY: as this function's own contract.
+                        unsafe { tell(pam, sentence) };
+                    }
+                })
+            }
             Err(why) => {
                 log::error!("a session is denied: {why}");
                 Code::SessionErr
@@ -84,11 +90,11 @@ pub extern "C" fn pam_sm_close_session(_pam: PamHandle, _flags: c_int, _ac: c_in
     Code::Success as c_int
 }
 
-fn open(user: &str, began: Membership, arguments: &[&[u8]], tell: impl Fn(&str)) -> Code {
+fn open(user: &str, began: Option<Membership>, arguments: &[&[u8]], tell: impl Fn(&str)) -> Code {
     let pid = std::process::id().cast_signed();
     let pam = Pam { kind: "open_session".to_owned(), user: user.to_owned(), caller: pid };
     let stay = arguments.iter().position(|argument| *argument == STAY);
-    let request = AdoptRequest { pid: Some(pid), pam: Some(pam), began: Some(began), stays: stay.is_some(), job: None };
+    let request = AdoptRequest { pid: Some(pid), pam: Some(pam), began, stays: stay.is_some(), job: None };
     let mut arguments = arguments.to_vec();
     arguments.retain(|argument| *argument != STAY);
     let as_given = |number: usize| number + usize::from(stay.is_some_and(|stay| stay < number));

@@ -17,6 +17,7 @@ class Break(NamedTuple):
 
 
 ADOPT = "src/door/adopt.rs"
+TAKE_BACK = "src/door/take_back.rs"
 EXPLAINED = "host host what_is_explained_is_what_is_written"
 NOTHING = "set: |_, _, _, _| Ok(()),"
 LIMITING = "src/fence/limiting.rs"
@@ -1081,19 +1082,19 @@ BREAKS = (
           "slurm prologs_of_the_manual"),
     # A session that begins within a job.
     Break(
-        "session_forgets_where_it_began", ADOPT,
+        "session_forgets_where_it_began", TAKE_BACK,
         "match began.filter(|began| places.holds(began)) {",
         "match began.filter(|_| false) {",
         "host adopt a_session_from_within_a_job_is_put_back_into_it",
     ),
     Break(
-        "session_without_a_parent_in_the_job", ADOPT,
+        "session_without_a_parent_in_the_job", TAKE_BACK,
         "None => places.of_an_ancestor(process.this)?,",
         "None => None,",
         "host adopt a_session_from_within_a_job_is_put_back_into_it",
     ),
     Break(
-        "fetched_back_from_anywhere", ADOPT,
+        "fetched_back_from_anywhere", TAKE_BACK,
         "if !places.is_a_login(&now) || places.holds(&now) {",
         "if places.holds(&now) {",
         "host adopt what_a_job_has_started_in_user_slice_is_fetched_back",

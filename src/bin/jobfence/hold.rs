@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser};
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::{Config, Mode};
-use jobfence::door::adopt;
+use jobfence::door::take_back;
 use jobfence::host::{Host, SYSTEMD_BASE};
 use jobfence::janitor::{self, Who};
 use jobfence::launch::early_move::EarlyMoves;
@@ -260,7 +260,7 @@ fn look(config: &Config, said: &mut Vec<String>) {
 
 /// What sessions that jobs have begun are outside of their fences.
 fn fetch_back(config: &Config, said: &mut Vec<String>) {
-    let fetched = Host::read_what_there_is(config).and_then(|(host, _)| adopt::fetch_back(&host, config));
+    let fetched = Host::read_what_there_is(config).and_then(|(host, _)| take_back::fetch_back(&host, config));
     let mut failed = Vec::new();
     match fetched {
         Ok(all) => all.iter().for_each(|one| match one {

@@ -303,7 +303,7 @@ pub fn of_node<'a>(lines: &'a Lines, node: &str, key: &str) -> Option<OfNode<'a>
     found
 }
 
-/// What of a job slurmctld checks before it takes it: without this, each user writes what he likes.
+/// Which words of a user slurmctld checks before it takes a job. An unchecked one is whatever the user writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Whether the account is one of the user's.

@@ -85,7 +85,7 @@ fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
     }
 }
 
-/// MoM works in the mom_priv of her own directory.
+/// MoM works in `mom_priv` of the directory that it was started with.
 fn openpbs(mom: &SchedulerDaemon) {
     let say = |what: &str| println!("openpbs        {what}");
     let Some(home) = mom.cwd.parent().filter(|_| mom.cwd.ends_with("mom_priv")) else { return };

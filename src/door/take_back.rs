@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What pam_systemd has moved out of a job is taken back: a session that begins within the job (su, or the sshd that Grid Engine starts for
+//! qrsh), and what `jobfence hold` finds later.
+//!
+//! The kernel alone says where a process came from: by the process's own cgroups before pam_systemd, which PAM has kept for us, or by the
+//! cgroups of the processes from which it descends.
+
+use std::fmt;
+
+use super::adoptee::Adoptee;
+use crate::cgroup::layout::Hierarchy;
+use crate::cgroup::membership::Membership;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::fence;
+use crate::host::Host;
+use crate::record::Owner;
+use crate::scheduler::{self, all::ALL, gridengine};
+use crate::sys::dir::Dir;
+use crate::sys::process;
+
+/// A process that is in its job again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenBack {
+    /// Which process.
+    pub pid: i32,
+    /// Where.
+    pub path: String,
+}
+
+impl fmt::Display for TakenBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} is back in its job, in {}", self.pid, self.path)
+    }
+}
+
+/// Puts a session back into the job that it came from, if it came from one.
+pub(super) fn session(
+    host: &Host,
+    config: &Config,
+    process: &Adoptee,
+    (began, now): (Option<&Membership>, &Membership),
+) -> Result<Option<TakenBack>> {
+    let places = Places::of(host, config)?;
+    let from = match began.filter(|began| places.holds(began)) {
+        Some(began) => Some(began.clone()),
+        None if places.holds(now) => None,
+        None => places.of_an_ancestor(process.this)?,
+    };
+    from.map(|from| places.put_back(process, (now, &from))).transpose()
+}
+
+/// What the processes in user.slice are that a job has started, of users: what pam_systemd has moved out. They are put back.
+///
+/// Each is a descendant of a process within the job, which lives. Of those that are not, nobody but the user knows from where they come.
+pub fn fetch_back(host: &Host, config: &Config) -> Result<Vec<Result<TakenBack>>> {
+    let places = Places::of(host, config)?;
+    let mut done = Vec::new();
+    // In the order of their numbers, parents mostly come first. What they start meanwhile is born where they are then.
+    for found in process::all(&host.proc)? {
+        let one = || {
+            let now = Membership::read(&host.proc, found.id.pid)?;
+            if !places.is_a_login(&now) || places.holds(&now) {
+                return Ok(None);
+            }
+            let Some(from) = places.of_an_ancestor(found.id)? else { return Ok(None) };
+            let process = Adoptee::open(&host.proc, found.id.pid)?;
+            // What root does in a session of its own, it may do anywhere.
+            if process.this != found.id || process.uid == 0 {
+                return Ok(None);
+            }
+            places.put_back(&process, (&now, &from)).map(Some)
+        };
+        match one() {
+            Ok(None) => {}
+            Err(_) if !found.id.is_alive(&host.proc).unwrap_or(true) => {}
+            Ok(Some(outcome)) => done.push(Ok(outcome)),
+            Err(error) => done.push(Err(error)),
+        }
+    }
+    Ok(done)
+}
+
+/// The places in which processes of jobs are.
+struct Places<'a> {
+    host: &'a Host,
+    used: Vec<&'a Hierarchy>,
+}
+
+impl<'a> Places<'a> {
+    fn of(host: &'a Host, config: &Config) -> Result<Self> {
+        Ok(Self { host, used: host.hierarchies(&fence::controllers(config))? })
+    }
+
+    fn holds_in(&self, hierarchy: &Hierarchy, place: &Membership) -> bool {
+        place.path_in(hierarchy).is_some_and(|path| step_of(hierarchy, &self.host.base, path).is_some())
+            || scheduler::placement(ALL, place, hierarchy).is_some()
+    }
+
+    fn holds(&self, place: &Membership) -> bool {
+        self.used.iter().any(|hierarchy| self.holds_in(hierarchy, place))
+    }
+
+    /// Whether logind has the process, in any hierarchy.
+    fn is_a_login(&self, place: &Membership) -> bool {
+        let has = |path: &str| path.split('/').any(|name| name == "user.slice");
+        self.host.layout.hierarchies.iter().any(|hierarchy| place.path_in(hierarchy).is_some_and(has))
+    }
+
+    /// Where the nearest process is that holds, from which this one descends.
+    fn of_an_ancestor(&self, id: Owner) -> Result<Option<Membership>> {
+        const LONGEST: usize = 4096;
+        let proc = &self.host.proc;
+        let mut below = process::of(proc, id.pid)?.filter(|found| found.id == id);
+        for _ in 0..LONGEST {
+            let Some(this) = below.filter(|this| this.parent > 1) else { return Ok(None) };
+            let parent = process::of(proc, this.parent)?;
+            let place = parent.and_then(|parent| Membership::read(proc, parent.id.pid).ok());
+            // As long as a process names it as its parent, the number is the parent's.
+            below = process::of(proc, this.id.pid)?;
+            if below != Some(this) {
+                below = below.filter(|below| below.id == this.id);
+                continue;
+            }
+            if let Some(place) = place.filter(|place| self.holds(place)) {
+                return Ok(Some(place));
+            }
+            below = parent;
+        }
+        Err(Error::new("more processes than are believed stand between it and init:").value(id.pid))
+    }
+
+    /// Moves the process to where `from` says, in the hierarchies in which that is a job's.
+    fn put_back(&self, process: &Adoptee, (now, from): (&Membership, &Membership)) -> Result<TakenBack> {
+        let (host, pid) = (self.host, process.this.pid);
+        let mut wanted = Vec::new();
+        for hierarchy in self.used.iter().filter(|hierarchy| self.holds_in(hierarchy, from)) {
+            let path = from.path_in(hierarchy).unwrap_or_default();
+            let (dir, path) = of_the_job(hierarchy, path)?;
+            if now.path_in(hierarchy) != Some(path.as_str()) {
+                // The kernel takes nothing but a number: as late as possible, whether that is still this process.
+                if !process.is_alive(&host.proc) {
+                    return Err(Error::new("the process has ended:").value(pid));
+                }
+                let moved = dir.write("cgroup.procs", &pid.to_string());
+                if !process.is_alive(&host.proc) {
+                    return Err(fence::put_back_stranger(host, process.uid, process.this));
+                }
+                moved?;
+            }
+            wanted.push((hierarchy, path));
+        }
+        let after = Membership::read(&host.proc, pid)?;
+        for (hierarchy, path) in &wanted {
+            if after.path_in(hierarchy) != Some(path.as_str()) {
+                return Err(Error::new(format!("process {pid} was put back, but the kernel shows it elsewhere in"))
+                    .at(&hierarchy.mount)
+                    .value(after.path_in(hierarchy).unwrap_or("nowhere")));
+            }
+        }
+        let path = wanted.pop().map(|(_, path)| path).unwrap_or_default();
+        Ok(TakenBack { pid, path })
+    }
+}
+
+/// A directory within a job's. For that of a shepherd, it is that of what the shepherd runs: the shepherd's is spared where that is killed
+/// for want of memory.
+fn of_the_job(hierarchy: &Hierarchy, path: &str) -> Result<(Dir, String)> {
+    let job = path.rsplit_once('/').and_then(|(job, step)| Some(format!("{job}/{}", gridengine::of_shepherd(step)?)));
+    if let Some(job) = job
+        && let Ok(dir) = hierarchy.dir_of(&job)
+    {
+        return Ok((dir, job));
+    }
+    Ok((hierarchy.dir_of(path)?, path.to_owned()))
+}
+
+/// The path of our step that a process with this path is in.
+pub(super) fn step_of(hierarchy: &Hierarchy, base: &str, path: &str) -> Option<String> {
+    let inside = path.strip_prefix(hierarchy.root.trim_end_matches('/'))?;
+    let names: Vec<&str> = inside.strip_prefix('/')?.strip_prefix(base)?.strip_prefix('/')?.split('/').collect();
+    let depth = names.iter().position(|name| name.starts_with("step_"))?;
+    let step = names.get(..=depth).filter(|levels| (3..=5).contains(&levels.len()))?;
+    Some(format!("/{base}/{}", step.join("/")))
+}
