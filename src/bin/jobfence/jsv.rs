@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `jobfence jsv`: the job submission verifier of a Grid Engine cluster, by the protocol of jsv_script_interface(3).
 //!
-//! It notes in the job's environment what the job asks for as memory and as GPUs, since execd tells its shepherd of `h_vmem` alone. And it
-//! refuses what no job can run in.
+//! It notes in the job's environment what the job asks for as memory and as GPUs, since execd tells its shepherd only
+//! of those that a queue limits, too. And it refuses what no job can run in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
