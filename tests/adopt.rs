@@ -924,7 +924,7 @@ fn a_session_from_within_a_job_is_put_back_into_it() {
     }
 }
 
-/// pam_slurm_adopt has put it there before.
+/// pam_slurm_adopt has put the session there.
 #[test]
 fn a_session_in_slurms_own_cgroup_is_put_back_into_it() {
     let site = Site::new("overlay");
@@ -980,7 +980,7 @@ fn a_session_that_comes_from_no_job_is_where_pam_puts_it() {
     denied.close();
 }
 
-/// As atd has it, and su: another user has started it, or it was one before.
+/// The real user of atd, and that of su, is not root.
 #[test]
 fn a_daemon_with_roots_rights_and_another_real_user_opens_sessions() {
     let site = Site::new("effective");
@@ -994,7 +994,7 @@ fn a_daemon_with_roots_rights_and_another_real_user_opens_sessions() {
     session.close();
 }
 
-/// A way out is closed: nothing else could hold what the session starts.
+/// No job could hold what such a session starts.
 #[test]
 fn a_session_whose_job_has_ended_meanwhile_is_denied() {
     let site = Site::new("ended");

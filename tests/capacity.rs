@@ -91,17 +91,8 @@ fn lines(out: ChildStdout, count: usize) -> Vec<String> {
 fn a_step_of_slurm_costs_root_no_kernel_object() {
     let Some(base) = common::Base::if_root("capacity", "slurm") else { return };
     let temp = tempfile::tempdir().unwrap();
-    let stand_in = match StandIn::compile(temp.path()) {
-        Ok(stand_in) => stand_in,
-        Err(why) => return common::skip(&why),
-    };
-    let config = temp.path().join("jobfence.conf");
-    fs::write(&config, "").unwrap();
-    let arguments = [
-        format!("config={}", config.display()),
-        format!("CgroupBase={}", base.name),
-        format!("RunDir={}", temp.path().join("run").display()),
-    ];
+    let Some(stand_in) = StandIn::or_skip(temp.path()) else { return };
+    let arguments = stand_in::arguments(temp.path(), &base, "");
     let mut steps = Children(Vec::new());
     for job in 0..JOBS {
         let words =

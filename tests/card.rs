@@ -13,15 +13,9 @@ const BATCH: &str = "step=4294967291";
 fn card(step: &str, environment: &[(&str, &str)]) -> Option<String> {
     let base = common::Base::new(&format!("jobfence-test-{}-card", std::process::id()));
     let temp = tempfile::tempdir().unwrap();
-    let stand_in = StandIn::compile(temp.path()).map_err(|why| common::skip(&why)).ok()?;
-    let arguments = [
-        format!("config={}", temp.path().join("jobfence.conf").display()),
-        format!("CgroupBase={}", base.name),
-        format!("RunDir={}", temp.path().join("run").display()),
-        "MaxProcesses=1".to_owned(),
-        "UsageCard=always".to_owned(),
-    ];
-    std::fs::write(temp.path().join("jobfence.conf"), "# all defaults\n").unwrap();
+    let stand_in = StandIn::or_skip(temp.path())?;
+    let mut arguments = stand_in::arguments(temp.path(), &base, "# all defaults\n");
+    arguments.extend(["MaxProcesses=1", "UsageCard=always"].map(str::to_owned));
     let words = [step.to_owned(), "straggler".to_owned()];
     let mut command = stand_in.command(&words, &arguments);
     command.env("LC_ALL", "C").envs(environment.iter().copied());

@@ -353,8 +353,8 @@ fn what_sections_name_is_asked_of_the_daemons_that_run_here() {
     // Of all that runs on this machine, the command sees this daemon alone.
     let beside = |daemon: &str, subcommand: &str, more: &[&str]| {
         let script = format!(
-            "PBS_CONF_FILE=/x/pbs.conf sbin/{daemon} 60 & \
-             until [ \"$(cat /proc/$!/comm)\" = {daemon} ]; do sleep 0.01; done; \"$0\" \"$@\""
+            "PBS_CONF_FILE=/x/pbs.conf sbin/{daemon} 1000 & \
+             until [ \"$(cat /proc/$!/comm)\" = {daemon} ]; do kill -0 $! || exit; sleep 0.01; done; \"$0\" \"$@\""
         );
         let mut unshare = Command::new("unshare");
         unshare.args(ALONE).args(["sh", "-c", &script]);

@@ -429,21 +429,12 @@ const A_STEP: &str = "### What a step is told";
 fn what_slurmstepd_does_not_tell_becomes_what_the_page_says() {
     let Some(base) = common::Base::if_root("facts", "step") else { return };
     let temp = tempfile::tempdir().unwrap();
-    let stand_in = match StandIn::compile(temp.path()) {
-        Ok(stand_in) => stand_in,
-        Err(why) => return common::skip(&why),
-    };
-    let config = temp.path().join("jobfence.conf");
+    let Some(stand_in) = StandIn::or_skip(temp.path()) else { return };
     // Somebody has to ask for groups, and for numbers of tasks.
-    fs::write(&config, "MaxProcesses=40\nMaxRAMPerTask=100M\n[Group=54321]\nMaxProcesses=30\n").unwrap();
+    let text = "MaxProcesses=40\nMaxRAMPerTask=100M\n[Group=54321]\nMaxProcesses=30\n";
+    let arguments = stand_in::arguments(temp.path(), &base, text);
     let run = |on_error: &str, words: &[&str], variable: Option<(&str, &str)>| {
-        let run_dir = temp.path().join("run");
-        let arguments = [
-            format!("config={}", config.display()),
-            format!("CgroupBase={}", base.name),
-            format!("RunDir={}", run_dir.display()),
-            format!("OnError={on_error}"),
-        ];
+        let arguments = [&arguments[..], &[format!("OnError={on_error}")]].concat();
         let uid = format!("uid={}", common::uids());
         let words: Vec<String> = words.iter().copied().chain([uid.as_str(), "gids=54322"]).map(str::to_owned).collect();
         let output = stand_in.command(&words, &arguments).envs(variable).output().unwrap();

@@ -588,54 +588,39 @@ fn who_gets_the_number_of_a_process_that_is_put_in_is_put_back() {
         return common::skip("strace is not here");
     }
     assert!(site.open(&[]).status.success());
-    let attach = |pid: &str, more: &[&str]| {
+    let attach = |pid: &str| {
         let mut command = common::command("attach", &site.base, site.run.path());
         command.args(["--job", JOB, pid]);
-        let mut traced = Command::new("strace");
-        traced.args(["-qq", "-e", "trace=openat"]).args(more).arg(command.get_program()).args(command.get_args());
-        traced.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        traced.stderr(Stdio::piped());
-        traced
+        command
     };
-    let is_move = |line: &str| line.contains("\"cgroup.procs\"") && line.contains("O_WRONLY");
     let first = Started::sleeper();
-    let traced = attach(&first.pid(), &[]).output().unwrap();
-    let trace = err(&traced);
-    let number = trace.lines().position(is_move).unwrap_or_else(|| panic!("{traced:?}")) + 1;
-    // When it has looked for the last time, and is about to move. The other hierarchies are looked at again.
-    let at = format!("inject=openat:delay_enter=3000000:when={number}");
+    let files = common::opened_until_its_move(&attach(&first.pid()));
+    // The command has looked for the last time, and is about to move. The other hierarchies are looked at again.
     let start_meanwhile = |uid: u32| {
         let mut sleeper = Started::sleeper();
         let before = sleeper.cgroup();
-        let mut attaching = attach(&sleeper.pid(), &["-e", &at]).spawn().unwrap();
+        let attaching = common::Stopped::behind(&attach(&sleeper.pid()), files);
         let pid = i32::try_from(sleeper.0.id()).unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
-        assert!(attaching.try_wait().unwrap().is_none());
         sleeper.0.kill().unwrap();
         sleeper.0.wait().unwrap();
-        let stranger = common::start_under(pid, uid, c"300").expect("the number is free");
-        let said = attaching.wait_with_output().unwrap();
+        let stranger = common::start_under(pid, uid).expect("the number is free");
+        let (status, said) = attaching.go_on();
         let now = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-        assert!(err(&said).contains("has ended while it was put in"), "{said:?}");
-        assert_eq!(said.status.code(), Some(1));
-        (Pid::from_raw(stranger), now == before, said)
+        assert!(said.contains("has ended while it was put in"), "{said}");
+        assert_eq!(status.code(), Some(1));
+        (stranger, now == before, said)
     };
     let (stranger, is_back, said) = start_meanwhile(61_002);
     // One of the job's user's whose parent is another's: that could be a way out.
-    let (own, is_own_back, own_said) = start_meanwhile(USER.parse().unwrap());
+    let (_own, is_own_back, own_said) = start_meanwhile(USER.parse().unwrap());
     site.done(&["close", "--job", JOB]);
-    let ended = nix::sys::wait::waitpid(stranger, Some(nix::sys::wait::WaitPidFlag::WNOHANG)).unwrap();
-    for started in [stranger, own] {
-        let _ = kill(started, Signal::SIGKILL);
-    }
-    let _ = nix::sys::wait::waitpid(stranger, None);
-    let _ = nix::sys::wait::waitpid(own, None);
-    assert!(is_back, "{said:?}");
+    let ended = nix::sys::wait::waitpid(stranger.0, Some(nix::sys::wait::WaitPidFlag::WNOHANG)).unwrap();
+    assert!(is_back, "{said}");
     assert_eq!(ended, nix::sys::wait::WaitStatus::StillAlive);
-    assert!(!is_own_back, "{own_said:?}");
+    assert!(!is_own_back, "{own_said}");
 }
 
-/// As under HTCondor, whose starter makes the job's directories below one of the step's.
+/// HTCondor's starter makes the job's directories below one of the step's.
 #[test]
 fn a_job_has_no_part_of_the_room_beside_it() {
     use jobfence::config;

@@ -209,7 +209,7 @@ fn listed(messages: &[&String]) -> String {
     messages.iter().map(|message| format!("  {message}\n")).collect()
 }
 
-/// Who calls names of users' printable does so in one place, which knows all that a terminal or a reader's eye takes for a command.
+/// One place makes users' names printable. It knows all that a terminal or a reader's eye takes for a command.
 #[test]
 fn what_others_have_written_is_made_printable_in_one_place() {
     for (path, text) in code() {
@@ -225,7 +225,7 @@ fn what_others_have_written_is_made_printable_in_one_place() {
     }
 }
 
-/// A number of CPUs may be 1: `Cpus::in_words` knows. Where it cannot be, or is written with a point:
+/// The texts whose number of CPUs is never 1, or has a point. `Cpus::in_words` writes all others.
 const NEVER_ONE: [&str; 2] = ["{} of {granted} CPUs were busy on average", "{cpus:.2} CPUs"];
 
 #[test]

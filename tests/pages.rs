@@ -166,7 +166,7 @@ fn said_by(program: &str, arguments: &[&str]) -> Option<String> {
 
 const PAGES: [&str; 2] = ["docs/man/jobfence.8", "docs/man/jobfence.conf.5"];
 
-/// As man(1) shows them in a terminal of 80 columns, which leaves two of them free.
+/// man(1) leaves two of a terminal's 80 columns free.
 #[test]
 fn manual_pages_have_place_in_80_columns() {
     for page in PAGES {

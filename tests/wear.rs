@@ -21,16 +21,9 @@ struct Place {
 fn place(test: &str) -> Option<Place> {
     let base = common::Base::new(&format!("jobfence-test-{}-{test}", std::process::id()));
     let temp = tempfile::tempdir().unwrap();
-    let stand_in = StandIn::compile(temp.path()).map_err(|why| common::skip(&why)).ok()?;
-    let run_dir = temp.path().join("run");
-    // No file: the arguments say all that is not as it is everywhere.
-    let arguments = vec![
-        format!("config={}", temp.path().join("jobfence.conf").display()),
-        format!("CgroupBase={}", base.name),
-        format!("RunDir={}", run_dir.display()),
-        "MaxProcesses=40".to_owned(),
-    ];
-    fs::write(temp.path().join("jobfence.conf"), "# all defaults\n").unwrap();
+    let stand_in = StandIn::or_skip(temp.path())?;
+    let mut arguments = stand_in::arguments(temp.path(), &base, "# all defaults\n");
+    arguments.push("MaxProcesses=40".to_owned());
     Some(Place { temp, stand_in, arguments, base })
 }
 

@@ -22,7 +22,13 @@ fn commit(top: &Path) -> Option<String> {
         return (!archived.is_empty()).then(|| archived.to_owned());
     }
     let git = |words: &[&str]| {
-        let said = Command::new("git").arg("-C").arg(top).args(words).output().ok()?;
+        let mut command = Command::new("git");
+        command.arg("-C").arg(top).args(words);
+        // In a hook of git's they name the tree that the hook is about.
+        ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"].iter().for_each(|name| {
+            command.env_remove(name);
+        });
+        let said = command.output().ok()?;
         said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().to_owned())
     };
     // The tree may lie within that of something else.

@@ -1,8 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Another process under the number of one that has ended.
+//! Another process under the number of one that has ended, in the moment before a command moves that one.
 
-/// Starts a program under this number, as this user, and waits for it. `None`: the kernel gives nobody the number (clone3(2), `set_tid`).
-pub fn start_under(pid: i32, uid: u32, seconds: &std::ffi::CStr) -> Option<i32> {
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::patience::until;
+
+/// Killed when the test ends.
+pub struct Stranger(pub Pid);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGKILL);
+        let _ = nix::sys::wait::waitpid(self.0, None);
+    }
+}
+
+/// Starts a program under this number, and waits until it runs as this user. `None`: the kernel gives nobody the number (clone3(2),
+/// `set_tid`).
+pub fn start_under(pid: i32, uid: u32) -> Option<Stranger> {
     #[repr(C)]
     #[derive(Default)]
     struct CloneArguments {
@@ -21,15 +41,84 @@ pub fn start_under(pid: i32, uid: u32, seconds: &std::ffi::CStr) -> Option<i32> 
     let exit_signal = u64::try_from(libc::SIGCHLD).unwrap();
     let arguments =
         CloneArguments { exit_signal, set_tid: (&raw const number) as u64, set_tid_size: 1, ..Default::default() };
-    let words = [c"/bin/sleep".as_ptr(), seconds.as_ptr(), std::ptr::null()];
+    let words = [c"/bin/sleep".as_ptr(), c"300".as_ptr(), std::ptr::null()];
     // SAFETY: as fork(2); the child calls nothing but system calls before its exec, with what was made before.
-    unsafe {
+    let started = unsafe {
         let started = libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<CloneArguments>());
         if started == 0 {
             libc::syscall(libc::SYS_setuid, uid);
             libc::execv(words[0], words.as_ptr());
             libc::_exit(1);
         }
-        i32::try_from(started).ok().filter(|started| *started > 0)
+        i32::try_from(started).ok().filter(|started| *started > 0)?
+    };
+    let stranger = Stranger(Pid::from_raw(started));
+    until("the stranger runs", || {
+        fs::read(format!("/proc/{started}/cmdline")).is_ok_and(|it| it == b"/bin/sleep\x00300\0")
+    });
+    Some(stranger)
+}
+
+/// The command under strace(1), which says on stderr what the command opens.
+fn traced(command: &Command, more: &[&str]) -> Command {
+    let mut traced = Command::new("strace");
+    traced.args(["-qq", "-e", "trace=openat"]).args(more).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => traced.env(name, value),
+            None => traced.env_remove(name),
+        };
+    }
+    traced.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    traced
+}
+
+/// The command opens so many files until it can write into the first `cgroup.procs`.
+pub fn opened_until_its_move(command: &Command) -> usize {
+    let done = traced(command, &[]).output().unwrap();
+    let trace = String::from_utf8_lossy(&done.stderr);
+    let is_move = |line: &str| line.contains("\"cgroup.procs\"") && line.contains("O_WRONLY");
+    trace.lines().position(is_move).unwrap_or_else(|| panic!("{trace}")) + 1
+}
+
+/// A command that stands still.
+pub struct Stopped {
+    strace: Child,
+    trace: BufReader<ChildStderr>,
+    said: String,
+    command: Option<Pid>,
+}
+
+impl Stopped {
+    /// Starts the command, and waits until it has opened so many files.
+    pub fn behind(command: &Command, files: usize) -> Self {
+        let at = format!("inject=openat:signal=SIGSTOP:when={files}");
+        let mut strace = traced(command, &["-e", &at]).spawn().unwrap();
+        let mut trace = BufReader::new(strace.stderr.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("--- stopped by SIGSTOP ---") {
+            assert_ne!(trace.read_line(&mut said).unwrap(), 0, "the command has ended: {said}");
+        }
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", strace.id())).unwrap();
+        let command = Some(Pid::from_raw(children.trim().parse().unwrap()));
+        Self { strace, trace, said, command }
+    }
+
+    /// How the command ends, and what it says on stderr.
+    pub fn go_on(mut self) -> (ExitStatus, String) {
+        kill(self.command.take().unwrap(), Signal::SIGCONT).unwrap();
+        self.trace.read_to_string(&mut self.said).unwrap();
+        (self.strace.wait().unwrap(), std::mem::take(&mut self.said))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // Whoever is stopped outlives strace.
+        if let Some(command) = self.command {
+            let _ = kill(command, Signal::SIGKILL);
+        }
+        let _ = self.strace.kill();
+        let _ = self.strace.wait();
     }
 }

@@ -75,7 +75,7 @@ impl Site {
         let name = format!("jobfence-test-{}-{test}", std::process::id());
         let base = common::Base::alone(&name);
         let temp = tempfile::tempdir().unwrap();
-        let stand_in = StandIn::compile(temp.path()).map_err(|why| common::skip(&why)).ok()?;
+        let stand_in = StandIn::or_skip(temp.path())?;
         let run_dir = temp.path().join("run");
         let configuration = temp.path().join("jobfence.conf");
         let lines = [

@@ -363,13 +363,8 @@ fn recorded<'a>(
 fn ready() -> Option<(tempfile::TempDir, StandIn)> {
     assert!(nix::unistd::geteuid().is_root(), "these tests need root; 'make check' skips them without");
     let temp = tempfile::tempdir().unwrap();
-    match StandIn::compile(temp.path()) {
-        Ok(stand_in) => Some((temp, stand_in)),
-        Err(why) => {
-            common::skip(&why);
-            None
-        }
-    }
+    let stand_in = StandIn::or_skip(temp.path())?;
+    Some((temp, stand_in))
 }
 
 /// Undisturbed steps: their calls, and what their tasks say.

@@ -117,7 +117,7 @@ class Mom:
         self.write_config()
         self.settings = {"Library": str(Path(options.so).resolve()), "Config": str(self.config)}
         self.hook = Path(options.hook).resolve()
-        self.count, self.jobs, self.prefix = 0, [], []
+        self.count, self.jobs, self.strays, self.prefix = 0, [], [], []
 
     def __enter__(self):
         try:
@@ -158,6 +158,29 @@ class Mom:
             stack.callback(subprocess.run, reap, check=False, capture_output=True)
             for job in self.jobs:
                 stack.callback(job.kill)
+            for stray in self.strays:
+                stack.callback(stray.wait)
+                stack.callback(stray.kill)
+
+    def stray(self, user, jobid=None):
+        """A process that MoM has not started. Its environment says the job, if there is one. It has ended when the case has."""
+        named = ("env", f"PBS_JOBID={jobid}") if jobid else ()
+        words = ["setpriv", f"--reuid={user}", "--clear-groups", *named, "sleep", "300"]
+        process = subprocess.Popen(words, start_new_session=True)
+        self.strays.append(process)
+        until(lambda: kernel.command_line(process.pid).startswith("sleep"), "the start of a process")
+        return process
+
+    def fetches(self, job, pid, job_list=()):
+        """The answer of the periodic event that puts the process into the job's fence.
+
+        On a busy machine an environment may come too late. Then the next event looks at it."""
+        given = None if job_list is None else [job.attributes()]
+
+        def fetched():
+            answer = self.accepted("EXECHOST_PERIODIC", job_list=given)
+            return answer if job.is_in(pid, "extern") else None
+        return until(fetched, f"process {pid}, which is in {kernel.cgroups_of(pid)}, in the fence")
 
     def remove_base(self):
         left = set()
@@ -758,15 +781,10 @@ def crashes_at_launch_without_a_prologue(mom, user):
     pid = job.starters[0]
     until(lambda: kernel.command_line(pid).startswith("sleep"), "the start of the job")
     expect(not any(job.is_in(pid, step) for step in ("extern", "1")), "the process is in the fence already")
-    of_user = ["setpriv", f"--reuid={user}", "--clear-groups", "env", "PBS_JOBID=8.server", "sleep", "300"]
-    stranger = subprocess.Popen(of_user, start_new_session=True)
-    until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), "the start of the user's other process")
-    answer = mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
-    expect(job.is_in(pid, "extern"), f"process {pid} is in {kernel.cgroups_of(pid)}")
+    stranger = mom.stray(user, "8.server")
+    answer = mom.fetches(job, pid)
     expect("outside of the job's fence" in str(answer["log"]), f"{answer}")
     expect(not job.is_in(stranger.pid, "extern"), "a process of the user's that is none of the job's was put in")
-    stranger.kill()
-    stranger.wait()
     job.kill()
     job.over()
 
@@ -782,30 +800,26 @@ def each_call_fails(mom, user):
         "EXECHOST_PERIODIC": ("total", "reap"), "EXECHOST_STARTUP": ("reap",),
         "EXECJOB_PROLOGUE": ("open_gpus", "attach"), "EXECJOB_LAUNCH": ("open_gpus", "attach"),
     }
-    sleeper = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sleep", "300"], start_new_session=True)
-    try:
-        for event, names in calls.items():
-            job = Job(mom, user)
-            mom.begin(job)
-            of_nodes = event.startswith("EXECHOST")
-            for name in (*names, "abi_version", "set_log"):
-                for how in "exception", "-2", "-4", "-5":
-                    if name in ("abi_version", "set_log") and how != "exception":
-                        continue
-                    answer = mom.run(event, None if of_nodes else job, fail=["jobfence_" + name, how], pid=sleeper.pid,
-                                     env={"PBS_TASKNUM": "00000002"}, job_list=[job.attributes()] if of_nodes else [])
-                    is_fatal = event in starting or event in ("EXECJOB_ATTACH", "EXECJOB_PRERESUME")
-                    expect_equal(answer["accepted"], not is_fatal, f"{event}, {name} fails with {how}: {answer}")
-                    # A task is refused alone.
-                    is_rerun = event in starting and event != "EXECJOB_LAUNCH"
-                    expect_equal(answer["rerun"], is_rerun, f"{event}, {name} fails with {how}: {answer}")
-                    is_held = event == "EXECJOB_BEGIN" and how == "-2"
-                    expect_equal(answer["hold"], "s" * is_held, f"the hold after {event}, {name} fails with {how}")
-                    expect(answer["message"].startswith("jobfence: ") if is_fatal else answer["log"], f"{event} {name} {how} {answer}")
-            job.over()
-    finally:
-        sleeper.kill()
-        sleeper.wait()
+    sleeper = mom.stray(user)
+    for event, names in calls.items():
+        job = Job(mom, user)
+        mom.begin(job)
+        of_nodes = event.startswith("EXECHOST")
+        for name in (*names, "abi_version", "set_log"):
+            for how in "exception", "-2", "-4", "-5":
+                if name in ("abi_version", "set_log") and how != "exception":
+                    continue
+                answer = mom.run(event, None if of_nodes else job, fail=["jobfence_" + name, how], pid=sleeper.pid,
+                                 env={"PBS_TASKNUM": "00000002"}, job_list=[job.attributes()] if of_nodes else [])
+                is_fatal = event in starting or event in ("EXECJOB_ATTACH", "EXECJOB_PRERESUME")
+                expect_equal(answer["accepted"], not is_fatal, f"{event}, {name} fails with {how}: {answer}")
+                # A task is refused alone.
+                is_rerun = event in starting and event != "EXECJOB_LAUNCH"
+                expect_equal(answer["rerun"], is_rerun, f"{event}, {name} fails with {how}: {answer}")
+                is_held = event == "EXECJOB_BEGIN" and how == "-2"
+                expect_equal(answer["hold"], "s" * is_held, f"the hold after {event}, {name} fails with {how}")
+                expect(answer["message"].startswith("jobfence: ") if is_fatal else answer["log"], f"{event} {name} {how} {answer}")
+        job.over()
 
 
 @case
@@ -941,24 +955,16 @@ def an_environment_that_cannot_be_read(mom, user):
     mom.begin(job)
     mom.start(job, "exec sleep 300")
     job.started()
-    as_user = ["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"]
-    waits, stray = (subprocess.Popen(as_user, start_new_session=True) for _ in range(2))
-    for process in waits, stray:
-        until(lambda pid=process.pid: kernel.command_line(pid).startswith("sleep"), "the start of a process")
+    waits, stray = (mom.stray(user, job.id) for _ in range(2))
     never = mom.top / "never"
     os.mkfifo(never)
     mom.prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
                   f'mount --bind {never} /proc/{waits.pid}/environ && exec "$@"', "sh"]
     try:
-        # On a busy machine what can be read may come too late, too. Then the next event looks at it.
-        until(lambda: mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()]) and job.is_in(stray.pid, "extern"),
-              "the other process in the fence")
+        mom.fetches(job, stray.pid)
     finally:
         mom.prefix = []
     expect(not job.is_in(waits.pid, "extern"), "a process was put in of which nobody knows whose it is")
-    for process in waits, stray:
-        process.kill()
-        process.wait()
     job.kill()
     job.over()
 
@@ -981,10 +987,8 @@ def checkpointed(mom, user):
     expect(int(used["cput"]) >= 1, f"used at the checkpoint: {used}")
     # Nothing tells the hook that it restarts.
     job.more.update(substate=42, Exit_status=None)
-    again = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"])
-    until(lambda: kernel.command_line(again.pid).startswith("sleep"), "the start of a process")
-    mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
-    expect(job.is_in(again.pid, "extern"), f"the process is in {kernel.cgroups_of(again.pid)}")
+    again = mom.stray(user, job.id)
+    mom.fetches(job, again.pid)
     job.more["substate"] = 51
     used = job.over()["used"][job.id]
     expect(int(used["cput"]) >= 1, f"used at the end: {used}")
@@ -1067,17 +1071,15 @@ def periodic_bears_odd_names(mom, user):
     mom.begin(dead)
     mom.forget(dead)
     odd = [os.path.join(os.fsencode(str(directory)), b"\xff") for directory in kernel.Group(f"/{mom.base}").directories()]
-    stray = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"])
+    stray = mom.stray(user, job.id)
     try:
-        until(lambda: kernel.command_line(stray.pid).startswith("sleep"), "the start of a process")
         for path in odd:
             os.mkdir(path)
             with open(os.path.join(path, b"cgroup.procs"), "w") as file:
                 file.write(str(stray.pid))
         for record in (mom.top / "run").rglob("*8.server*"):
             os.utime(record, (time.time() - 3600,) * 2)
-        mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
-        expect(job.is_in(stray.pid, "extern"), f"the process is in {kernel.cgroups_of(stray.pid)}")
+        mom.fetches(job, stray.pid)
         expect(not dead.group().exists(), "the fence of a dead job is still there")
     finally:
         stray.kill()
@@ -1094,18 +1096,14 @@ def a_name_is_no_fence(mom, user):
     mom.begin(job)
     mom.start(job, "exec sleep 300")
     job.started()
-    of_user = ["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"]
-    stray = subprocess.Popen(of_user, start_new_session=True)
-    until(lambda: kernel.command_line(stray.pid).startswith("sleep"), "the start of a process")
+    stray = mom.stray(user, job.id)
     above = [kernel.Group(f"/{mom.base}").limits_directory("memory") / "user.slice"]
     above += [above[0] / f"uid_{job.uid}", above[0] / f"uid_{job.uid}/job_{job.id}"]
     try:
         for directory in above:
             directory.mkdir()
         (above[-1] / "cgroup.procs").write_text(str(stray.pid))
-        # On a busy machine its environment may come too late. Then the next event looks at it.
-        until(lambda: mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()]) and job.is_in(stray.pid, "extern"),
-              "the process in the fence", 20)
+        mom.fetches(job, stray.pid)
         answer = mom.accepted("EXECHOST_PERIODIC", job_list=[job.attributes()])
         expect("outside of the job's fence" not in str(answer["log"]), f"what is in was put in again: {answer}")
     finally:
@@ -1157,14 +1155,12 @@ def what_cannot_be_decoded(mom, user):
     # What cannot be put into a fence does not run.
     mom.start(job, "exec sleep 300", prologue=False, tasknum="00000003", launch={"env": None, "fail": ["jobfence_attach", "-2"]})
     task = job.starters[-1]
-    ended = until(lambda: os.waitid(os.P_PID, task, os.WEXITED | os.WNOHANG | os.WNOWAIT), "the end of a task without a fence", 30)
+    ended = until(lambda: os.waitid(os.P_PID, task, os.WEXITED | os.WNOHANG | os.WNOWAIT), "the end of a task without a fence")
     expect_equal(ended.si_status, signal.SIGKILL, "by what it has ended")
     os.waitpid(job.starters.pop(), 0)
     # Nor has the periodic event any jobs then.
-    stray = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "env", f"PBS_JOBID={job.id}", "sleep", "300"])
-    until(lambda: kernel.command_line(stray.pid).startswith("sleep"), "the start of a process")
-    mom.accepted("EXECHOST_PERIODIC", job_list=None)
-    expect(job.is_in(stray.pid, "extern"), f"the process is in {kernel.cgroups_of(stray.pid)}")
+    stray = mom.stray(user, job.id)
+    mom.fetches(job, stray.pid, job_list=None)
     job.kill()
     job.over()
     stray.wait()
@@ -1183,7 +1179,7 @@ def a_refused_task(mom, user):
 
 @case
 def the_scripts_of_a_site(mom, user):
-    """Where no other hook has the event, MoM would have run them."""
+    """The hook runs the prologue and the epilogue of a site where MoM would have run them: where no other hook has the event."""
     said = mom.top / "said"
     for name in "prologue", "epilogue":
         script = mom.spool.parent / name
@@ -1228,7 +1224,7 @@ def the_scripts_of_a_site(mom, user):
 
 @case
 def two_jobs_of_a_user(mom, user):
-    """With different limits, and so in different hierarchies of v1: each event of one leaves the other whole."""
+    """Each event of one job leaves the other whole, whose limits are in other hierarchies of v1."""
     mom.write_config("[Queue=small]", "MaxProcesses=100")
     small, large = Job(mom, user, number="1", queue="small"), Job(mom, user, number="2", queue="large")
     for job in small, large:
@@ -1236,8 +1232,7 @@ def two_jobs_of_a_user(mom, user):
         mom.start(job, "exec sleep 300")
         job.started()
     for job in small, large:
-        stray = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sleep", "300"], start_new_session=True)
-        until(lambda pid=stray.pid: kernel.command_line(pid).startswith("sleep"), "the start of a process")
+        stray = mom.stray(user)
         for event in "EXECJOB_ATTACH", "EXECJOB_RESIZE", "EXECJOB_POSTSUSPEND", "EXECJOB_PRERESUME", "EXECJOB_PRETERM":
             answer = mom.accepted(event, job, pid=stray.pid)
             expect_equal(answer["log"], [], f"what is said at {event}")
@@ -1290,12 +1285,12 @@ def the_stand_in_is_as_recorded(mom, user):
     for kind, names in named.items():
         expect_equal(names - set(RECORDED[kind]), set(), f"what of {kind} no recording has")
     for given in {"exec_host": f"{HOST}/0"}, {"no_such_attribute": 1}:
-        answer = mom.top / "unknown"
+        said = ""
         try:
             mom.run("EXECJOB_BEGIN", Job(mom, user, **given))
         except AssertionError as error:
-            answer.write_text(str(error))
-        expect(answer.exists() and "no job of a real MoM" in answer.read_text(), f"the stand-in takes {given}")
+            said = str(error)
+        expect("no job of a real MoM" in said, f"the stand-in takes {given}")
 
 
 @case
@@ -1352,8 +1347,7 @@ def time_in_the_library(mom, user):
     mom.begin(beside)
     for number in range(15):
         job = Job(mom, user, number=str(number + 2))
-        stranger = subprocess.Popen(["setpriv", f"--reuid={user}", "--clear-groups", "sleep", "300"], start_new_session=True)
-        until(lambda: kernel.command_line(stranger.pid).startswith("sleep"), "the start of a process")
+        stranger = mom.stray(user)
         for event, of in STANDS_STILL.items():
             job.more.update(of)
             answer = mom.accepted(event, None if "HOST" in event else job, timed=True, pid=stranger.pid)

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::shared_object;
+use crate::common::{Base, shared_object, skip};
 
 /// The compiled program.
 pub struct StandIn {
@@ -13,8 +13,13 @@ pub struct StandIn {
 }
 
 impl StandIn {
+    /// Compiles it into a directory; where that cannot be done, the test is skipped.
+    pub fn or_skip(into: &Path) -> Option<Self> {
+        Self::compile(into).map_err(|why| skip(&why)).ok()
+    }
+
     /// Compiles it into a directory; where that cannot be done, says why.
-    pub fn compile(into: &Path) -> Result<Self, String> {
+    fn compile(into: &Path) -> Result<Self, String> {
         if !Path::new("/usr/include/slurm/spank.h").exists() {
             return Err("no slurm/spank.h".to_owned());
         }
@@ -43,4 +48,13 @@ impl StandIn {
         command.env_remove("SLURMD_NODENAME").stdin(Stdio::null());
         command
     }
+}
+
+/// The plugin's arguments: a configuration file with this text, and what the test has of its own.
+#[allow(dead_code)]
+pub fn arguments(own: &Path, base: &Base, text: &str) -> Vec<String> {
+    let config = own.join("jobfence.conf");
+    std::fs::write(&config, text).unwrap();
+    let [config, run] = [config, own.join("run")].map(|path| path.display().to_string());
+    vec![format!("config={config}"), format!("CgroupBase={}", base.name), format!("RunDir={run}")]
 }

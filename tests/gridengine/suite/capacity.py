@@ -91,6 +91,7 @@ def submitted_with_a_mistake(site):
     with site.changed(["-sconf", "global"], ["-Mconf"], jsv_url=f"script:{JSV}"):
         for mistake, why in ("MaxProceses=5\n", "MaxProceses"), (None, "ermission denied"):
             site.configure(mistake or "SlotMemory=mem_free:job\n")
+            before = len(kernel.read(QMASTER_LOG))
             if mistake is None:
                 site.config.chmod(0o600)
             # Held, since the hosts have the same mistake.
@@ -100,7 +101,7 @@ def submitted_with_a_mistake(site):
             site.submitted.append(("alice", jobid))
             expect_in("JOBFENCE_REQUESTED=mem_free=90M", site.job(jobid)["env_list"], "what is noted")
             told = r"(?m)^.*\|W\|jobfence: .*" + why
-            until(lambda: re.search(told, kernel.read(QMASTER_LOG)), 60, f"a warning of {why} in qmaster's log")
+            until(lambda: re.search(told, kernel.read(QMASTER_LOG)[before:]), 60, f"a warning of {why} in qmaster's log")
             site.qdel(jobid)
 
 

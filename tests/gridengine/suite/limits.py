@@ -280,12 +280,14 @@ def cache_is_nobodys_need(site):
     """What the kernel keeps of files is in no figure of the accounting: users would ask for it the next time."""
     jobid = site.submit("alice", "head -c 100M /dev/zero >/var/tmp/big.$JOB_ID; touch read.$JOB_ID; until [ -e stop.$JOB_ID ]; do sleep 0.2; done", *ask(1, 200))
     top = site.directory("alice")
-    until((top / f"read.{jobid}").exists, 60, "the file is read")
-    now = kernel.keyed(fenced(site, jobid).file("memory", "memory.stat", "memory.stat"))
-    cached = int(now["file"]) - int(now["shmem"]) if "anon" in now else int(now["cache"]) - int(now.get("shmem", 0))
-    (top / f"stop.{jobid}").touch()
-    row = site.wait(jobid)
-    Path(f"/var/tmp/big.{jobid}").unlink()
+    try:
+        until((top / f"read.{jobid}").exists, 60, "the file is read")
+        now = kernel.keyed(fenced(site, jobid).file("memory", "memory.stat", "memory.stat"))
+        cached = int(now["file"]) - int(now["shmem"]) if "anon" in now else int(now["cache"]) - int(now.get("shmem", 0))
+        (top / f"stop.{jobid}").touch()
+        row = site.wait(jobid)
+    finally:
+        Path(f"/var/tmp/big.{jobid}").unlink(missing_ok=True)
     if cached < 80 * MIB:
         raise Skip("this file system keeps its files in shared memory")
     expect(peak_of(row) < 50 * MIB, f"ru_maxrss {row['ru_maxrss']} with {cached >> 20} MiB of cache")

@@ -194,7 +194,7 @@ def su_is_fetched_back(site):
         name = job.does(SU)
         job.where(name)
         file = f"/proc/{job.pid(name)}/cgroup"
-        until(lambda: job.has(kernel.read(file)), 20, f"{file} in job {job.name}, not {kernel.read(file)}")
+        until(lambda: job.has(kernel.read(file)), 20, lambda: f"{file} in job {job.name}, not {kernel.read(file)}")
         expect(not job.outlived_by(name), "it outlives its job")
 
 
@@ -283,15 +283,15 @@ def of_a_daemon(site, service, asks, timeout):
     """What a daemon starts when alice `asks` for it is outside of every job. With the line for ssh, it is refused while the user has no job with an
     extern step, and in that job otherwise. `timeout`: as long as the daemon may take."""
     with in_a_job(site) as job:
-        def started(number):
+        def started(number, least=sites.LEAST):
             name = f"{job.name}.daemon{number}"
             asks(f"{job.directory}/note {name}")
-            return job.where(name, timeout, least=0)
+            return job.where(name, timeout, least)
         text = started(1)
         expect("/job_" not in text, f"without a line, it is in {text}")
         with ssh_line(service):
             try:
-                text = started(2)
+                text = started(2, least=0)
             except AssertionError:
                 text = None
             expect_equal(text, None, "with the line, where it is")
@@ -327,7 +327,7 @@ def crontab_of_a_user(site):
 
 @case
 def crontab_at_reboot(site):
-    """The same of @reboot, which cron carries out when it starts."""
+    """Cron carries out @reboot, when it starts, where it carries out any other line."""
     with crontab(site) as gives:
         def asks(command):
             gives(f"@reboot {command}")
@@ -338,7 +338,7 @@ def crontab_at_reboot(site):
 
 @case
 def job_of_at(site):
-    """The same of at."""
+    """A job of at is carried out outside of every job. With the line for ssh it is in a job of the user, or refused."""
     needs("at")
 
     def asks(command):

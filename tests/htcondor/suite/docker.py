@@ -154,7 +154,8 @@ def container_is_not_led_elsewhere(site):
             # After that, the starter of 25.14 waits for its shadow, gives the job up, and never ends. The fence is there as long as it is.
             for pid in kernel.all_pids():
                 if kernel.command_line(pid).startswith("condor_starter"):
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
         expect_nothing_elsewhere()
     with docker.universe(site, DOCKER_EXTRA_ARGUMENTS="--cgroup-parent=/elsewhere"):
         reason, _, _ = site.held(docker.submit(site, "alice", "sleep 1000"))

@@ -70,7 +70,7 @@ def sandboxes_in_memory(site):
 @case
 @restarts
 def transfer_into_a_tmpfs(site):
-    """The same where the sandbox is in memory: what the starter writes is no memory of the job's. The job's own limit is the slot's."""
+    """What the starter writes into a sandbox in memory is no memory of the job's, which has the slot's as its own limit."""
     with sandboxes_in_memory(site):
         transferred(site)
         jobid = site.submit("alice", f"{EAT % (90, 1)}; echo status $?", mib=40, should_transfer_files="YES")

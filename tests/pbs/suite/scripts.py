@@ -58,7 +58,7 @@ def run(site):
 @case(on=("private",), layout=False)
 @unfenced
 def the_sites_scripts(site):
-    """They run with jobfence as they do without: their words, their environment, their output, their place."""
+    """The scripts run with jobfence as they do without: their words, their environment, their output, their place."""
     without = run(site)
     site.fence()
     with_it = run(site)
@@ -74,7 +74,7 @@ def the_sites_scripts(site):
 
 @case(on=("private",), layout=False)
 def a_prologue_that_refuses(site):
-    """1 ends the job; anything else puts it back."""
+    """A prologue that ends with 1 ends its job; any other failure of it puts the job back."""
     with scripts(site, prologue=1):
         jobid = site.submit("alice", f"touch ran.$PBS_JOBID; {EXEC}/bin/pbsdsh true", ask(1, 100))
         site.wait(jobid)

@@ -43,7 +43,7 @@ def a_byte_that_is_no_utf8(site):
         jobid = submit_odd(site, f"cat /proc/self/cgroup >first; {EXEC}/bin/pbsdsh -- sleep 1000 & sleep 1000")
 
         def tasks():
-            return [pid for pid in site.job_pids(jobid) if "sleep" in kernel.command_line(pid)]
+            return [pid for pid in site.job_pids(jobid) if kernel.command_line(pid) == "sleep 1000"]
         pids = until(lambda: len(tasks()) == 2 and tasks(), 30, "the two processes")
         outside = {pid: kernel.cgroups_of(pid) for pid in pids if not Group.of(pid)}
         expect(not outside, f"outside of a fence: {outside}")
@@ -83,7 +83,7 @@ def a_byte_that_is_no_utf8_and_no_library(site):
 
 @case(on=("private",), layout=False)
 def a_task_that_is_refused(site):
-    """It is refused alone: the job goes on, and is not started again."""
+    """A task is refused alone: its job goes on, and is not started again."""
     script = f"{waits_for('go')} {EXEC}/bin/pbsdsh -- true; touch came.$PBS_JOBID; {waits_for('end')} echo the end"
     jobid = site.submit("alice", script, ask(1, 50))
     seen(site, "begun", jobid)

@@ -138,10 +138,11 @@ def card_under_a_quota_below_the_grant(site):
     """What a job could use is what its quota allows, for the card and for the report of its line in the log."""
     log = site.home / "usage"
     site.configure(UsageCard="always", CPUQuotaPercent="50", UsageLog=f"{log}/usage.jsonl")
-    burn = "import time\nwhile time.process_time() < 2: pass"
-    jobid = site.submit(site.users[0], f"for i in 1 2; do {PYTHON} -S -c '{burn}' & done; wait", "-c2", "--mem=200",
+    burn = "import os, sys, time\nwhile time.process_time() < 2 or not os.path.exists(sys.argv[1]): pass"
+    jobid = site.submit(site.users[0], f"for i in 1 2; do {PYTHON} -S -c '{burn}' go.$SLURM_JOB_ID & done; wait", "-c2", "--mem=200",
                         env={"LANG": "C", "LC_ALL": "", "LC_CTYPE": ""})
     expect_limits(fenced(site, jobid), 1.0, 200)
+    (site.directory(site.users[0]) / f"go.{jobid}").touch()
     expect_equal(site.wait(jobid), "COMPLETED", "state")
     card = "\n".join(card_of(site, jobid) or one_line_of(site, jobid))
     expect_match(r"[\d.]+ of 1 CPU on average; 2 granted|, \d+ % of 1 CPU, ", card, "the card")

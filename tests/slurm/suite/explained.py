@@ -135,7 +135,7 @@ def expect_called(site, name, user, node):
 
 @case(layout=False)
 def called_as_in_squeue(site):
-    """A task of an array: while it runs, before, and after."""
+    """Each command knows a task of an array as squeue does: while the task runs, before, and after."""
     user, log = site.users[0], site.home / "called"
     site.configure(UsageLog=f"{log}/usage.jsonl")
     log.mkdir(mode=0o700, exist_ok=True)
@@ -163,7 +163,7 @@ def called_as_in_squeue(site):
 
 @case(layout=False, on=["two-nodes"])
 def components_called_as_in_squeue(site):
-    """A component of a heterogeneous job, each on a node of its own."""
+    """Each command knows a component of a heterogeneous job as squeue does. Each has a node of its own."""
     user = site.users[0]
     with site.reconfigured(SchedulerParameters="batch_sched_delay=0,bf_interval=1"):
         script = "srun --het-group=0,1 --overlap sleep 300 & sleep 300"
@@ -189,7 +189,7 @@ def components_called_as_in_squeue(site):
 
 @case(layout=False)
 def explained_while_it_waits(site):
-    """Of a job that waits, why, and how to ask for the limits of one like it."""
+    """explain says why a job waits, and how to ask for the limits of one like it."""
     user = site.users[0]
     for part, options in (("", []), ("_3", ["--array=3,7"])):
         jobid = site.submit(user, "sleep 300", "-c1", "--mem=100", "--hold", *options)
@@ -230,7 +230,7 @@ def explained_as_its_steps_know_it(site):
                     expect_match(rf"pids.max = 40\nstep +now {'the same' if limit == 40 else limit}", said, "explain to its user")
                 finally:
                     site.scancel("-u", user)
-                    said_by.wait(30)
+                    until(lambda: said_by.poll() is not None, 30, "the end of srun")
                     until(site.idle_again, 30, "the end of the job")
 
 

@@ -73,6 +73,8 @@ def forged_facts(site):
 
 
 BY_ACCOUNT = f"MaxProcesses={FEW}\n[Account=rich]\nMaxProcesses=unlimited\nMode=observe\n"
+
+
 def claimed(site):
     """The kinds of sections that check names as the users' words."""
     said = site.command(str(site.jobfence), "check", "--config", str(site.config)).stdout

@@ -92,6 +92,14 @@ def needs_hugetlb():
 
 
 # The pool is the whole machine's, and not to be changed where the tests are guests themselves.
+def program_of(site, text):
+    """A file in the directory of the user's jobs."""
+    program = site.directory(site.users[0]) / "huge.py"
+    program.write_text(text)
+    program.chmod(0o644)
+    return program
+
+
 @case(on=["installed"])
 def huge_pages_of_a_job(site):
     """Within the limit they can be used; beyond it mmap fails, and who did not ask beforehand is killed."""
@@ -99,9 +107,7 @@ def huge_pages_of_a_job(site):
     user = site.users[0]
     with pool(8), handed_down(site):
         site.configure(MaxHugePages="2M:5M")
-        program = site.directory(user) / "huge.py"
-        program.write_text(MAP)
-        program.chmod(0o644)
+        program = program_of(site, MAP)
         jobid = site.submit(user, f"{PYTHON} -S {program}\necho told $JOBFENCE_HUGE_PAGES\nsleep 300", "-c1", "--mem=200")
         group = fenced(site, jobid)
         expect_equal(group.huge_pages(), {"2MB": 4 * MIB}, "the step's limits")
@@ -134,16 +140,14 @@ eaten = [bytes([i + 1]) * (8 << 20) for i in range(100)]
 
 @case(on=["installed"])
 def huge_pages_and_the_memory_limit(site):
-    """They are in a job's memory, its peak and the sentence about a kill just where the kernel counts them there."""
+    """Huge pages are in a job's memory, its peak and the sentence about a kill just where the kernel counts them there."""
     user, unified = site.users[0], kernel.hierarchies().get("")
     mounts = [line.split() for line in kernel.read("/proc/self/mountinfo").splitlines()]
     options = [fields[-1].split(",") for fields in mounts if unified and fields[4] == str(unified.mount_point)]
     count = any("memory_hugetlb_accounting" in those for those in options)
     with pool(32):
         site.configure(UsageCard="failed")
-        program = site.directory(user) / "hold.py"
-        program.write_text(HOLD)
-        program.chmod(0o644)
+        program = program_of(site, HOLD)
         jobid = site.submit(user, f"{PYTHON} -S {program} mapped.$SLURM_JOB_ID go.$SLURM_JOB_ID\nexit $?", "-c1", "--mem=200")
         group = fenced(site, jobid)
         until((site.directory(user) / f"mapped.{jobid}").exists, 30, "its pages")

@@ -176,7 +176,7 @@ def fences_of_the_manual(site):
                 done = subprocess.run(["sh", "-ec", part], env=environment, capture_output=True, text=True, timeout=60)
                 expect_equal(done.returncode, 0, f"exit status of {part} for job {job}, which says {done.stderr}")
             expect_match(rf"job {re.escape(job)} step 0 ended: ", done.stdout, "what the epilog says")
-            expect_equal(process.wait(10), -9, "the end of the job's process")
+            expect_equal(process.wait(60), -9, "the end of the job's process")
         finally:
             process.kill()
             process.wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..harness import MIB, PYTHON, case, expect, expect_equal, fenced
 from ..sites import until
 from .stored import held
-from .with_systemd import systemctl
+from .with_systemd import service_with
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "docs/grafana/jobfence.json"
 
@@ -83,9 +83,7 @@ def figures_for_prometheus(site):
 def metrics_say_what_was_granted(site):
     """Limits are the job's, also where the kernel's have room for Slurm's daemons; and what it was granted stands beside them."""
     path = site.home / "jobfence.prom"
-    site.configure(MetricsFile=path, ReapInterval=1, MaxProcesses="100", CPUQuotaPercent="50")
-    systemctl(site, "restart", "jobfence.service")
-    try:
+    with service_with(site, MetricsFile=path, ReapInterval=1, MaxProcesses="100", CPUQuotaPercent="50"):
         jobid = site.submit(site.users[0], "sleep 300", "-c2", "--mem=200")
         fenced(site, jobid)
         until(lambda: path.exists() and f'jobid="{jobid}"' in path.read_text(), 30, "the job's figures")
@@ -96,9 +94,6 @@ def metrics_say_what_was_granted(site):
         expect(re.search(rf'jobid="{jobid}",partition="[^"]+"', text), f"no partition: {text}")
         site.scancel(jobid)
         site.wait(jobid)
-    finally:
-        site.configure()
-        systemctl(site, "restart", "jobfence.service")
 
 
 def figures_of(path, jobid):
