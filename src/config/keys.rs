@@ -65,7 +65,7 @@ impl Key {
 const YES_NO: &str = "yes or no";
 const HUGE_PAGES: &str = "for each size of pages (a power of two with the unit K, M, G or T) at most once how much memory may be in \
                           them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, or unlimited";
-const SLOT_REQUESTS: &str = "names of requests with commas between them, each at most once, and with :slot or :job behind it if need be, or none";
+const SLOT_REQUESTS: &str = "names of requests with commas between them, each at most once, and with :slot, :host or :job behind it if need be, or none";
 const PATH_OR_NONE: &str = "an absolute path without \"..\", double quotes or control characters, or none";
 const ABSOLUTE_PATH: &str = "an absolute path without \"..\", double quotes or control characters";
 
@@ -223,6 +223,12 @@ const BEFORE_NUMBERS: &[Key] = &[
         expects: "a number of CPUs from 0.001 to 1024 with at most three decimals",
         set: |_, config, text| some_cpus(text).map(|cpus| config.cpus_per_slot = cpus),
         get: |_, config| Some(config.cpus_per_slot.to_string()),
+    },
+    Key {
+        name: "SlotCPUs",
+        expects: SLOT_REQUESTS,
+        set: |_, config, text| slot_request::read(text).map(|all| config.slot_cpus = all),
+        get: |_, config| Some(slot_request::text(&config.slot_cpus)),
     },
     Key {
         name: "SlotMemory",
@@ -692,7 +698,7 @@ mod tests {
                     UsageLog=/l/u UsageLogSize=1G UsageLogAge=7 UsageCard=Wasteful StoreUsage=AdminComment\n\
                     SampleInterval=7 MetricsFile=/m/x.prom\n\
                     ConstrainCPUQuota=no CPUQuotaPercent=150.5 CPUQuotaPeriod=50ms HeadroomCPUs=0.25 ThreadHints=yes\r\n\
-                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M StarterMemory=3G ZeroCPUs=0.1 CPUsPerSlot=2 SlotMemory=mem_free:job,h_vmem SlotGPUs=gpu # more\n\
+                    ConstrainRAMSpace=down AllowedRAMSpace=98.05 MinRAMSpace=1G DefaultRAMSpace=256M StarterMemory=3G ZeroCPUs=0.1 CPUsPerSlot=2 SlotCPUs=threads:host SlotMemory=mem_free:job,h_vmem SlotGPUs=gpu # more\n\
                     ConstrainSwapSpace=0 AllowedSwapSpace=10% MaxProcesses=4096\n\
                     CPUBurst=12.5 CPUPolicy=Both Scavenger=yes MaxCPUsPerUser=1.5 MaxCPUsPerTask=granted\n\
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
@@ -722,6 +728,7 @@ mod tests {
             cpu_quota_percent: Percent::from_hundredths(15050),
             zero_cpus: Cpus::from_thousandths(100),
             cpus_per_slot: Cpus::whole(2),
+            slot_cpus: slot_request::read("threads:host").unwrap(),
             slot_memory: slot_request::read("mem_free:job,h_vmem").unwrap(),
             slot_gpus: slot_request::read("gpu").unwrap(),
             cpu_quota_period: Period::from_micros(50_000).unwrap(),

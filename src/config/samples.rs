@@ -159,6 +159,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             scavenger: yes[3],
             max_cpus_per_user: most.0.0,
             zero_cpus: most.0.1,
+            slot_cpus: if ends.2 { vec![SlotRequest::of("c", PerSlot::Host)] } else { Vec::new() },
             slot_memory: if ends.2 { Vec::new() } else { vec![SlotRequest::of("a", PerSlot::Job)] },
             slot_gpus: if ends.2 { vec![SlotRequest::of("b", PerSlot::Slot)] } else { Vec::new() },
             cpus_per_slot: headroom.max(Cpus::from_thousandths(1)),

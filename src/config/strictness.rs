@@ -23,6 +23,8 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("ConstrainCPUQuota", |config, other| config.constrain_cpu_quota |= other.constrain_cpu_quota),
     ("CPUQuotaPercent", |config, other| least(&mut config.cpu_quota_percent, other.cpu_quota_percent)),
     ("ZeroCPUs", |config, other| least(&mut config.zero_cpus, other.zero_cpus)),
+    // By each candidate something else is granted: the door takes the least of that.
+    ("SlotCPUs", |_, _| {}),
     ("CPUQuotaPeriod", |_, _| {}),
     ("CPUBurst", |config, other| least(&mut config.cpu_burst, other.cpu_burst)),
     ("CPUPolicy", |config, other| {

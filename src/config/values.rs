@@ -55,6 +55,9 @@ pub struct Config {
     pub cpu_quota_percent: Percent,
     /// `ZeroCPUs`: what counts as granted where the scheduler has granted a job no CPUs.
     pub zero_cpus: Cpus,
+    /// `SlotCPUs`: which requests of a job are its hardware threads, where a scheduler grants slots; the least of them counts. A job
+    /// without any has [`Self::cpus_per_slot`].
+    pub slot_cpus: Vec<SlotRequest>,
     /// `SlotMemory`: which requests of a job are its memory, where a scheduler grants slots; the least of them counts.
     pub slot_memory: Vec<SlotRequest>,
     /// `SlotGPUs`: which requests of a job are GPUs, where a scheduler grants slots; their sum counts.
@@ -157,6 +160,7 @@ impl Default for Config {
             cpu_quota_percent: Percent::HUNDRED,
             zero_cpus: Cpus::from_thousandths(200),
             cpus_per_slot: Cpus::whole(1),
+            slot_cpus: Vec::new(),
             slot_memory: vec![SlotRequest::of("h_vmem", PerSlot::AsCounted)],
             slot_gpus: Vec::new(),
             cpu_quota_period: Period::DEFAULT,

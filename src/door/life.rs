@@ -266,8 +266,8 @@ fn make(
 ) -> Answer<Opened> {
     let key = JobKey { node: None, uid: request.uid, job: request.job.clone(), step: request.step.clone() };
     let facts = here(request.granted.facts.clone());
-    let resolve = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
-    launch::begun(loaded, resolve, |resolved, host| {
+    let with_host = |loaded: &Loaded| Ok((begin::resolve(loaded, &facts)?, Host::read(&loaded.config)?));
+    launch::begun(loaded, with_host, |resolved, host| {
         let config = &resolved.config;
         check(config)?;
         let holder = request.holder.find(&host, ALL, request.ask_unit, (&request.job, request.run))?;
@@ -348,6 +348,11 @@ pub(super) fn here(facts: Facts) -> Facts {
     let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let node = facts.node.known().cloned().or_else(host);
     Facts { node: node.into(), ..facts }
+}
+
+/// What holds for a job of this host with these facts.
+pub fn resolve(loaded: &Loaded, facts: Facts) -> Result<Resolved> {
+    begin::resolve(loaded, &here(facts))
 }
 
 /// What a later process is to know of the job.

@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 use jobfence::door::life;
 use jobfence::error::{Error, Result};
 use jobfence::sys::program::AskedProgram;
-use log::LevelFilter;
 use nix::unistd::execv;
 
 use crate::command::fenced;
@@ -47,9 +46,7 @@ pub fn is_asked_for() -> bool {
 
 /// As that client.
 pub fn docker() -> ExitCode {
-    if log::set_logger(&SyslogOfDaemon).is_ok() {
-        log::set_max_level(LevelFilter::Info);
-    }
+    SyslogOfDaemon::begin();
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     match real_docker().map_err(|error| error.to_string()).and_then(|docker| run(&docker, &words)) {
         Ok(status) => status,

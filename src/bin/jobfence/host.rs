@@ -18,9 +18,12 @@ use jobfence::bytes::mebibytes;
 use jobfence::config::{Config, parse_size};
 use jobfence::host::Host;
 use jobfence::sys::dir::Dir;
+use nix::unistd::getppid;
 
+use crate::check::daemon::SchedulerDaemon;
 use crate::command::Failure;
 use crate::configured::Configured;
+use crate::syslog::SyslogOfDaemon;
 use cpus::UsableCpus;
 use memory::{MemoryOfNode, UNIT};
 use way::WayToOurs;
@@ -78,6 +81,11 @@ fn reserve(text: &str) -> Result<Reserve, String> {
 /// Says what jobs can be granted here.
 pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     if options.gridengine {
+        SyslogOfDaemon::begin();
+        if let Ok(loaded) = options.configured.load() {
+            let execd = SchedulerDaemon::of(&Dir::open("/proc")?, getppid().as_raw());
+            crate::check::gridengine::to_do(&execd, &loaded).iter().for_each(|line| log::warn!("{line}"));
+        }
         let read = || {
             let config = options.configured.load()?.config;
             Ok(Grantable::read(&Host::read_what_there_is(&config)?.0, &config, options.reserve)?.of_gridengine())

@@ -36,7 +36,6 @@ use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
 use jobfence::scheduler::htcondor::{CONTAINERS_BRANCH, JOBS_BRANCH, LOCAL, STARTER, STARTERS_LEAF};
 use jobfence::sys::dir::Dir;
 use jobfence::sys::nvidia;
-use log::LevelFilter;
 use nix::fcntl::readlink;
 use nix::sys::statfs::{Statfs, TMPFS_MAGIC, statfs};
 use nix::unistd::{Pid, User, execv, geteuid, getppid};
@@ -79,9 +78,7 @@ fn asks_for_capabilities(words: &[OsString]) -> bool {
 pub fn starter() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if !asks_for_capabilities(&arguments) {
-        if log::set_logger(&SyslogOfDaemon).is_ok() {
-            log::set_max_level(LevelFilter::Info);
-        }
+        SyslogOfDaemon::begin();
         ignore_sigpipe();
         if let Err(why) = fence(&arguments) {
             log::error!("this job is not run: {why}");

@@ -4,10 +4,19 @@
 use std::ffi::CString;
 
 use jobfence::printable::printable;
-use log::{Level, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 
 /// syslog(3), as a daemon.
 pub struct SyslogOfDaemon;
+
+impl SyslogOfDaemon {
+    /// Logs there from now on.
+    pub fn begin() {
+        if log::set_logger(&Self).is_ok() {
+            log::set_max_level(LevelFilter::Info);
+        }
+    }
+}
 
 impl Log for SyslogOfDaemon {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {

@@ -50,7 +50,7 @@ pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, pam: (&Path,
         claimed(loaded, "Slurm", &kinds, ENFORCE);
     }
     if let Some(execd) = SchedulerDaemon::find(proc, "sge_execd") {
-        gridengine::look(&execd, &loaded.config, pam, verdict);
+        gridengine::look(&execd, loaded, pam, verdict);
     }
     if let Some(mom) = SchedulerDaemon::find(proc, "pbs_mom") {
         openpbs(&mom);
