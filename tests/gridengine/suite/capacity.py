@@ -48,9 +48,11 @@ def size(text):
 
 @case
 def load_sensor(site):
-    """qhost shows what 'jobfence host' says, also when execd was started again."""
+    """qhost shows what 'jobfence host' says, also when execd was started again; what the site has to set is in the log."""
+    site.configure("SlotMemory=mem_free\n")
     with site.changed(["-sconf", "global"], ["-Mconf"], load_sensor=SENSOR):
         found = until(lambda: reported(site), 60, "the first report")
+        expect_in("mem_free is no consumable: qmaster grants more of it than the host has", site.logged(), "what the sensor has logged")
         host = json.loads(site.command(str(site.jobfence), "host", "--json").stdout)
         expect_equal(float(found["jobfence_threads"]), float(host["ncpus"]), "threads")
         for name, bytes in ("jobfence_mem", host["mem_bytes"]), ("jobfence_vmem", host["vmem_bytes"]):
