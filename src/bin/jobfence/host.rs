@@ -23,7 +23,6 @@ use nix::unistd::getppid;
 use crate::check::daemon::SchedulerDaemon;
 use crate::command::Failure;
 use crate::configured::Configured;
-use crate::syslog::SyslogOfDaemon;
 use cpus::UsableCpus;
 use memory::{MemoryOfNode, UNIT};
 use way::WayToOurs;
@@ -78,10 +77,16 @@ fn reserve(text: &str) -> Result<Reserve, String> {
         .ok_or_else(|| format!("expected a size of at least 1M, such as 2G, or a percentage below 100, found {text:?}"))
 }
 
+impl HostOptions {
+    /// Whether execd runs this.
+    pub fn is_sensor(&self) -> bool {
+        self.gridengine
+    }
+}
+
 /// Says what jobs can be granted here.
 pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
-    if options.gridengine {
-        SyslogOfDaemon::begin();
+    if options.is_sensor() {
         if let Ok(loaded) = options.configured.load() {
             let execd = SchedulerDaemon::of(&Dir::open("/proc")?, getppid().as_raw());
             crate::check::gridengine::to_do(&execd, &loaded).iter().for_each(|line| log::warn!("{line}"));

@@ -58,6 +58,7 @@ use configured::Configured;
 use jobfence::printable::printable_lines;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use nix::sys::signal::{SigHandler, Signal, signal};
+use syslog::SyslogOfDaemon;
 
 /// Fences batch jobs in cgroups: the administrator's command.
 #[derive(Parser)]
@@ -139,10 +140,14 @@ fn main() -> ExitCode {
     {
         return status;
     }
-    if log::set_logger(&Stderr).is_ok() {
-        log::set_max_level(LevelFilter::Info);
-    }
     let cli = Cli::parse();
+    // qmaster denies a job for a line of its JSV's on stderr, and execd has nobody read that of a load sensor.
+    match &cli.command {
+        Command::Jsv(_) => SyslogOfDaemon::begin(),
+        Command::Host(options) if options.is_sensor() => SyslogOfDaemon::begin(),
+        _ if log::set_logger(&Stderr).is_ok() => log::set_max_level(LevelFilter::Info),
+        _ => {}
+    }
     let result = match cli.command {
         Command::Check(options) => check::check(&options),
         Command::Enable(options) => enable::enable(&options),

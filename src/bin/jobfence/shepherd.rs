@@ -102,6 +102,7 @@ impl FencedJob {
             Err(why) => return Ok(fenced(life::of_unknown(loaded, why)).map(|_| None)?),
         };
         if let Ok(loaded) = &loaded {
+            user::know_groups(&mut spooled.facts, &loaded.asked());
             know_debits(&mut spooled, loaded);
         }
         let is_of_script = spooled.slave_task.is_none();
@@ -280,9 +281,7 @@ fn know_debits(spooled: &mut SpooledJob, loaded: &Loaded) {
 
 /// What may hold for the job: one configuration if all is known of it that sections ask for.
 fn configs(loaded: &Loaded, spooled: &SpooledJob) -> Vec<Config> {
-    let mut facts = spooled.facts.clone();
-    user::know_groups(&mut facts, &loaded.asked());
-    match life::resolve(loaded, facts) {
+    match life::resolve(loaded, spooled.facts.clone()) {
         Ok(resolved) => resolved.candidates.into_iter().map(|candidate| candidate.config).collect(),
         // The launch says the same.
         Err(_) => vec![loaded.config.clone()],
@@ -301,7 +300,6 @@ fn granted(loaded: Option<&Loaded>, spooled: &SpooledJob) -> Granted {
     let mut granted = Granted { facts: spooled.facts.clone(), ..Granted::default() };
     let Some(loaded) = loaded else { return granted };
     let config = &loaded.config;
-    user::know_groups(&mut granted.facts, &loaded.asked());
     granted.cpus = Some(cpus(loaded, spooled));
     granted.memory = spooled.memory(&config.slot_memory);
     let mut gpus = usize::try_from(spooled.gpus(&config.slot_gpus)).unwrap_or(usize::MAX);

@@ -177,7 +177,7 @@ def beside_another_jsv(site):
             expect_equal(site.job(jobid).get("account") == "lab", wish == "more", "what it has changed besides")
             site.qdel(jobid)
             site.wait(jobid)
-        for wish, why in ("refuse", "the site says no"), ("silent", "has not answered for 3 s"), ("refuse", "the site says no"):
+        for wish, why in ("refuse", "the site says no"), ("silent", "does not answer. Try again later."), ("refuse", "the site says no"):
             done = site.as_user("alice", ["qsub", "-v", f"WISH={wish}"], stdin="true\n")
             expect(done.returncode != 0, f"a job with {wish} was taken")
             expect_in(why, done.stdout + done.stderr, f"what qsub says of {wish}")

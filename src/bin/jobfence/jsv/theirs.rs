@@ -77,14 +77,20 @@ impl OtherJsv {
             Some(running) => running,
             none => none.insert(RunningJsv::start(&self.argv, written)?),
         };
+        // qmaster, too, counts from the last line that it has read.
+        let mut deadline = Instant::now() + self.patience;
+        let mut say = |line: &[u8], deadline: &mut Instant| {
+            *deadline = Instant::now() + self.patience;
+            hand_on(line).map_err(Trouble::OfOurs)
+        };
         running.pending.extend_from_slice(b"START\n");
         let mut wants_environment = false;
         loop {
-            let line = running.line(self.patience)?;
+            let line = running.line(deadline)?;
             match line.as_slice() {
                 b"STARTED" => break,
                 b"SEND ENV" => wants_environment = true,
-                other => hand_on(other).map_err(Trouble::OfOurs)?,
+                other => say(other, &mut deadline)?,
             }
         }
         for line in job.iter().filter(|line| wants_environment || !line.starts_with(b"ENV ")) {
@@ -93,9 +99,9 @@ impl OtherJsv {
         }
         running.pending.extend_from_slice(b"BEGIN\n");
         loop {
-            let line = running.line(self.patience)?;
+            let line = running.line(deadline)?;
             if !line.starts_with(b"RESULT ") {
-                hand_on(&line).map_err(Trouble::OfOurs)?;
+                say(&line, &mut deadline)?;
                 continue;
             }
             let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
@@ -182,8 +188,7 @@ impl RunningJsv {
     }
 
     /// Its next line that is not empty. qmaster takes no notice of others.
-    fn line(&mut self, patience: Duration) -> Result<Vec<u8>, Trouble> {
-        let deadline = Instant::now() + patience;
+    fn line(&mut self, deadline: Instant) -> Result<Vec<u8>, Trouble> {
         loop {
             if let Some(end) = self.said.iter().position(|byte| *byte == b'\n') {
                 let mut line: Vec<u8> = self.said.drain(..=end).collect();
@@ -197,7 +202,7 @@ impl RunningJsv {
                 return Err(Trouble::OfTheirs("says more than a line".to_owned()));
             }
             if Instant::now() >= deadline {
-                return Err(Trouble::OfTheirs(format!("has not answered for {} s", patience.as_secs())));
+                return Err(Trouble::OfTheirs("does not answer".to_owned()));
             }
             self.pump(deadline)?;
         }
@@ -330,14 +335,20 @@ mod tests {
         };
         let name = format!("RESULT STATE REJECT_WAIT jobfence: the site's JSV {}", path.display());
         let later = "Try again later.";
-        assert_eq!(
-            rejected("exec sleep 900", Duration::from_secs(1)),
-            format!("{name} has not answered for 1 s. {later}")
-        );
+        assert_eq!(rejected("exec sleep 900", Duration::from_secs(1)), format!("{name} does not answer. {later}"));
         assert_eq!(rejected("exit 0", LONG), format!("{name} has ended. {later}"));
         assert_eq!(rejected("echo no >&2; sleep 900", LONG), format!("{name} complains: no. {later}"));
         let mut missing = OtherJsv::new(vec!["/none".into()], LONG);
         assert!(ask(&mut missing, &[]).1.contains("/none cannot be started: No such file"));
+    }
+
+    #[test]
+    fn who_speaks_is_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let slow = "for n in 1 2 3 4 5 6; do sleep 1.2; echo LOG INFO $n; done; echo RESULT STATE ACCEPT";
+        let argv = script(&temp.path().join("theirs"), "", slow);
+        let (said, decision) = ask(&mut OtherJsv::new(argv, Duration::from_secs(6)), &[]);
+        assert_eq!((said.lines().count(), decision.as_str()), (6, "accepted"));
     }
 
     #[test]
