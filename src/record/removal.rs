@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `RunDir` goes, with all kinds of records.
+//! Removes `RunDir`, with all kinds of records.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::sys::dir::Dir;
 
 impl Records {
-    /// Removes `RunDir`, with what is in it when no step is recorded. `Ok(false)`: there is more in it.
+    /// Removes `RunDir`, with all that is in it when no step is recorded. `Ok(false)`: there is more in it.
     pub fn remove(path: &Path) -> Result<bool> {
         let (parent, name) = match (path.parent().map(Dir::open), path.file_name()) {
             (Some(Ok(parent)), Some(name)) if parent.child(name).is_ok() => (parent, name),
