@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::dir::Dir;
 
-/// sd_booted(3).
+/// As sd_booted(3).
 pub fn is_systemd() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
