@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The life cycle of every fence: open, limit, attach, settle, observe, close. Each phase has its own file.
 //!
-//! This module knows of a scheduler only its directories and its words. Every operation may be repeated. The last step to end also
+//! This module knows schedulers only by their directories and their words. Every operation may be repeated. The last step to end also
 //! removes the job's and the user's directories. This needs no lock: making a directory starts again if a parent has vanished, and
 //! removing one that is in use fails without harm.
 

@@ -162,7 +162,7 @@ impl Plan {
         [&self.user, &self.job, &self.step, &self.task].into_iter().any(|limits| !limits.io.is_empty())
     }
 
-    /// Finds the disks to throttle. `find` takes targets that are on none out of the rules, and says why.
+    /// Finds the disks to throttle. `find` removes targets that are on no disk from the rules, and says why.
     pub fn find_disks(&mut self, find: impl Fn(&mut IoRules) -> (Vec<DiskLimit>, Vec<Error>)) -> Vec<(Limit, Error)> {
         let mut all = Vec::new();
         for limits in [&mut self.user, &mut self.job, &mut self.step, &mut self.task] {

@@ -12,7 +12,7 @@ use crate::sys::dir::Dir;
 use crate::sys::systemd::is_delegated;
 
 /// Opens jobfence's own directory in a hierarchy, at `base` below the root, with the controllers enabled for what is below. Makes it,
-/// unless systemd is to.
+/// unless systemd makes it.
 pub fn open(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static str]) -> Result<Dir> {
     made(base, systemd, hierarchy, wanted).map_err(|error| match error.kernel_errno() {
         Some(Errno::EROFS) => error.hint(READ_ONLY),
@@ -20,7 +20,7 @@ pub fn open(base: &str, systemd: bool, hierarchy: &Hierarchy, wanted: &[&'static
     })
 }
 
-/// A container that was not given its own cgroups has it so.
+/// The hint for a container that was not given cgroups of its own.
 const READ_ONLY: &str = "the cgroup file system is mounted read-only here: if this is a container, start it with one that it may write \
                          (such as docker run --privileged --cgroupns=private), or run jobfence on the host";
 

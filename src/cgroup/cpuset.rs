@@ -69,7 +69,7 @@ pub fn set_cpus(dir: &Dir, version: Version, want: &CpuList) -> Result<()> {
         .hint("a cgroup above it does not have all of these CPUs (AllowedCPUs= of a unit?), or one of them is offline"))
 }
 
-/// Takes the CPUs that are not in `want` from the directories below, innermost first: a step has such if its job lost CPUs.
+/// Takes the CPUs that are not in `want` from the directories below, innermost first: a step still has those that its job lost.
 fn shrink_below(dir: &Dir, want: &CpuList, depth: u32) -> Result<()> {
     const DEEPEST: u32 = 32;
     for name in dir.list(true)? {

@@ -118,14 +118,14 @@ pub struct LoadedScheduler {
 }
 
 impl LoadedScheduler {
-    /// The kernel's directory of it.
+    /// The directory of sched_ext's attributes.
     pub const ATTRIBUTES: &str = "/sys/kernel/sched_ext";
 
     /// Reads this directory ([`ATTRIBUTES`](Self::ATTRIBUTES)); `None` if the kernel's own scheduler is at work.
     ///
     /// Source: Documentation/scheduler/sched-ext.rst, and the attributes in kernel/sched/ext.c.
     pub fn find(dir: &Dir) -> Option<Self> {
-        // "disabling" lasts a moment. So does "enabling" as of Linux 6.12, but then the scheduler is loaded.
+        // "disabling" lasts a moment. So does "enabling" as of Linux 6.12, but it ends with the scheduler loaded.
         if matches!(dir.read_value("state").ok()?.trim(), "disabled" | "disabling") {
             return None;
         }

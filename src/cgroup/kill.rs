@@ -141,7 +141,7 @@ fn some_of(pids: &[&str]) -> String {
 /// Sends the signal to all processes below, and does not wait. Fails if not all could be looked at.
 pub fn signal_all(members: Members<'_>, deadline: Instant) -> Result<()> {
     if let Some(dir) = members.unified {
-        // By handles, too: see `kill_all`.
+        // `cgroup.kill` alone is not enough: see `kill_all`.
         let _ = dir.write("cgroup.kill", "1");
     }
     let frozen = Frozen::try_from(members, deadline);
@@ -232,7 +232,7 @@ fn remaining(deadline: Instant) -> Option<PollTimeout> {
 /// A frozen step; thawed when this is dropped, on every path.
 struct Frozen<'a> {
     members: Members<'a>,
-    /// Its switch, opened before it is used: there may be no descriptor left later.
+    /// The file that freezes and thaws it, opened early: there may be no descriptor left later.
     switch: Option<OwnedFd>,
     deadline: Instant,
 }

@@ -141,7 +141,7 @@ impl Usage {
         }
     }
 
-    /// Only CPU time and peak memory, as of a whole job: it is read for each step's line, which must cost little.
+    /// As `add`, but only CPU time and peak memory, for a whole job: it is read for each step's line, which must cost little.
     pub fn add_of_job(&mut self, hierarchy: &Hierarchy, dir: &Dir) {
         let micros = |text: &str| keyed(text, "usage_usec").map(Duration::from_micros);
         match hierarchy.version {

@@ -139,7 +139,7 @@ pub fn remove(parent: &Dir, name: &str, deadline: Instant) -> Result<()> {
         is_first = false;
         let dir = match parent.child(name) {
             Ok(dir) => dir,
-            // The next try will show that.
+            // The next try shows that.
             Err(error) if error.is_gone() => continue,
             Err(error) => return Err(error),
         };

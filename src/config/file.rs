@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 3;
 pub(super) fn read(path: &Path, may_be_missing: bool) -> Result<Option<Vec<u8>>, ConfigError> {
     let refuse = |found: String, expected: &str| ConfigError::new(path.display(), found, expected);
     let failed = |error: io::Error| refuse(describe(&error), "a file that can be read");
-    // A fifo must not stop slurmstepd until a process writes, and a terminal must not become slurmstepd's own.
+    // A fifo must not stop slurmstepd until a process writes, and a terminal must not become its controlling terminal.
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let mut attempts = 0;
     let file = loop {

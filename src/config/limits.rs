@@ -53,7 +53,7 @@ limits! {
     Burst: "burst", "CPU burst";
     /// CPU weight, and the class of scavengers.
     Weight: "weight", "CPU weight";
-    /// The CPUs and memory nodes that may be used.
+    /// The CPUs that may be used.
     Cores: "cores", "cores";
     /// Memory.
     Ram: "ram", "RAM";

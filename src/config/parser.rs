@@ -162,7 +162,7 @@ impl<'a> LineParser<'a> {
         Err(self.unexpected("the end of the line: a section's keys stand on the lines below it"))
     }
 
-    /// The error that what stands at the cursor was not expected.
+    /// The error for unexpected text at the cursor.
     fn unexpected(&self, expected: &str) -> ConfigError {
         let found = self.cursor.clone().take_while(|_| true);
         if found.text.is_empty() || found.text.starts_with('#') && self.ends_value()('#') {

@@ -124,7 +124,7 @@ impl Section {
         if !value.text.split(',').all(sound) {
             return refuse("one or more names, separated by commas");
         }
-        // Such a section would be no job's, and nothing would tell of that.
+        // Such a section would match no job, without any message.
         if value.text.contains(['[', ']']) {
             return refuse("names without brackets, which only nodes have, and not beside patterns");
         }

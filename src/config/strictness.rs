@@ -76,7 +76,7 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("ConstrainDevices", |config, other| {
         config.constrain_devices = config.constrain_devices.max(other.constrain_devices);
     }),
-    // What every candidate allows holds, which no value of these keys could say.
+    // A device is allowed only if every candidate allows it, which no value of these keys can say.
     ("DeviceAllow", |_, _| {}),
     ("GPUDevice", |_, _| {}),
 ];
@@ -159,7 +159,7 @@ mod tests {
         "SlotGPUs",
     ];
 
-    /// Whether it can differ from job to job must be decided for every key.
+    /// For every key it must be decided whether it can differ from job to job.
     #[test]
     fn every_key_is_for_jobs_or_for_the_node() {
         for key in KEYS {

@@ -40,7 +40,7 @@ pub(super) struct OwnPath {
     /// Below the root of every hierarchy.
     pub(super) path: String,
     pub(super) levels: Vec<String>,
-    /// How many names the path of the base directory has, below which they are.
+    /// How many names the path of their base directory has.
     pub(super) base_levels: usize,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Claim {
     pub(super) records: Records,
     /// Whether this fence has a record.
     pub(super) is_recorded: bool,
-    /// The text of that record, which directories are marked with.
+    /// The text of the directories' mark, which is taken from that record.
     pub(super) mark: String,
     /// What the job was granted, as noted on the step's directories; `None` if it is not noted.
     pub(super) allocated: Option<String>,
@@ -154,7 +154,7 @@ pub(super) struct WantedLimits {
     pub(super) plan: Option<Plan>,
     /// Whether the cpuset that the scheduler set has been checked.
     pub(super) are_cores_checked: bool,
-    /// Whether it is decided if jobfence limits swap in the scheduler's directories.
+    /// Whether swap in the scheduler's directories has been decided on.
     pub(super) is_swap_decided: bool,
     /// Whether limiting the step's devices has failed.
     pub(super) without_devices: bool,

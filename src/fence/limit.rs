@@ -188,7 +188,7 @@ impl Fence {
                 );
                 false
             }
-            // If the cpuset cannot be read, writing it says why.
+            // If the cpuset cannot be read, writing it gives the error.
             Ok(Cores::Unlimited) | Err(_) => true,
         }
     }

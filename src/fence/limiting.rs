@@ -120,8 +120,8 @@ pub fn set(
 }
 
 /// Limits the CPU time of the job and of the step. The step's quota is never above the job's, which v1 would refuse; the job's may be
-/// lower than planned if an earlier step was given less. A job's quota with headroom in it does not show this, since the headroom may
-/// have been another: the batch step's quota does. With `is_change` the job may get more than it has.
+/// lower than planned if an earlier step was given less. A job's quota with headroom in it does not show this, since that headroom may
+/// have been different: the batch step's quota does. With `is_change` the job may get more than it has.
 pub fn cpu(
     job: &Dir,
     step: &Dir,
@@ -228,12 +228,13 @@ fn others_live(dir: &Dir) -> bool {
     dir.list(true).is_ok_and(|names| names.iter().any(lives))
 }
 
-/// Whether the scheduler limits this job's memory: jobfence limits none in the scheduler's directory of a job.
+/// Whether the scheduler limits this job's memory: jobfence sets no memory limit in the scheduler's directory of a job.
 pub fn limits_memory_itself(job: &Dir, version: Version) -> Result<bool> {
     limits::memory_limit(job, limits::memory_files(version).0).map(|limit| limit.is_some())
 }
 
-/// `limits` without the memory limits that the scheduler has set itself. Its `memory.high` stays only if it is not higher.
+/// `limits` without the memory limits that the scheduler has set itself. `high` is left out only if the scheduler's `memory.high` is
+/// not above it.
 pub fn within_theirs(dir: &Dir, version: Version, limits: &Limits) -> Limits {
     let (file, swap_file) = limits::memory_files(version);
     let theirs = |file| limits::memory_limit(dir, file).ok().flatten();

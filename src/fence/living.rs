@@ -449,7 +449,7 @@ impl LivingStep<'_> {
         usage
     }
 
-    /// Whether all of its processes have been stopped.
+    /// Whether all of its processes are frozen.
     pub fn is_frozen(&self) -> bool {
         let of_place = |place: &StepPlace<'_>| now::is_frozen(place.hierarchy, &Dir::open(&place.step).ok()?);
         self.places.iter().filter_map(of_place).any(|is_frozen| is_frozen)

@@ -97,7 +97,7 @@ impl Fence {
         }
     }
 
-    /// Identifies the job's directory: an earlier one has counted from zero by itself.
+    /// The inode of the job's directory: a new directory counts from zero.
     pub fn job_number(&self) -> Result<u64> {
         let tree = self.trees.first().ok_or_else(|| Error::new("the job has no directory"))?;
         Ok(tree.job()?.stat()?.st_ino)
@@ -248,7 +248,7 @@ impl Fence {
             .filter(|_| self.limits.controllers.contains(&"pids"))
     }
 
-    /// How many of the step's processes the kernel killed at a memory limit.
+    /// How many of the step's processes were OOM-killed.
     pub fn oom_kills(&self) -> u64 {
         let count = |tree: &Tree| oom_kills(tree.hierarchy(), &*tree.step().ok()?);
         self.trees.iter().filter(|tree| tree.hierarchy().has("memory")).find_map(count).unwrap_or(0)

@@ -36,7 +36,7 @@ pub struct Overlay {
     anchor: (Dir, usize),
     /// Where the step is; `None` until a process of it has been seen.
     place: Option<Box<Location>>,
-    /// Whether its directory bears our mark.
+    /// Whether its directory has jobfence's mark.
     is_marked: bool,
     /// jobfence's directories that this has replaced, all but the anchor.
     ///
@@ -317,8 +317,8 @@ impl Overlay {
         let Ok(step) = self.step() else { return Ok(()) };
         let unified = (self.hierarchy.version == Version::V2).then_some(&step);
         kill::kill_all(Members { unified, freezer: None, any: &step }, deadline)?;
-        // A scheduler does not remove directories that users have made in their tasks' (Slurm 22.05 gives these to users), and so none
-        // above them. On v1 it has tried before this.
+        // A scheduler does not remove directories that users have made in those of their tasks (Slurm 22.05 gives the latter to users),
+        // and then cannot remove its own. On v1 it has tried before this.
         if let Some(place) = self.place.as_ref().filter(|_| self.hierarchy.version == Version::V2) {
             let mut unseen = Vec::new();
             for name in own::children(&step, |_| true, &mut unseen) {

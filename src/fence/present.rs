@@ -87,7 +87,7 @@ pub fn find(host: &Host, schedulers: Schedulers, run_dir: &Path, wanted: &Wanted
     (found.steps, found.unseen)
 }
 
-/// The job's records, as far as they can be understood.
+/// The job's records of this user.
 fn recorded(run_dir: &Path, wanted: &WantedJob) -> Result<Vec<Record>> {
     // `Records::open` would make a directory that is missing.
     if !run_dir.is_dir() {
@@ -151,7 +151,7 @@ impl StepSearch<'_> {
         }
     }
 
-    /// Whether it has a mark of this job's. Only root can read marks.
+    /// Whether the directory has a mark of this job. Only root can read marks.
     fn is_marked(&mut self, job: &Dir) -> bool {
         if !nix::unistd::geteuid().is_root() {
             return false;

@@ -149,7 +149,7 @@ impl Fence {
         self.claim.shared.as_deref()
     }
 
-    /// The position in the kernel's log at which it begins, as earlier releases noted it.
+    /// The position in the kernel's log at which the fence begins, as earlier releases noted it.
     pub fn log_from(&self) -> Option<Sequence> {
         self.claim.shared.as_ref()?.shared.as_ref()?.log_from
     }

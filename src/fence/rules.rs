@@ -41,7 +41,7 @@ pub struct LimitRule {
     pub keys: &'static [&'static str],
     /// Whether the configuration limits it at any level.
     pub(super) wanted: fn(Limit, &Config) -> bool,
-    /// What is written. It is passed its own limit, since all numbers share one function.
+    /// What is written. It gets the rule's own limit, since all numbers share one function.
     writes: fn(Limit, &Limits, Version) -> Result<Vec<FileWrite>>,
     /// Writes it and reads it back.
     pub(super) set: fn(&Self, &Dir, Version, &Limits) -> Result<()>,
@@ -363,7 +363,8 @@ pub(super) fn controllers(which: impl Fn(&LimitRule) -> bool) -> Vec<&'static st
     all
 }
 
-/// How much of a quota may be saved for later: what the site and the user say, and never less than the slack of every quota.
+/// How much of a quota may be saved for later, in microseconds: what the site and the user say, and never less than the slack of every
+/// quota.
 fn burst_us(burst: Percent, quota: CpuQuota) -> u64 {
     burst.of(quota.quota_us).max(quota.slack_us())
 }

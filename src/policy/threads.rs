@@ -5,14 +5,16 @@ use std::ffi::CStr;
 
 use crate::job::Cpus;
 
-/// Variables that tell programs how many threads to start if these count CPUs otherwise and know of no quota. Not among them are:
+/// Variables that tell programs how many threads to start: without them these programs count CPUs, and know of no quota. Not among them
+/// are:
 ///
 /// - those that outrank OMP_NUM_THREADS, since a script that sets that one means it (OPENBLAS_NUM_THREADS, MKL_NUM_THREADS,
 ///   NUMEXPR_NUM_THREADS);
 /// - those of programs that start one thread by default, since a number would be more (JULIA_NUM_THREADS, BLIS_NUM_THREADS);
 /// - those of run times that read the quota. Rust and libuv (Node.js), and Java since 24, read it in every directory above them. Java
-///   before, .NET, and Go since 1.25 read only that of the process's own (their sources; docs/decisions.md has a table), which is not
-///   the limited one if each task has a directory. Of these only Go has a variable that it obeys without a word on stderr.
+///   before, .NET, and Go since 1.25 read it only in the process's own directory (their sources; docs/decisions.md has a table), which
+///   is not the limited one if each task has a directory. Of these only Go has a variable that it obeys without a word on stderr, so it
+///   is listed.
 pub const THREADS: [&CStr; 2] = [c"OMP_NUM_THREADS", c"GOMAXPROCS"];
 
 /// The value that jobfence has set them to, so that a step within the job gets its own number, and a user's value stays.

@@ -92,7 +92,7 @@ pub(super) fn make_directory(run_dir: &Path, name: &str) -> Result<Dir> {
     }
 }
 
-/// As `make_directory`, but makes nothing there.
+/// As `make_directory`, but makes nothing. `None`: it does not exist.
 pub(super) fn directory(run_dir: &Path, name: &str) -> Result<Option<Dir>> {
     match Dir::open(run_dir).and_then(|dir| checked_run_dir(dir)?.child(name)) {
         Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => Ok(None),

@@ -97,7 +97,7 @@ impl JobRecord {
         }
     }
 
-    /// Its line in the roll; `None` if no process removes it whose end can be seen.
+    /// Its line in the roll; `None` if the prolog wrote it, whose end cannot be seen.
     fn entry(&self, name: &str) -> Option<Entry> {
         let (owner, pid_namespace) = self.writer.clone()?;
         Some(Entry { owner, pid_namespace, kind: EntryKind::Job, name: name.to_owned() })
@@ -221,7 +221,7 @@ impl fmt::Display for JobRecord {
     }
 }
 
-/// Makes a sentence that ends no line, and keeps the record small.
+/// Makes a text one short line, so that it ends no line of the record and keeps the record small.
 fn one_line(text: &str) -> String {
     printable(text, ' ').chars().take(MAX_NAME).collect()
 }

@@ -2,8 +2,8 @@
 //! A plan as lines of a record, for a later process that resumes the fence.
 //!
 //! The first line is `plan=1`, with the number of this format. Each further line is `LEVEL.KEY=VALUE`: one for each limit that there
-//! is, in the order of the levels and of [`Limits`]. Only what would be written is read, and nothing else. Devices are not among the
-//! lines: the program that denies them stays with the directory.
+//! is, in the order of the levels and of [`Limits`]. Only exactly what would be written is accepted. Devices are not among the lines:
+//! the program that denies them stays with the directory.
 
 use std::fmt::Write as _;
 

@@ -604,7 +604,6 @@ mod tests {
             let site = Site::new();
             note(&site.dir, &(0..count).map(entry).collect::<Vec<_>>());
             let all: BTreeSet<Owner> = (0..count).map(|number| entry(number).owner).collect();
-            // Once around is one more where the last turn ends in its middle.
             let mut rounds = 0;
             for _ in 0..3 {
                 let mut seen = BTreeSet::new();

@@ -3,7 +3,7 @@
 //!
 //! One line each, in this order: `holder`, `opener`, `job`, `step`, `run`, `controllers`, `log_from`, `overlay`; then `gpus`, if some
 //! were chosen for the job; then `asked_processes`, if the job's user has asked for a number, and the lines of `record::noted`; then
-//! `plan=none`, or the lines of `record::plan`. Only what would be written is read, and nothing else.
+//! `plan=none`, or the lines of `record::plan`. Only exactly what would be written is accepted.
 
 use std::fmt;
 

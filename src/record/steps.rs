@@ -181,12 +181,13 @@ impl Records {
         self.lock(LIMITS, deadline)
     }
 
-    /// Waits for the lock of choosing GPUs: it is held from the look at which are taken to the record of which were chosen.
+    /// Waits for the lock of choosing GPUs: it is held from the check of which are taken until the chosen ones are recorded.
     pub fn lock_gpus(&self, deadline: Instant) -> Result<Lock> {
         self.lock(GPUS, deadline)
     }
 
-    /// Waits for the lock of handing figures of this node on to a card. The job's own directory will not do: users can open that.
+    /// Waits for the lock of handing figures of this node on to a card. A lock on the job's own directory would not do: users can open
+    /// that.
     pub fn lock_cards(&self, deadline: Instant) -> Result<Lock> {
         self.lock(CARDS, deadline)
     }

@@ -25,7 +25,7 @@ const VALUE: usize = 512;
 /// Bytes for some lines: memory.stat of cgroup2 has some 2 KiB.
 const TABLE: usize = 4096;
 
-/// Whether a new directory once had the mode that it should have.
+/// Whether a new directory has once had the right mode, so that the umask is harmless.
 static IS_UMASK_HARMLESS: AtomicBool = AtomicBool::new(false);
 
 /// An open directory (`O_PATH`) and the path it had, which is only for messages.

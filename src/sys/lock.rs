@@ -13,7 +13,7 @@ use crate::sys::dir::Dir;
 
 /// About as long as most locks are held.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
-/// So many waiting processes leave the processors to the one that works.
+/// Long enough that many waiting processes leave the processors to the one that works.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// A lock. Released when dropped, or when this process dies.

@@ -17,7 +17,7 @@ pub struct Gpu {
     pub address: [u32; 4],
     /// The X of its `/dev/nvidiaX`.
     pub minor: u32,
-    /// `GPU-` and its number among all GPUs; `None` if the driver has not read it yet.
+    /// `GPU-` and its unique number; `None` if the driver has not read it yet.
     pub uuid: Option<String>,
 }
 
@@ -122,7 +122,7 @@ mod tests {
         );
         let uuids: Vec<_> = found.iter().map(|gpu| gpu.uuid.as_deref()).collect();
         assert_eq!(uuids, [None, Some("GPU-11-2a"), Some("GPU-d"), Some("GPU-c")]);
-        // A GPU that is not understood is not left out.
+        // A GPU that is not understood makes all of them unknown.
         put(temp.path(), "0000:c1:00.0", 3, "again");
         assert_eq!(gpus(&proc), None);
         fs::remove_dir_all(temp.path().join("driver/nvidia/gpus/0000:c1:00.0")).unwrap();

@@ -46,7 +46,7 @@ impl SharedNumber {
 
 impl Drop for SharedNumber {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing refers to it any more.
+        // SAFETY: this value owns the mapping, and nothing refers to it any more.
         let _ = unsafe { libc::munmap(self.0.as_ptr().cast(), LENGTH) };
     }
 }

@@ -42,7 +42,7 @@ pub fn marked(mark: &str, boot_id: &str) -> Option<Owner> {
 pub struct Others<'a> {
     /// The processes that `of_living` returns.
     pub living: &'a BTreeSet<Owner>,
-    /// All processes below a step daemon of one of these schedulers, or where it keeps its tasks.
+    /// The schedulers: a process below one of their step daemons, or where one keeps its tasks, is another step's.
     pub schedulers: &'a [&'static dyn Scheduler],
 }
 
