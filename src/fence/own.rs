@@ -26,7 +26,7 @@ use crate::sys::dir::Dir;
 pub struct Own {
     /// The hierarchy in which they are.
     pub hierarchy: Hierarchy,
-    /// jobfence's directory, then those below it as far as they could be made: [node,] user, job, step.
+    /// jobfence's directory, then those below it as far as they could be made: `[node,] user, job, step`.
     pub dirs: Vec<Dir>,
     /// The name of the first directory, if it is a branch below jobfence's. It is removed with the last step in it.
     pub class: Option<&'static str>,

@@ -18,13 +18,13 @@ pub(super) const VERSIONS: &str = "jobfence-record ";
 /// the other release live.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// `jobfence-record 1`.
+    /// The first line, as `jobfence-record 1`.
     pub version: String,
-    /// See [`Record::boot_id`].
+    /// The boot in which it was written.
     pub boot_id: String,
-    /// See [`Record::pid_namespace`].
+    /// The owner's pid namespace.
     pub pid_namespace: String,
-    /// See [`Record::owner`].
+    /// The process that owns what the record names.
     pub owner: Owner,
 }
 
