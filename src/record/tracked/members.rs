@@ -179,8 +179,6 @@ fn members(
     let mut found: BTreeSet<Owner> = BTreeSet::new();
     // The daemon has a session of its own.
     let mut groups: BTreeSet<i32> = sorted::set(session);
-    // Processes of other users.
-    let mut strangers: BTreeSet<Owner> = BTreeSet::new();
     let mut rest: Vec<&Process> = all.iter().filter(|process| process.id != owner && process.id.pid > 1).collect();
     let mut is_first = true;
     loop {
@@ -196,13 +194,11 @@ fn members(
             if !belongs {
                 return true;
             }
-            if !is_users(process) {
-                strangers.insert(process.id);
-                return false;
+            if is_users(process) {
+                found.insert(process.id);
+                begun.insert(process.id.pid);
+                groups.extend([process.session, process.group].iter().filter(|number| begun.contains(number)));
             }
-            found.insert(process.id);
-            begun.insert(process.id.pid);
-            groups.extend([process.session, process.group].iter().filter(|number| begun.contains(number)));
             false
         });
         is_first = false;
