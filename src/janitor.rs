@@ -221,7 +221,7 @@ fn reap_tracked(
     let Some(records) = TrackedRecords::existing(&config.run_dir)? else { return Ok(Vec::new()) };
     reaped.failed.extend(records.tidy().err().map(|error| error.to_string()));
     let mut all = records.list()?;
-    // Each would be a look at every process; `jobfence hold` does this better.
+    // Each would need a look at every process; `jobfence hold` does this better.
     if matches!(who, Who::Launch(_)) && tracked::is_watched(&config.run_dir) {
         return Ok(all.iter().map(tracked::Tracked::entry).collect());
     }

@@ -513,7 +513,7 @@ mod bpf {
             four[..part.len()].copy_from_slice(part);
             words[12 + at] = u32::from_ne_bytes(four);
         }
-        // SAFETY: a new descriptor, which nobody else has.
+        // SAFETY: a new descriptor, which nothing else owns.
         unsafe { OwnedFd::from_raw_fd(call(5, &mut words)) }
     }
 
@@ -549,7 +549,7 @@ mod bpf {
         let name = |id: u32| {
             let mut words = [0; 40];
             words[0] = id;
-            // SAFETY: a new descriptor, which nobody else has.
+            // SAFETY: a new descriptor, which nothing else owns.
             let program = unsafe { OwnedFd::from_raw_fd(call(13, &mut words)) };
             let mut info = [0u8; 80];
             let mut words = [0; 40];

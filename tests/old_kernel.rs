@@ -112,7 +112,7 @@ impl Kernel {
         let missing = unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) } < 0;
         let is_missing = |call: libc::c_long| (first..=last).contains(&number(call));
         assert_eq!(missing, is_missing(libc::SYS_pidfd_open), "pidfd_open");
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
         unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) }
     }
 

@@ -493,7 +493,7 @@ impl Terminal {
         // SAFETY: both numbers are written, the size is read, and neither a name nor settings are asked for.
         let done = unsafe { libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
         assert_eq!(done, 0);
-        // SAFETY: openpty has opened them, and nobody else has them.
+        // SAFETY: openpty has opened them, and nothing else owns them.
         let (ours, theirs) = unsafe { (fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
         command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap()).stderr(theirs);
         // Otherwise the child would have both ends, and its terminal would never go away.

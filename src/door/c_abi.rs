@@ -192,7 +192,7 @@ pub unsafe extern "C" fn jobfence_free(text: *mut c_char) {
 /// `jobfence_set_log`.
 ///
 /// # Safety
-/// The function must be one for which `data` is meant.
+/// `data` must be the argument that the function expects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jobfence_set_log(function: Option<LogFunction>, data: *mut c_void) -> c_int {
     call("jobfence_set_log", &|| {

@@ -217,7 +217,7 @@ pub fn end_as(how: How) -> i32 {
             let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
             // No core of this process: only the command's is wanted.
             let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: a resource and a valid limit; and the default action is no code of ours.
+            // SAFETY: a resource and a valid limit; and the default action runs no code of this program.
             unsafe {
                 libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
                 let _ = sigaction(signal, &default);
@@ -262,7 +262,7 @@ fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &RunRequest, command: 
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&watched), Some(&mut before)).map_err(os("block signals"))?;
     // If SIGCHLD were inherited as ignored, it would never arrive, and the kernel would reap the child.
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the default action is no code of ours.
+    // SAFETY: the default action runs no code of this program.
     unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(os("watch for the end of the command"))?;
     // SAFETY: this process has one thread, so the child may do what it likes until its exec.
     match unsafe { fork() }.map_err(os("fork"))? {

@@ -81,7 +81,7 @@ pub fn fetch_back(host: &Host, config: &Config) -> Result<Vec<Result<TakenBack>>
     Ok(done)
 }
 
-/// The places in which processes of jobs are.
+/// The places of jobs' processes.
 struct Places<'a> {
     host: &'a Host,
     used: Vec<&'a Hierarchy>,

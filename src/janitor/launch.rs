@@ -154,7 +154,7 @@ impl Work<'_> {
                 }
                 EntryKind::Theirs => self.find(&entry, &mut theirs),
                 EntryKind::Job => self.forget_job(&entry.name),
-                // Each would be a look at every process; `jobfence hold` does this better, and removes the entry.
+                // Each would need a look at every process; `jobfence hold` does this better, and removes the entry.
                 EntryKind::Tracked if self.is_watched => !tracked::is_noted_in(self.records.dir(), &entry.name),
                 EntryKind::Tracked => self.look_after(&entry.name),
             };

@@ -3,8 +3,8 @@
 //!
 //! Before the kernel moves a process into a cgroup, it takes a lock of all cgroups. After a quiet time that waits for a grace period of
 //! RCU, some milliseconds; for some milliseconds more the kernel does not wait again (`cgroup_threadgroup_rwsem`, since Linux 6.0). So when
-//! the directories of a step exist, `jobfence hold` is told that a task will come. It takes the lock without effect: it moves itself to the
-//! cgroup in which it is. Meanwhile the scheduler prepares the task, which is then moved at once.
+//! the directories of a step exist, `jobfence hold` is told that a task will come. It takes the lock without effect: it moves itself to its
+//! own cgroup. Meanwhile the scheduler prepares the task, which is then moved at once.
 //!
 //! Preparing a task takes a few milliseconds, and a grace period is longer. So `hold` makes the kernel hurry during the write
 //! (`/sys/kernel/rcu_expedited`): less than a millisecond, in which each busy CPU is interrupted once.
@@ -92,7 +92,7 @@ impl EarlyMoves {
         self.socket.as_fd()
     }
 
-    /// Takes the lock for all requests so far, and again while tasks may come: moves this process to the cgroup in which it is.
+    /// Takes the lock for all requests so far, and again while tasks may come: moves this process to its own cgroup.
     pub fn make(&self) -> Result<()> {
         let mut is_asked = false;
         while self.socket.recv(&mut [0]).is_ok() {

@@ -14,7 +14,7 @@ pub fn require_root(what: &str) -> Result<(), Failure> {
 
 /// A program started by slurmd or systemd must not end when its reader is gone (a dead logger).
 pub fn ignore_sigpipe() {
-    // SAFETY: ignoring a signal is no code of ours.
+    // SAFETY: ignoring a signal runs no code of this program.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
 }
 

@@ -123,7 +123,7 @@ enum Command {
 
 fn main() -> ExitCode {
     // A reader that is gone (`jobfence check | head`) must not cause a panic.
-    // SAFETY: the default action is no code of ours, and nothing else runs yet.
+    // SAFETY: the default action runs no code of this program, and nothing else runs yet.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     if docker::is_asked_for() {
         return docker::docker();

@@ -59,7 +59,7 @@ impl Files {
         if INCLUDES_ARE_BESIDE.load(Ordering::Relaxed) {
             candidates.reverse();
         }
-        // Slurm found the file.
+        // Slurm has found the file, so the candidate that exists is the right one.
         let may = self.may_include() && !name.contains('*');
         candidates.into_iter().find(|file| may && file.is_file())
     }

@@ -92,8 +92,8 @@ pub struct DaemonsStep<'a> {
     pub uid: u32,
     /// Returns the daemons of all recorded steps, with their users.
     pub known: &'a dyn Fn() -> Result<Vec<(Owner, u32)>>,
-    /// Returns the pids of step daemons, so that their children need not be looked up. (If such a pid was reused by a process that a daemon
-    /// left here, that process is missed; `jobfence hold` finds it.)
+    /// Returns the pids of step daemons, so that these need not be examined. (If such a pid was reused by a process that a daemon left
+    /// here, that process is missed; `jobfence hold` finds it.)
     pub daemons: &'a dyn Fn() -> BTreeSet<i32>,
 }
 

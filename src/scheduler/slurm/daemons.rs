@@ -25,8 +25,8 @@ pub fn all(proc: &Dir) -> Result<Vec<Titled>> {
 /// The file name of the step daemon, and at first the process's name.
 const NAME: &str = "slurmstepd";
 
-/// Whether the process is root's, bears the step daemon's name, and runs that file. A user can give that name to the user's own processes,
-/// and to one that becomes root's by a link of that name to a set-user-ID program.
+/// Whether the process is root's, bears the step daemon's name, and runs that file. A user can give that name to processes, even to one
+/// that becomes root's: by a link of that name to a set-user-ID program.
 pub fn is_step_daemon(proc: &Dir, pid: i32) -> bool {
     process::name(proc, pid).as_deref() == Some(NAME)
         && process::uid(proc, pid) == Some(nix::unistd::getuid().as_raw())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Describes the host: cgroup hierarchies, in whose directories jobs will be, what protects their memory, which disks they use.
+//! Describes the host: cgroup hierarchies, the directories that jobs will be in, what protects their memory, which disks they use.
 
 use std::path::{Path, PathBuf};
 

@@ -146,7 +146,7 @@ fn api_version(slurm: &Library) -> Option<c_long> {
 fn default_plugin_path(slurm: &Library) -> Option<String> {
     // SAFETY: a pointer to a text in every release.
     let path: Symbol<*const c_void> = unsafe { slurm.get(b"default_plugin_path\0") }.ok()?;
-    // SAFETY: the same; the symbol's own address is that of the pointer, which nobody changes.
+    // SAFETY: the same; the symbol's own address is that of the pointer, which is never changed.
     let text = unsafe { path.into_raw().cast::<*const c_char>().read() };
     // SAFETY: the text ends with a NUL, and is never freed.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())

@@ -197,7 +197,8 @@ impl Likeness {
     }
 }
 
-/// If Slurm limits a job's memory, some limits are left to Slurm. Without the memory controller, this write fails and has no effect.
+/// If Slurm limits a job's memory, some limits are left to Slurm. If the memory controller is missing there, Slurm cannot limit it either,
+/// so an error is ignored.
 fn limit_memory(slurm: &Slurm, hierarchy: &Hierarchy, job: &Dir) {
     /// More than a trial needs.
     const ENOUGH: &str = "1073741824";

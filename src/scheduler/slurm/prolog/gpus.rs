@@ -152,7 +152,7 @@ fn counted(
     gres_conf.devices(gres, driver).map(Some)
 }
 
-/// Checks that all are devices: Slurm skips what is none, and its numbers shift.
+/// Checks that all are devices: Slurm skips a file that is no device, which shifts its numbers.
 fn are_there(devices: &[String], root: &Path) -> Result<(), String> {
     match devices.iter().find(|path| !is_device(path) || !exists(root, path)) {
         Some(none) => Err(format!("{none} is a GPU in gres.conf, and no device here")),

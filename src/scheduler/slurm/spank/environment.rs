@@ -123,7 +123,7 @@ pub fn tell(spank: &Spank, config: &Config, plan: &Plan, fence: &Fence) -> Resul
     Ok(())
 }
 
-/// The variables of an environment that jobfence told another step, without those that the user set differently, and without the mark.
+/// The variables of an environment that jobfence told another step, without thread variables that the user changed, and without the mark.
 /// `get` returns a variable's value.
 fn set_before(get: impl Fn(&CStr) -> Option<String>) -> Vec<&'static CStr> {
     let hint = get(HINT);
