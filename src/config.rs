@@ -56,12 +56,12 @@ pub use values::{
 
 use crate::job::Cpus;
 
-/// A size as `MinRAMSpace` has it, in bytes, at least 1 MiB: a plain number is MiB.
+/// A size as in `MinRAMSpace`, in bytes, at least 1 MiB: a plain number is in MiB.
 pub fn parse_size(text: &str) -> Option<u64> {
     units::size(text).ok()
 }
 
-/// CPUs as `MaxCPUsPerUser` has them: a number up to 1024 with at most three decimals.
+/// CPUs as in `MaxCPUsPerUser`: a number up to 1024 with at most three decimals.
 pub fn parse_cpus(text: &str) -> Option<Cpus> {
     units::cpus(text).ok()
 }

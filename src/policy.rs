@@ -27,7 +27,7 @@ pub struct Limits {
     pub cpu: Option<CpuQuota>,
     /// CPU time that may be saved for later, in percent of the quota.
     pub burst: Option<Percent>,
-    /// Share of CPU time among its siblings, as `cpu.weight` has it.
+    /// Share of CPU time among its siblings, as in `cpu.weight`.
     pub weight: Option<u64>,
     /// RAM, in bytes.
     pub ram: Option<u64>,
@@ -43,13 +43,13 @@ pub struct Limits {
     pub min: Option<u64>,
     /// Whether an out-of-memory kill ends all processes.
     pub oom_group: bool,
-    /// The limits that are numbers, as of processes and threads.
+    /// The limits that are plain numbers, such as processes and threads.
     pub numbers: LimitNumbers,
     /// How fast it may read and write, by the targets in the configuration.
     pub io: IoRules,
-    /// The same by disk, once those are known; see [`Plan::find_disks`].
+    /// The same by disk, once the disks are known; see [`Plan::find_disks`].
     pub disks: Vec<DiskLimit>,
-    /// Share of a busy disk among its siblings, as `io.weight` has it.
+    /// Share of a busy disk among its siblings, as in `io.weight`.
     pub io_weight: Option<u64>,
     /// The CPUs that may be used.
     pub cores: Option<CpuList>,
@@ -92,7 +92,7 @@ impl Limits {
     }
 }
 
-/// The lower limit, where `None` is no limit.
+/// The lower limit; `None` is no limit.
 fn least<T>(a: Option<T>, b: Option<T>, lower: impl Fn(T, T) -> T) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(lower(a, b)),
@@ -238,10 +238,10 @@ impl fmt::Display for Plan {
 /// `cpu.weight` for each CPU (hardware thread): ten CPUs have the kernel's default of 100, and a thousand the largest weight.
 const WEIGHT_OF_CPU: u64 = 10;
 
-/// The least and the most that `cpu.weight` can be (cgroup-v2.rst).
+/// The range of `cpu.weight` (cgroup-v2.rst).
 pub const WEIGHTS: std::ops::RangeInclusive<u64> = 1..=10_000;
 
-/// The weight of so many CPUs.
+/// The weight for this number of CPUs.
 pub fn weight(cpus: Cpus) -> u64 {
     (cpus.thousandths().saturating_mul(WEIGHT_OF_CPU) / 1000).clamp(*WEIGHTS.start(), *WEIGHTS.end())
 }
@@ -266,7 +266,7 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     let mut plan = Plan { scavenger: config.scavenger, weighs: config.cpu_policy.weighs(), ..Plan::default() };
     let mut errors = Vec::new();
     let granted_cpus = if grant.is_of_step { grant.step_cpus } else { grant.job_cpus };
-    // A weight alone would leave all idle CPUs to a job that was granted none.
+    // With a weight alone, a job that was granted no CPU could use all idle ones.
     let has_quota = config.cpu_policy.limits() || granted_cpus == Some(Cpus::ZERO);
     let grant = &with_defaults(config, grant);
     let step_cpus = least(grant.step_cpus, grant.job_cpus, Ord::min);
@@ -337,7 +337,7 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     (plan, errors)
 }
 
-/// Which devices a step without GPUs may use, if some are denied.
+/// The devices that a step without GPUs may use, if some are denied.
 pub fn devices_of(config: &Config) -> Option<Devices> {
     let (allow, gpu) = (config.device_allow.clone(), config.gpu_device.clone());
     match config.constrain_devices {
@@ -347,7 +347,7 @@ pub fn devices_of(config: &Config) -> Option<Devices> {
     }
 }
 
-/// The scheduler's own numbers of this node's cores.
+/// Maps the scheduler's own core numbers of this node.
 pub trait CoreMap {
     /// The CPUs (hardware threads) of these cores.
     fn cpus_of(&self, cores: &CpuList) -> Result<CpuList, Error>;
@@ -826,7 +826,7 @@ mod tests {
         let resolved = of_unknown_partition("[Partition=a]\nCPUPolicy=weight\n");
         assert_eq!(strictest(&resolved, &granted(64, 100)).0.job.weight, Some(100));
         assert_eq!(strictest(&resolved, &granted(2, 100)).0.job.weight, Some(20));
-        // The least of the limits, not what the least of each key would give.
+        // The lowest limit, not what the lowest value of each key would give.
         let resolved = of_unknown_partition(
             "AllowedRAMSpace=50 MinRAMSpace=1G\n[Partition=a]\nAllowedRAMSpace=100 MinRAMSpace=1M\n",
         );
