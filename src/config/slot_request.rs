@@ -4,12 +4,12 @@
 
 use super::units::{NONE, Wrong};
 
-/// A request that counts.
+/// A request that counts as memory or as GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotRequest {
     /// As the scheduler calls it.
     pub name: String,
-    /// Of what it is so much.
+    /// What its amount is for.
     pub per: PerSlot,
 }
 
@@ -20,12 +20,12 @@ impl SlotRequest {
     }
 }
 
-/// Of what so much is requested.
+/// What the amount of a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerSlot {
-    /// What the scheduler counts it for, where it says so; otherwise a slot.
+    /// What the scheduler counts it for, if it says so; otherwise each slot.
     AsCounted,
-    /// Of each slot.
+    /// Each slot.
     Slot,
     /// Of all slots of the job on each node.
     Host,
@@ -36,7 +36,7 @@ pub enum PerSlot {
 /// What stands behind a name that is not as the scheduler counts it.
 const SUFFIXES: [(&str, PerSlot); 3] = [("slot", PerSlot::Slot), ("host", PerSlot::Host), ("job", PerSlot::Job)];
 
-/// Requests, with commas between them.
+/// Reads requests, with commas between them.
 pub(super) fn read(text: &str) -> Result<Vec<SlotRequest>, Wrong> {
     if text.eq_ignore_ascii_case(NONE) {
         return Ok(Vec::new());

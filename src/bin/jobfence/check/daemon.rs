@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A daemon of a scheduler's that runs here: what its commands say, and whether what it is to start is this program.
+//! A scheduler's daemon that runs here: what its commands print, and whether the program that it starts is this one.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -10,25 +10,25 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 use jobfence::sys::program::AskedProgram;
 
-/// How long a program of the scheduler's may take: it asks its server.
+/// How long a scheduler's command may take: it asks its server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// So much of a script is read, in bytes.
 const SCRIPT: u64 = 64 << 10;
 
-/// Which configuration a daemon has read.
+/// The variables that select a daemon's configuration.
 const NEEDED: [&str; 6] =
     ["PBS_CONF_FILE", "CONDOR_CONFIG", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"];
-/// Where an HTCondor that is no package has its commands, beside its daemons.
+/// Where an HTCondor that was not installed from a package has its commands, relative to its daemons.
 const BIN: &str = "../bin";
 
 /// One that runs here.
 pub struct SchedulerDaemon {
-    /// Where its program is, and with some schedulers those of its commands, too.
+    /// The directory of its program, and with some schedulers also of the commands.
     directory: PathBuf,
     /// Where it works.
     pub cwd: PathBuf,
-    /// What its commands need of the environment that it was started with.
+    /// The variables of its environment that the commands need.
     environment: Vec<(&'static str, String)>,
 }
 
