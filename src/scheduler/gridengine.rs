@@ -6,6 +6,7 @@
 //! gives it, and starts the shepherd itself.
 
 pub mod card;
+pub mod client;
 pub mod spool;
 
 /// What the first word of a shepherd's command line begins with; execd adds the number of the job.

@@ -5,10 +5,10 @@
 //! every job that the configuration knows, the directories in which they would be.
 
 mod attach;
-mod daemon;
+pub mod daemon;
 mod describe;
 pub mod doors;
-mod gridengine;
+pub mod gridengine;
 mod line;
 mod load;
 mod names;

@@ -25,16 +25,17 @@ use crate::printable::is_printable;
 use crate::report::card;
 use crate::requests::{REQUESTS, Requests};
 use crate::scheduler::gridengine::card::time;
+use crate::scheduler::gridengine::client::CALLED;
 use crate::sys::dir::Dir;
 
 /// The file that tells the shepherd what to start.
-const CONFIG: &str = "config";
+pub const CONFIG: &str = "config";
 /// The hosts of a parallel job: a line for each queue, with the host, its slots there, the queue and a set of processors.
 const HOSTS: &str = "pe_hostfile";
 /// The shepherd reads a line in pieces of so many bytes (`read_config` of `config_file.c`).
 const PIECE: usize = 99_999;
 /// Each key with a user's value, and what execd writes behind it.
-const BEHIND: [(&str, &str); 21] = [
+pub(super) const BEHIND: [(&str, &str); 21] = [
     ("fs_stdin_host", "fs_stdin_path"),
     ("fs_stdin_path", "fs_stdin_tmp_path"),
     ("fs_stdin_tmp_path", "fs_stdin_file_staging"),
@@ -58,7 +59,7 @@ const BEHIND: [(&str, &str); 21] = [
     ("display", "use_afs"),
 ];
 /// How the key of an argument begins, and what execd writes behind the last one.
-const ARGUMENT: &str = "job_arg";
+pub(super) const ARGUMENT: &str = "job_arg";
 const BEHIND_ARGUMENTS: &str = "queue_tmpdir";
 /// What ends a key, and does not count before it.
 const ENDS_OF_KEY: [char; 2] = [' ', '='];
@@ -80,7 +81,7 @@ const OTHER_FAMILY: &str = "jobfence knows what is granted by Son of Grid Engine
 /// The last second that `sge_u32` can say.
 const LAST_SECOND: u64 = u32::MAX as u64;
 /// As execd says that there is none.
-const NONE: &str = "none";
+pub(super) const NONE: &str = "none";
 /// The same of a binding to cores.
 const UNBOUND: [&str; 2] = ["NULL", "no_job_binding"];
 
@@ -182,7 +183,7 @@ impl SpooledJob {
         let (number, task) = (config.get("job_id")?, config.get("ja_task_id")?);
         let is_array = task != "0";
         let job = if is_array { format!("{number}.{task}") } else { number.to_owned() };
-        let slave_task = config.find("pe_task_id")?.filter(|task| *task == directory).map(Id::new).transpose()?;
+        let slave_task = config.slave_task(directory)?.map(Id::new).transpose()?;
         let slots = slots(&config, slave_task.is_some(), hosts)?;
         let named =
             |key| Ok::<_, NotFenced>(config.find(key)?.filter(|name| *name != NONE).unwrap_or_default().to_owned());
@@ -255,7 +256,7 @@ impl SpooledJob {
 }
 
 /// The lines of a file: keys and values.
-struct Values<'a>(Vec<(&'a str, &'a str)>);
+pub(super) struct Values<'a>(pub(super) Vec<(&'a str, &'a str)>);
 
 impl<'a> Values<'a> {
     fn of(text: &'a str) -> Self {
@@ -264,7 +265,7 @@ impl<'a> Values<'a> {
 
     /// Those of `config`, as `read_config` of the shepherd's `config_file.c` takes them: blanks and `=` before the key do not count, the
     /// first one behind it ends it, and of two values the last one counts. So a line that a user has made is found here, too.
-    fn of_config(text: &'a str) -> Result<Self, NotFenced> {
+    pub(super) fn of_config(text: &'a str) -> Result<Self, NotFenced> {
         let asked = |error: Error| NotFenced::Asked(error.hint(NEWLINE));
         let (mut all, mut known, mut before) = (Vec::new(), BTreeMap::new(), "");
         for line in text.split_terminator('\n') {
@@ -280,6 +281,8 @@ impl<'a> Values<'a> {
             }
             let is_expected = match BEHIND.iter().find(|(of_user, _)| *of_user == before) {
                 Some((_, behind)) => key == *behind,
+                // Of a client, execd writes next what the shepherd starts for it.
+                None if before == CALLED => key.ends_with("_daemon"),
                 None => !before.starts_with(ARGUMENT) || key.starts_with(ARGUMENT) || key == BEHIND_ARGUMENTS,
             };
             if !is_expected {
@@ -291,7 +294,7 @@ impl<'a> Values<'a> {
         Ok(Self(all))
     }
 
-    fn find(&self, key: &str) -> Result<Option<&'a str>, NotFenced> {
+    pub(super) fn find(&self, key: &str) -> Result<Option<&'a str>, NotFenced> {
         let mut values = self.0.iter().filter(|(of, _)| *of == key).map(|(_, value)| *value);
         match values.next() {
             None => Ok(None),
@@ -301,6 +304,11 @@ impl<'a> Values<'a> {
                 Err(NotFenced::Asked(twice))
             }
         }
+    }
+
+    /// The name of the slave task whose directory this is.
+    pub(super) fn slave_task(&self, directory: &str) -> Result<Option<&'a str>, NotFenced> {
+        Ok(self.find("pe_task_id")?.filter(|task| *task == directory))
     }
 
     fn get(&self, key: &str) -> Result<&'a str, NotFenced> {

@@ -18,8 +18,9 @@ const NEEDED: [&str; 6] =
 /// Where an HTCondor that is no package has its commands, beside its daemons.
 const BIN: &str = "../bin";
 
-/// One that runs here.
-pub(super) struct SchedulerDaemon {
+/// One that runs here. The default is none: its commands are looked for where ours are, and find its configuration by our environment.
+#[derive(Default)]
+pub struct SchedulerDaemon {
     /// Where its program is, and with some schedulers those of its commands, too.
     directory: PathBuf,
     /// Where it works.
@@ -31,7 +32,7 @@ pub(super) struct SchedulerDaemon {
 impl SchedulerDaemon {
     /// A process of root's with this name. Of a user's process, neither the place nor the environment is to be trusted. A container's
     /// daemon starts no jobs of this host, and its commands are not here.
-    pub(super) fn find(proc: &Dir, name: &str) -> Option<Self> {
+    pub fn find(proc: &Dir, name: &str) -> Option<Self> {
         let has_name = |pid: i32| process::name(proc, pid).is_some_and(|found| found == name);
         let is_it = |pid: i32| has_name(pid) && process::uid(proc, pid) == Some(0) && !process::is_contained(proc, pid);
         let all = process::all(proc).unwrap_or_default();
@@ -48,7 +49,7 @@ impl SchedulerDaemon {
     }
 
     /// What a command of this scheduler's prints, or why not. It is looked for where ours are, and beside the daemon.
-    pub(super) fn ask(&self, argv: &[&str]) -> Result<String, String> {
+    pub fn ask(&self, argv: &[&str]) -> Result<String, String> {
         let [program, arguments @ ..] = argv else { return Ok(String::new()) };
         let failed = |why: String| format!("{}: {why}", argv.join(" "));
         let path = std::env::var_os("PATH").unwrap_or_default();

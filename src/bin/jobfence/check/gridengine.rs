@@ -184,7 +184,7 @@ fn unheard<'a>(find: &impl Fn(&str) -> Option<&'a Vec<&'a str>>, requests: &[Slo
 }
 
 /// The value of a key of `qconf -sconf`, also one that goes on in the next line.
-fn value_of(text: &str, key: &str) -> Option<String> {
+pub fn value_of(text: &str, key: &str) -> Option<String> {
     let text = text.replace("\\\n", " ");
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let found = text.lines().map(words).find(|words| words.first().is_some_and(|first| first == key))?;
