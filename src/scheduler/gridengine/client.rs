@@ -136,6 +136,7 @@ fn shown(sentence: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spool::recorded;
     use super::*;
 
     /// As execd has written it of a `qrsh` (8.1.9).
@@ -192,6 +193,22 @@ mod tests {
         assert_eq!(config(&QRSH.replace("job_arg1=x", "job_arg1=x\ncoshepherd=/home/alice/x"), "a", "/b"), None);
         let called = "qrsh_control_port=node1:42727";
         assert_eq!(config(&QRSH.replace(called, &format!("{called}\ncoshepherd=/home/alice/x")), "a", "/b"), None);
+    }
+
+    #[test]
+    fn each_client_of_a_real_execds_is_known() {
+        for (kind, text, _) in recorded() {
+            let has_client = ["command", "shell", "login", "slave"].contains(&kind.as_str());
+            assert_eq!(client(&text), has_client.then_some(Client::Builtin), "{kind}");
+            assert_eq!(is_slave_task(&text, "1.node1"), kind == "slave", "{kind}");
+            let instead = config(&text, "sgeadmin", "/spool").unwrap();
+            assert!(!instead.contains("alice"), "{kind}: {instead}");
+        }
+        let all = recorded();
+        for (key, _) in INSTEAD {
+            let line = format!("\n{key}=");
+            assert!(all.iter().any(|(_, text, _)| text.contains(&line)), "{key}");
+        }
     }
 
     #[test]

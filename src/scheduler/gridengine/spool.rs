@@ -116,7 +116,7 @@ pub struct SpooledJob {
     pub errors_name: String,
     /// Whether it is a task of an array.
     pub is_array_task: bool,
-    /// How long it may run; `None`: as long as it likes.
+    /// How long it may run; `None`: as long as it likes, or execd does not say it, as that of 8.1.9.
     pub time_limit: Option<Duration>,
     /// Whether the shepherd binds it to cores (`qsub -binding`).
     pub is_bound: bool,
@@ -440,6 +440,20 @@ pub fn bytes(text: &str) -> Option<Option<u64>> {
     amount.is_finite().then_some(Some(amount as u64))
 }
 
+/// What a real execd has written of a job of each kind: `config` and the hosts.
+#[cfg(test)]
+pub(super) fn recorded() -> Vec<(String, String, Option<String>)> {
+    let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gridengine/recorded/8.1.9");
+    let one = |entry: std::io::Result<std::fs::DirEntry>| {
+        let job = entry.unwrap();
+        let [config, hosts] = [CONFIG, HOSTS].map(|name| std::fs::read_to_string(job.path().join(name)));
+        (job.file_name().into_string().unwrap(), config.unwrap(), hosts.ok())
+    };
+    let all: Vec<_> = std::fs::read_dir(top).unwrap().map(one).collect();
+    assert!(all.len() > 10, "{all:?}");
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -474,6 +488,35 @@ mod tests {
         assert!(job.is_stopped_at_once);
         assert_eq!((job.errors_path.as_str(), job.errors_name.as_str()), ("/home/b", "x.e7"));
         assert_eq!(job.cpus(Cpus::from_thousandths(500)), Cpus::whole(1));
+    }
+
+    /// As a real execd has written it (tests/gridengine/record.py), of users that this host has.
+    #[test]
+    fn what_execd_has_written_is_understood() {
+        for (kind, text, hosts) in recorded() {
+            let text = text.replace("job_owner=alice", "job_owner=root");
+            let job =
+                SpooledJob::parse(&text, "1.node1", hosts.as_deref()).unwrap_or_else(|why| panic!("{kind}: {why}"));
+            assert_eq!(job.slave_task.is_some(), kind == "slave", "{kind}");
+            assert_eq!(job.slots, if ["slave", "parallel"].contains(&kind.as_str()) { 2 } else { 1 }, "{kind}");
+            assert_eq!((job.is_array_task, job.is_bound), (kind == "array", kind == "bound"), "{kind}");
+            assert_eq!(job.is_stopped_at_once, kind != "array", "{kind}: with -notify");
+            let memory = if kind == "batch" { 100 } else { 200 };
+            let found = job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]);
+            assert_eq!(found, Some((memory << 20) * u64::from(job.slots)), "{kind}");
+            let (account, project) = if kind == "batch" { ("lab", "biology") } else { ("sge", "") };
+            assert_eq!(job.facts.account, Fact::Claimed(account.to_owned()), "{kind}");
+            assert_eq!(job.facts.project, Fact::Known(project.to_owned()), "{kind}");
+        }
+        for (of_user, behind) in BEHIND {
+            let is_there = |text: &str| {
+                text.contains(&format!("\n{of_user}=")) && {
+                    let keys: Vec<&str> = text.lines().filter_map(|line| line.split('=').next()).collect();
+                    keys.windows(2).any(|pair| pair == [of_user, behind])
+                }
+            };
+            assert!(recorded().iter().any(|(_, text, _)| is_there(&format!("\n{text}"))), "{of_user}");
+        }
     }
 
     #[test]

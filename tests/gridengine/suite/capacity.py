@@ -5,9 +5,10 @@ import contextlib
 import json
 import re
 import signal
+from pathlib import Path
 
 from slurm import kernel
-from slurm.harness import MIB, case, expect, expect_equal, expect_in
+from slurm.harness import MIB, case, expect, expect_equal, expect_in, expect_match
 from slurm.sites import until
 
 from ..harness import fenced
@@ -16,6 +17,8 @@ from ..hosts import HOSTS
 JSV = "/usr/share/jobfence/gridengine/jsv"
 SENSOR = "/usr/share/jobfence/gridengine/load-sensor"
 QMASTER_LOG = "/var/spool/gridengine/qmaster/messages"
+# As it lies beside the tests of a scheduler, where they run.
+PAGE = Path(__file__).resolve().parents[2] / "jobfence/docs/install/gridengine.md"
 NAMES = ("jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free", "jobfence_pressure")
 
 
@@ -97,6 +100,38 @@ def applied(site):
         HOSTS.write_text(hosts)
         (site.home / "host").write_text("\n".join(line for line in before.splitlines() if not line.startswith(("load_values", "processors", " "))))
         site.qconf("-Me", str(site.home / "host"))
+
+
+@case
+def configured_for_one_host(site):
+    """The page's command makes the configuration of a host that has none, and jobs there are fenced by that."""
+    editor, line = site.home / "editor", f"shepherd_cmd {site.jobfence}"
+    editor.write_text(f"#!/bin/sh\nsed -i '/^shepherd_cmd/d' \"$1\"\necho '{line}' >>\"$1\"\n")
+    editor.chmod(0o755)
+    command = re.search(r"(?m)^# (qconf \S+) node1\nshepherd_cmd ", PAGE.read_text())[1]
+    with site.changed(["-sconf", "global"], ["-Mconf"], shepherd_cmd="none"):
+        # On a host that has one, execd has made it.
+        before = site.command("qconf", "-sconf", site.node).stdout
+        if before:
+            site.qconf("-dconf", site.node)
+        try:
+            site.environment["EDITOR"] = str(editor)
+            site.qconf(*command.split()[1:], site.node)
+            expect_match(rf"(?m)^shepherd_cmd +{site.jobfence}$", site.command("qconf", "-sconf", site.node).stdout, "its configuration")
+            site.stop_execd(signal.SIGTERM)
+            site.start_execd()
+            jobid = site.submit("alice", "cat /proc/self/cgroup")
+            site.wait(jobid)
+            expect_in(f"/job_{jobid}/", site.output(jobid), "its cgroup")
+        finally:
+            del site.environment["EDITOR"]
+            site.command("qconf", "-dconf", site.node)
+            if before:
+                (site.home / site.node).write_text(before)
+                site.qconf("-Aconf", str(site.home / site.node))
+    site.stop_execd(signal.SIGTERM)
+    site.start_execd()
+    return command
 
 
 @case
