@@ -144,6 +144,9 @@ def refused_session(site):
                 expect_equal(done.returncode, 1, f"exit status of qrsh -now {now} with {daemon}")
                 expect_over(site)
                 until(lambda: WHY in kernel.read(mails / "mail"), 20, f"a mail with the reason, not {kernel.read(mails / 'mail')!r}")
+            done = site.as_user("alice", [*SOON, "qrsh", "-now", "no", "-pe", "mpi", "2", *WRONG, "touch", str(ran)])
+            expect_in(WHY, done.stderr, "what qrsh of a parallel job says")
+            expect_over(site)
             # They have no option for variables.
             site.configure("ConstrainCores=yes\n")
             for client in "qlogin", "qrsh":
