@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A daemon of a scheduler's that runs here: what its commands say, and whether what it is to start is this program.
+//! A scheduler's daemon that runs here: what its commands print, and whether the program that it starts is this one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 use jobfence::sys::program::AskedProgram;
 
-/// How long a program of the scheduler's may take: it asks its server.
+/// How long a scheduler's command may take: it asks its server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which configuration a daemon has read.
+/// The variables that select a daemon's configuration.
 const NEEDED: [&str; 6] =
     ["PBS_CONF_FILE", "CONDOR_CONFIG", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"];
-/// Where an HTCondor that is no package has its commands, beside its daemons.
+/// Where an HTCondor that was not installed from a package has its commands, relative to its daemons.
 const BIN: &str = "../bin";
 
 /// One that runs here. The default is none: its commands are looked for where ours are, and find its configuration by our environment.
 #[derive(Default)]
 pub struct SchedulerDaemon {
-    /// Where its program is, and with some schedulers those of its commands, too.
+    /// The directory of its program, and with some schedulers also of the commands.
     directory: PathBuf,
-    /// Where it works.
+    /// Its working directory.
     pub(super) cwd: PathBuf,
-    /// What its commands need of the environment that it was started with.
+    /// The variables of its environment that the commands need.
     environment: Vec<(&'static str, String)>,
 }
 
@@ -62,7 +62,7 @@ impl SchedulerDaemon {
     }
 }
 
-/// Why a daemon that is to start what is at this path does not start this program, or another one of its name, to complete "it is PATH, ...".
+/// Why a daemon that starts the program at this path does not start jobfence, as the end of "it is PATH, ...".
 pub(super) fn not_ours(path: &str) -> Option<String> {
     if !is_ours(path) {
         return Some("and not jobfence".to_owned());
@@ -76,7 +76,7 @@ pub(super) fn not_ours(path: &str) -> Option<String> {
     }
 }
 
-/// Whether a path means this program, or another one of its name; it may be missing.
+/// Whether a path means jobfence, this program or another of the name. The file may be missing.
 pub(super) fn is_ours(path: &str) -> bool {
     let same = || Some(std::fs::canonicalize(path).ok()? == std::fs::canonicalize("/proc/self/exe").ok()?);
     Path::new(path).file_name().is_some_and(|name| name == "jobfence") || same().unwrap_or(false)
