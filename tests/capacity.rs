@@ -129,50 +129,72 @@ fn jobfence_run_costs_root_no_kernel_object_of_a_bound() {
 const EXECD: &str = r#"
 mount -t tmpfs none /etc/slurm
 printf '%s\n' "CgroupBase=$2" "RunDir=$3/run" >/etc/slurm/jobfence.conf
-for job in $(seq "$4"); do
+begin() {
     mkdir -p "$3/spool/$job.1"
     cd "$3/spool/$job.1"
     printf '%s\n' job_owner=games job_id=$job ja_task_id=0 host_slots=1 queue=all.q job_name=x >config
     : >environment
-    (exec -a sge_shepherd-$job "$1" </dev/null >/dev/null 2>&1) &
+    (exec -a sge_shepherd-$job "$1" </dev/null >/dev/null 2>&1 9<&-) &
     echo $!
+}
+for job in $(seq "$4"); do
+    begin "$@"
 done
-exec >/dev/null
-wait
+"#;
+/// It waits for them.
+const WAITS: &str = "exec >/dev/null; wait";
+/// It is killed while one more makes its fence: that waits for a lock of ours.
+const DIES: &str = r#"
+until [ -s "$3/spool/$4.1/job_pid" ]; do sleep 0.02; done
+exec 9<"$(find "$3/run" -name limits.lock)"
+flock 9
+job=$(($4 + 1))
+begin "$@"
+until ls -l /proc/$!/fd | grep -q "$3/run$"; do sleep 0.02; done
+kill -KILL $$
 "#;
 
-#[test]
-fn a_job_of_grid_engine_costs_root_no_inotify_instance() {
-    let Some(base) = common::Base::if_root("capacity", "gridengine") else { return };
+/// An execd with this end that starts `jobs` jobs, of whose shepherds `told` are told. `None`: this machine has not what it takes.
+fn execd(base: &common::Base, top: &Path, end: &str, jobs: usize, told: usize) -> Option<Shepherds> {
     if !Path::new("/etc/slurm").is_dir() || !Path::new("/bin/bash").exists() {
-        return common::skip("needs bash and a directory /etc/slurm");
+        common::skip("needs bash and a directory /etc/slurm");
+        return None;
     }
-    let temp = tempfile::tempdir().unwrap();
-    let path = |name: &str| -> PathBuf { temp.path().join(name) };
+    let path = |name: &str| -> PathBuf { top.join(name) };
     fs::copy("/bin/bash", path("sge_execd")).unwrap();
     fs::write(path("sge_shepherd"), "#!/bin/sh\necho $$ >pid\necho $$ >job_pid\nexec sleep 300\n").unwrap();
     fs::set_permissions(path("sge_shepherd"), fs::Permissions::from_mode(0o755)).unwrap();
     let mut unshare = Command::new("unshare");
-    unshare.args(["--mount", "--"]).arg(path("sge_execd")).args([
-        "-ec",
-        EXECD,
-        "sge_execd",
-        env!("CARGO_BIN_EXE_jobfence"),
-    ]);
-    unshare.arg(&base.name).arg(temp.path()).arg(JOBS.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut execd = unshare.spawn().unwrap();
-    let pids: Vec<u32> = lines(execd.stdout.take().unwrap(), JOBS).iter().map(|pid| pid.parse().unwrap()).collect();
-    let ends = Shepherds { pids: pids.clone(), execd };
-    if pids.is_empty() {
-        return common::skip("no mount namespace");
+    unshare.args(["--mount", "--"]).arg(path("sge_execd")).arg("-ec").arg(EXECD.to_owned() + end);
+    unshare.args(["sge_execd", env!("CARGO_BIN_EXE_jobfence"), &base.name]).arg(top).arg(jobs.to_string());
+    let mut execd = unshare.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let pids: Vec<u32> = lines(execd.stdout.take().unwrap(), told).iter().map(|pid| pid.parse().unwrap()).collect();
+    let shepherds = Shepherds { pids, execd };
+    if shepherds.pids.is_empty() {
+        common::skip("no mount namespace");
+        return None;
     }
     let is_begun = |job: usize| {
         let text = fs::read_to_string(path(&format!("spool/{job}.1/pid"))).unwrap_or_default();
-        pids.iter().any(|pid| text.trim() == pid.to_string())
+        shepherds.pids.iter().any(|pid| text.trim() == pid.to_string())
     };
-    common::until("each shepherd has seen its job", || (1..=JOBS).all(is_begun));
-    expect_held("Grid Engine", &pids, GRID_ENGINE);
-    drop(ends);
+    common::until("each shepherd has seen its job", || (1..=told).all(is_begun));
+    Some(shepherds)
+}
+
+#[test]
+fn a_job_of_grid_engine_costs_root_no_inotify_instance() {
+    let Some(base) = common::Base::if_root("capacity", "gridengine") else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let Some(shepherds) = execd(&base, temp.path(), WAITS, JOBS, JOBS) else { return };
+    expect_held("Grid Engine", &shepherds.pids, GRID_ENGINE);
+}
+
+#[test]
+fn a_job_of_grid_engine_has_its_shepherd_though_execd_dies_meanwhile() {
+    let Some(base) = common::Base::if_root("capacity", "restart") else { return };
+    let temp = tempfile::tempdir().unwrap();
+    drop(execd(&base, temp.path(), DIES, 1, 2));
 }
 
 /// They pass the signal on to the job, and end its fence.

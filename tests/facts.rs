@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use jobfence::config::{self, Config, Loaded, PerSlot, SlotRequest};
@@ -35,6 +35,16 @@ const CONFIG: &str = "stdout_path=/home/a\nstderr_path=/home/b\nstdin_path=/dev/
                       queue=all.q\nhost=node1\nbinding=NULL\njob_name=x\njob_id=7\nja_task_id=0\npe_task_id=1.node2\naccount=sge\n\
                       submission_time=1\nnotify=0\nacct_project=none\nqueue_tmpdir=/tmp\n";
 const ENVIRONMENT: &str = "JOBFENCE_REQUESTED=mem_free=60M,gpu=1\nJOBFENCE_CPU_LIMIT=0.5\n";
+/// What our tests take for execd's: in which file, and between which words.
+const STAND_INS: [(&str, &str, &str); 5] = [
+    ("tests/facts.rs", "\nconst CONFIG: &str = \"", "\";"),
+    ("tests/capacity.rs", "printf '%s\\n' job_owner", " >config"),
+    ("tests/fuzz/corpus/spool/job", "", "\0"),
+    ("src/scheduler/gridengine/spool.rs", "const JOB: &str = \"", "\";"),
+    ("src/scheduler/gridengine/client.rs", "const QRSH: &str = \"", "\";"),
+];
+/// What no recording has, and yet some execd writes: that of the fork at github.com/daimh/sge.
+const OF_OTHERS: [&str; 1] = ["h_rt"];
 const NONSENSE: [&str; 6] = ["nonsense", "-1", "0x", "1:0:0", "1e999", "\u{fffd}"];
 
 /// The keys of the tables under this heading, each with the word in the last column.
@@ -50,6 +60,41 @@ fn rows_of(heading: &str) -> Vec<(String, String)> {
         found.extend(keys.split(", ").map(|key| (key.trim_matches('`').to_owned(), (*word).to_owned())));
     }
     found
+}
+
+/// The keys that execd has written, in tests/gridengine/recorded.
+fn recorded() -> BTreeSet<String> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gridengine/recorded");
+    let below = |top: PathBuf| fs::read_dir(top).unwrap().map(|entry| entry.unwrap().path());
+    let texts = below(top).flat_map(below).map(|job| fs::read_to_string(job.join("config")).unwrap());
+    texts.flat_map(|text| text.lines().map(key).collect::<Vec<_>>()).collect()
+}
+
+/// Of an argument, the number does not count.
+fn key(line: &str) -> String {
+    let key = line.split('=').next().unwrap();
+    if key.starts_with("job_arg") { key.trim_end_matches(|digit: char| digit.is_ascii_digit()) } else { key }.to_owned()
+}
+
+#[test]
+fn no_stand_in_of_execd_knows_what_execd_does_not_write() {
+    let known = recorded();
+    for (file, begin, end) in STAND_INS {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let text = text.split_once(begin).unwrap_or_else(|| panic!("{file} has no {begin:?}")).1;
+        let text = text.split_once(end).map_or(text, |(text, _)| text);
+        let pieces = text.split("\\n").flat_map(|piece| piece.split(['\n', ' '])).map(|piece| piece.trim_matches('\\'));
+        let keys: Vec<String> =
+            pieces.filter(|piece| piece.contains('=')).map(key).filter(|key| !key.is_empty()).collect();
+        assert!(keys.len() > 4, "{file}: {keys:?}");
+        let unknown: Vec<&String> =
+            keys.iter().filter(|key| !known.contains(*key) && !OF_OTHERS.contains(&key.as_str())).collect();
+        assert!(unknown.is_empty(), "{file} has keys that no recording has: {unknown:?}");
+    }
+    // What the page tells is no stand-in's, either.
+    for (key, _) in rows().iter().filter(|(key, _)| !key.starts_with("JOBFENCE_")) {
+        assert!(known.contains(key) || OF_OTHERS.contains(&key.as_str()), "docs/facts.md has {key}");
+    }
 }
 
 fn rows() -> Vec<(String, String)> {

@@ -6,6 +6,7 @@
 //! gives it, and starts the shepherd itself.
 
 pub mod card;
+pub mod client;
 pub mod complexes;
 pub mod spool;
 

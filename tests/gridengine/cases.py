@@ -24,7 +24,7 @@ from slurm.harness import CASES  # noqa: E402
 from slurm.runner import Runner, part_of  # noqa: E402
 from slurm.sites import die_properly, until  # noqa: E402
 
-from gridengine import sites, suite  # noqa: E402, F401
+from gridengine import record, sites, suite  # noqa: E402, F401
 
 
 TOP = Path(__file__).resolve().parents[2]
@@ -81,9 +81,11 @@ def privately(options, chosen):
     tests, parts = "opt/jobfence-tests", ("slurm", "pbs", "gridengine", "leases.py")
     binds = [(TOP / "tests" / name, f"{tests}/{name}") for name in parts]
     binds += [(TOP / name, f"{tests}/jobfence/{name}") for name in ("plugstack", "hooks", "include", "docs", "README.md")]
+    if options.record:
+        (TOP / "tests/gridengine/recorded").mkdir(exist_ok=True)
     binds += [(options.so, f"{tests}/jobfence/target/release/libjobfence.so"), (options.bin, f"{tests}/jobfence/target/release/jobfence")]
     argv = ["python3", "-B", f"/{tests}/gridengine/cases.py", "--site", "private", "--base", base, "--patience", str(options.patience)]
-    argv += [function.__name__ for function in chosen]
+    argv += ["--record"] * options.record + [function.__name__ for function in chosen]
     try:
         with tree.used(options.tree) as directory:
             return place.run(directory / "tree", binds, argv, base, {"PATH": shared.PATH, "LANG": "C.UTF-8", "HOME": "/root"})
@@ -101,6 +103,7 @@ def main():
     parser.add_argument("--base", help=argparse.SUPPRESS)  # we are in the tree, with cgroups below this
     parser.add_argument("--slice", type=part_of, metavar="K/N", default=(1, 1), help="every N-th of the cases, from the K-th on")
     parser.add_argument("--patience", type=float, metavar="FACTOR", default=6, help="multiplies every time limit (default: 6)")
+    parser.add_argument("--record", action="store_true", help="write what execd writes for its shepherds below recorded/, and run no case")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("cases", nargs="*", metavar="NAME")
     options = parser.parse_intermixed_args()
@@ -124,6 +127,8 @@ def main():
     start = time.monotonic()
     with sites.PrivateGridEngine(options.base) if options.base else sites.InstalledGridEngine() as site:
         print(f"Grid Engine is ready after {time.monotonic() - start:.1f} s", flush=True)
+        if options.record:
+            return record.record(site, Path(__file__).resolve().parent / "recorded")
         counts = GridEngineRunner().run(site, chosen)
     print(f"{counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
     return 1 if counts["FAIL"] else 0

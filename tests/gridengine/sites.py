@@ -83,6 +83,11 @@ class InstalledGridEngine(sites.Site):
         done = self.command("qacct", "-j", str(jobid), *which)
         return [fields(part) for part in re.split(r"(?m)^=+$", done.stdout) if part.strip()]
 
+    def last_end(self):
+        """What the accounting says last."""
+        rows = [fields(part) for part in re.split(r"(?m)^=+$", self.command("qacct", "-j").stdout)]
+        return next((row for row in reversed(rows) if "jobnumber" in row), None)
+
     def wait(self, jobid, timeout=60, ends=1):
         """Wait until the job is over, and `ends` times in the accounting; its last row there."""
         def ended():

@@ -34,6 +34,7 @@ SLURM_CONF = "src/scheduler/slurm/conf.rs"
 ADVICE = "src/report/card/advice.rs"
 CARDS_WORDS = "src/report/card/words.rs"
 SPOOL = "src/scheduler/gridengine/spool.rs"
+CLIENT = "src/scheduler/gridengine/client.rs"
 EARLY_MOVE = "src/launch/early_move.rs"
 LAYOUT = "src/cgroup/layout.rs"
 LONG_ROLL = "src/record/roll.rs"
@@ -676,6 +677,20 @@ BREAKS = (
         "if false {",
         "unit the_spool_is_looked_at_until_the_job_has_begun",
     ),
+    Break("a_warning_wakes_a_suspended_job", "src/bin/jobfence/shepherd/process.rs", "![Signal::SIGUSR1, Signal::SIGUSR2].contains(&signal)", "true",
+          "unit a_warning_wakes_no_job"),
+    Break("a_shepherd_beside_whoever_is_the_parent_later", "src/bin/jobfence/shepherd/process.rs", "        // As execd looks for it, with ps(1).\n",
+          "        let program = &self::program()?;\n",
+          "host capacity a_job_of_grid_engine_has_its_shepherd_though_execd_dies_meanwhile"),
+    Break("words_of_a_user_without_a_fence", CLIENT, "if is_users(key) {", "if false {",
+          "unit nothing_of_the_users_runs_without_a_fence"),
+    Break("a_users_process_without_a_fence", CLIENT, '        ("job_owner", administrator),\n', "", "unit nothing_of_the_users_runs_without_a_fence"),
+    Break("a_line_of_a_users_behind_a_clients_address", SPOOL, 'None if before == CALLED => key.ends_with("_daemon"),', "",
+          "unit nothing_of_the_users_runs_without_a_fence"),
+    Break("qmaster_is_told_what_it_knows", "src/bin/jobfence/host/qconf.rs", "before.is_some_and(|before| bytes(before) == bytes(amount))", "false",
+          "unit what_is_so_already_is_left_alone"),
+    Break("a_sensor_ends_at_what_is_no_text", "src/bin/jobfence/host/gridengine.rs", "for question in questions.split(b'\\n') {",
+          "for question in questions.lines().map(|line| line.map(String::into_bytes)) {", "unit a_report_for_each_line_until_quit"),
     Break(
         "series_of_a_restart_is_lost", "src/bin/jobfence/sample.rs",
         "if !self.has_taken_over {",

@@ -8,6 +8,7 @@ mod gridengine;
 pub mod htcondor;
 mod memory;
 mod pbs;
+mod qconf;
 mod way;
 
 use std::fmt::Write as _;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jobfence::bytes::mebibytes;
+use jobfence::cgroup::devices::gpus_of_node;
 use jobfence::config::{Config, parse_size};
 use jobfence::host::Host;
 use jobfence::sys::dir::Dir;
@@ -33,14 +35,17 @@ pub struct HostOptions {
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = reserve)]
     reserve: Option<Reserve>,
     /// Print commands for qmgr of OpenPBS, with the reasons as comments
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with = "json", group = "named")]
     pbs: bool,
-    /// The node's name in PBS [default: PBS_MOM_NODE_NAME of pbs.conf, or the host's short name]
-    #[arg(long, value_name = "NAME", value_parser = pbs::name, requires = "pbs")]
+    /// The host's name in PBS or Grid Engine [default: PBS_MOM_NODE_NAME of pbs.conf, or the host's short name; with --apply its name]
+    #[arg(long, value_name = "NAME", value_parser = pbs::name, requires = "named")]
     node: Option<String>,
     /// Be a load sensor of Grid Engine: report for each line on stdin, until "quit"
     #[arg(long, conflicts_with_all = ["pbs", "json"])]
     gridengine: bool,
+    /// Have qmaster of Grid Engine grant what jobs can have of this host, by qconf
+    #[arg(long, requires = "gridengine", group = "named")]
+    apply: bool,
     /// Print attributes for the ads of HTCondor's slots, as STARTD_CRON reads them
     #[arg(long, conflicts_with_all = ["pbs", "json", "gridengine"])]
     htcondor: bool,
@@ -80,12 +85,16 @@ fn reserve(text: &str) -> Result<Reserve, String> {
 impl HostOptions {
     /// Whether execd runs this.
     pub fn is_sensor(&self) -> bool {
-        self.gridengine
+        self.gridengine && !self.apply
     }
 }
 
 /// Says what jobs can be granted here.
 pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
+    if options.apply {
+        print!("{}", applied(options)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if options.is_sensor() {
         if let Ok(loaded) = options.configured.load() {
             let execd = SchedulerDaemon::of(&Dir::open("/proc")?, getppid().as_raw());
@@ -127,6 +136,22 @@ pub fn host(options: &HostOptions) -> Result<ExitCode, Failure> {
     }
     print!("{text}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has qmaster grant what jobs can have; what was done.
+fn applied(options: &HostOptions) -> Result<String, Failure> {
+    let config = options.configured.load()?.config;
+    let host = Host::read_what_there_is(&config)?.0;
+    let grantable = Grantable::read(&host, &config, options.reserve)?;
+    let name = options.node.clone();
+    let name = name.map_or_else(|| nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()), Ok)?;
+    let gpus = config.gpu_device.as_ref().filter(|_| !config.slot_gpus.is_empty());
+    let gpus = gpus.map(gpus_of_node).transpose()?.map(|all| all.len());
+    let wanted = qconf::wanted(&config, grantable.mem, grantable.cpus.count(), gpus);
+    // Where execd runs already, it knows which cluster this is.
+    let execd = SchedulerDaemon::find(&host.proc, "sge_execd").unwrap_or_default();
+    let ask = |words: &[&str]| execd.ask(&[&["qconf"], words].concat());
+    qconf::apply(&ask, &name, &wanted)
 }
 
 /// What STARTD_CRON reads. What cannot be found out is on stderr, which the startd logs.

@@ -10,6 +10,7 @@
 //! janitor ends what is left. (The kernel could kill the shepherd at once, but forgets that wish when the shepherd changes its rights.)
 
 mod both;
+mod client;
 mod debits;
 mod environment;
 mod process;
@@ -17,7 +18,7 @@ mod sentences;
 mod spool;
 mod usage;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -65,20 +66,40 @@ pub fn shepherd(name: &OsStr) -> ExitCode {
             return ExitCode::from(JOB_IS_IN_ERROR);
         }
     };
+    let program = match process::program() {
+        Ok(program) => program,
+        Err(error) => {
+            log::error!("{}: this job was not started: {error}", spool.dir.path().display());
+            return refuse(&spool, &NotStarted { is_of_host: true, ..error.to_string().into() });
+        }
+    };
     let how = match FencedJob::open(&spool) {
-        Ok(None) => process::become_shepherd(name, spool.user)
+        Ok(None) => process::become_shepherd(&program, name, spool.user)
             .map(|never| match never {})
             .map_err(|error| error.to_string().into()),
-        Ok(Some(fenced)) => fenced.run(&spool, name).map_err(|error| error.to_string().into()),
+        Ok(Some(fenced)) => fenced.run(&spool, &program, name).map_err(|error| error.to_string().into()),
         Err(refusal) => Err(refusal),
     };
     match how {
         Ok(how) => ExitCode::from(u8::try_from(end_as(how)).unwrap_or(u8::MAX)),
-        Err(refusal) => {
-            spool.refuse(&refusal);
-            ExitCode::from(refusal.status())
+        Err(mut refusal) => {
+            log::error!("{}: this job was not started: {}", spool.dir.path().display(), refusal.why);
+            // A job that waits for another host has its client wait, too.
+            if !refusal.is_of_host {
+                match client::tell(&spool, &program, name, &refusal.sentence()) {
+                    Ok(is_over) => refusal.is_over = is_over,
+                    Err(error) => log::warn!("{}: nobody tells its user: {error}", spool.dir.path().display()),
+                }
+            }
+            refuse(&spool, &refusal)
         }
     }
+}
+
+/// Says to execd that the job was not started.
+fn refuse(spool: &Spool, refusal: &NotStarted) -> ExitCode {
+    spool.refuse(refusal);
+    ExitCode::from(refusal.status())
 }
 
 /// A job, or a slave task of one, with its fences.
@@ -110,7 +131,7 @@ impl FencedJob {
         Self::of(spooled, loaded, configured).map_err(|why| {
             // Of a slave task, execd takes no more than that it has failed.
             let is_of_host = is_of_script && !config.is_some_and(|config| can_fence(&config));
-            NotStarted { why, is_of_host }
+            NotStarted { is_of_host, ..why.into() }
         })
     }
 
@@ -155,11 +176,11 @@ impl FencedJob {
     }
 
     /// Runs the shepherd until it ends; how it has ended.
-    fn run(self, spool: &Spool, name: &OsStr) -> Result<How, Error> {
+    fn run(self, spool: &Spool, program: &CString, name: &OsStr) -> Result<How, Error> {
         if let Err(error) = self.tell(spool) {
             log::warn!("job {}: cannot tell it of its limits: {error}", self.spooled.job);
         }
-        let started = ShepherdProcess::start(name, spool.user, |pid| self.attach(&self.job, pid));
+        let started = ShepherdProcess::start(program, name, spool.user, |pid| self.attach(&self.job, pid));
         let how = started.and_then(|mut child| self.watch(spool, &mut child));
         let card = self.card(spool);
         let ended = self.close();
@@ -208,7 +229,7 @@ impl FencedJob {
                 ShepherdEvent::Signal(signal) => {
                     let is_to_stop = self.spooled.is_stopped_at_once && process::is_stop(&spool.dir, signal);
                     // A process that stands still on v1 is not killed either.
-                    if is_frozen {
+                    if is_frozen && process::wakes(signal) {
                         self.freeze(false);
                         is_frozen = false;
                     }

@@ -25,17 +25,18 @@ use crate::printable::is_printable;
 use crate::report::card;
 use crate::requests::{REQUESTS, Requests};
 use crate::scheduler::gridengine::card::time;
+use crate::scheduler::gridengine::client::CALLED;
 use crate::scheduler::gridengine::complexes::{Counted, Debits};
 use crate::sys::dir::Dir;
 
 /// The file that tells the shepherd what to start.
-const CONFIG: &str = "config";
+pub const CONFIG: &str = "config";
 /// The hosts of a parallel job: a line for each queue, with the host, its slots there, the queue and a set of processors.
 const HOSTS: &str = "pe_hostfile";
 /// The shepherd reads a line in pieces of so many bytes (`read_config` of `config_file.c`).
 const PIECE: usize = 99_999;
 /// Each key with a user's value, and what execd writes behind it.
-const BEHIND: [(&str, &str); 21] = [
+pub(super) const BEHIND: [(&str, &str); 21] = [
     ("fs_stdin_host", "fs_stdin_path"),
     ("fs_stdin_path", "fs_stdin_tmp_path"),
     ("fs_stdin_tmp_path", "fs_stdin_file_staging"),
@@ -59,7 +60,7 @@ const BEHIND: [(&str, &str); 21] = [
     ("display", "use_afs"),
 ];
 /// How the key of an argument begins, and what execd writes behind the last one.
-const ARGUMENT: &str = "job_arg";
+pub(super) const ARGUMENT: &str = "job_arg";
 const BEHIND_ARGUMENTS: &str = "queue_tmpdir";
 /// What ends a key, and does not count before it.
 const ENDS_OF_KEY: [char; 2] = [' ', '='];
@@ -81,7 +82,7 @@ const OTHER_FAMILY: &str = "jobfence knows what is granted by Son of Grid Engine
 /// The last second that `sge_u32` can say.
 const LAST_SECOND: u64 = u32::MAX as u64;
 /// As execd says that there is none.
-const NONE: &str = "none";
+pub(super) const NONE: &str = "none";
 /// The same of a binding to cores.
 const UNBOUND: [&str; 2] = ["NULL", "no_job_binding"];
 
@@ -122,7 +123,7 @@ pub struct SpooledJob {
     pub errors_name: String,
     /// Whether it is a task of an array.
     pub is_array_task: bool,
-    /// How long it may run; `None`: as long as it likes.
+    /// How long it may run; `None`: as long as it likes, or execd does not say it, as that of 8.1.9.
     pub time_limit: Option<Duration>,
     /// Whether the shepherd binds it to cores (`qsub -binding`).
     pub is_bound: bool,
@@ -189,7 +190,7 @@ impl SpooledJob {
         let (number, task) = (config.get("job_id")?, config.get("ja_task_id")?);
         let is_array = task != "0";
         let job = if is_array { format!("{number}.{task}") } else { number.to_owned() };
-        let slave_task = config.find("pe_task_id")?.filter(|task| *task == directory).map(Id::new).transpose()?;
+        let slave_task = config.slave_task(directory)?.map(Id::new).transpose()?;
         let slots = slots(&config, slave_task.is_some(), hosts)?;
         let named =
             |key| Ok::<_, NotFenced>(config.find(key)?.filter(|name| *name != NONE).unwrap_or_default().to_owned());
@@ -307,7 +308,7 @@ pub fn is_of_execd(name: &str) -> bool {
 }
 
 /// The lines of a file: keys and values.
-struct Values<'a>(Vec<(&'a str, &'a str)>);
+pub(super) struct Values<'a>(pub(super) Vec<(&'a str, &'a str)>);
 
 impl<'a> Values<'a> {
     fn of(text: &'a str) -> Self {
@@ -316,7 +317,7 @@ impl<'a> Values<'a> {
 
     /// Those of `config`, as `read_config` of the shepherd's `config_file.c` takes them: blanks and `=` before the key do not count, the
     /// first one behind it ends it, and of two values the last one counts. So a line that a user has made is found here, too.
-    fn of_config(text: &'a str) -> Result<Self, NotFenced> {
+    pub(super) fn of_config(text: &'a str) -> Result<Self, NotFenced> {
         let asked = |error: Error| NotFenced::Asked(error.hint(NEWLINE));
         let (mut all, mut known, mut before) = (Vec::new(), BTreeMap::new(), "");
         for line in text.split_terminator('\n') {
@@ -332,6 +333,8 @@ impl<'a> Values<'a> {
             }
             let is_expected = match BEHIND.iter().find(|(of_user, _)| *of_user == before) {
                 Some((_, behind)) => key == *behind,
+                // Of a client, execd writes next what the shepherd starts for it.
+                None if before == CALLED => key.ends_with("_daemon"),
                 None => !before.starts_with(ARGUMENT) || key.starts_with(ARGUMENT) || key == BEHIND_ARGUMENTS,
             };
             if !is_expected {
@@ -343,7 +346,7 @@ impl<'a> Values<'a> {
         Ok(Self(all))
     }
 
-    fn find(&self, key: &str) -> Result<Option<&'a str>, NotFenced> {
+    pub(super) fn find(&self, key: &str) -> Result<Option<&'a str>, NotFenced> {
         let mut values = self.0.iter().filter(|(of, _)| *of == key).map(|(_, value)| *value);
         match values.next() {
             None => Ok(None),
@@ -353,6 +356,11 @@ impl<'a> Values<'a> {
                 Err(NotFenced::Asked(twice))
             }
         }
+    }
+
+    /// The name of the slave task whose directory this is.
+    pub(super) fn slave_task(&self, directory: &str) -> Result<Option<&'a str>, NotFenced> {
+        Ok(self.find("pe_task_id")?.filter(|task| *task == directory))
     }
 
     fn get(&self, key: &str) -> Result<&'a str, NotFenced> {
@@ -489,6 +497,20 @@ pub fn number(text: &str) -> Option<Option<f64>> {
     amount.is_finite().then_some(Some(amount))
 }
 
+/// What a real execd has written of a job of each kind: `config` and the hosts.
+#[cfg(test)]
+pub(super) fn recorded() -> Vec<(String, String, Option<String>)> {
+    let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gridengine/recorded/8.1.9");
+    let one = |entry: std::io::Result<std::fs::DirEntry>| {
+        let job = entry.unwrap();
+        let [config, hosts] = [CONFIG, HOSTS].map(|name| std::fs::read_to_string(job.path().join(name)));
+        (job.file_name().into_string().unwrap(), config.unwrap(), hosts.ok())
+    };
+    let all: Vec<_> = std::fs::read_dir(top).unwrap().map(one).collect();
+    assert!(all.len() > 10, "{all:?}");
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -523,6 +545,35 @@ mod tests {
         assert!(job.is_stopped_at_once);
         assert_eq!((job.errors_path.as_str(), job.errors_name.as_str()), ("/home/b", "x.e7"));
         assert_eq!(job.cpus(&[], Cpus::from_thousandths(500)), Cpus::whole(1));
+    }
+
+    /// As a real execd has written it (tests/gridengine/record.py), of users that this host has.
+    #[test]
+    fn what_execd_has_written_is_understood() {
+        for (kind, text, hosts) in recorded() {
+            let text = text.replace("job_owner=alice", "job_owner=root");
+            let job =
+                SpooledJob::parse(&text, "1.node1", hosts.as_deref()).unwrap_or_else(|why| panic!("{kind}: {why}"));
+            assert_eq!(job.slave_task.is_some(), kind == "slave", "{kind}");
+            assert_eq!(job.slots, if ["slave", "parallel"].contains(&kind.as_str()) { 2 } else { 1 }, "{kind}");
+            assert_eq!((job.is_array_task, job.is_bound), (kind == "array", kind == "bound"), "{kind}");
+            assert_eq!(job.is_stopped_at_once, kind != "array", "{kind}: with -notify");
+            let memory = if kind == "batch" { 100 } else { 200 };
+            let found = job.memory(&[SlotRequest::of("h_vmem", PerSlot::AsCounted)]);
+            assert_eq!(found, Some((memory << 20) * u64::from(job.slots)), "{kind}");
+            let (account, project) = if kind == "batch" { ("lab", "biology") } else { ("sge", "") };
+            assert_eq!(job.facts.account, Fact::Claimed(account.to_owned()), "{kind}");
+            assert_eq!(job.facts.project, Fact::Known(project.to_owned()), "{kind}");
+        }
+        for (of_user, behind) in BEHIND {
+            let is_there = |text: &str| {
+                text.contains(&format!("\n{of_user}=")) && {
+                    let keys: Vec<&str> = text.lines().filter_map(|line| line.split('=').next()).collect();
+                    keys.windows(2).any(|pair| pair == [of_user, behind])
+                }
+            };
+            assert!(recorded().iter().any(|(_, text, _)| is_there(&format!("\n{text}"))), "{of_user}");
+        }
     }
 
     #[test]

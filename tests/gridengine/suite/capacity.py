@@ -5,16 +5,20 @@ import contextlib
 import json
 import re
 import signal
+from pathlib import Path
 
 from slurm import kernel
-from slurm.harness import MIB, case, expect, expect_equal, expect_in
+from slurm.harness import MIB, case, expect, expect_equal, expect_in, expect_match
 from slurm.sites import until
 
 from ..harness import fenced
+from ..hosts import HOSTS
 
 JSV = "/usr/share/jobfence/gridengine/jsv"
 SENSOR = "/usr/share/jobfence/gridengine/load-sensor"
 QMASTER_LOG = "/var/spool/gridengine/qmaster/messages"
+# As it lies beside the tests of a scheduler, where they run.
+PAGE = Path(__file__).resolve().parents[2] / "jobfence/docs/install/gridengine.md"
 NAMES = ("jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free", "jobfence_pressure")
 
 
@@ -63,6 +67,73 @@ def load_sensor(site):
         site.start_execd()
         until(lambda: reported(site), 60, "a report to the new execd")
     return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+@case
+def applied(site):
+    """'jobfence host --gridengine --apply' has qmaster grant what the host has, does nothing twice, and makes a new host an execution host."""
+    def apply(*words):
+        done = site.command(str(site.jobfence), "host", "--gridengine", "--apply", *words)
+        return done.returncode, done.stdout, done.stderr
+
+    def values(host):
+        text = site.command("qconf", "-se", host).stdout
+        return dict(word.split("=") for word in re.search(r"complex_values\s+(.*)", text.replace("\\\n", ""))[1].replace(" ", "").split(","))
+    host = json.loads(site.command(str(site.jobfence), "host", "--json").stdout)
+    expected = {"h_vmem": f"{host['mem_bytes'] >> 20}M", "slots": str(host["ncpus"])}
+    before = site.command("qconf", "-se", site.node).stdout
+    other = "node7"
+    hosts = HOSTS.read_text()
+    HOSTS.write_text(f"{hosts}192.0.2.7 {other}\n")
+    try:
+        status, said, wrong = apply()
+        expect_equal((status, wrong), (0, ""), f"what it says: {said}")
+        expect_equal(values(site.node), expected, f"what {site.node} has")
+        status, said, _ = apply()
+        expect_equal((status, said.count("as before"), said.count("\n")), (0, 2, 2), f"the second time: {said}")
+        status, said, wrong = apply("--node", other)
+        expect_equal((status, wrong), (0, ""), f"what it says of a new host: {said}")
+        expect_equal(values(other), expected, "what the new host has")
+        done = site.as_user("alice", [str(site.jobfence), "host", "--gridengine", "--apply", "--reserve", "1G"])
+        expect(done.returncode == 1 and "denied" in done.stderr, f"a user's: {done.stdout}{done.stderr}")
+        expect_equal(values(site.node), expected, f"what {site.node} has then")
+    finally:
+        site.command("qconf", "-de", other)
+        HOSTS.write_text(hosts)
+        (site.home / "host").write_text("\n".join(line for line in before.splitlines() if not line.startswith(("load_values", "processors", " "))))
+        site.qconf("-Me", str(site.home / "host"))
+
+
+@case
+def configured_for_one_host(site):
+    """The page's command makes the configuration of a host that has none, and jobs there are fenced by that."""
+    editor, line = site.home / "editor", f"shepherd_cmd {site.jobfence}"
+    editor.write_text(f"#!/bin/sh\nsed -i '/^shepherd_cmd/d' \"$1\"\necho '{line}' >>\"$1\"\n")
+    editor.chmod(0o755)
+    command = re.search(r"(?m)^# (qconf \S+) node1\nshepherd_cmd ", PAGE.read_text())[1]
+    with site.changed(["-sconf", "global"], ["-Mconf"], shepherd_cmd="none"):
+        # On a host that has one, execd has made it.
+        before = site.command("qconf", "-sconf", site.node).stdout
+        if before:
+            site.qconf("-dconf", site.node)
+        try:
+            site.environment["EDITOR"] = str(editor)
+            site.qconf(*command.split()[1:], site.node)
+            expect_match(rf"(?m)^shepherd_cmd +{site.jobfence}$", site.command("qconf", "-sconf", site.node).stdout, "its configuration")
+            site.stop_execd(signal.SIGTERM)
+            site.start_execd()
+            jobid = site.submit("alice", "cat /proc/self/cgroup")
+            site.wait(jobid)
+            expect_in(f"/job_{jobid}/", site.output(jobid), "its cgroup")
+        finally:
+            del site.environment["EDITOR"]
+            site.command("qconf", "-dconf", site.node)
+            if before:
+                (site.home / site.node).write_text(before)
+                site.qconf("-Aconf", str(site.home / site.node))
+    site.stop_execd(signal.SIGTERM)
+    site.start_execd()
+    return command
 
 
 @case

@@ -106,6 +106,74 @@ def forged(site):
         site.qdel(jobid)
 
 
+# What its user has asked for can be fenced nowhere. qrsh is deaf to SIGTERM while it waits.
+WRONG = ("-v", "JOBFENCE_CPU_LIMIT=half")
+SOON = ("timeout", "-s", "KILL", "25")
+WHY = "jobfence: this job was not started, since it cannot be fenced: JOBFENCE_CPU_LIMIT: found"
+
+
+def expect_over(site):
+    """The last job is over, and the accounting says that it has failed."""
+    until(site.idle_again, 20, "the end of the job")
+    row = until(lambda: site.last_end(), 10, "a row of the accounting")
+    expect_match(r"^100 ", row["failed"], f"failed of job {row['jobnumber']}")
+    expect_equal(site.host_state(), "", "the state of the queue")
+
+
+@case
+def refused_session(site):
+    """Who waits at a terminal reads at once why the job was not started, by each way that its client is called; and the job is over. The mail
+    that the user has asked for says it, too."""
+    ran = site.directory("alice") / "ran"
+    mails, mailer = site.home / "mails", site.home / "mailer"
+    mailer.write_text(f"#!/bin/sh\ncat >>{mails}/mail\n")
+    mailer.chmod(0o755)
+    mails.mkdir()
+    mails.chmod(0o777)
+    for builtin in True, False:
+        daemon, command = ("builtin", "builtin") if builtin else ("/usr/sbin/sshd -i", "/usr/bin/ssh")
+        keys = {f"{kind}_{what}": value for kind in ("rsh", "rlogin", "qlogin") for what, value in (("daemon", daemon), ("command", command))}
+        with site.changed(["-sconf", "global"], ["-Mconf"], mailer=str(mailer), **keys):
+            # It reads its configuration then, and otherwise at some time.
+            site.stop_execd(signal.SIGTERM)
+            site.start_execd()
+            for now in "no", "yes":
+                (mails / "mail").unlink(missing_ok=True)
+                done = site.as_user("alice", [*SOON, "qrsh", "-now", now, "-m", "a", *WRONG, "touch", str(ran)])
+                expect_in(WHY, done.stderr, "what qrsh says")
+                expect_equal(done.returncode, 1, f"exit status of qrsh -now {now} with {daemon}")
+                expect_over(site)
+                until(lambda: WHY in kernel.read(mails / "mail"), 20, f"a mail with the reason, not {kernel.read(mails / 'mail')!r}")
+            done = site.as_user("alice", [*SOON, "qrsh", "-now", "no", "-pe", "mpi", "2", *WRONG, "touch", str(ran)])
+            expect_in(WHY, done.stderr, "what qrsh of a parallel job says")
+            expect_over(site)
+            # They have no option for variables.
+            site.configure("ConstrainCores=yes\n")
+            for client in "qlogin", "qrsh":
+                done = site.as_user("alice", [*SOON, client, "-now", "no"])
+                expect_in("jobfence: this job was not started", done.stderr, f"what {client} says")
+                expect_equal(done.returncode, 1, f"exit status of {client} with {daemon}")
+                expect_over(site)
+            site.configure()
+        site.stop_execd(signal.SIGTERM)
+        site.start_execd()
+    expect(not ran.exists(), "it has run")
+
+
+@case
+def refused_slave_task(site):
+    """qrsh -inherit says at once why its task was not started, and the job goes on."""
+    words = " ".join((*SOON, "qrsh", "-inherit", *WRONG))
+    jobid = site.submit("alice", f"{words} $(hostname) touch ran.$JOB_ID; echo status $?; qrsh -inherit $(hostname) echo goes on",
+                        "-pe", "mpi", "2", "-v", "PATH", "-j", "n")
+    site.wait(jobid)
+    expect_in(WHY, site.told(jobid), "what qrsh says")
+    expect_in("status 1", site.output(jobid), "its exit status")
+    expect_in("goes on", site.output(jobid), "the next task")
+    expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "it has run")
+    return [row["failed"] for row in site.ends_of(jobid)]
+
+
 @case
 def door_is_killed(site):
     """execd takes the job for dead; the janitor ends what is left of it, the shepherd, too."""

@@ -85,6 +85,28 @@ def suspended(site):
 
 
 @case
+def suspended_at_its_soft_limit(site):
+    """A warning at s_rt lets no suspended job go on: the job hears it later."""
+    warned, begin = (site.directory("alice") / name for name in ("warned.soft", "began.soft"))
+    jobid = site.submit("alice", f"trap 'touch {warned}' USR1\ntouch {begin}\nwhile :; do sleep 0.2; done", "-l", "s_rt=8")
+    group = fenced(site, jobid)
+    until(begin.exists, 20, "its beginning")
+    mark = site.log_mark()
+    site.qmod("-sj", jobid)
+    until(lambda: is_frozen(group), 10, "a frozen fence")
+    expect(not warned.exists(), "it was warned before it was suspended, and this shows nothing")
+    until(lambda: "soft wallclock" in site.slurmd_log_since(mark), 60, "execd's word of the soft limit")
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        expect(is_frozen(group), "it goes on")
+        time.sleep(0.1)
+    site.qmod("-usj", jobid)
+    until(warned.exists, 20, "the warning")
+    site.qdel(jobid)
+    site.wait(jobid)
+
+
+@case
 def suspended_with_notice(site):
     """A job that is warned before (-notify) has the time to hear it: nothing stands still meanwhile."""
     jobid = site.submit("alice", "trap 'echo warned >warned.$JOB_ID' USR1\nwhile :; do sleep 0.2; done", "-notify")

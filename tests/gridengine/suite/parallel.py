@@ -3,7 +3,7 @@
 
 from pbs.gpus import SHOW_GPUS
 from slurm import kernel
-from slurm.harness import MIB, case, expect_equal, expect_in, steps_of
+from slurm.harness import MIB, case, expect, expect_equal, expect_in, expect_match, steps_of
 from slurm.kernel import Group
 from slurm.sites import until
 
@@ -79,6 +79,22 @@ def two_hosts(site):
         for group in groups:
             expect_gone(group.parent)
     return f"slots {slots}"
+
+
+@case
+def refused_on_another_host(site):
+    """If another host cannot fence the job's tasks, qrsh -inherit says so at once, and the job goes on."""
+    script = """
+        for host in $(cut -d ' ' -f 1 $PE_HOSTFILE); do
+            [ $host = $(hostname) ] || { timeout -s KILL 25 qrsh -inherit $host touch ran.$JOB_ID; echo status $?; }
+        done
+        echo goes on"""
+    with second_host(site, "CPUQuotaPercnt=90\n"):
+        jobid = site.submit("alice", script, "-pe", "mpi", "5", "-l", "h_vmem=100M", "-v", "PATH", "-masterq", f"all.q@{site.node}")
+        site.wait(jobid)
+    expect_match(r'jobfence: this job was not started, .*: found "CPUQuotaPercnt"', site.told(jobid), "what qrsh says")
+    expect_equal(site.output(jobid).split("\n")[:2], ["status 1", "goes on"], "what the job says")
+    expect(not (site.directory("alice") / f"ran.{jobid}").exists(), "the task has run")
 
 
 @case

@@ -22,7 +22,8 @@ const NEEDED: [&str; 6] =
 /// Where an HTCondor that was not installed from a package has its commands, relative to its daemons.
 const BIN: &str = "../bin";
 
-/// One that runs here.
+/// One that runs here. The default is none: its commands are looked for where ours are, and find its configuration by our environment.
+#[derive(Default)]
 pub struct SchedulerDaemon {
     /// The directory of its program, and with some schedulers also of the commands.
     directory: PathBuf,

@@ -14,8 +14,9 @@ pub fn sense(
     mut read: impl FnMut() -> Result<Vec<(&'static str, String)>, Failure>,
 ) -> io::Result<()> {
     let mut logged = String::new();
-    for question in questions.lines() {
-        if question?.trim() == "quit" {
+    // What is no text is a question, too.
+    for question in questions.split(b'\n') {
+        if question?.trim_ascii() == b"quit" {
             break;
         }
         let values = match read() {
@@ -64,7 +65,7 @@ mod tests {
                 Ok(vec![("jobfence_threads", "4".to_owned()), ("jobfence_free", "7".to_owned())])
             }
         };
-        sense("n1", "\n\nquit\n\n".as_bytes(), &mut said, read).unwrap();
+        sense("n1", &b"\n\xff\nquit\n\n"[..], &mut said, read).unwrap();
         let expected = "begin\nn1:jobfence_threads:4\nn1:jobfence_free:7\nend\nbegin\nend\n";
         assert_eq!(String::from_utf8(said).unwrap(), expected);
     }

@@ -74,8 +74,8 @@ pub enum ShepherdEvent {
     Ended(How),
 }
 
-/// The shepherd that execd itself would start: it lies beside execd.
-fn shepherd() -> Result<CString> {
+/// The shepherd that execd itself would start: it lies beside execd. To be asked at once: when execd ends, our parent is another.
+pub fn program() -> Result<CString> {
     let execd = PathBuf::from(format!("/proc/{}/exe", getppid()));
     let found = readlink(&execd).map_err(|errno| Error::os("find execd", &execd, errno))?;
     let path = PathBuf::from(found).with_file_name(SHEPHERD);
@@ -86,8 +86,8 @@ fn shepherd() -> Result<CString> {
 }
 
 /// The shepherd in the place of this process.
-pub fn become_shepherd(name: &OsStr, user: SpoolUser) -> Result<Infallible> {
-    exec(&shepherd()?, name, user)
+pub fn become_shepherd(program: &CString, name: &OsStr, user: SpoolUser) -> Result<Infallible> {
+    exec(program, name, user)
 }
 
 /// As execd starts it: in the background.
@@ -98,6 +98,12 @@ fn exec(path: &CString, name: &OsStr, user: SpoolUser) -> Result<Infallible> {
     let name = CString::new(name.as_bytes()).map_err(|_| Error::new("a NUL in a name"))?;
     execv(path, &[name, c"-bg".to_owned()])
         .map_err(|errno| Error::os("run", path.to_string_lossy().into_owned(), errno))
+}
+
+/// Whether a job that stands still is to go on for this signal. At `s_rt` and `s_cpu` execd only warns it (`sge_kill` of
+/// `execd_signal_queue.c`), and the warning waits.
+pub fn wakes(signal: Signal) -> bool {
+    ![Signal::SIGUSR1, Signal::SIGUSR2].contains(&signal)
 }
 
 /// Whether this signal asks for the job to be stopped.
@@ -150,9 +156,13 @@ impl SpoolWatch {
 
 impl ShepherdProcess {
     /// Starts it; `attach` puts it into its fence before it runs anything.
-    pub fn start(name: &OsStr, user: SpoolUser, attach: impl FnOnce(Pid) -> Result<()>) -> Result<Self> {
+    pub fn start(
+        program: &CString,
+        name: &OsStr,
+        user: SpoolUser,
+        attach: impl FnOnce(Pid) -> Result<()>,
+    ) -> Result<Self> {
         let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
-        let path = shepherd()?;
         // As execd looks for it, with ps(1).
         let comm = CString::new(SHEPHERD).map_err(|_| Error::new("a NUL in a name"))?;
         prctl::set_name(&comm).map_err(os("set the name of this process"))?;
@@ -171,7 +181,7 @@ impl ShepherdProcess {
         match unsafe { fork() }.map_err(os("fork"))? {
             ForkResult::Child => {
                 drop((go, failure));
-                let error = match begin(&wait, parent, &before, || exec(&path, name, user)) {
+                let error = match begin(&wait, parent, &before, || exec(program, name, user)) {
                     Ok(never) => match never {},
                     Err(error) => error,
                 };
@@ -272,6 +282,12 @@ fn begin(wait: &OwnedFd, parent: Pid, mask: &SigSet, exec: impl FnOnce() -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_warning_wakes_no_job() {
+        let asleep = PASSED_ON.into_iter().filter(|signal| !wakes(*signal)).collect::<Vec<_>>();
+        assert_eq!(asleep, [Signal::SIGUSR1, Signal::SIGUSR2]);
+    }
 
     #[test]
     fn the_spool_is_looked_at_until_the_job_has_begun() {

@@ -8,7 +8,7 @@
 
 use jobfence::error::{Error, Result};
 use jobfence::sys::dir::Dir;
-use nix::unistd::{Gid, Uid, getegid, geteuid, getgid, getuid, setegid, seteuid};
+use nix::unistd::{Gid, Uid, User, getegid, geteuid, getgid, getuid, setegid, seteuid};
 
 /// `SSTATE_APPERROR` of execution_states.h: the job is in error, and neither its queue nor its host is.
 pub const JOB_IS_IN_ERROR: u8 = 30;
@@ -16,24 +16,41 @@ pub const JOB_IS_IN_ERROR: u8 = 30;
 /// `SSTATE_BEFORE_PROLOG`: all queues of the host are in error, and the job waits for another host.
 const HOST_IS_IN_ERROR: u8 = 7;
 
+/// `SSTATE_FAILURE_AFTER_JOB`: the job is over, and neither runs again nor waits.
+const JOB_IS_OVER: u8 = 100;
+
+/// The file in which a shepherd says how it has ended.
+pub const EXIT_STATUS: &str = "exit_status";
+
 /// Why a job is not started.
 pub struct NotStarted {
     /// For its user, or for the administrator.
     pub why: String,
     /// Whether no job could be fenced here.
     pub is_of_host: bool,
+    /// Whether the job's client has said it, and the job is over with that.
+    pub is_over: bool,
 }
 
 impl NotStarted {
     /// As execd is told.
     pub fn status(&self) -> u8 {
-        if self.is_of_host { HOST_IS_IN_ERROR } else { JOB_IS_IN_ERROR }
+        match self {
+            Self { is_over: true, .. } => JOB_IS_OVER,
+            Self { is_of_host: true, .. } => HOST_IS_IN_ERROR,
+            _ => JOB_IS_IN_ERROR,
+        }
+    }
+
+    /// One line for its user.
+    pub fn sentence(&self) -> String {
+        format!("jobfence: this job was not started, since it cannot be fenced: {}", self.why.replace('\n', "; "))
     }
 }
 
 impl From<String> for NotStarted {
     fn from(why: String) -> Self {
-        Self { why, is_of_host: false }
+        Self { why, is_of_host: false, is_over: false }
     }
 }
 
@@ -89,6 +106,13 @@ impl Spool {
         Ok(Self { dir: Dir::open(path)?, user })
     }
 
+    /// The name of its owner, whose rights execd has for most of its time.
+    pub fn administrator(&self) -> Result<String> {
+        let uid = self.user.uid;
+        let found = User::from_uid(uid).map_err(|errno| Error::new("look for the user").value(uid).errno(errno))?;
+        Ok(found.ok_or_else(|| Error::new("this node does not know the user").value(uid))?.name)
+    }
+
     /// Replaces a file of it, with the rights of whose it is.
     pub fn write(&self, name: &str, text: &[u8]) -> Result<()> {
         self.user.write(&self.dir, name, text)
@@ -96,10 +120,8 @@ impl Spool {
 
     /// What a shepherd does that cannot start a job. qstat -j shows the first line as the reason of the error.
     pub fn refuse(&self, refusal: &NotStarted) {
-        log::error!("{}: this job was not started: {}", self.dir.path().display(), refusal.why);
-        let why = refusal.why.replace('\n', "; ");
-        let sentence = format!("jobfence: this job was not started, since it cannot be fenced: {why}\n");
-        for (name, text) in [("error", sentence), ("exit_status", format!("{}\n", refusal.status()))] {
+        for (name, text) in [("error", refusal.sentence()), (EXIT_STATUS, refusal.status().to_string())] {
+            let text = text + "\n";
             if let Err(error) = self.write(name, text.as_bytes()) {
                 log::error!("cannot tell execd why: {error}");
             }
