@@ -38,7 +38,7 @@ const LAYERS: &[&[&str]] = &[
 const NOT_YET: &[(&str, &str, &str)] = &[];
 
 /// Where a scheduler may be named: its own rooms, and the doors that its programs call.
-const A_SCHEDULERS: &[&str] = &["scheduler::*", "door::adopt", "door::take_back", "door::pam", "bin"];
+const A_SCHEDULERS: &[&str] = &["scheduler::*", "door::adopt", "door::take_back", "door::strays", "door::pam", "bin"];
 
 /// Names of schedulers, beside those that the folders in src/scheduler/ have.
 const MORE_NAMES: [&str; 4] = ["spank", "pbs", "condor", "gridengine"];
