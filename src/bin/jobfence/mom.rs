@@ -123,10 +123,14 @@ fn hooks(mom_priv: &Path) -> Option<Vec<MomHook>> {
 fn of_our_hook(mom_priv: &Path, ours: Option<&MomHook>, conf: &ForMom<'_>) -> Vec<MomSays> {
     let directory = mom_priv.join("hooks");
     let Some(hook) = ours else {
-        return vec![MomSays::Fault(format!("MoM has no hook of jobfence's in {}", directory.display()))];
+        let what = format!(
+            "MoM has no hook of jobfence's in {}: no job is fenced until the server sends it",
+            directory.display()
+        );
+        return vec![MomSays::Fact(what)];
     };
     if !hook.is_enabled() {
-        return vec![MomSays::Fault(format!("the hook {} is not enabled", hook.name))];
+        return vec![MomSays::Fact(format!("the hook {} is not enabled: no job is fenced until it is", hook.name))];
     }
     let text = fs::read_to_string(directory.join(format!("{}.CF", hook.name))).unwrap_or_default();
     // As in DEFAULTS of the hook.
@@ -241,7 +245,7 @@ mod tests {
         write("hooks/fence.PY", "version = self.so.jobfence_abi_version\n");
         write("hooks/fence.CF", &format!("# ours\nLibrary = {library}\nConfig=/c\n"));
         write("hooks/fence.HK", &attributes.replace("true", "false"));
-        assert_eq!(all(&[]), [MomSays::Fault("the hook fence is not enabled".to_owned())]);
+        assert_eq!(all(&[]), [MomSays::Fact("the hook fence is not enabled: no job is fenced until it is".to_owned())]);
         write("hooks/fence.HK", &attributes);
         assert_eq!(all(&[])[0], fact());
         says(&all(&[])[1], "is not there: Library in its configuration");
