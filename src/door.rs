@@ -11,5 +11,6 @@ pub mod life;
 pub mod pam;
 pub mod run;
 pub mod seen;
+pub mod strays;
 pub mod take_back;
 pub mod user;

@@ -93,9 +93,8 @@ pub trait Scheduler: Sync {
         false
     }
 
-    /// Whether this run of a job is still active, for a scheduler that holds fences. `age`: the time since the fence was last changed, zero
-    /// if it is about to be made. The scheduler's own processes ask this, too: it starts no program and does not block.
-    fn runs(&self, _job: &Id, _run: u32, _age: Duration) -> Runs {
+    /// Whether this run of a job is still its, where it holds fences. This is asked in a process of the scheduler's, too: no program is started for it, and nobody is waited for.
+    fn runs(&self, _job: &Id, _run: u32, _age: Age<'_>) -> Runs {
         Runs::Unknown
     }
 
@@ -115,7 +114,7 @@ pub trait WithoutCgroups: Sync {
     fn name(&self) -> &'static str;
 
     /// As in `Scheduler`.
-    fn runs(&self, job: &Id, run: u32, age: Duration) -> Runs;
+    fn runs(&self, job: &Id, run: u32, age: Age<'_>) -> Runs;
 }
 
 impl<T: WithoutCgroups> Scheduler for T {
@@ -123,7 +122,7 @@ impl<T: WithoutCgroups> Scheduler for T {
         WithoutCgroups::name(self)
     }
 
-    fn runs(&self, job: &Id, run: u32, age: Duration) -> Runs {
+    fn runs(&self, job: &Id, run: u32, age: Age<'_>) -> Runs {
         WithoutCgroups::runs(self, job, run, age)
     }
 
@@ -188,6 +187,10 @@ impl<T: WithoutCgroups> Scheduler for T {
         ""
     }
 }
+
+/// How long ago a fence was last changed; nothing where it is to be made now. Longer than anybody waits where that was a while ago and nothing is
+/// in it: should a process come yet, it is made again.
+pub type Age<'a> = &'a dyn Fn() -> Duration;
 
 /// What a holder says about a job, or what others say about the holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

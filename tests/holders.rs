@@ -19,7 +19,7 @@ use jobfence::policy;
 use jobfence::record::holder::Holder;
 use jobfence::record::{Record, Records};
 use jobfence::scheduler::all::ALL;
-use jobfence::scheduler::{Runs, Schedulers, WithoutCgroups};
+use jobfence::scheduler::{Age, Runs, Schedulers, WithoutCgroups};
 use jobfence::sys::process::Owner;
 
 mod common;
@@ -39,7 +39,7 @@ impl WithoutCgroups for StandIn {
     fn name(&self) -> &'static str {
         "StandIn"
     }
-    fn runs(&self, job: &Id, run: u32, _: Duration) -> Runs {
+    fn runs(&self, job: &Id, run: u32, _: Age<'_>) -> Runs {
         assert_eq!((job.as_str(), run), ("12[3].host", 2));
         *self.0.lock().unwrap()
     }

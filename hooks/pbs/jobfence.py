@@ -30,7 +30,9 @@ EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 ARRAY_TASK, UTF8 = 1, 2
 OF_A_SIGNAL = 256  # Exit_status is so much more than the number of the signal
-OVER_A_LIMIT, SIGTERM = range(-29, -23), 15  # Exit_status where MoM has ended the job at a limit, and the signal with which it does
+# Exit_status where MoM has ended the job at a limit, and which one; and the signal with which MoM does it.
+OVER_A_LIMIT, SIGTERM = {-29: "walltime", -28: "cput", -27: "mem", -26: "vmem", -25: "ncpus", -24: "ncpus"}, 15
+AGAIN = 30  # seconds until the server tries a job again which this host could not fence just now; after 21 attempts it holds the job
 HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
 ALONE_PATIENCE = 20  # seconds in which an event waits for another one
@@ -328,7 +330,8 @@ class Job:
         used = self.job.resources_used
         if totals.cpu_us != UNKNOWN:
             used["cput"] = pbs.duration(totals.cpu_us // 1000000)
-            walltime = float(used["walltime"] or 0)
+            # MoM counts it on the first host alone, and adds up what each host says.
+            walltime = float(used["walltime"] or 0) if self.job.in_ms_mom() else time.time() - int(self.job.stime or time.time())
             if walltime >= 1:
                 used["cpupercent"] = int(totals.cpu_us / 10000 / walltime)
         for name, peak in (("mem", totals.memory_peak), ("vmem", totals.memory_swap_peak)):
@@ -423,26 +426,26 @@ def log(job, text):
 
 
 def settings_of_the_hook():
-    """The hook's configuration, lines of the form Key=Value; what it does not say is as shipped."""
-    settings, path = dict(DEFAULTS), pbs.hook_config_filename
+    """The hook's configuration, lines of the form Key=Value; what it does not say is as shipped. And the first mistake in it, or None."""
+    settings, path, problem = dict(DEFAULTS), pbs.hook_config_filename, None
     if not path:
-        return settings
+        return settings, None
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
     except (OSError, ValueError) as error:
-        raise Failed("the configuration of the hook cannot be read: %s: %s" % (path, error)) from None
+        return settings, "the configuration of the hook cannot be read: %s: %s" % (path, error)
     for number, line in enumerate(lines, 1):
         line = line.strip()
         key, equals, value = (part.strip() for part in line.partition("="))
-        if line and not line.startswith("#"):
-            if not equals or key not in DEFAULTS:
-                raise Failed("%s:%d: found %s, expected one of %s, and its value behind '='"
-                             % (path, number, line, ", ".join(DEFAULTS)))
+        if equals and key in DEFAULTS and not line.startswith("#"):
             settings[key] = value
+        elif line and not line.startswith("#"):
+            problem = problem or "%s:%d: found %s, expected one of %s, and its value behind '='" % (
+                path, number, line, ", ".join(DEFAULTS))
     if settings["DiagMessages"] not in ("yes", "no"):
-        raise Failed("%s: DiagMessages: found %s, expected yes or no" % (path, settings["DiagMessages"]))
-    return settings
+        problem = problem or "%s: DiagMessages: found %s, expected yes or no" % (path, settings["DiagMessages"])
+    return settings, problem
 
 
 # What is done at each event. What fails there fails the job, or is logged: see EVENTS.
@@ -695,7 +698,9 @@ def diagnose(job, text, settings):
 def card_of(event, job):
     """The lines of the job's card. A job does not fail for want of it."""
     try:
-        return job.card(event)
+        lines = job.card(event)
+        limit = OVER_A_LIMIT.get(job.job.Exit_status)
+        return lines + ["  PBS has ended the job at its limit of %s." % limit] if lines and limit else lines
     except Exception as error:  # pylint: disable=broad-except
         log(job.id, "there is no card of the job: %s: %s" % (type(error).__name__, error))
         return []
@@ -737,7 +742,11 @@ def periodic(event, library, settings):
 class Spooled:
     """A job of which only its fences say something."""
 
-    exec_vnode = session_id = run_count = None
+    exec_vnode = session_id = run_count = stime = None
+
+    def in_ms_mom(self):
+        """Nobody says, and nobody hears what it has used."""
+        return True
 
     def __init__(self, fence):
         self.id, self.run_version, self.euser = fence["job"], fence["run"], pwd.getpwuid(fence["uid"]).pw_name
@@ -886,7 +895,11 @@ def main():
         or_else = REFUSE  # the task is refused, and the job goes on
     try:
         os.environ["PBS_MOM_HOME"] = HOME  # of which MoM the library is asked
-        settings = settings_of_the_hook()
+        settings, mistake = settings_of_the_hook()
+        if mistake and or_else != GO_ON:
+            raise Failed(mistake)
+        if mistake:  # what is there already is told, and ended
+            pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % mistake)
         library = Library(settings)
         if of_job:
             of_job(event, Job(library, event.job), settings)
@@ -896,20 +909,22 @@ def main():
     except Exception as error:  # pylint: disable=broad-except
         is_lasting = isinstance(error, Failed) and error.code == REFUSED
         problem = str(error) if isinstance(error, Failed) else "%s: %s" % (type(error).__name__, error)
+    if problem is not None:
+        log(str(event.job.id), problem) if of_job else pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % problem)
     if problem is None or or_else == GO_ON:
-        if problem is not None:
-            pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % problem)
         event.accept()
     if of_job is launch and environment_of(event) is None:
         import signal
 
         # MoM hears no answer, and would go on.
-        log(str(event.job.id), "a process of the job is ended: %s" % problem)
+        log(str(event.job.id), "a process of the job is ended")
         os.kill(os.getppid(), signal.SIGKILL)
     if or_else == RERUN:
-        if is_lasting and event.type == pbs.EXECJOB_BEGIN:
-            # PBS would start it 20 times in two seconds, and then hold it.
+        # PBS would start it 20 times within seconds, and then hold it.
+        if event.type == pbs.EXECJOB_BEGIN and is_lasting:
             event.job.Hold_Types = pbs.hold_types("s")
+        elif event.type == pbs.EXECJOB_BEGIN:
+            event.job.Execution_Time = int(time.time()) + AGAIN
         event.job.rerun()
     event.reject("jobfence: %s" % problem)
 

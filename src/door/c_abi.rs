@@ -28,7 +28,7 @@ mod answer;
 mod given;
 
 pub use answer::AbiCode;
-use answer::{Done, NotDone, answered, refused, usable, usage};
+use answer::{Done, NotDone, answered, known, refused, usable, usage};
 pub use given::{ARRAY_TASK, CEnded, CFence, CGrant, CReaped, CTotals, UNKNOWN, UTF8, ZERO_CPUS};
 use given::{fill, granted, read, text, which};
 
@@ -136,8 +136,8 @@ unsafe fn call_about(
 /// After a failure, checks whether the cause is that there is no such fence, which has a code of its own.
 fn or_no_fence<T>(done: Done<T>, loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<T> {
     done.map_err(|NotDone(code, text)| {
-        let is_missing = |loaded: &Loaded| life::exist(&loaded.config, which) == Ok(false);
-        let is_failure = code != AbiCode::Off && loaded.as_ref().is_ok_and(is_missing);
+        let is_failure =
+            code != AbiCode::Off && known(loaded).is_ok_and(|config| life::exist(config, which) == Ok(false));
         NotDone(if is_failure { AbiCode::NoFence } else { code }, text)
     })
 }
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFe
         // SAFETY: as this function's own contract.
         let given = unsafe { read(totals, "jobfence_totals") }?.ok_or_else(|| usage("totals must not be NULL"))?;
         let all = used(loaded, which)?;
-        let are_all = life::are_all(&usable(loaded)?.config, which, all.len())?;
+        let are_all = life::are_all(known(loaded)?, which, all.len())?;
         // SAFETY: as this function's own contract, and it was read.
         unsafe { fill(totals, given.size, &totals_of(&all, are_all)) };
         Ok(())
@@ -369,7 +369,7 @@ pub unsafe extern "C" fn jobfence_total(config: *const c_char, fence: *const CFe
 
 /// The usage of these fences. No fence is an error.
 fn used(loaded: &Result<Loaded, LoadError>, which: &Which) -> Done<Vec<Seen>> {
-    let all = life::usage(&usable(loaded)?.config, which)?;
+    let all = life::usage(known(loaded)?, which)?;
     if all.is_empty() {
         return Err(NotDone(AbiCode::NoFence, format!("there is no fence of job {}", which.job)));
     }
@@ -444,7 +444,7 @@ pub unsafe extern "C" fn jobfence_thaw(config: *const c_char, fence: *const CFen
 }
 
 fn switch(loaded: &Result<Loaded, LoadError>, which: &Which, is_frozen: bool) -> Done {
-    let done = life::freeze(&usable(loaded)?.config, which, is_frozen).map_err(NotDone::from);
+    let done = life::freeze(known(loaded)?, which, is_frozen).map_err(NotDone::from);
     or_no_fence(done, loaded, which)
 }
 
@@ -462,7 +462,7 @@ pub unsafe extern "C" fn jobfence_close(
     let body = |loaded: &Result<Loaded, LoadError>, which: &Which| {
         let mut closed: Vec<Seen> = Vec::new();
         let (mut unseen, mut failures) = (Vec::new(), Vec::new());
-        for one in life::close(&usable(loaded)?.config, which)? {
+        for one in life::close(known(loaded)?, which)? {
             match one {
                 Ok(HowClosed::Removed(seen)) => closed.push(*seen),
                 Ok(HowClosed::Unseen(key)) => unseen.push(format!("{key}: what it used is not known")),
@@ -495,7 +495,7 @@ pub unsafe extern "C" fn jobfence_reap(config: *const c_char, patience_ms: u32, 
             return Err(usage(format!("patience_ms must be 0 to {MOST_PATIENCE}, and not {patience_ms}")));
         }
         let patience = if patience_ms == 0 { janitor::PATIENCE } else { Duration::from_millis(patience_ms.into()) };
-        let config = &usable(loaded)?.config;
+        let config = known(loaded)?;
         let (host, no_cgroups) = Host::read_what_there_is(config)?;
         let done = janitor::reap(&host, config, ALL, Who::Daemon, Instant::now() + patience)?;
         done.log();

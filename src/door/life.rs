@@ -79,7 +79,7 @@ impl HeldBy {
             // A scheduler that does not answer now would keep the fence for ever, and one that says no would lose it at once.
             Self::Scheduler(name) => {
                 let scheduler = schedulers.iter().find(|scheduler| scheduler.name() == name);
-                if scheduler.is_some_and(|scheduler| scheduler.runs(job, run, Duration::ZERO) == Runs::Yes) {
+                if scheduler.is_some_and(|scheduler| scheduler.runs(job, run, &|| Duration::ZERO) == Runs::Yes) {
                     return Holder::scheduler(name);
                 }
                 let why = if scheduler.is_some() { "does not say that the job runs" } else { "is no scheduler here" };
@@ -608,7 +608,7 @@ pub(super) fn the_one(config: &Config, which: &Which) -> Result<Record, NotFence
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::WithoutCgroups;
+    use crate::scheduler::{Age, WithoutCgroups};
 
     #[derive(Debug)]
     struct StandIn;
@@ -617,7 +617,7 @@ mod tests {
         fn name(&self) -> &'static str {
             "StandIn"
         }
-        fn runs(&self, job: &Id, run: u32, _: Duration) -> Runs {
+        fn runs(&self, job: &Id, run: u32, _: Age<'_>) -> Runs {
             match (job.as_str(), run) {
                 ("7", 2) => Runs::Yes,
                 ("7", _) => Runs::No,

@@ -81,14 +81,14 @@ pub fn fetch_back(host: &Host, config: &Config) -> Result<Vec<Result<TakenBack>>
     Ok(done)
 }
 
-/// The places of jobs' processes.
-struct Places<'a> {
+/// The places in which processes of jobs are.
+pub(super) struct Places<'a> {
     host: &'a Host,
     used: Vec<&'a Hierarchy>,
 }
 
 impl<'a> Places<'a> {
-    fn of(host: &'a Host, config: &Config) -> Result<Self> {
+    pub(super) fn of(host: &'a Host, config: &Config) -> Result<Self> {
         Ok(Self { host, used: host.hierarchies(&fence::controllers(config))? })
     }
 
@@ -97,7 +97,7 @@ impl<'a> Places<'a> {
             || scheduler::placement(ALL, place, hierarchy).is_some()
     }
 
-    fn holds(&self, place: &Membership) -> bool {
+    pub(super) fn holds(&self, place: &Membership) -> bool {
         self.used.iter().any(|hierarchy| self.holds_in(hierarchy, place))
     }
 

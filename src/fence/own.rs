@@ -237,6 +237,11 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
+    /// Whether a process of the step's job is in the job's directories; also where that cannot be seen.
+    pub fn has_its_job(&self) -> bool {
+        self.whole().filter_map(Own::job).any(|job| is_inhabited(job, Instant::now() + NOBODYS))
+    }
+
     /// What the step has used until now.
     pub fn used(&self) -> Used {
         let mut used = Used::default();

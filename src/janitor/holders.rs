@@ -6,11 +6,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::fence;
 use crate::host::Host;
 use crate::record::holder::Holder;
 use crate::record::{Header, Record, Records};
-use crate::scheduler::{Runs, Schedulers};
+use crate::scheduler::{Age, Runs, Schedulers};
 use crate::sys::program::AskedProgram;
+
+/// So long ago a fence must have been changed for it to count that nothing is in it: its first process follows soon, if it comes at all.
+const EMPTY: Duration = Duration::from_secs(60);
 
 /// Asks about one start of a unit, by the unit's name and the invocation.
 pub type AskUnit = fn(&str, &str) -> Runs;
@@ -33,13 +37,20 @@ impl Holders {
         if !header.is_shared() || header.pid_namespace != host.pid_namespace {
             return Ok(false);
         }
-        // A record that is not understood is another release's.
-        let record = records.read(levels).ok().flatten();
-        let age = || records.age(levels).unwrap_or_default();
-        Ok(record.is_some_and(|record| self.ask(&record, age) == Runs::No))
+        // What is not understood is another release's.
+        let Some(record) = records.read(levels).ok().flatten() else { return Ok(false) };
+        let is_empty = || {
+            let left = fence::open_existing(host, &record.base, levels);
+            host.has_cgroups() && left.is_ok_and(|left| !left.has_its_job())
+        };
+        let age = || match records.age(levels).unwrap_or_default() {
+            age if age >= EMPTY && is_empty() => Duration::MAX,
+            age => age,
+        };
+        Ok(self.ask(&record, &age) == Runs::No)
     }
 
-    fn ask(self, record: &Record, age: impl FnOnce() -> Duration) -> Runs {
+    fn ask(self, record: &Record, age: Age<'_>) -> Runs {
         let Some(shared) = &record.shared else { return Runs::Unknown };
         match &shared.holder {
             // The header says whether such a holder is alive.
@@ -47,7 +58,7 @@ impl Holders {
             Holder::Unit { name, invocation } => self.units.map_or(Runs::Unknown, |ask| ask(name, invocation)),
             Holder::Scheduler { name } => {
                 let asked = self.schedulers.iter().find(|scheduler| scheduler.name() == name);
-                asked.map_or(Runs::Unknown, |scheduler| scheduler.runs(&shared.job, shared.run, age()))
+                asked.map_or(Runs::Unknown, |scheduler| scheduler.runs(&shared.job, shared.run, age))
             }
         }
     }

@@ -47,6 +47,7 @@ C_ABI = "src/door/c_abi.rs"
 C_STRUCTS = "src/door/c_abi/given.rs"
 HOOK = "hooks/pbs/jobfence.py"
 PBS = "src/scheduler/pbs.rs"
+STRAYS = "src/door/strays.rs"
 PROGRAM = "src/sys/program.rs"
 C_LIFE = "host c_abi a_program_in_c_lives"
 
@@ -592,7 +593,57 @@ BREAKS = (
         "if of == job.id or session == int(job.job.session_id or -1):", "if True:",
         "hook crashes_at_launch_without_a_prologue",
     ),
-    Break("a_job_about_to_begin_is_dead", PBS, "if age < TO_BEGIN", "if age < Duration::ZERO", "unit scheduler::pbs"),
+    Break("a_job_about_to_begin_is_dead", PBS, "if age() < TO_BEGIN", "if age() < Duration::ZERO", "unit scheduler::pbs"),
+    Break(
+        "an_empty_fence_waits_as_long", "src/janitor/holders.rs",
+        "age if age >= EMPTY && is_empty() => Duration::MAX,", "age if age >= EMPTY && is_empty() => age,",
+        "hook a_begin_that_comes_to_nothing",
+    ),
+    Break(
+        "a_fence_with_a_process_is_empty", "src/janitor/holders.rs",
+        "!left.has_its_job()", "true || !left.has_its_job()",
+        "hook a_begin_that_comes_to_nothing",
+    ),
+    Break(
+        "sessions_of_tasks_are_not_heard", STRAYS,
+        "if let Some(job) = spooled.sessions.get(&this.session) {", "if let Some(job) = spooled.sessions.get(&-1) {",
+        "hook the_service_finds_processes_in_no_fence",
+    ),
+    Break(
+        "descendants_of_tasks_are_not_found", STRAYS,
+        "parent.id.pid > 1 && parent", "parent.id.pid < 1 && parent",
+        "hook the_service_finds_processes_in_no_fence",
+    ),
+    Break(
+        "whatever_a_task_file_says", "src/scheduler/pbs/tasks.rs",
+        "(is_its && status == RUNNING && session > 1)", "(session > 1)",
+        "unit scheduler::pbs::tasks",
+    ),
+    Break(
+        "roots_processes_are_a_jobs", STRAYS,
+        "if record.uid() != Some(uid) {", "if false {",
+        "hook the_service_finds_processes_in_no_fence",
+    ),
+    Break(
+        "a_mistake_keeps_a_fence", "src/door/c_abi/answer.rs",
+        "errors.sound().ok_or_else(", "None.ok_or_else(",
+        "hook a_mistake_at_the_end",
+    ),
+    Break(
+        "a_mistake_of_the_hooks_keeps_a_fence", HOOK,
+        "        if mistake and or_else != GO_ON:\n", "        if mistake:\n",
+        "hook a_mistake_at_the_end",
+    ),
+    Break(
+        "what_passes_is_tried_at_once", HOOK,
+        "            event.job.Execution_Time = int(time.time()) + AGAIN\n", "            pass\n",
+        "hook each_call_fails",
+    ),
+    Break(
+        "other_hosts_use_no_cpus", HOOK,
+        "if self.job.in_ms_mom() else time.time() - int(self.job.stime or time.time())", "or 0",
+        "hook used_on_another_host",
+    ),
     Break("a_dead_job_lives", PBS, "{ Runs::Yes } else { Runs::No }", "{ Runs::Yes } else { Runs::Yes }", "unit scheduler::pbs"),
     Break("everybody_says_where_the_spool_is", PBS, "metadata.mode() & 0o022 != 0", "false", "unit scheduler::pbs"),
     Break(

@@ -18,8 +18,10 @@ import os
 import pwd
 import re
 import resource
+import shutil
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,7 @@ from slurm.sites import system_users  # noqa: E402
 # What MoM's name is for hooks, and what it is for the server: that is in exec_host2, and whoever asks for the event is it.
 HOST, FULL_NAME = "node1", "node1.site"
 MIB = 1 << 20
+TASKS_JOBID = 284  # the length of a job's id in MoM's file about a task, with its zero byte and what aligns the numbers
 CASES = []
 
 
@@ -162,10 +165,10 @@ class Mom:
                 stack.callback(stray.wait)
                 stack.callback(stray.kill)
 
-    def stray(self, user, jobid=None):
+    def stray(self, user, jobid=None, script=""):
         """A process that MoM has not started. Its environment says the job, if there is one. It has ended when the case has."""
-        named = ("env", f"PBS_JOBID={jobid}") if jobid else ()
-        words = ["setpriv", f"--reuid={user}", "--clear-groups", *named, "sleep", "300"]
+        named = ("env", f"PBS_JOBID={jobid}") if jobid else ("env", "-i")
+        words = ["setpriv", f"--reuid={user}", "--clear-groups", *named, "sh", "-c", f"{script} exec sleep 300"]
         process = subprocess.Popen(words, start_new_session=True)
         self.strays.append(process)
         until(lambda: kernel.command_line(process.pid).startswith("sleep"), "the start of a process")
@@ -253,6 +256,30 @@ class Mom:
 
     def forget(self, job):
         (self.spool / f"{job.id}.JB").unlink()
+
+    def save_task(self, job, number, session, status=1):
+        """MoM's file about a task that runs, struct taskfix of job.h of 23.06."""
+        directory = self.spool / f"{job.id}.TK"
+        directory.mkdir(exist_ok=True)
+        numbers = (0, 0, 0, number, status, session, 0, *[0] * 16)
+        (directory / f"{number:08X}").write_bytes(struct.pack(f"{TASKS_JOBID}s{len(numbers)}i", job.id.encode(), *numbers))
+
+    @contextlib.contextmanager
+    def service(self):
+        """jobfence.service, and a process that is MoM to it: by its name, its user, and where it works."""
+        program = self.top / "pbs_mom"
+        shutil.copy("/bin/sleep", program)
+        hold = [self.options.bin, "hold", f"--config={self.config}", "-o", "ReapInterval=1"]
+        # The name of a program becomes the process's.
+        with contextlib.ExitStack() as stack:
+            mom = subprocess.Popen([program, "300"], cwd=self.spool.parent, stdin=subprocess.DEVNULL)
+            stack.callback(mom.wait)
+            stack.callback(mom.kill)
+            log = stack.enter_context(open(self.top / "service.log", "wb"))
+            service = subprocess.Popen(hold, env={**os.environ, "PBS_CONF_FILE": str(self.conf)}, stdout=log, stderr=log)
+            stack.callback(service.wait)
+            stack.callback(service.terminate)
+            yield lambda: (self.top / "service.log").read_text()
 
     def start(self, job, script, prologue=True, launch=None, is_interactive=False, tasknum="1", limits=()):
         """Becomes the job as MoM's starter does; what the events have answered is in job.answers.
@@ -452,6 +479,8 @@ def card(mom, user):
         expect(max(map(len, lines)) <= 80, f"lines too long:\n{said[number]}")
     expect_equal([said[number] for number in (2, 3, 4)], ["", "", ""], "what is no card")
     expect("PBS sends signal 15" in said[0], f"nothing about the signal:\n{said[0]}")
+    limits = [number for number, text in said.items() if "PBS has ended the job at its limit of walltime." in text]
+    expect_equal(limits, [6], "whose card says that the time was up")
     # Without it the end is as ever.
     mom.write_config("UsageCard=always")
     for fail in ["jobfence_card", "exception"], ["jobfence_card", "-4"]:
@@ -790,6 +819,48 @@ def crashes_at_launch_without_a_prologue(mom, user):
 
 
 @case
+def the_service_finds_processes_in_no_fence(mom, user):
+    """Those of a task of which MoM has told no hook: jobfence.service knows them by the session that MoM notes, by the process that has
+    started them, and by their environment. It touches nobody else's."""
+    job, ended, unfenced = (Job(mom, user, number=number) for number in ("7[3]", "8", "9"))
+    mom.begin(job)
+    mom.begin(ended)
+    mom.save(unfenced)
+    task = mom.stray(user, script="setsid sh -c 'setsid sleep 301 & exec sleep 302' &")
+    children = until(lambda: len(found := kernel.descendants(task.pid)) == 2 and found, "the children of the task")
+    named, stranger, over, without = mom.stray(user, job.id), mom.stray(user), mom.stray(user), mom.stray(user)
+    other = leases.uids()
+    strange = [subprocess.Popen([*of, "env", f"PBS_JOBID={job.id}", "sleep", "300"], start_new_session=True)
+               for of in ((), ("setpriv", f"--reuid={other.first}", "--clear-groups"))]
+    mom.strays += strange
+    for process in strange:
+        until(lambda process=process: kernel.command_line(process.pid).startswith("sleep"), "the start of a stranger")
+    mom.save_task(job, 0x20, task.pid)
+    for number, process in enumerate(strange, 0x21):
+        mom.save_task(job, number, process.pid)
+    mom.save_task(ended, 1, over.pid, status=3)
+    mom.save_task(unfenced, 1, without.pid)
+    before = {process.pid: kernel.cgroups_of(process.pid) for process in (stranger, over, without, *strange)}
+    with mom.service() as log:
+        for pid in task.pid, *children, named.pid:
+            until(lambda pid=pid: job.is_in(pid, "extern"), f"process {pid}, which is in {kernel.cgroups_of(pid)}, in the fence")
+            until(lambda pid=pid: f"process {pid} of job {job.id} ran outside" in log(), "that it is said")
+        until(lambda: f"process {without.pid} of job {unfenced.id} is in no fence" in log(), "the name of what has no fence")
+        time.sleep(2.5)
+        expect_equal({pid: kernel.cgroups_of(pid) for pid in before}, before, "where strangers are")
+        expect_equal(log().count("ran outside"), 4, f"how many were put in\n{log()}")
+        expect_equal(log().count("is in no fence; the job has none"), 1, f"what is said of that\n{log()}")
+        expect(f"process {strange[1].pid} of job {job.id} is in no fence, and is not of the job's user" in log(), f"{log()}")
+    job.over()
+    expect(all(kernel.is_alive(pid) for pid in before), "a stranger was killed")
+    mom.forget(unfenced)
+    for process in strange:
+        process.kill()
+        process.wait()
+    other.release()
+
+
+@case
 def each_call_fails(mom, user):
     """Whatever fails, and however: no exception leaves the hook, and no job goes on without a fence."""
     starting = ("EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH")
@@ -818,7 +889,11 @@ def each_call_fails(mom, user):
                 expect_equal(answer["rerun"], is_rerun, f"{event}, {name} fails with {how}: {answer}")
                 is_held = event == "EXECJOB_BEGIN" and how == "-2"
                 expect_equal(answer["hold"], "s" * is_held, f"the hold after {event}, {name} fails with {how}")
-                expect(answer["message"].startswith("jobfence: ") if is_fatal else answer["log"], f"{event} {name} {how} {answer}")
+                # What may pass is tried again, and not at once.
+                is_later = event == "EXECJOB_BEGIN" and how != "-2"
+                expect_equal(bool(answer["not_before"] and answer["not_before"] > time.time() + 10), is_later, f"{event} {name} {how} {answer}")
+                expect("jobfence: " in str(answer["log"]), f"nothing in MoM's log: {event} {name} {how} {answer}")
+                expect(not is_fatal or answer["message"].startswith("jobfence: "), f"{event} {name} {how} {answer}")
         job.over()
 
 
@@ -850,6 +925,68 @@ def nothing_to_load(mom, user):
     job.kill()
     mom.write_config()
     job.over()
+
+
+@case
+def a_mistake_at_the_end(mom, user):
+    """A configuration that was broken while a job ran keeps neither what the job has used nor its fence."""
+    right = mom.settings
+    for broken in "jobfence.conf", "jobfence.CF":
+        job = Job(mom, user)
+        mom.begin(job)
+        mom.start(job, "exec python3 -S -c 'import time\nwhile time.process_time() < 1.2: pass'")
+        job.wait()
+        if broken == "jobfence.conf":
+            mom.write_config("MaxProcesses=many", "Nonsense=1")
+        else:
+            mom.settings = "Libary=x\n" + "".join(f"{key}={value}\n" for key, value in right.items())
+        answer = mom.accepted("EXECJOB_EPILOGUE", job)
+        expect(int(answer["used"][job.id]["cput"]) >= 1, f"used with a broken {broken}: {answer}")
+        expect(not job.group().exists(), f"{job.path()} is still there, with a broken {broken}")
+        mom.accepted("EXECJOB_END", job)
+        expect(not mom.run("EXECJOB_BEGIN", job)["accepted"], f"a job begins with a broken {broken}")
+        mom.write_config()
+        mom.settings = right
+        mom.forget(job)
+
+
+@case
+def a_begin_that_comes_to_nothing(mom, user):
+    """A hook after ours can refuse the job, of which MoM tells nobody: the fence, with the job's GPUs, goes within two minutes."""
+    with gpus_of_the_node((0,)) as top:
+        mom.write_config("ConstrainDevices=yes", f"GPUDevice={top}/nvidia%d")
+        refused, other = granted_gpus(mom, user, 1, 1), granted_gpus(mom, user, 2, 1)
+        mom.accepted("EXECJOB_BEGIN", refused)
+
+        def later(seconds):
+            for record in (mom.top / "run").rglob("*1.server*"):
+                os.utime(record, (time.time() - seconds,) * 2)
+            mom.accepted("EXECHOST_PERIODIC")
+        later(30)
+        expect(refused.group().exists(), "the fence of a job that may be about to begin is gone")
+        expect(not mom.run("EXECJOB_BEGIN", other)["accepted"], "two jobs have one GPU")
+        later(90)
+        expect(not refused.group().exists(), "the fence of a job that does not begin is still there")
+        mom.begin(other)
+        other.over()
+        # One with a process in it is no such fence.
+        stray = mom.stray(user)
+        mom.accepted("EXECJOB_BEGIN", refused)
+        mom.accepted("EXECJOB_ATTACH", refused, pid=stray.pid)
+        later(90)
+        expect(refused.is_in(stray.pid, "extern"), "a fence with a process in it is gone")
+        mom.accepted("EXECJOB_END", refused)
+
+
+@case
+def used_on_another_host(mom, user):
+    """MoM counts no walltime there, and adds up each host's share of the CPUs."""
+    job = Job(mom, user, is_first=False, stime=int(time.time()) - 10, resources_used={"walltime": 0})
+    mom.begin(job)
+    mom.start(job, "exec python3 -S -c 'import time\nwhile time.process_time() < 2: pass'", prologue=False)
+    job.wait()
+    used = job.over()["used"][job.id]
+    expect(5 <= int(used["cpupercent"]) <= 40, f"used {used}")
 
 
 @case

@@ -15,12 +15,14 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser};
 use jobfence::cgroup::layout::{Hierarchy, Layout, Version};
 use jobfence::config::{Config, Mode};
-use jobfence::door::take_back;
+use jobfence::door::{strays, take_back};
+use jobfence::error::Result;
 use jobfence::host::{Host, SYSTEMD_BASE};
 use jobfence::janitor::{self, Who};
 use jobfence::launch::early_move::EarlyMoves;
 use jobfence::record::tracked;
 use jobfence::scheduler::all::ALL;
+use jobfence::scheduler::pbs;
 use jobfence::sys::dir::Dir;
 use jobfence::sys::systemd::is_systemd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -185,7 +187,8 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| ends.add(signal));
     ends.thread_block()?;
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let (mut said, mut said_back, mut store, mut unwritten) = (Vec::new(), Vec::new(), Store::default(), None);
+    let (mut said, mut said_back, mut said_in) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut store, mut unwritten) = (Store::default(), None);
     // All are kept: the directory may be deleted, and made anew.
     let mut watching = Vec::new();
     let (mut sampler, mut next) = (Sampler::default(), Instant::now());
@@ -206,6 +209,7 @@ fn look_again_and_again(configured: &Configured, mut config: Config) -> Result<(
             watching.extend(tracked::watch(&config.run_dir).ok().flatten());
             look(&config, &mut said);
             fetch_back(&config, &mut said_back);
+            fetch_in(&config, &mut said_in);
             store.look(&config);
             let written = Host::read_what_there_is(&config)
                 .map_err(|error| error.to_string())
@@ -261,18 +265,39 @@ fn look(config: &Config, said: &mut Vec<String>) {
 /// Puts back processes of jobs' sessions that are outside their fences.
 fn fetch_back(config: &Config, said: &mut Vec<String>) {
     let fetched = Host::read_what_there_is(config).and_then(|(host, _)| take_back::fetch_back(&host, config));
+    report(
+        fetched,
+        said,
+        |done| log::warn!("{done}: pam_systemd had moved it out, see 'jobfence check'"),
+        |error| log::error!("a process that has left its job is not put back: {error}"),
+    );
+}
+
+/// What of OpenPBS's jobs was never in a fence.
+fn fetch_in(config: &Config, said: &mut Vec<String>) {
+    let fetched = Host::read_what_there_is(config).and_then(|(host, _)| {
+        let homes = pbs::tasks::homes(&host.proc);
+        if homes.is_empty() { Ok(Vec::new()) } else { strays::fetch_in(&host, config, &homes) }
+    });
+    report(
+        fetched,
+        said,
+        |found| log::warn!("{found} ran outside of the job's fence, and was put in"),
+        |error| log::error!("a process stays outside of its job's fence: {error}"),
+    );
+}
+
+/// Says what was put into its job, and what was not. What stays outside is said once.
+fn report<T>(fetched: Result<Vec<Result<T>>>, said: &mut Vec<String>, say: impl Fn(&T), complain: impl Fn(&str)) {
     let mut failed = Vec::new();
     match fetched {
         Ok(all) => all.iter().for_each(|one| match one {
-            Ok(done) => log::warn!("{done}: pam_systemd had moved it out, see 'jobfence check'"),
+            Ok(done) => say(done),
             Err(error) => failed.push(error.to_string()),
         }),
-        Err(error) => log::debug!("no process is looked for that has left its job: {error}"),
+        Err(error) => log::debug!("no process is looked for that is outside of its job: {error}"),
     }
-    // A failure that stays is reported once.
-    for error in failed.iter().filter(|error| !said.contains(error)) {
-        log::error!("a process that has left its job is not put back: {error}");
-    }
+    failed.iter().filter(|error| !said.contains(error)).for_each(|error| complain(error));
     *said = failed;
 }
 

@@ -22,6 +22,7 @@ mod line;
 mod living;
 mod ls;
 mod metrics;
+mod mom;
 mod moment;
 mod node;
 mod pam;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What a function of the header returns: a code, and a sentence with it.
 
-use crate::config::{LoadError, Loaded};
+use crate::config::{Config, LoadError, Loaded};
 use crate::error::Error;
 use crate::launch::{Answer, NotFenced};
 
@@ -48,7 +48,15 @@ pub(super) fn refused(text: impl Into<String>) -> NotDone {
     NotDone(AbiCode::Refused, text.into())
 }
 
-/// The configuration for an existing fence: with Mode=off, too, fenced processes are ended.
+/// The same for a fence that is there already: a mistake that was made meanwhile does not keep it, and what it has used is told.
+pub(super) fn known(loaded: &Result<Loaded, LoadError>) -> Done<&Config> {
+    match loaded {
+        Ok(loaded) => Ok(&loaded.config),
+        Err(errors) => errors.sound().ok_or_else(|| refused(errors.to_string())),
+    }
+}
+
+/// The configuration, where a job is to have what it says: what is fenced is also ended with Mode=off.
 pub(super) fn usable(loaded: &Result<Loaded, LoadError>) -> Done<&Loaded> {
     loaded.as_ref().map_err(|errors| refused(errors.to_string()))
 }

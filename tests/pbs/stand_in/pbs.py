@@ -27,7 +27,7 @@ with open(os.environ["REPLAY_EVENT"], "rb") as file:
     GIVEN = marshal.load(file)
 RECORDED = GIVEN["recorded"]  # the names of what a real one has: of an event, and of a job what is ever set there
 # What becomes of the event, as MoM reads it from pbs_python's output. Without an answer MoM takes it for accepted.
-ANSWER = {"accepted": None, "message": "", "rerun": False, "delete": False, "hold": "", "log": [], "used": {}, "ended": False,
+ANSWER = {"accepted": None, "message": "", "rerun": False, "delete": False, "hold": "", "not_before": None, "log": [], "used": {}, "ended": False,
           "env": GIVEN.get("env", {})}
 pbs_conf = {"PBS_HOME": GIVEN["home"]}
 hook_config_filename = os.environ.get("PBS_HOOK_CONFIG_FILE")
@@ -113,6 +113,8 @@ class Job:
     def __setattr__(self, name, value):
         if name == "Hold_Types":
             ANSWER["hold"] = str(value)
+        if name == "Execution_Time":
+            ANSWER["not_before"] = value
         super().__setattr__(name, value)
 
     def in_ms_mom(self):

@@ -13,6 +13,7 @@ use jobfence::sys::dir::Dir;
 use super::daemon::{SchedulerDaemon, is_ours, not_ours};
 use super::gridengine;
 use super::verdict::Verdict;
+use crate::mom::{self, ForMom, MomSays};
 
 /// The schedulers whose users write facts that sections depend on: daemon, name, kinds of sections, and what makes the facts count.
 const CLAIMED: [(&str, &str, &[&str], &str); 3] = [
@@ -54,7 +55,7 @@ pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, pam: (&Path,
         gridengine::look(&execd, loaded, pam, verdict);
     }
     if let Some(mom) = SchedulerDaemon::find(proc, "pbs_mom") {
-        openpbs(&mom);
+        openpbs(&mom, loaded, verdict);
     }
     if let Some(startd) = SchedulerDaemon::find(proc, "condor_startd") {
         htcondor(&startd, verdict);
@@ -87,17 +88,22 @@ fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
 }
 
 /// MoM works in `mom_priv` of the directory that it was started with.
-fn openpbs(mom: &SchedulerDaemon) {
+fn openpbs(mom: &SchedulerDaemon, loaded: &Loaded, verdict: &mut Verdict) {
     let say = |what: &str| println!("openpbs        {what}");
     let Some(home) = mom.cwd.parent().filter(|_| mom.cwd.ends_with("mom_priv")) else { return };
-    let scripts = ["prologue", "epilogue"].into_iter().filter(|name| mom.cwd.join(name).is_file());
-    let scripts: Vec<&str> = scripts.collect();
-    if !scripts.is_empty() {
-        say(&format!(
-            "{}/{}: MoM does not run this beside a hook that has the event, and jobfence's hook does it in MoM's place",
-            mom.cwd.display(),
-            scripts.join(" and ")
-        ));
+    let conf = ForMom {
+        file: loaded.file.as_deref(),
+        sections: loaded.sections().map(|(header, _)| header).collect(),
+        has_gpus: loaded.config.gpu_device.is_some(),
+    };
+    for said in mom::lines(&mom.cwd, &conf) {
+        match said {
+            MomSays::Fact(what) | MomSays::Hint(what) => say(&what),
+            MomSays::Fault(what) => {
+                say(&what);
+                verdict.no(format!("NO job would be fenced here by OpenPBS: {what}"));
+            }
+        }
     }
     let configured = pbs::configured_home().and_then(|home| std::fs::canonicalize(home).ok());
     if configured.as_deref() != Some(home) {
