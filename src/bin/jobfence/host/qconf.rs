@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use jobfence::config::Config;
+use jobfence::scheduler::gridengine::complexes::value_of;
 use jobfence::scheduler::gridengine::spool::bytes;
 use nix::unistd::mkdtemp;
 
 use crate::command::Failure;
-use jobfence::scheduler::gridengine::complexes::value_of;
 
 /// What qconf prints with these arguments, or why it does not.
 type Qconf<'a> = &'a dyn Fn(&[&str]) -> Result<String, String>;
