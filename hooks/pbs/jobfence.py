@@ -26,6 +26,7 @@ import pbs
 
 UNFENCED, REFUSED, NO_FENCE = 2, -2, -3  # what functions of the library return
 NO_TASK, ANY_USER = -1, 1
+NOBODY = 65534
 EACH_RUN = 0
 ZERO_CPUS = UNKNOWN = 2**64 - 1
 ARRAY_TASK, UTF8 = 1, 2
@@ -35,6 +36,8 @@ HOLDER = b"scheduler:OpenPBS"
 SESSION_PATIENCE = 2  # seconds in which pbs_attach brings in a session; MoM stands still meanwhile
 ALONE_PATIENCE = 20  # seconds in which an event waits for another one
 LOOK_PATIENCE, FETCH_PATIENCE = 0.1, 3  # seconds in which the environment of one process is read, and those of all
+PROBE_PATIENCE = 2  # seconds after which what may pass has not passed; MoM stands still meanwhile
+SERVER_PATIENCE = 5  # seconds in which the server says what the comment of a node is
 LOCK = "jobfence.lock"
 # MoM runs a hook in its mom_priv/hooks/tmp. Nothing else says that MoM was started with another directory (pbs_mom -d).
 HOME = os.getcwd().rsplit("/mom_priv/", 1)[0]
@@ -46,7 +49,12 @@ DEFAULTS = {
     "Config": "/etc/slurm/jobfence.conf",
     "UsageResource": "",
     "DiagMessages": "no",
+    "OfflineNode": "no",
+    "AddressSpace": "mom",
+    "ExclhostMemory": "granted",
 }
+# What is said of each key that has a few values only.
+WORDS = {"DiagMessages": ("yes", "no"), "OfflineNode": ("yes", "no"), "AddressSpace": ("mom", "pvmem"), "ExclhostMemory": ("granted", "host")}
 
 
 class Failed(Exception):
@@ -183,8 +191,8 @@ def log_line(level, line, _):
 class Job:
     """A job on this host."""
 
-    def __init__(self, library, job):
-        self.library, self.job, self.id = library, job, str(job.id)
+    def __init__(self, library, job, settings):
+        self.library, self.job, self.id, self.settings = library, job, str(job.id), settings
         try:
             user = pwd.getpwnam(str(job.euser))
         except KeyError:
@@ -222,6 +230,8 @@ class Job:
         given.cpus = 0 if is_alone else cpus * 1000 or ZERO_CPUS
         # No fence is smaller than 1 MiB.
         given.memory, given.memory_swap = (size and max(size, 1 << 20) for size in (memory, virtual))
+        if is_alone and not memory and not virtual and self.settings["ExclhostMemory"] == "host":
+            given.memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # and not the default of the site
         given.gpus = gpus
         for name, value in (
             ("partition", self.job.queue),
@@ -440,8 +450,9 @@ def settings_of_the_hook():
                 raise Failed("%s:%d: found %s, expected one of %s, and its value behind '='"
                              % (path, number, line, ", ".join(DEFAULTS)))
             settings[key] = value
-    if settings["DiagMessages"] not in ("yes", "no"):
-        raise Failed("%s: DiagMessages: found %s, expected yes or no" % (path, settings["DiagMessages"]))
+    for key, words in WORDS.items():
+        if settings[key] not in words:
+            raise Failed("%s: %s: found %s, expected %s" % (path, key, settings[key], " or ".join(words)))
     return settings
 
 
@@ -500,10 +511,23 @@ def launch(event, job, settings):
     step = step_of(event)
     if job.open(event, step):
         job.attach(os.getppid(), step, ANY_USER)
+        if settings["AddressSpace"] == "pvmem":
+            limit_address_space(job)
     if job.visible is not None and environment_of(event) is not None:
         # A plain comma would begin another variable.
         event.env["CUDA_VISIBLE_DEVICES"] = job.visible.replace(",", "\\,")
         event.env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+
+
+def limit_address_space(job):
+    """MoM has set RLIMIT_AS to the less of vmem and pvmem, before this event. The fence limits vmem, as memory and swap together."""
+    import resource
+
+    size = size_of(job.job.Resource_List["pvmem"]) or resource.RLIM_INFINITY
+    try:
+        resource.prlimit(os.getppid(), resource.RLIMIT_AS, (size, size))
+    except (OSError, ValueError) as error:
+        raise Failed("cannot set RLIMIT_AS of the job's process to %d: %s" % (size, error), None) from None
 
 
 def attach(event, job, settings):
@@ -723,7 +747,7 @@ def periodic(event, library, settings):
     fenced = {}
     for each in spooled(library) if event.job_list is None else event.job_list.values():
         try:
-            job = Job(library, each)
+            job = Job(library, each, settings)
             totals = job.totals()
             if totals:
                 fenced.setdefault(job.uid, []).append(job)
@@ -788,6 +812,18 @@ def job_of(pid):
 
     The kernel makes the reader wait while the process maps memory, for ever where a file system of the user's does not
     answer. So a child reads, which can be left waiting."""
+    def look():
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            for variable in file.read().split(b"\0"):
+                if variable.startswith(b"PBS_JOBID=") and len(variable) < 4096:
+                    return variable[len(b"PBS_JOBID="):]
+        return b""
+
+    return said_by_a_child(look, LOOK_PATIENCE).decode(errors="replace") or None
+
+
+def said_by_a_child(look, patience):
+    """What `look` returns, at most 4096 bytes; none if it fails, or takes longer."""
     import select
     import signal
 
@@ -795,25 +831,21 @@ def job_of(pid):
     child = os.fork()
     if not child:
         try:
-            with open("/proc/%d/environ" % pid, "rb") as file:
-                for variable in file.read().split(b"\0"):
-                    if variable.startswith(b"PBS_JOBID=") and len(variable) < 4096:
-                        os.write(writer, variable[len(b"PBS_JOBID="):])
-                        break
+            os.write(writer, look()[:4096])
         finally:
             os._exit(0)
     os.close(writer)
     try:
         poll = select.poll()
         poll.register(reader, select.POLLIN)
-        said = os.read(reader, 4096) if poll.poll(LOOK_PATIENCE * 1000) else b""
+        said = os.read(reader, 4096) if poll.poll(patience * 1000) else b""
     finally:
         os.close(reader)
         os.kill(child, signal.SIGKILL)
     deadline = time.monotonic() + LOOK_PATIENCE
     while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
         time.sleep(0.001)
-    return said.decode(errors="replace") or None
+    return said
 
 
 def places_of(jobs):
@@ -859,6 +891,49 @@ def startup(event, library, settings):
     library.call("reap", ctypes.c_uint32(5000), None)
 
 
+# A host that can fence no job, whatever the job asks for: see OfflineNode.
+
+
+def fault_of_the_host(library):
+    """Why no job can be fenced here; None: this job alone is to blame. A fence is made for no job, which has no section of the configuration
+    but those of the host, and asks for little. So nothing that a user writes is in it."""
+    fence = ctypes.byref(Fence(ctypes.sizeof(Fence), b"jobfence.probe.%d" % os.getpid(), None, 1, 0))
+    grant = Grant(size=ctypes.sizeof(Grant), cpus=1000, memory=64 << 20, user=b"nobody")
+    grant.partition = grant.qos = grant.account = grant.project = grant.vnode_type = b""
+    deadline, fault = time.monotonic() + PROBE_PATIENCE, None
+    while True:
+        try:
+            library.call("open", fence, ctypes.c_uint32(NOBODY), b"pid:%d" % os.getpid(), ctypes.byref(grant), None)
+            fault = None
+        except Failed as error:
+            fault = error
+        try:
+            library.call("close", fence, None, None)
+        except Failed as error:
+            fault = fault or error
+        if fault is None or fault.code == REFUSED or time.monotonic() > deadline:
+            return fault and str(fault)
+        time.sleep(0.2)  # what the kernel refuses may pass by itself
+
+
+def is_set_offline(event, fault):
+    """Has PBS send no more jobs to the vnodes of the job on this host. Whether it does. PBS does not say who has set a node offline, so nobody
+    but the administrator brings it back."""
+    ours = "jobfence: no job can be fenced here: %s. When that is mended: pbsnodes -r NODE -C ''" % " ".join(fault.split())
+    try:
+        for name in sorted({chunk.vnode_name for chunk in chunks_of(event, event.job)}):
+            vnode = event.vnode_list[name]
+            # What the administrator has written stays.
+            said = said_by_a_child(lambda name=name: str(pbs.server().vnode(name).comment or "").encode(), SERVER_PATIENCE)
+            theirs = said.decode(errors="replace").split("jobfence: ")[0].strip()
+            vnode.state, vnode.comment = pbs.ND_OFFLINE, " ".join(filter(None, (theirs, ours)))
+            pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s is set offline: %s" % (name, fault))
+        return True
+    except Exception as error:  # pylint: disable=broad-except
+        pbs.logmsg(pbs.LOG_ERROR, "jobfence: the node cannot be set offline: %s: %s" % (type(error).__name__, error))
+        return False
+
+
 # For each event what is done, and what becomes of it if that fails: the job is put back into its queue (and held there,
 # if it would be refused again), the request is refused, or it is logged and MoM goes on.
 RERUN, REFUSE, GO_ON = "rerun", "refuse", "go on"
@@ -880,7 +955,7 @@ OF_NODES = {pbs.EXECHOST_STARTUP: startup, pbs.EXECHOST_PERIODIC: periodic}
 
 def main():
     """The event. An exception that is not caught would set the node offline, so each one is."""
-    event = pbs.event()
+    event, settings, library = pbs.event(), None, None
     of_job, or_else = OF_JOBS.get(event.type, (None, GO_ON))
     if of_job is launch and step_of(event) != FIRST_STEP:
         or_else = REFUSE  # the task is refused, and the job goes on
@@ -889,13 +964,17 @@ def main():
         settings = settings_of_the_hook()
         library = Library(settings)
         if of_job:
-            of_job(event, Job(library, event.job), settings)
+            of_job(event, Job(library, event.job, settings), settings)
         elif event.type in OF_NODES:
             OF_NODES[event.type](event, library, settings)
         problem, is_lasting = None, False
     except Exception as error:  # pylint: disable=broad-except
         is_lasting = isinstance(error, Failed) and error.code == REFUSED
         problem = str(error) if isinstance(error, Failed) else "%s: %s" % (type(error).__name__, error)
+    if problem is not None and of_job is begin and settings and settings["OfflineNode"] == "yes":
+        fault = fault_of_the_host(library) if library else problem
+        if fault and is_set_offline(event, fault):
+            is_lasting = False  # the job is not to blame, and goes to another host
     if problem is None or or_else == GO_ON:
         if problem is not None:
             pbs.logmsg(pbs.LOG_ERROR, "jobfence: %s" % problem)

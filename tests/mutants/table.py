@@ -719,6 +719,17 @@ BREAKS = (
         "host samples a_file_of_a_users_goes",
     ),
     Break(
+        "a_jobs_fault_sets_the_node_offline", HOOK, "fault = fault_of_the_host(library) if library else problem", "fault = problem",
+        "hook a_host_that_can_fence_no_job",
+    ),
+    Break(
+        "address_space_stays_moms", HOOK, "            limit_address_space(job)\n", "            pass\n", "hook address_space",
+    ),
+    Break(
+        "the_whole_host_has_the_default", HOOK, 'if is_alone and not memory and', "if False and not memory and",
+        "hook a_default_and_the_whole_host",
+    ),
+    Break(
         "card_has_no_signal", "hooks/pbs/jobfence.py",
         "else max(0, status - OF_A_SIGNAL)",
         "else 0",

@@ -284,7 +284,7 @@ class Mom:
                     os.waitpid(shell, 0)
                     os._exit(0)
             for what, number in limits:
-                resource.setrlimit(what, (number, number))
+                resource.setrlimit(what, number if isinstance(number, tuple) else (number, number))
             env = self.below(job, "EXECJOB_LAUNCH", **{"env": {"PBS_TASKNUM": tasknum}, **(launch or {})})
             os.setgroups([job.gid])
             os.setgid(job.gid)
@@ -850,6 +850,90 @@ def nothing_to_load(mom, user):
     job.kill()
     mom.write_config()
     job.over()
+
+
+@case
+def a_host_that_can_fence_no_job(mom, user):
+    """Where the site wants it, such a host is set offline, once, and the job waits for another one. A job's own fault sets none offline."""
+    named, right = {"vnodes": {HOST: {}}, "comments": {HOST: "rack 3"}}, mom.settings
+    offline = {**right, "OfflineNode": "yes"}
+
+    def broken(settings, *lines, run=None, comments=None, **attributes):
+        mom.settings = settings
+        mom.write_config(*lines)
+        if run:
+            (mom.top / "file").write_text("")
+            mom.config.write_text(f"CgroupBase={mom.base}\nRunDir={mom.top}/file\n")
+        job = Job(mom, user, **attributes)
+        answer = mom.run("EXECJOB_BEGIN", job, **{**named, **({"comments": comments} if comments else {})})
+        expect(not answer["accepted"] and answer["rerun"], f"{answer}")
+        return answer
+
+    mistake, no_size = "MaxProcesses=many", "MaxHugePages=64K:0"
+    of_queue = "[Queue=workq]", no_size
+    for settings, lines, more, said in (
+        (offline, [mistake], {}, f"{mom.config}:3"),
+        (offline, [no_size], {}, "no huge pages of the size"),
+        (offline, [], {"run": True}, f"{mom.top}/file"),
+        ({**offline, "Library": "/none.so"}, [], {}, "cannot load /none.so"),
+        # A comment of ours is there once.
+        (offline, [mistake], {"comments": {HOST: "rack 3 jobfence: no job can be fenced here: x"}}, f"{mom.config}:3"),
+    ):
+        answer = broken(settings, *lines, **more)
+        expect_equal((answer["hold"], list(answer["vnodes"])), ("", [HOST]), f"{lines}: the hold and the vnodes: {answer}")
+        state, comment = answer["vnodes"][HOST]["state"], answer["vnodes"][HOST]["comment"]
+        begins = "rack 3 jobfence: no job can be fenced here: "
+        expect(state == 1 and comment.startswith(begins) and said in comment and "\n" not in comment, f"{state}: {comment!r}")
+        expect(comment.count("no job can be") == 1 and comment.endswith("pbsnodes -r NODE -C ''"), comment)
+    for settings, lines, more in (
+        (right, [mistake], {}),
+        (offline, of_queue, {}),
+        (offline, [], {"exec_vnode": "(other:ncpus=1)", "exec_host2": "other:15002/0"}),
+        (offline, [], {"exec_vnode": f"({HOST}:ncpus=nonsense)"}),
+        (offline, ["GPUDevice=/dev/none%d"], {"exec_vnode": f"({HOST}:ncpus=1:ngpus=1)"}),
+    ):
+        answer = broken(settings, *lines, **more)
+        expect_equal(answer["vnodes"], {}, f"what is set of vnodes with {lines}, {more}: {answer}")
+    expect(not (mom.top / "run").exists() or not list((mom.top / "run").glob("*probe*")), "a probe is left")
+    expect(not list(kernel.Group(f"/{mom.base}/uid_65534").directories()), "a fence of a probe is left")
+    mom.settings = right
+
+
+@case
+def address_space(mom, user):
+    """RLIMIT_AS is MoM's, or pvmem alone, where the site wants that: the fence limits vmem."""
+    of_mom = 400 * MIB
+    for settings, asked, wanted in (
+        ({}, {}, of_mom), ({"AddressSpace": "mom"}, {"pvmem": "600mb"}, of_mom),
+        ({"AddressSpace": "pvmem"}, {}, "unlimited"), ({"AddressSpace": "pvmem"}, {"pvmem": "600mb"}, 600 * MIB),
+    ):
+        mom.settings = {**mom.settings, "AddressSpace": "mom", **settings}
+        job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=1:mem=200mb:vmem=400mb)", Resource_List=asked)
+        mom.begin(job)
+        mom.start(job, "exec sleep 300", limits=((resource.RLIMIT_AS, (of_mom, resource.RLIM_INFINITY)),))
+        job.started()
+        line = re.search(r"Max address space +(\S+) +(\S+)", kernel.read(f"/proc/{job.starters[0]}/limits"))
+        hard = wanted if "AddressSpace" in settings and settings["AddressSpace"] == "pvmem" else "unlimited"
+        expect_equal(line.groups(), (str(wanted), str(hard)), f"RLIMIT_AS with {settings}, {asked}")
+        expect_equal(job.group().memory_limit(), 200 * MIB, "the memory of the fence")
+        job.kill()
+        job.over()
+
+
+@case
+def a_default_and_the_whole_host(mom, user):
+    """DefaultRAMSpace is for a job that has the host alone, too, unless the site says otherwise."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    mom.write_config("DefaultRAMSpace=40M")
+    for place, setting, asked, memory in (
+        ("excl", "host", "", 40 * MIB), ("exclhost", "granted", "", 40 * MIB), ("exclhost", "host", "", whole),
+        ("scatter:exclhost", "host", ":mem=100mb", 100 * MIB), ("exclhost", "host", ":vmem=60mb", 60 * MIB),
+    ):
+        mom.settings = {**mom.settings, "ExclhostMemory": setting}
+        job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=1{asked})", Resource_List={"place": place})
+        mom.begin(job)
+        expect_equal(job.group().memory_limit(), memory, f"memory with {place}, {asked}, {setting}")
+        job.over()
 
 
 @case

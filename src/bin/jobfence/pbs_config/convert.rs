@@ -234,7 +234,9 @@ impl Converter<'_> {
                         least that it can: 1 MiB. Set a DefaultRAMSpace.";
             self.note("memory", "default", text);
         }
-        self.exclusive_hosts("memory");
+        let text = "jobfence.conf does not know of such jobs. Set ExclhostMemory=host in jobfence.CF, the configuration of \
+                    the hook.";
+        self.note_if("memory", "exclhost_ignore_default", false, text);
         self.reserve("memory");
         self.note_if(
             "memory",
@@ -295,7 +297,8 @@ impl Converter<'_> {
         self.exclusive_hosts("memsw");
         self.reserve("memsw");
         self.note_if("memsw", "manage_cgswap", false, OF_THE_HOOK);
-        let text = "jobfence sets no limit of a process (RLIMIT_AS): what PBS has set by pvmem or vmem stays.";
+        let text = "Set AddressSpace=pvmem in jobfence.CF, the configuration of the hook. Otherwise MoM's limit of a process \
+                    (RLIMIT_AS) stays: the less of pvmem and vmem.";
         self.note_if(TOP, "manage_rlimit_as", true, text);
     }
 
