@@ -136,6 +136,9 @@ struct jobfence_grant {
     /* GPUs of this node: 0 to 1024. Which they are is chosen here, among those that GPUDevice of
      * jobfence.conf(5) names and no other fence has. All fences of a run of the job have the same ones. */
     uint64_t gpus;
+    /* Huge pages on this node, as 2M:4G,1G:0: for each size how much memory may be in them, see MaxHugePages
+     * of jobfence.conf(5). It counts only with ConstrainHugePages there. */
+    const char *huge_pages;
 };
 
 /* For a member of the next struct: the kernel does not say it. */

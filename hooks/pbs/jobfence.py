@@ -90,7 +90,7 @@ class Grant(ctypes.Structure):
             "user", "partition", "qos", "account", "cpu_limit", "cpu_burst", "mem_high", "pids_max", "io_max",
             "project", "vnode_type",
         )
-    ] + [("memory_swap", ctypes.c_uint64), ("gpus", ctypes.c_uint64)]
+    ] + [("memory_swap", ctypes.c_uint64), ("gpus", ctypes.c_uint64), ("huge_pages", ctypes.c_char_p)]
 
 
 class Totals(ctypes.Structure):
@@ -210,14 +210,17 @@ class Job:
     def grant(self, event):
         """What PBS has granted on this host: the sum over the chunks of its vnodes."""
         vnodes = set()
-        cpus, memory, virtual, gpus = 0, 0, 0, 0
+        cpus, memory, virtual, gpus, pages = 0, 0, 0, 0, None
         for chunk in chunks_of(event, self.job):
             vnodes.add(chunk.vnode_name)
             resources = chunk.chunk_resources
             cpus += int(resources["ncpus"] or 0)
             memory += size_of(resources["mem"])
             virtual += size_of(resources["vmem"])
-            gpus += int(getattr(resources, "ngpus", None) or 0)  # a site has this resource only if it has made it
+            # A site has these resources only if it has made them.
+            gpus += int(getattr(resources, "ngpus", None) or 0)
+            if hasattr(resources, "hpmem"):
+                pages = (pages or 0) + size_of(resources["hpmem"])
         if not vnodes:
             raise Failed(
                 "PBS has granted the job nothing on this host, which is %s for PBS: exec_vnode is %s, and its hosts are "
@@ -233,6 +236,9 @@ class Job:
         if is_alone and not memory and not virtual and self.settings["ExclhostMemory"] == "host":
             given.memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # and not the default of the site
         given.gpus = gpus
+        page = pages is not None and default_page_size()
+        if page:
+            given.huge_pages = b"%dK:%dK" % (page, pages // 1024)
         for name, value in (
             ("partition", self.job.queue),
             ("account", self.job.Account_Name),
@@ -424,6 +430,15 @@ def size_of(value):
     factor = 8 if text.endswith("w") else 1
     unit = text[len(digits):].rstrip("bw")
     return int(digits) * factor * 1024 ** " kmgtp".index(unit or " ")
+
+
+def default_page_size():
+    """KiB of the kernel's huge pages where nobody says which; None: it has none."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("Hugepagesize:"):
+                return int(line.split()[1])
+    return None
 
 
 def log(job, text):

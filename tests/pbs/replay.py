@@ -143,6 +143,9 @@ class Mom:
             return place in kernel.read(f"/proc/{self.holder.pid}/cgroup")
         until(holds, "the delegated scope")
 
+    def bases(self):
+        return [self.base]
+
     def write_config(self, *lines):
         keys = f"CgroupBase={self.base}", f"RunDir={self.top}/run"
         self.config.write_text("".join(f"{line}\n" for line in (*keys, *lines)))
@@ -569,7 +572,7 @@ def rows_of_facts():
 def nonsense(mom, user):
     """Of each fact that PBS says, nonsense becomes what docs/facts.md says, with OnError=warn, too."""
     bad = "nonsense"
-    chunk = {name: {"exec_vnode": f"({HOST}:ncpus=1:mem=200mb:{name}={bad})"} for name in ("ncpus", "mem", "vmem", "ngpus")}
+    chunk = {name: {"exec_vnode": f"({HOST}:ncpus=1:mem=200mb:{name}={bad})"} for name in ("ncpus", "mem", "vmem", "ngpus", "hpmem")}
     simple = {name: {name: bad} for name in ("euser", "run_version", "queue", "Account_Name", "project", "Join_Path")}
     given = chunk | simple | {
         "vntype": {}, "sharing": {}, "place": {"Resource_List": {"place": bad}}, "Variable_List": {"Variable_List": {"LANG": bad}}}
@@ -897,6 +900,94 @@ def a_host_that_can_fence_no_job(mom, user):
     expect(not (mom.top / "run").exists() or not list((mom.top / "run").glob("*probe*")), "a probe is left")
     expect(not list(kernel.Group(f"/{mom.base}/uid_65534").directories()), "a fence of a probe is left")
     mom.settings = right
+
+
+def cpus_of(job, step="extern"):
+    """The CPUs that a step is limited to, and those of its job."""
+    group = job.group(step)
+    return tuple(found.file("cpuset", "cpuset.cpus", "cpuset.cpus") for found in (group, group.parent))
+
+
+@case
+def cores_by_job(mom, user):
+    """With ConstrainCores each job has CPUs of its own, in all its steps, until it gives them back."""
+    everything = kernel.Group("/").file("cpuset", "cpuset.cpus.effective", "cpuset.effective_cpus")
+    numbers = [number for part in everything.split(",") for ends in [part.split("-")] for number in range(int(ends[0]), int(ends[-1]) + 1)]
+    if len(numbers) < 2:
+        print("     this machine has one CPU")
+        return
+    mom.write_config("ConstrainCores=yes")
+    half = len(numbers) // 2
+
+    def job_of(number, cpus, **more):
+        return Job(mom, user, number=str(number), exec_vnode=f"({HOST}:ncpus={cpus}:mem=100mb)", **more)
+
+    first, second, third = job_of(1, half), job_of(2, len(numbers) - half), job_of(3, 1)
+    for job in first, second:
+        mom.begin(job)
+    taken = [cpus_of(job) for job in (first, second)]
+    sets = [{number for part in of.split(",") for ends in [part.split("-")] for number in range(int(ends[0]), int(ends[-1]) + 1)}
+            for of, around in taken if of == around]
+    expect_equal([len(one) for one in sets], [half, len(numbers) - half], f"how many CPUs: {taken}")
+    expect_equal(sets[0] | sets[1], set(numbers), f"all CPUs: {taken}")
+    # A later step has the same ones, and so has a job that begins again.
+    mom.start(first, "exec sleep 300")
+    first.started()
+    expect_equal(cpus_of(first, "1"), taken[0], "the CPUs of a later step")
+    expect_equal(set(os.sched_getaffinity(first.starters[0])), sets[0], "where its process runs")
+    mom.begin(first)
+    expect_equal(cpus_of(first), taken[0], "the CPUs of the same job again")
+    # PBS counts them, too, but grants those of a suspended job once more.
+    answer = mom.begin(third)
+    expect(any("too few CPUs are free" in line for line in answer["log"]), f"{answer}")
+    expect(cpus_of(third)[0] in map(str, numbers), f"a CPU that is shared: {cpus_of(third)}")
+    third.over()
+    # One that has the host alone, or no CPU, is kept to none, and takes none from others.
+    for job in job_of(4, 0), job_of(5, 1, Resource_List={"place": "exclhost"}):
+        mom.begin(job)
+        expect(cpus_of(job)[0] in ("", everything), f"the CPUs of {job.id}: {cpus_of(job)}")
+        job.over()
+    first.kill()
+    first.over()
+    mom.begin(third)
+    expect(cpus_of(third)[0] in map(str, sets[0]), f"a CPU that is free again: {cpus_of(third)}")
+    third.over()
+    # What a job gives back is free.
+    if half > 1 or len(numbers) - half > 1:
+        second.more["exec_vnode"] = f"({HOST}:ncpus=1:mem=100mb)"
+        mom.accepted("EXECJOB_RESIZE", second)
+        expect(cpus_of(second)[0] in map(str, sets[1]), f"the CPUs of a job that is resized: {cpus_of(second)}")
+    second.over()
+
+
+@case
+def granted_huge_pages(mom, user):
+    """hpmem is what a job may have in huge pages of the kernel's default size, where the site counts that."""
+    from slurm.suite.huge_pages import handed_down, has_hugetlb, name_of, sizes_of_this_host
+
+    if not has_hugetlb():
+        print("     this machine has no hugetlb controller")
+        return
+    kib = int(re.search(r"Hugepagesize: +(\d+) kB", kernel.read("/proc/meminfo"))[1])
+    size, none = name_of(kib), sizes_of_this_host()
+    page = kib << 10
+    with handed_down(mom):
+        for setting, asked, wanted in (
+            ("no", page * 3, {}), ("yes", page * 3, {size: page * 3}), ("yes", page * 3 + 1024, {size: page * 3}), ("yes", 0, {size: 0}),
+            ("yes", None, {}), ("closed", page * 3, {**none, size: page * 3}), ("closed", 0, none), ("closed", None, none),
+        ):
+            mom.write_config(f"ConstrainHugePages={setting}")
+            more = "" if asked is None else f":hpmem={asked}b"
+            job = Job(mom, user, exec_vnode=f"({HOST}:ncpus=1:mem=100mb{more})")
+            mom.begin(job)
+            expect_equal(job.group().huge_pages(), wanted, f"huge pages with {setting} of {asked}")
+            job.over()
+        # Two vnodes of this host.
+        mom.write_config("ConstrainHugePages=yes")
+        job = Job(mom, user, exec_vnode=f"({HOST}[0]:ncpus=1:hpmem={page}b+{HOST}[1]:ncpus=1:hpmem={page}b)")
+        mom.begin(job)
+        expect_equal(job.group().huge_pages(), {size: page * 2}, "huge pages of two vnodes")
+        job.over()
 
 
 @case
