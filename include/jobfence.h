@@ -271,7 +271,7 @@ int jobfence_open_gpus(const char *config, const struct jobfence_fence *fence, u
  * Time: at most 10 seconds, usually a few milliseconds. */
 int jobfence_attach(const char *config, const struct jobfence_fence *fence, int32_t pid, int64_t task, uint32_t flags);
 
-/* Changes the limits of the one fence that is meant. What is limited no more keeps its last limit. It
+/* Changes the limits of these fences. What is limited no more keeps its last limit. A fence
  * keeps its GPUs, or the first of them if fewer are granted now; more are never chosen for it.
  * Time: at most 20 seconds, usually a few milliseconds. */
 int jobfence_limit(const char *config, const struct jobfence_fence *fence, const struct jobfence_grant *grant);

@@ -576,8 +576,11 @@ def attach(event, job, settings):
 
 def resize(event, job, settings):
     """The job has given hosts back."""
-    for fence in fences_of(job.usage()):
-        job.library.call("limit", job.fence(fence["step"]), job.grant(event))
+    try:
+        job.library.call("limit", job.fence(), job.grant(event))
+    except Failed as error:
+        if error.code != NO_FENCE:
+            raise
 
 
 def postsuspend(event, job, settings):
@@ -592,17 +595,18 @@ def preresume(event, job, settings):
 
 def epilogue(event, job, settings):
     """The first process has ended. Others may not have."""
-    totals, failed, card = job.totals(), None, []
-    text = job.usage() if totals else ""
+    totals, failed, card, is_checkpointed = job.totals(), None, [], str(job.job.Exit_status) == CHECKPOINTED
+    # The end of the job may come beside this, and close the fence first. On another host MoM stands still meanwhile.
+    text = job.usage() if totals and (is_checkpointed or job.job.in_ms_mom()) else ""
     try:
-        if str(job.job.Exit_status) == CHECKPOINTED:
+        if is_checkpointed:
             job.empty(event)
         else:
             if totals and job.job.in_ms_mom():
                 card = card_of(event, job)
             text = job.close() or text
     except Failed as error:
-        failed = error
+        failed, text = error, text or (job.usage() if totals else "")
     if totals:
         job.report(totals, settings, lambda: text)
         stopped = {totals.oom_kills, totals.forks_refused} - {0, UNKNOWN}

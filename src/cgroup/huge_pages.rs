@@ -106,13 +106,14 @@ impl HugePages {
         Self { sizes: self.sizes.iter().copied().chain(rest).collect(), is_closed: false }
     }
 
-    fn spelled_out_here(&self) -> Result<Self> {
+    /// The same, and the sizes are those of this host.
+    pub fn spelled_out_here(&self) -> Result<Self> {
         Ok(if self.is_closed { self.spelled_out(&known_sizes(&Dir::open(SIZES)?)?) } else { self.clone() })
     }
 
-    /// The files of a directory and what is to be in each, in their order; those of reservations, which older kernels do not
+    /// The files of a directory and what is to be in each, in their order, of the sizes that are named; those of reservations, which older kernels do not
     /// have, are marked.
-    pub fn writes(&self, version: Version) -> Result<Vec<HugePageWrite>> {
+    pub fn writes(&self, version: Version) -> Vec<HugePageWrite> {
         let (limit, reserved) = limit_files(version);
         let files = |size: &HugePage| {
             let name = kernel_name(size.page);
@@ -122,7 +123,7 @@ impl HugePages {
                 is_optional,
             })
         };
-        Ok(self.spelled_out_here()?.sizes.iter().flat_map(files).collect())
+        self.sizes.iter().flat_map(files).collect()
     }
 
     /// Refuses sizes of which this host has no pages; `sizes` is `/sys/kernel/mm/hugepages`.
@@ -169,7 +170,7 @@ pub fn set(dir: &Dir, version: Version, want: &HugePages) -> Result<()> {
     want.check(&Dir::open(SIZES).map_err(|error| {
         error.hint("this kernel has no huge pages (CONFIG_HUGETLBFS): leave the limit out of jobfence.conf")
     })?)?;
-    for write in want.writes(version)? {
+    for write in want.spelled_out_here()?.writes(version) {
         let found = match dir.write_and_read(&write.file, &write.bytes.to_string()) {
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) && write.is_optional => continue,
             Err(error) if error.kernel_errno() == Some(Errno::ENOENT) => {
@@ -315,12 +316,7 @@ mod tests {
     fn files_have_the_kernels_names() {
         let files = |version| {
             let writes = pages("64K:1M,2M:4G,16G:0").writes(version);
-            writes
-                .unwrap()
-                .into_iter()
-                .map(|write| format!("{}={}", write.file, write.bytes))
-                .collect::<Vec<_>>()
-                .join(" ")
+            writes.into_iter().map(|write| format!("{}={}", write.file, write.bytes)).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(
             files(Version::V2),

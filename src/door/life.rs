@@ -474,11 +474,22 @@ pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
     }
     // For all together: where one does not stop in time, the others are told all the same.
     let deadline = Instant::now() + FREEZE_PATIENCE;
+    let fences: Vec<Result<Fence>> = found.iter().map(|record| go_on(&host, config, record)).collect();
+    let switch = |fence: &Fence, by| if is_frozen { fence.freeze(by) } else { fence.thaw(by) };
+    // Each is told before any is waited for.
+    if is_frozen {
+        fences.iter().flatten().for_each(|fence| drop(switch(fence, Instant::now())));
+    }
+    fences.into_iter().map(|fence| switch(&fence?, deadline)).fold(Ok(()), Result::and)
+}
+
+/// Each of these fences by its own name.
+pub fn each(config: &Config, which: &Which) -> Result<Vec<Which>> {
     let one = |record: &Record| {
-        let fence = go_on(&host, config, record)?;
-        if is_frozen { fence.freeze(deadline) } else { fence.thaw(deadline) }
+        let shared = record.shared.as_deref()?;
+        Some(Which { job: which.job.clone(), step: Some(shared.step.clone()), run: Some(shared.run) })
     };
-    found.iter().map(one).fold(Ok(()), Result::and)
+    Ok(records(config, which)?.iter().filter_map(one).collect())
 }
 
 /// Whether there is any of these fences.

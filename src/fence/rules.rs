@@ -309,7 +309,7 @@ const AFTER_NUMBERS: &[LimitRule] = &[
         },
         writes: |_, limits, version| {
             let write = |write: huge_pages::HugePageWrite| FileWrite::number(&write.file, write.bytes);
-            Ok(limits.huge_pages.writes(version)?.into_iter().map(write).collect())
+            Ok(limits.huge_pages.spelled_out_here()?.writes(version).into_iter().map(write).collect())
         },
         set: |_, dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),
         // No daemon uses any.

@@ -797,7 +797,7 @@ def each_call_fails(mom, user):
     """Whatever fails, and however: no exception leaves the hook, and no job goes on without a fence."""
     starting = ("EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH")
     calls = {
-        "EXECJOB_BEGIN": ("total", "open_gpus"), "EXECJOB_ATTACH": ("attach",), "EXECJOB_RESIZE": ("usage", "limit"),
+        "EXECJOB_BEGIN": ("total", "open_gpus"), "EXECJOB_ATTACH": ("attach",), "EXECJOB_RESIZE": ("limit",),
         "EXECJOB_POSTSUSPEND": ("freeze",), "EXECJOB_PRERESUME": ("thaw",), "EXECJOB_PRETERM": ("thaw",),
         "EXECJOB_EPILOGUE": ("total", "close"), "EXECJOB_END": ("close",), "EXECJOB_ABORT": ("close",),
         "EXECHOST_PERIODIC": ("total", "reap"), "EXECHOST_STARTUP": ("reap",),
@@ -1544,6 +1544,9 @@ def time_in_the_library(mom, user):
         print(f"     in the library: {event} {median:.2f} ms: {calls}")
     slow = {event: median for event, median in medians.items() if median > 10 * mom.options.patience}
     expect(not slow, f"too slow: {slow}")
+    # Each asks for the usage of the steps, and that is as long as the rest.
+    asking = [event for event in ("EXECJOB_RESIZE", "EXECJOB_EPILOGUE") if "jobfence_usage" in parts[event]]
+    expect_equal(asking, [], "the events that ask for what is not needed")
 
 
 def main():
