@@ -5,6 +5,7 @@ pub mod adopt;
 mod adoptee;
 pub mod c_abi;
 pub mod card;
+pub mod cores;
 pub mod enter;
 pub mod gpus;
 pub mod life;

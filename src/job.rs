@@ -234,6 +234,15 @@ impl fmt::Display for Cpus {
     }
 }
 
+/// How much memory may be in huge pages of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HugePage {
+    /// Bytes of one page, a power of two, at least 1024.
+    pub page: u64,
+    /// Bytes in such pages together, in whole pages.
+    pub limit: u64,
+}
+
 /// What the scheduler granted on this node. `None`: it does not manage this, or has not said yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grant {
@@ -249,6 +258,8 @@ pub struct Grant {
     pub step_memory: Option<u64>,
     /// Swap of the whole job beside its memory, in bytes. `None`: the scheduler does not say.
     pub swap: Option<u64>,
+    /// Huge pages of the whole job; `None`: the scheduler does not say.
+    pub huge_pages: Option<Vec<HugePage>>,
     /// The whole job's cores, by the scheduler's own numbers. Empty: the scheduler does not say which.
     pub job_cores: CpuList,
     /// This step's cores.

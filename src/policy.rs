@@ -8,7 +8,9 @@ use crate::cgroup::devices::Devices;
 use crate::cgroup::huge_pages::HugePages;
 use crate::cgroup::io::{self, DiskLimit, IoRules};
 use crate::cgroup::limits::{CpuQuota, SwapLimit};
-use crate::config::{Candidate, Config, DeniedDevices, Limit, LimitNumbers, Percent, Resolved, SwapSpace, TaskCpus};
+use crate::config::{
+    Candidate, Config, DeniedDevices, GrantedHugePages, Limit, LimitNumbers, Percent, Resolved, SwapSpace, TaskCpus,
+};
 use crate::cpu_list::CpuList;
 use crate::error::Error;
 use crate::facts::{Facts, Gpus};
@@ -328,13 +330,24 @@ pub fn plan(config: &Config, grant: &Grant) -> (Plan, Vec<(Limit, Error)>) {
     plan.task.io = config.io_max_per_task.clone();
     plan.job.io_weight = config.io_weight;
     plan.user.huge_pages = config.max_huge_pages_per_user.clone();
-    plan.job.huge_pages = config.max_huge_pages.clone();
-    plan.step.huge_pages = config.max_huge_pages.clone();
+    plan.job.huge_pages = huge_pages(config, grant);
+    plan.step.huge_pages = plan.job.huge_pages.clone();
     plan.task.huge_pages = config.max_huge_pages_per_task.clone();
     plan.step.devices = devices_of(config);
     plan.nest();
     plan.save_for_later(config);
     (plan, errors)
+}
+
+/// The huge pages that a job may have: what was granted, and what the site allows.
+fn huge_pages(config: &Config, grant: &Grant) -> HugePages {
+    let granted = || HugePages::of(grant.huge_pages.clone().unwrap_or_default());
+    let granted = match config.constrain_huge_pages {
+        GrantedHugePages::NotCounted => HugePages::default(),
+        GrantedHugePages::AtMost => granted(),
+        GrantedHugePages::NoOthers => granted().closed(),
+    };
+    config.max_huge_pages.at_most(&granted)
 }
 
 /// The devices that a step without GPUs may use, if some are denied.
@@ -708,6 +721,30 @@ mod tests {
         ] {
             let error = pinned(job, step).unwrap_err().to_string();
             assert!(error.contains(said), "{job} {step}: {error}");
+        }
+    }
+
+    #[test]
+    fn granted_huge_pages_are_the_limit_where_the_site_counts_them() {
+        let pages = |text: &str| HugePages::parse(text).unwrap();
+        let grant =
+            |text: Option<&str>| Grant { huge_pages: text.map(|text| pages(text).into_sizes()), ..Grant::default() };
+        let (none, some) = (grant(None), grant(Some("2M:4G")));
+        for (constrain, max, grant, limit) in [
+            (GrantedHugePages::NotCounted, None, &some, ""),
+            (GrantedHugePages::AtMost, None, &some, "2M:4G"),
+            (GrantedHugePages::AtMost, None, &none, ""),
+            (GrantedHugePages::AtMost, Some("2M:1G,1G:0"), &some, "2M:1G,1G:0"),
+            (GrantedHugePages::NoOthers, None, &some, "2M:4G,*:0"),
+            (GrantedHugePages::NoOthers, None, &none, "*:0"),
+            (GrantedHugePages::NoOthers, Some("2M:8G"), &none, "2M:0,*:0"),
+        ] {
+            let max_huge_pages = max.map(pages).unwrap_or_default();
+            let config = Config { constrain_huge_pages: constrain, max_huge_pages, ..Config::default() };
+            let (plan, errors) = plan(&config, grant);
+            assert!(errors.is_empty());
+            let limits = [&plan.user, &plan.job, &plan.step, &plan.task].map(|limits| limits.huge_pages.to_string());
+            assert_eq!(limits, ["", limit, limit, ""], "{constrain:?} {max:?}");
         }
     }
 

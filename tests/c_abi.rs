@@ -131,7 +131,8 @@ fn layouts() -> [Layout; 5] {
             project,
             vnode_type,
             memory_swap,
-            gpus
+            gpus,
+            huge_pages
         ),
         layout!(
             CTotals,

@@ -12,7 +12,8 @@ use super::units::{
     text_or_unlimited, weight,
 };
 use super::values::{
-    Config, CpuPolicy, DeniedDevices, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+    Config, CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus,
+    UsageCard,
 };
 use crate::bytes;
 use crate::cgroup::huge_pages::HugePages;
@@ -64,7 +65,8 @@ impl Key {
 
 const YES_NO: &str = "yes or no";
 const HUGE_PAGES: &str = "for each size of pages (a power of two with the unit K, M, G or T) at most once how much memory may be in \
-                          them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, or unlimited";
+                          them (a whole number of MiB, or with the unit K, M, G or T), as 2M:4G,1G:0, at the end *:0 for all others, or \
+                          unlimited";
 const SLOT_REQUESTS: &str = "names of requests with commas between them, each at most once, and with :slot, :host or :job behind it if need be, or none";
 const PATH_OR_NONE: &str = "an absolute path without \"..\", double quotes or control characters, or none";
 const ABSOLUTE_PATH: &str = "an absolute path without \"..\", double quotes or control characters";
@@ -405,6 +407,12 @@ const AFTER_NUMBERS: &[Key] = &[
         get: |_, config| config.io_weight.map(|weight| weight.to_string()),
     },
     Key {
+        name: "ConstrainHugePages",
+        expects: "yes, no or closed",
+        set: |_, config, text| granted_huge_pages(text).map(|granted| config.constrain_huge_pages = granted),
+        get: |_, config| Some(granted_huge_pages_text(config.constrain_huge_pages).to_owned()),
+    },
+    Key {
         name: "MaxHugePages",
         expects: HUGE_PAGES,
         set: |_, config, text| huge_pages(text).map(|pages| config.max_huge_pages = pages),
@@ -542,6 +550,22 @@ fn denied_devices(text: &str) -> Result<DeniedDevices, Wrong> {
         return Ok(DeniedDevices::AllElse);
     }
     keyword(text, BOOLEANS).map(|yes| if yes { DeniedDevices::OthersGpus } else { DeniedDevices::None })
+}
+
+fn granted_huge_pages(text: &str) -> Result<GrantedHugePages, Wrong> {
+    denied_devices(text).map(|denied| match denied {
+        DeniedDevices::AllElse => GrantedHugePages::NoOthers,
+        DeniedDevices::OthersGpus => GrantedHugePages::AtMost,
+        DeniedDevices::None => GrantedHugePages::NotCounted,
+    })
+}
+
+fn granted_huge_pages_text(granted: GrantedHugePages) -> &'static str {
+    match granted {
+        GrantedHugePages::NoOthers => CLOSED,
+        GrantedHugePages::AtMost => keyword_of(true, BOOLEANS),
+        GrantedHugePages::NotCounted => keyword_of(false, BOOLEANS),
+    }
 }
 
 fn denied_devices_text(denied: DeniedDevices) -> &'static str {
@@ -704,7 +728,7 @@ mod tests {
                     MaxRAMPerUser=8G MaxRAMPerTask=64M MemoryHighPercent=90 MemoryLowPercent=5 MemoryMinPercent=1\n\
                     OOMKillStep=yes MaxProcessesPerUser=8192 MaxProcessesPerTask=512\n\
                     IOMax=/a wbps=1M\nIOMaxPerUser=/b riops=5 IOMaxPerTask=/c rbps=2K wiops=6 IOWeight=500\n\
-                    ConstrainCores=yes MaxHugePages=2m:4g,1G:0 MaxHugePagesPerUser=2M:8G MaxHugePagesPerTask=2M:1G\n\
+                    ConstrainCores=yes ConstrainHugePages=closed MaxHugePages=2m:4g,1G:0 MaxHugePagesPerUser=2M:8G MaxHugePagesPerTask=2M:1G\n\
                     ConstrainDevices=closed DeviceAllow=\"/dev/fuse rw, char-pts\" GPUDevice=/dev/nvidia%d\n";
         let config = Config {
             mode: Mode::Observe,
@@ -760,6 +784,7 @@ mod tests {
             io_max_per_task: IoRules::parse("/c rbps=2K wiops=6").unwrap(),
             io_weight: Some(500),
             constrain_cores: true,
+            constrain_huge_pages: GrantedHugePages::NoOthers,
             max_huge_pages: HugePages::parse("2M:4G,1G:0").unwrap(),
             max_huge_pages_per_user: HugePages::parse("2M:8G").unwrap(),
             max_huge_pages_per_task: HugePages::parse("2M:1G").unwrap(),

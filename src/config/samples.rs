@@ -15,7 +15,8 @@ use super::resolve::Loaded;
 use super::slot_request::{PerSlot, SlotRequest};
 use super::units::{Percent, Period};
 use super::values::{
-    Config, CpuPolicy, DeniedDevices, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus, UsageCard,
+    Config, CpuPolicy, DeniedDevices, GrantedHugePages, Mode, OnError, OnErrors, StoreUsage, SwapSpace, TaskCpus,
+    UsageCard,
 };
 use crate::cgroup::devices;
 use crate::cgroup::huge_pages::HugePages;
@@ -187,6 +188,11 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             io_max_per_task: io.0[2].clone(),
             io_weight: io.1,
             constrain_cores: yes[5],
+            constrain_huge_pages: match constrain_devices {
+                DeniedDevices::None => GrantedHugePages::NoOthers,
+                DeniedDevices::OthersGpus => GrantedHugePages::AtMost,
+                DeniedDevices::AllElse => GrantedHugePages::NotCounted,
+            },
             max_huge_pages: pages.0,
             max_huge_pages_per_user: pages.1,
             max_huge_pages_per_task: pages.2,

@@ -60,6 +60,9 @@ static PER_JOB: &[(&str, Stricter)] = &[
     ("MemoryLowPercent", |config, other| least(&mut config.memory_low, other.memory_low)),
     ("MemoryMinPercent", |config, other| least(&mut config.memory_min, other.memory_min)),
     ("OOMKillStep", |config, other| config.oom_kill_step |= other.oom_kill_step),
+    ("ConstrainHugePages", |config, other| {
+        config.constrain_huge_pages = config.constrain_huge_pages.max(other.constrain_huge_pages);
+    }),
     ("MaxHugePages", |config, other| config.max_huge_pages = config.max_huge_pages.at_most(&other.max_huge_pages)),
     ("MaxHugePagesPerUser", |config, other| {
         config.max_huge_pages_per_user = config.max_huge_pages_per_user.at_most(&other.max_huge_pages_per_user);

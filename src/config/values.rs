@@ -124,6 +124,8 @@ pub struct Config {
     pub io_max_per_task: IoRules,
     /// `IOWeight`: a job's share of a busy disk, 1 to 10000; `None` leaves the kernel's 100.
     pub io_weight: Option<u64>,
+    /// `ConstrainHugePages`: whether the huge pages that were granted are the limit.
+    pub constrain_huge_pages: GrantedHugePages,
     /// `MaxHugePages`: the huge pages of a job on the node, size by size.
     pub max_huge_pages: HugePages,
     /// `MaxHugePagesPerUser`: the same for all of a user's jobs together.
@@ -194,6 +196,7 @@ impl Default for Config {
             io_max_per_user: IoRules::default(),
             io_max_per_task: IoRules::default(),
             io_weight: None,
+            constrain_huge_pages: GrantedHugePages::NotCounted,
             max_huge_pages: HugePages::default(),
             max_huge_pages_per_user: HugePages::default(),
             max_huge_pages_per_task: HugePages::default(),
@@ -269,6 +272,17 @@ pub enum TaskCpus {
     Granted,
     /// This many.
     Count(Cpus),
+}
+
+/// What `ConstrainHugePages` makes of the huge pages that were granted; the stricter is the greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GrantedHugePages {
+    /// Nothing: `no`.
+    NotCounted,
+    /// The limit of their size: `yes`.
+    AtMost,
+    /// The same, and there are no others: `closed`.
+    NoOthers,
 }
 
 /// Which devices a step may not use; the later, the stricter.

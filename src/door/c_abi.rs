@@ -317,8 +317,11 @@ pub unsafe extern "C" fn jobfence_limit(config: *const c_char, fence: *const CFe
         let uid = loaded.as_ref().ok().and_then(|loaded| life::uid_of(&loaded.config, which).ok().flatten());
         // SAFETY: as this function's own contract.
         let granted = unsafe { granted(grant, uid, loaded) }?;
-        let done = answered(life::limit(loaded.clone(), which, &granted));
-        or_no_fence(done.map(drop), loaded, which)
+        let all = loaded.as_ref().ok().and_then(|loaded| life::each(&loaded.config, which).ok());
+        let all = all.filter(|all| !all.is_empty()).unwrap_or_else(|| vec![which.clone()]);
+        let one = |which| or_no_fence(answered(life::limit(loaded.clone(), which, &granted)).map(drop), loaded, which);
+        // Where one fails, the others are limited all the same.
+        all.iter().map(one).fold(Ok(()), Result::and)
     };
     // SAFETY: as this function's own contract.
     unsafe { call_about("jobfence_limit", config, fence, &[], &body) }

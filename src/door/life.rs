@@ -8,15 +8,16 @@ use std::time::{Duration, Instant};
 use nix::unistd::Pid;
 
 use crate::cgroup::usage::Usage;
-use crate::config::{Config, LoadError, Loaded, Mode, Resolved};
+use crate::config::{Config, Limit, LoadError, Loaded, Mode, Resolved};
 use crate::cpu_list::CpuList;
+use crate::door::cores::{self, ChosenCores};
 use crate::door::gpus;
 use crate::error::{Error, Result};
 use crate::facts::{Facts, Gpus};
 use crate::fence::{Fence, resume};
 use crate::host::Host;
 use crate::janitor::{self, Who};
-use crate::job::{Cpus, Grant, Id, JobKey};
+use crate::job::{Cpus, Grant, HugePage, Id, JobKey};
 use crate::launch::{self, Answer, AskedProcesses, Begin, Begun, Ending, Joining, NotFenced, Reported, begin};
 use crate::log;
 use crate::policy::{self, CoreMap, Level};
@@ -111,10 +112,14 @@ pub struct Granted {
     pub memory_and_swap: Option<u64>,
     /// The number of GPUs of this node. `None`: not said.
     pub gpus: Option<usize>,
+    /// Huge pages on this node; `None`: nothing is said of them.
+    pub huge_pages: Option<Vec<HugePage>>,
     /// What the job's user requests, which can only lower what the site allows.
     pub requests: UserRequests,
     /// The facts that select sections of the configuration.
     pub facts: Facts,
+    /// Whether its CPUs are chosen here, where the site wants each job on CPUs of its own: its scheduler only says how many.
+    pub chooses_cores: bool,
     /// Whether the grant is the step's, and that of the whole job here is not known: the job may have other steps.
     pub is_of_step: bool,
 }
@@ -284,6 +289,7 @@ fn make(
         // The lock keeps other processes from choosing until these GPUs are in the record.
         let of_scheduler = (&request.granted.facts.gpus, request.granted.gpus);
         let chosen = gpus::of_run((&host, config), (&request.job, request.run), of_scheduler)?;
+        let cores = cores_of_run((&host, config), (&request.job, request.run), &request.granted)?;
         let (gpus, noted) = (&chosen.devices, Some(&noted(&facts, &request.granted)));
         let gpu_count = request.granted.gpu_count();
         let begin = Begin {
@@ -300,7 +306,7 @@ fn make(
         };
         let mut of_job = policy::Limits::default();
         let planned = || {
-            let (mut plan, errors) = plan(&resolved, &request.granted, gpus);
+            let (mut plan, errors) = plan(&resolved, &request.granted, gpus, &cores);
             if let Some(room) = room {
                 let step = &mut plan.step;
                 of_job = policy::Limits { ram: step.ram, high: step.high.take(), ..policy::Limits::default() };
@@ -361,13 +367,28 @@ fn noted(facts: &Facts, granted: &Granted) -> Noted {
     Noted::of(facts, granted.cpus, granted.memory)
 }
 
-fn plan(resolved: &Resolved, granted: &Granted, gpus: &[String]) -> (policy::Plan, Vec<crate::fence::LimitError>) {
+fn cores_of_run(here: (&Host, &Config), whose: (&Id, u32), granted: &Granted) -> Result<ChosenCores> {
+    if granted.chooses_cores { cores::of_run(here, whose, granted.cpus) } else { Ok(ChosenCores::default()) }
+}
+
+fn plan(
+    resolved: &Resolved,
+    granted: &Granted,
+    gpus: &[String],
+    cores: &ChosenCores,
+) -> (policy::Plan, Vec<crate::fence::LimitError>) {
     let whole = Grant::whole(granted.cpus, granted.memory).with_memory_and_swap(granted.memory_and_swap);
+    let whole = Grant { huge_pages: granted.huge_pages.clone(), ..whole };
     let grant =
         if granted.is_of_step { Grant { job_cpus: None, job_memory: None, is_of_step: true, ..whole } } else { whole };
     let gpus = if gpus.is_empty() { granted.facts.gpus.clone() } else { Gpus::Chosen(gpus.to_vec()) };
     let facts = Facts { gpus, ..granted.facts.clone() };
-    policy::of_step(resolved, &facts, &grant, &granted.requests, true, || Ok(NoCores))
+    let (mut plan, mut errors) = policy::of_step(resolved, &facts, &grant, &granted.requests, true, || Ok(NoCores));
+    if granted.chooses_cores {
+        errors.retain(|(limit, _)| *limit != Limit::Cores);
+        (plan.job.cores, plan.step.cores) = (cores.cpus.clone(), cores.cpus.clone());
+    }
+    (plan, errors)
 }
 
 /// Changes the limits of a fence. A limit that is no longer given keeps its last value. The fence keeps the job's GPUs, or as many of them
@@ -382,7 +403,9 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
     launch::answer(loaded, resolve, |resolved, (host, record)| {
         let mut fence = go_on(&host, &resolved.config, &record)?;
         fence.keep_gpus(granted.gpus.unwrap_or(usize::MAX));
-        let (plan, mut errors) = plan(&resolved, granted, fence.gpus());
+        let run = record.shared.as_ref().map_or(0, |shared| shared.run);
+        let cores = cores_of_run((&host, &resolved.config), (&which.job, run), granted)?;
+        let (plan, mut errors) = plan(&resolved, granted, fence.gpus(), &cores);
         if resolved.config.mode == Mode::Enforce {
             errors.extend(fence.change(&plan));
         }
@@ -457,11 +480,22 @@ pub fn freeze(config: &Config, which: &Which, is_frozen: bool) -> Result<()> {
     }
     // One deadline for all: if one fence does not freeze in time, the others are still told to.
     let deadline = Instant::now() + FREEZE_PATIENCE;
+    let fences: Vec<Result<Fence>> = found.iter().map(|record| go_on(&host, config, record)).collect();
+    let switch = |fence: &Fence, by| if is_frozen { fence.freeze(by) } else { fence.thaw(by) };
+    // Each is told before any is waited for.
+    if is_frozen {
+        fences.iter().flatten().for_each(|fence| drop(switch(fence, Instant::now())));
+    }
+    fences.into_iter().map(|fence| switch(&fence?, deadline)).fold(Ok(()), Result::and)
+}
+
+/// Each of these fences by its own name.
+pub fn each(config: &Config, which: &Which) -> Result<Vec<Which>> {
     let one = |record: &Record| {
-        let fence = go_on(&host, config, record)?;
-        if is_frozen { fence.freeze(deadline) } else { fence.thaw(deadline) }
+        let shared = record.shared.as_deref()?;
+        Some(Which { job: which.job.clone(), step: Some(shared.step.clone()), run: Some(shared.run) })
     };
-    found.iter().map(one).fold(Ok(()), Result::and)
+    Ok(records(config, which)?.iter().filter_map(one).collect())
 }
 
 /// Whether any of these fences exists.

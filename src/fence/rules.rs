@@ -9,7 +9,7 @@ use crate::cgroup::huge_pages;
 use crate::cgroup::io::{self, IoRules};
 use crate::cgroup::layout::Version;
 use crate::cgroup::limits::{self, CpuQuota, SwapLimit};
-use crate::config::{Config, DeniedDevices, Limit, NUMBERS, Number, Percent, TaskCpus, joined};
+use crate::config::{Config, DeniedDevices, GrantedHugePages, Limit, NUMBERS, Number, Percent, TaskCpus, joined};
 use crate::cpu_list::CpuList;
 use crate::error::{Error, Result};
 use crate::policy::{Level, Limits};
@@ -302,14 +302,14 @@ const AFTER_NUMBERS: &[LimitRule] = &[
     LimitRule {
         limit: Limit::HugePages,
         controller: "hugetlb",
-        keys: &["MaxHugePages", "MaxHugePagesPerUser", "MaxHugePagesPerTask"],
+        keys: &["ConstrainHugePages", "MaxHugePages", "MaxHugePagesPerUser", "MaxHugePagesPerTask"],
         wanted: |_, config| {
             let levels = [&config.max_huge_pages, &config.max_huge_pages_per_user, &config.max_huge_pages_per_task];
-            levels.iter().any(|pages| !pages.is_empty())
+            config.constrain_huge_pages != GrantedHugePages::NotCounted || levels.iter().any(|pages| !pages.is_empty())
         },
         writes: |_, limits, version| {
             let write = |write: huge_pages::HugePageWrite| FileWrite::number(&write.file, write.bytes);
-            Ok(limits.huge_pages.writes(version).into_iter().map(write).collect())
+            Ok(limits.huge_pages.spelled_out_here()?.writes(version).into_iter().map(write).collect())
         },
         set: |_, dir, version, limits| huge_pages::set(dir, version, &limits.huge_pages),
         // No daemon uses huge pages.

@@ -30,6 +30,8 @@ pub struct Records {
 pub(super) const LIMITS: &str = "limits.lock";
 /// Likewise, for choosing GPUs.
 pub(super) const GPUS: &str = "gpus.lock";
+/// Likewise, for CPUs.
+pub(super) const CORES: &str = "cores.lock";
 /// Likewise, for handing figures on to another node's card.
 pub(super) const CARDS: &str = "cards.lock";
 /// In `RunDir`, for records that have no name yet.
@@ -202,9 +204,18 @@ impl Records {
         }
     }
 
-    /// The shared parts of this boot's records that have GPUs. A record that cannot be read is another release's, and counts as one
-    /// without GPUs.
+    /// The same of choosing CPUs.
+    pub fn lock_cores(&self, deadline: Instant) -> Result<Lock> {
+        self.lock(CORES, deadline)
+    }
+
+    /// What the records of this boot say that have GPUs.
     pub fn with_gpus(&self, boot_id: &str) -> Result<Vec<Shared>> {
+        self.of_boot(boot_id).map(|found| found.into_iter().filter(|shared| !shared.gpus.is_empty()).collect())
+    }
+
+    /// What the records of this boot say. One that is not understood is another release's, and has none that we know of.
+    pub fn of_boot(&self, boot_id: &str) -> Result<Vec<Shared>> {
         let mut found = Vec::new();
         for levels in self.list()? {
             match self.read(&levels) {
@@ -214,6 +225,6 @@ impl Records {
                 Err(error) => log::debug!("left alone: {error}"),
             }
         }
-        Ok(found.into_iter().map(|shared| *shared).filter(|shared| !shared.gpus.is_empty()).collect())
+        Ok(found.into_iter().map(|shared| *shared).collect())
     }
 }

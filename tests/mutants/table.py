@@ -23,6 +23,7 @@ NOTHING = "set: |_, _, _, _| Ok(()),"
 LIMITING = "src/fence/limiting.rs"
 RULES = "src/fence/rules.rs"
 POLICY = "src/policy.rs"
+CORES = "src/door/cores.rs"
 UNITS = "src/config/units.rs"
 SECTIONS = "src/config/sections.rs"
 STRICTNESS = "src/config/strictness.rs"
@@ -783,6 +784,24 @@ BREAKS = (
         "found.is_ok_and(|found| found.st_uid != 0)",
         "found.is_err()",
         "host samples a_file_of_a_users_goes",
+    ),
+    Break("granted_huge_pages_do_not_close", POLICY, "granted().closed()", "granted()", "unit granted_huge_pages"),
+    Break("the_rest_of_huge_pages_is_not_zero", "src/cgroup/huge_pages.rs", ".or(self.is_closed.then_some(0))", "", "unit the_lower_limit_of_each_size"),
+    Break("cores_are_halved", CORES, "if chosen.len() + core.len() <= wanted {", "if chosen.len() + core.len() < wanted {", "unit door::cores"),
+    Break("cores_are_of_two_nodes", CORES, ".min_by_key(|node| node.len())", ".max_by_key(|node| node.len())", "unit door::cores"),
+    Break("cores_are_everybodys", CORES, ".count() <= jobs)", ".count() <= jobs + 1)", "unit door::cores"),
+    Break("hpmem_is_not_granted", HOOK, 'pages = (pages or 0) + size_of(resources["hpmem"])', "pages = pages or 0", "hook granted_huge_pages nonsense"),
+    Break("resize_asks_first", HOOK, 'job.library.call("limit", job.fence(), job.grant(event))', 'job.usage() and job.library.call("limit", job.fence(), job.grant(event))', "hook time_in_the_library"),
+    Break(
+        "a_jobs_fault_sets_the_node_offline", HOOK, "fault = fault_of_the_host(library) if library else problem", "fault = problem",
+        "hook a_host_that_can_fence_no_job",
+    ),
+    Break(
+        "address_space_stays_moms", HOOK, "            limit_address_space(job)\n", "            pass\n", "hook address_space",
+    ),
+    Break(
+        "the_whole_host_has_the_default", HOOK, 'if is_alone and not memory and', "if False and not memory and",
+        "hook a_default_and_the_whole_host",
     ),
     Break(
         "card_has_no_signal", "hooks/pbs/jobfence.py",

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use jobfence::cgroup::huge_pages::HugePages;
 use jobfence::config::Loaded;
 use jobfence::door::life::{self, Granted, HeldBy, HowClosed, MOST_GPUS, OpenRequest, Seen, Which};
 use jobfence::door::{seen, user};
@@ -59,6 +60,9 @@ struct GrantOptions {
     /// How many GPUs of this node the job is granted: those of GPUDevice that no other job has are chosen [default: none]
     #[arg(long, value_name = "NUMBER", value_parser = gpus)]
     gpus: Option<usize>,
+    /// Huge pages that the job is granted on this node, such as 2M:4G,1G:0; see ConstrainHugePages in jobfence.conf(5) [default: none]
+    #[arg(long, value_name = "SIZE:LIMIT", value_parser = huge_pages)]
+    huge_pages: Option<HugePages>,
     #[command(flatten)]
     facts: asked::FactOptions,
     #[command(flatten)]
@@ -260,8 +264,10 @@ impl GrantOptions {
             memory: self.mem,
             memory_and_swap: self.mem_swap,
             gpus: self.gpus,
+            huge_pages: self.huge_pages.clone().map(HugePages::into_sizes),
             requests,
             facts: self.facts.add_to(facts),
+            chooses_cores: true,
             is_of_step: false,
         })
     }
@@ -291,6 +297,11 @@ fn granted_cpus(text: &str) -> Result<Cpus, String> {
 fn gpus(text: &str) -> Result<usize, String> {
     let expected = || format!("expected a number of GPUs, found {text:?}");
     text.parse().ok().filter(|gpus| *gpus <= MOST_GPUS).ok_or_else(expected)
+}
+
+fn huge_pages(text: &str) -> Result<HugePages, String> {
+    HugePages::parse(text)
+        .ok_or_else(|| format!("expected sizes of pages with a limit each, as 2M:4G,1G:0, found {text:?}"))
 }
 
 fn id(text: &str) -> Result<Id, String> {

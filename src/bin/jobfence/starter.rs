@@ -251,12 +251,14 @@ impl Run {
             user::know_groups(&mut facts, &loaded.asked());
         }
         let granted = Granted {
+            huge_pages: None,
             cpus: Some(self.cpus),
             memory: self.memory,
             memory_and_swap: None,
             gpus: None,
             requests: UserRequests::default(),
             facts,
+            chooses_cores: false,
             is_of_step: true,
         };
         let holder = HeldBy::Process(Pid::this().as_raw());

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use super::answer::{Done, refused, usage};
+use crate::cgroup::huge_pages::HugePages;
 use crate::config::{LoadError, Loaded};
 use crate::door::card::JobEnd;
 use crate::door::life::{self, Granted, MOST_GPUS, Which};
@@ -48,6 +49,7 @@ pub struct CGrant {
     pub vnode_type: *const c_char,
     pub memory_swap: u64,
     pub gpus: u64,
+    pub huge_pages: *const c_char,
 }
 
 /// `struct jobfence_reaped`.
@@ -212,7 +214,8 @@ pub(super) unsafe fn granted(
     uid: Option<u32>,
     loaded: &Result<Loaded, LoadError>,
 ) -> Done<Granted> {
-    let mut granted = Granted { facts: Facts { uid: uid.into(), ..Facts::default() }, ..Granted::default() };
+    let facts = Facts { uid: uid.into(), ..Facts::default() };
+    let mut granted = Granted { facts, chooses_cores: true, ..Granted::default() };
     // SAFETY: as this function's own contract.
     if let Some(grant) = unsafe { read(grant, "jobfence_grant") }? {
         if grant.cpus > MOST_CPUS && grant.cpus != ZERO_CPUS {
@@ -235,6 +238,11 @@ pub(super) unsafe fn granted(
         let gpus = usize::try_from(grant.gpus).ok().filter(|gpus| *gpus <= MOST_GPUS);
         granted.gpus =
             Some(gpus.ok_or_else(|| usage(format!("gpus must be 0 to {MOST_GPUS}, and not {}", grant.gpus)))?);
+        // SAFETY: as this function's own contract.
+        let huge_pages = unsafe { text(grant.huge_pages, "huge_pages") }?.map(|text| {
+            HugePages::parse(text).ok_or_else(|| usage(format!("huge_pages must be as 2M:4G,1G:0, and not {text:?}")))
+        });
+        granted.huge_pages = huge_pages.transpose()?.map(HugePages::into_sizes);
         // SAFETY: as this function's own contract.
         let fact = |given, name| unsafe { text(given, name) }.map(|text| Fact::from(text.map(str::to_owned)));
         granted.facts.user = fact(grant.user, "user")?;

@@ -4,7 +4,7 @@
 import os
 import time
 
-from slurm.harness import case, expect, expect_in, logged
+from slurm.harness import case, expect, expect_equal, expect_in, logged
 from slurm.sites import until
 
 from ..harness import RAN, ask, fenced, free, frequent
@@ -38,6 +38,32 @@ def bad_configuration(site):
     site.configure()
     then_it_runs(site, jobid)
     return said
+
+
+@case(layout=False)
+def node_set_offline(site):
+    """Where the site wants it: a host that can fence no job is set offline, once, with the reason, and the job waits without a hold."""
+    site.qmgr(f"set node {site.node} comment = 'rack 3'")
+    site.configure_hook(**site.hook_settings(), OfflineNode="yes")
+    lines = site.configure_raw("MaxProcesses=many\n")
+    try:
+        jobs = [site.submit("alice", f"{RAN}; sleep 1000", ask(1, 100)) for _ in range(2)]
+        until(lambda: site.node_state() == "offline", 30, "a node that is set offline")
+        comment = site.node_attributes()["comment"]
+        expect(comment.startswith("rack 3 jobfence: no job can be fenced here: ") and f"{site.config}:{lines + 1}" in comment, comment)
+        until(lambda: {site.state(job) for job in jobs} == {"Q"}, 20, "jobs that wait")
+        expect_in("no job can be fenced here", site.node_attributes()["comment"], "the comment")
+        site.configure()
+        # Nobody but the administrator brings it back.
+        time.sleep(6)
+        expect_equal((site.node_state(), {site.state(job) for job in jobs}), ("offline", {"Q"}), "the node and the jobs")
+    finally:
+        site.configure()
+        site.configure_hook(**site.hook_settings())
+        site.command("pbsnodes", "-r", site.node, "-C", "")
+    until(lambda: any((site.directory("alice") / f"ran.{job}").exists() for job in jobs), 60, "a job that runs at last")
+    expect("comment" not in site.node_attributes(), "the comment is still there")
+    return comment
 
 
 @case(layout=False)
