@@ -1206,8 +1206,8 @@ BREAKS = (
     ),
     Break(
         "a_lock_keeps_run_dir", "src/record/removal.rs",
-        "[LIMITS, GPUS, CARDS, \"whole\"]",
-        "[LIMITS, GPUS, \"whole\"]",
+        "[LIMITS, GPUS, CORES, CARDS, \"whole\"]",
+        "[LIMITS, GPUS, CORES, \"whole\"]",
         "unit locks_are_removed_with_the_directory",
     ),
 )
