@@ -94,6 +94,8 @@ pub struct Facts {
     pub account: Fact<String>,
     /// Its project, if the scheduler has projects.
     pub project: Fact<String>,
+    /// Its name among the jobs of all submitting hosts, where its id is one of several.
+    pub global_job: Fact<String>,
     /// The types of its parts of this node, if the scheduler has such types. Empty: there certainly are none.
     pub vnode_types: Fact<Vec<String>>,
     /// The parallel environment that grants its slots, if the scheduler has such. Empty: there certainly is none.

@@ -214,8 +214,8 @@ fn keys(rows: Vec<(String, String)>) -> BTreeSet<String> {
 
 // ---- HTCondor ---------------------------------------------------------------------------------------------------------------------
 
-/// The slot's ad, and what condor_status says about its job.
-const SLOT: [(&str, &str); 12] = [
+/// The slot's ad, and what condor_status says of its job.
+const SLOT: [(&str, &str); 13] = [
     ("Name", "\"slot1_1@node1\""),
     ("Cpus", "2"),
     ("Memory", "512"),
@@ -223,13 +223,15 @@ const SLOT: [(&str, &str); 12] = [
     ("AssignedGPUs", "\"GPU-11111111\""),
     ("Start", "true"),
     ("JobId", "\"12.0\""),
+    ("GlobalJobId", "\"node1#12.0#1\""),
     ("RemoteUser", "\"alice@example\""),
     ("AccountingGroup", "\"group_a.alice@example\""),
     ("AcctGroup", "\"group_a\""),
     ("OsUser", "\"alice\""),
     ("RunAsOwner", "true"),
 ];
-const IN_STATUS: [&str; 6] = ["JobId", "RemoteUser", "AccountingGroup", "AcctGroup", "OsUser", "RunAsOwner"];
+const IN_STATUS: [&str; 7] =
+    ["JobId", "GlobalJobId", "RemoteUser", "AccountingGroup", "AcctGroup", "OsUser", "RunAsOwner"];
 /// Attributes that may be expressions.
 const EXPRESSIONS: [&str; 2] = ["Start", "RunAsOwner"];
 const LOCAL: [(&str, &str); 5] = [
@@ -253,15 +255,21 @@ fn with<'a>(ad: &'a [(&str, &str)], key: &str, value: &str, is_one: impl Fn(&str
     ad.iter().filter(|(name, _)| is_one(name)).map(of).collect()
 }
 
+/// A name for reports, by which nothing is limited.
+fn unnamed(facts: Facts) -> Facts {
+    Facts { global_job: Fact::Unknown, ..facts }
+}
+
 /// All that limits the job in a slot.
 type InSlot = (SlotAd, SlotJob, Facts);
 
 fn in_slot(key: &str, value: &str) -> Result<InSlot, NotFenced> {
     let slot = SlotAd::parse(&packet(&with(&SLOT, key, value, |name| !IN_STATUS.contains(&name))))?.unwrap();
     let said = with(&SLOT, key, value, |name| IN_STATUS.contains(&name)).join("\n");
-    let job = SlotJob::parse(&said).map_err(NotFenced::Asked)?;
+    let mut job = SlotJob::parse(&said).map_err(NotFenced::Asked)?;
     let facts = Facts { gpus: slot.gpus.on_host(|| Some(Vec::new())), ..job.facts(None, None) };
-    Ok((slot, job, facts))
+    job.global_job = None;
+    Ok((slot, job, unnamed(facts)))
 }
 
 fn has_the_strictest(facts: &Facts, section: &str) {
@@ -343,8 +351,8 @@ fn of_the_local_universe(rows: &[(String, String)]) {
                 }
                 "unknown" => has_the_strictest(&ad.facts("root"), &format!("[Account=\"{value}\"]")),
                 "no limit" => assert_eq!(
-                    ad.facts("root"),
-                    JobAd::parse(&with(&LOCAL, "", "", |_| true).join("\n")).unwrap().facts("root")
+                    unnamed(ad.facts("root")),
+                    unnamed(JobAd::parse(&with(&LOCAL, "", "", |_| true).join("\n")).unwrap().facts("root"))
                 ),
                 _ => panic!("{what}"),
             }

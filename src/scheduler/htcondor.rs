@@ -6,6 +6,7 @@
 use crate::printable::printable;
 
 pub mod job_ad;
+pub mod query;
 pub mod settings;
 pub mod slot_ad;
 pub mod slot_gpus;

@@ -71,8 +71,11 @@ impl SchedulerDaemon {
         let directories = std::env::split_paths(&path).chain(others);
         let found = directories.map(|directory| directory.join(program)).find(|path| path.is_file());
         let found = found.ok_or_else(|| failed("there is no such program".to_owned()))?;
-        let program = AskedProgram::new(found, arguments, &NEEDED).with(self.environment.iter().cloned());
-        program.ask(deadline).map_err(|silence| failed(silence.to_string().replace('\n', "; ")))
+        // If there is a daemon, what the shell has of these can be for another installation.
+        let of_the_shell: &[&str] = if self.directory.as_os_str().is_empty() { &NEEDED } else { &[] };
+        let program = AskedProgram::new(found, arguments, of_the_shell).with(self.environment.iter().cloned());
+        program.ask(deadline).map_err(|silence| failed(silence.to_string().replace('
+', "; ")))
     }
 }
 
@@ -160,6 +163,21 @@ mod tests {
         let environment = vec![("CONDOR_CONFIG", "/x".to_owned())];
         let daemon = SchedulerDaemon { directory: top.path().join("sbin"), cwd: PathBuf::new(), environment };
         assert_eq!(daemon.ask(&["condor_sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("/x\n"));
+    }
+
+    #[test]
+    fn what_the_shell_has_is_no_daemons() {
+        let shells = "/of-the-shell";
+        if std::env::var_os("CONDOR_CONFIG").is_none_or(|value| value != shells) {
+            // In a process of its own, which has that.
+            let mut this = std::process::Command::new(std::env::current_exe().unwrap());
+            this.args(["--exact", "check::daemon::tests::what_the_shell_has_is_no_daemons"]);
+            let done = this.env("CONDOR_CONFIG", shells).output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+            return;
+        }
+        let daemon = SchedulerDaemon { directory: PathBuf::new(), cwd: PathBuf::new(), environment: Vec::new() };
+        assert_eq!(daemon.ask(&["sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("\n"));
     }
 
     #[test]
