@@ -5,6 +5,9 @@
 
 use crate::printable::printable;
 
+pub mod asked;
+pub mod card;
+pub mod environment;
 pub mod job_ad;
 pub mod settings;
 pub mod slot_ad;

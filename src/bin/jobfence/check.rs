@@ -9,6 +9,7 @@ mod daemon;
 mod describe;
 pub mod doors;
 mod gridengine;
+mod htcondor;
 mod line;
 mod load;
 mod names;

@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
 use crate::printable::is_printable;
+use crate::requests::{REQUESTS, Requests};
+use crate::scheduler::htcondor::asked;
 use crate::scheduler::htcondor::slot_gpus::SlotGpus;
 
 /// No packet that HTCondor writes is longer.
@@ -77,11 +79,18 @@ pub struct SlotJob {
     pub wants_owner: Option<bool>,
     /// The accounting group, without the user's name.
     group: Fact<String>,
+    /// Its name in all the world, which its user can have changed.
+    pub global_job: Option<String>,
+    /// What it asks of its own limits, where the site has the slot's ad say it.
+    pub asked: Requests,
 }
 
 impl SlotJob {
-    /// Attributes that `parse` reads.
-    pub const ATTRIBUTES: &str = "JobId,RemoteUser,AccountingGroup,AcctGroup,OsUser,RunAsOwner";
+    /// Attributes that `parse` reads, with commas between them.
+    pub fn attributes() -> String {
+        let asked = REQUESTS.iter().map(asked::attribute).collect::<Vec<_>>().join(",");
+        format!("JobId,RemoteUser,AccountingGroup,AcctGroup,OsUser,RunAsOwner,GlobalJobId,{asked}")
+    }
 
     /// Reads it from what condor_status(1) prints with `-long`: an attribute in each line.
     pub fn parse(text: &str) -> Result<Self> {
@@ -107,7 +116,8 @@ impl SlotJob {
             Some(_) => group_of(group.as_deref().unwrap_or_default(), name, acct_group.as_deref()),
             None => Fact::Unknown,
         };
-        Ok(Self { job, user, os_user, wants_owner, group })
+        let global_job = text("GlobalJobId")?;
+        Ok(Self { job, user, os_user, wants_owner, group, global_job, asked: asked::requests_in(&ad)? })
     }
 
     /// By which sections of the configuration are chosen. `slot_type` is the name by which HTCondor's configuration has the slot's type.

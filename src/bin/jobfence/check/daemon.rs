@@ -24,6 +24,8 @@ pub(super) struct SchedulerDaemon {
     directory: PathBuf,
     /// Where it works.
     pub(super) cwd: PathBuf,
+    /// The unit of systemd's in which it runs; `None`: in none.
+    pub(super) unit: Option<String>,
     /// What its commands need of the environment that it was started with.
     environment: Vec<(&'static str, String)>,
 }
@@ -43,6 +45,9 @@ impl SchedulerDaemon {
         Some(Self {
             directory: link("exe").parent().map(Path::to_path_buf).unwrap_or_default(),
             cwd: link("cwd"),
+            unit: std::fs::read_to_string(proc.path().join(pid.to_string()).join("cgroup"))
+                .ok()
+                .and_then(|text| unit_in(&text)),
             environment: environment.collect(),
         })
     }
@@ -59,6 +64,12 @@ impl SchedulerDaemon {
         let program = AskedProgram::new(found, arguments, &NEEDED).with(self.environment.iter().cloned());
         program.ask(Instant::now() + PATIENCE).map_err(|silence| failed(silence.to_string().replace('\n', "; ")))
     }
+}
+
+/// The last service in the path of any of its cgroups.
+fn unit_in(text: &str) -> Option<String> {
+    let services = text.lines().flat_map(|line| line.rsplit('/')).find(|name| name.ends_with(".service"));
+    services.map(str::to_owned)
 }
 
 /// Why a daemon that is to start what is at this path does not start this program, or another one of its name, to complete "it is PATH, ...".
@@ -93,8 +104,18 @@ mod tests {
         }
         std::os::unix::fs::symlink("/bin/sh", top.path().join("bin/condor_sh")).unwrap();
         let environment = vec![("CONDOR_CONFIG", "/x".to_owned())];
-        let daemon = SchedulerDaemon { directory: top.path().join("sbin"), cwd: PathBuf::new(), environment };
+        let daemon =
+            SchedulerDaemon { directory: top.path().join("sbin"), cwd: PathBuf::new(), unit: None, environment };
         assert_eq!(daemon.ask(&["condor_sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("/x\n"));
+    }
+
+    #[test]
+    fn a_daemon_is_in_the_last_service_of_its_path() {
+        let unit = |text: &str| unit_in(text);
+        assert_eq!(unit("0::/system.slice/a.service/leaf\n").as_deref(), Some("a.service"));
+        let hybrid = "4:pids:/user.slice/user@0.service/b.service\n1:name=systemd:/system.slice/b.service\n0::/\n";
+        assert_eq!(unit(hybrid).as_deref(), Some("b.service"));
+        assert_eq!(unit("0::/user.slice/user-0.slice/session-1.scope\n"), None);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use jobfence::scheduler::slurm::conf::{Checked, Lines};
 use jobfence::sys::dir::Dir;
 
 use super::daemon::{SchedulerDaemon, is_ours, not_ours};
-use super::gridengine;
 use super::verdict::Verdict;
+use super::{gridengine, htcondor};
 
 /// A scheduler whose users write what sections ask for: its daemon, its name, the kinds of sections, and what makes them count.
 const CLAIMED: [(&str, &str, &[&str], &str); 3] = [
@@ -57,9 +57,11 @@ pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, pam: (&Path,
     }
     if let Some(startd) = SchedulerDaemon::find(proc, "condor_startd") {
         htcondor(&startd, verdict);
+        htcondor::of_startd(&startd);
     }
     if let Some(schedd) = SchedulerDaemon::find(proc, "condor_schedd") {
         local_universe(&schedd);
+        htcondor::of_schedd(&schedd);
     }
 }
 

@@ -61,6 +61,11 @@ pub(super) fn look(execd: &SchedulerDaemon, config: &Config, pam: (&Path, &str),
     }
     DAEMONS.iter().filter_map(|key| begun_by(key, &value(key), pam)).for_each(|line| say(&line));
     own_cgroups(&value("execd_params")).iter().for_each(|line| say(line));
+    if let Some(unit) = &execd.unit
+        && let Ok(mode) = execd.ask(&["systemctl", "show", "--property=KillMode", "--value", unit])
+    {
+        ends_with_execd(unit, mode.trim()).iter().for_each(|line| say(line));
+    }
     let sensor = value("load_sensor");
     match sensor.contains("jobfence") {
         true => say(&format!("load_sensor is {sensor}")),
@@ -107,6 +112,15 @@ fn own_cgroups(params: &str) -> Vec<String> {
         )
     };
     words.filter(is_one).map(one).collect()
+}
+
+/// What a restart of execd's unit does to jobs, unless it leaves them alone.
+fn ends_with_execd(unit: &str, mode: &str) -> Option<String> {
+    (!["process", "none"].contains(&mode)).then(|| {
+        format!(
+            "KillMode of {unit} is {mode}: when it is stopped or started anew, each job here ends; set KillMode=process"
+        )
+    })
 }
 
 /// What users can change of a job behind the JSV's back.
@@ -205,6 +219,14 @@ mod tests {
         assert_eq!(value_of(text, "load_sensor").as_deref(), Some("/a, /b"));
         assert_eq!(value_of(text, "jsv_url"), None);
         assert_eq!(value_of(text, "x").as_deref(), Some(""));
+    }
+
+    #[test]
+    fn a_unit_that_ends_jobs_with_execd_is_said() {
+        let said = ends_with_execd("gridengine-exec.service", "control-group").unwrap();
+        assert!(said.contains("gridengine-exec.service is control-group: "), "{said}");
+        assert!(ends_with_execd("x.service", "mixed").is_some());
+        assert_eq!(["process", "none"].map(|mode| ends_with_execd("x.service", mode)), [None, None]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use jobfence::error::{Error, Result};
+use jobfence::job::Id;
 use jobfence::launch::NotFenced;
 use jobfence::scheduler::htcondor::settings::StarterSettings;
 use jobfence::scheduler::htcondor::slot_ad::{SlotAd, SlotJob};
@@ -56,17 +57,18 @@ impl Question {
     /// What condor_status prints.
     pub fn ask(&self) -> Result<String, Silence> {
         let Self { program, address, is_slot } = self;
-        let words = ["-direct", address, "-long", "-attributes", SlotJob::ATTRIBUTES, "-constraint", is_slot];
+        let attributes = SlotJob::attributes();
+        let words = ["-direct", address, "-long", "-attributes", &attributes, "-constraint", is_slot];
         AskedProgram::new(program, &words, CONFIGURATION).ask(Instant::now() + PATIENCE)
     }
 }
 
 /// What HTCondor's configuration says to the starter, whose slot can have a type with settings of its own.
-pub fn settings(slot: &SlotAd, slot_type: Option<&str>) -> Result<StarterSettings> {
+pub fn settings(slot: &Id, slot_type: Option<&str>) -> Result<StarterSettings> {
     let mut words = vec!["-subsystem".to_owned(), "STARTER".to_owned()];
     words.extend(slot_type.into_iter().flat_map(|name| ["-local-name".to_owned(), name.to_owned()]));
     words.push("-macro".to_owned());
-    words.extend(StarterSettings::questions(&slot.slot));
+    words.extend(StarterSettings::questions(slot));
     let asked = AskedProgram::new(beside_daemon(CONFIG_VAL), &words, CONFIGURATION).ask(Instant::now() + PATIENCE);
     let said = asked.map_err(|silence| {
         Error::new(format!("{CONFIG_VAL} does not say as whom this starter runs jobs: {silence}"))

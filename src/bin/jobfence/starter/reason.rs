@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Why a job of the local universe is on hold: HTCondor holds a job that was killed for want of memory, and names a limit of 0 megabytes, since
-//! it knows of none without a slot. The schedd is on this host, and lets root write our sentence in the place of that.
+//! Why a job is on hold: HTCondor holds a job that was killed for want of memory, and does not say which process took it. Of a job of the local
+//! universe it even names a limit of 0 megabytes, since it knows of none without a slot. A schedd on this host lets root write our sentence in the
+//! place of that.
 //!
-//! The schedd of a job with a slot can be elsewhere, and root of this host is nobody there.
+//! The schedd of a job with a slot can be elsewhere, and root of this host is nobody there. Such a schedd is not asked.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +22,7 @@ const EDIT: &str = "condor_qedit";
 const PROGRAM: &str = "JOBFENCE_QEDIT";
 /// The job's name in all the world.
 const JOB: &str = "JOBFENCE_GLOBAL_JOB";
-/// The address of the schedd whose job it is: a host can have several.
+/// The schedd whose job it is, by its address or its name: a host can have several.
 const SCHEDD: &str = "JOBFENCE_SCHEDD";
 /// By which HTCondor's commands find their configuration.
 const CONFIGURATION: &str = "CONDOR_CONFIG";
@@ -72,7 +73,7 @@ pub fn say(job: &Id, sentences: &[String]) {
 fn constraint(job: &Id, global_job: &str) -> String {
     let (cluster, process) = job.as_str().split_once('.').unwrap_or_default();
     format!(
-        "ClusterId == {cluster} && ProcId == {process} && GlobalJobId == {} && JobUniverse == 12 && JobStatus == 5 && \
+        "ClusterId == {cluster} && ProcId == {process} && GlobalJobId == {} && JobStatus == 5 && \
          HoldReasonCode == 34",
         quoted(global_job)
     )
@@ -84,8 +85,7 @@ mod tests {
 
     #[test]
     fn only_that_job_is_changed_while_it_is_on_hold() {
-        let expected = "ClusterId == 12 && ProcId == 3 && GlobalJobId == \"node1#12.3#17 || \\\"\" && JobUniverse == 12 && \
-                        JobStatus == 5 && HoldReasonCode == 34";
+        let expected = "ClusterId == 12 && ProcId == 3 && GlobalJobId == \"node1#12.3#17 || \\\"\" && JobStatus == 5 && HoldReasonCode == 34";
         assert_eq!(constraint(&Id::new("12.3").unwrap(), "node1#12.3#17 || \""), expected);
     }
 
