@@ -92,9 +92,10 @@ impl How {
     }
 }
 
-/// Runs a command beside this process, in no fence of its own, and waits for its end.
-pub fn beside(command: &[OsString]) -> Result<How> {
-    spawn(|_| Ok(()), None, &c_strings(command)?)
+/// Runs a command beside this process, in no fence of its own, and waits for its end. There is no shell that would let this process go on, so it
+/// does not stop when the command stops.
+pub fn unfenced(command: &[OsString]) -> Result<How> {
+    spawn(|_| Ok(()), None, &c_strings(command)?, WaitPidFlag::empty())
 }
 
 /// Runs the command in its fence and waits for its end; whatever it leaves running in the fence is killed then.
@@ -125,7 +126,7 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         let joining = Joining { pid: pid.as_raw(), id: None, task: None, is_first: true };
         launch::attach(fence, &host, config, requests, joining).map_err(in_words)
     };
-    let how = spawn(|pid| attach(&mut fence, pid), request.user.as_ref(), &command);
+    let how = spawn(|pid| attach(&mut fence, pid), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
     let usage = fence.usage();
     let used = report::ended(fence.key(), &usage);
     let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
@@ -264,7 +265,12 @@ const WATCHED: [Signal; 11] = [
     Signal::SIGCONT,
 ];
 
-fn spawn(attach: impl FnOnce(Pid) -> Result<()>, user: Option<&User>, command: &[CString]) -> Result<How> {
+fn spawn(
+    attach: impl FnOnce(Pid) -> Result<()>,
+    user: Option<&User>,
+    command: &[CString],
+    also: WaitPidFlag,
+) -> Result<How> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
     let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
@@ -298,7 +304,7 @@ fn spawn(attach: impl FnOnce(Pid) -> Result<()>, user: Option<&User>, command: &
             }
             let _ = nix::unistd::write(&go, b"!");
             drop(go);
-            let how = watch(child, &watched, user.is_some())?;
+            let how = watch(child, &watched, user.is_some(), also)?;
             let mut errno = [0u8; 4];
             if matches!(nix::unistd::read(&failure, &mut errno), Ok(4)) {
                 let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -355,8 +361,8 @@ fn become_command(
     execvp(program, command)
 }
 
-/// Waits for the child's end, and passes on the signals that it did not get itself.
-fn watch(child: Pid, watched: &SigSet, own_session: bool) -> Result<How> {
+/// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself.
+fn watch(child: Pid, watched: &SigSet, own_session: bool, also: WaitPidFlag) -> Result<How> {
     loop {
         let info = wait_signal(watched)?;
         let Ok(signal) = Signal::try_from(info.si_signo) else { continue };
@@ -378,7 +384,7 @@ fn watch(child: Pid, watched: &SigSet, own_session: bool) -> Result<How> {
             continue;
         }
         loop {
-            match waitpid(child, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
+            match waitpid(child, Some(WaitPidFlag::WNOHANG | also)) {
                 Ok(WaitStatus::Exited(_, status)) => return Ok(How::Exited(status)),
                 Ok(WaitStatus::Signaled(_, signal, _)) => return Ok(How::Signalled(signal)),
                 Ok(WaitStatus::Stopped(..)) => {

@@ -48,7 +48,7 @@ pub fn job() -> ExitCode {
         return not_run(&error);
     };
     let began = Instant::now();
-    match run::beside(&words) {
+    match run::unfenced(&words) {
         Ok(how) => {
             let lines = card_of(&place, when, how, began);
             // The job has ended as it has, whether or not its user can read this.

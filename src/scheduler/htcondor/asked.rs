@@ -3,7 +3,7 @@
 //!
 //! An attribute is a number, or a text. HTCondor would evaluate an expression anew for each that asks, and so it is refused.
 
-use super::slot_ad::{Attributes, short, text_of};
+use super::value::{short, text_of};
 use crate::error::{Error, Result};
 use crate::requests::{REQUESTS, Request, Requests};
 
@@ -16,12 +16,12 @@ pub fn attribute(request: &Request) -> String {
     format!("Jobfence{}", request.name.split('-').map(word).collect::<String>())
 }
 
-/// All that the ad asks for.
-pub(super) fn requests_in(ad: &Attributes<'_>) -> Result<Requests> {
+/// All that an ad asks for, in which `find` finds a value.
+pub(super) fn requests_in<'a>(find: impl Fn(&str) -> Option<&'a str>) -> Result<Requests> {
     let mut asked = Requests::default();
     for request in REQUESTS {
         let name = attribute(request);
-        let Some(value) = ad.find(&name).filter(|value| !value.eq_ignore_ascii_case("undefined")) else { continue };
+        let Some(value) = find(&name).filter(|value| !value.eq_ignore_ascii_case("undefined")) else { continue };
         let text = text_of(value).or_else(|| number_in(value)).ok_or_else(|| {
             Error::new(format!("{name} of the job's ad is neither a number nor a text in quotes:")).value(short(value))
         })?;
@@ -58,7 +58,12 @@ mod tests {
 
     #[test]
     fn numbers_and_texts_as_a_classad_has_them() {
-        let asked = |text: &str| requests_in(&Attributes::of_lines(text));
+        let asked = |text: &str| {
+            let pairs = text.lines().filter_map(|line| line.split_once(" = "));
+            requests_in(|name| {
+                pairs.clone().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+            })
+        };
         for half in ["0.5", "\"0.5\"", "5.000000000000000E-01", "5e-1"] {
             let found = asked(&format!("jobfencecpulimit = {half}\n")).unwrap();
             assert_eq!(found.cpu_limit, Some(Cpus::from_thousandths(500)), "{half}");

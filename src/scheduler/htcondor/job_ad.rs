@@ -72,7 +72,7 @@ impl JobAd {
         for name in REQUESTS.iter().map(asked::attribute) {
             once(&name)?;
         }
-        let asked = asked::requests_in(&ad)?;
+        let asked = asked::requests_in(|name| ad.find(name))?;
         Ok(Self { owner, os_user: os_user.or(user), group, acct_group, global_job, asked })
     }
 

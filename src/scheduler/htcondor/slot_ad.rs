@@ -12,10 +12,10 @@
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
-use crate::printable::is_printable;
 use crate::requests::{REQUESTS, Requests};
 use crate::scheduler::htcondor::asked;
 use crate::scheduler::htcondor::slot_gpus::SlotGpus;
+pub(super) use crate::scheduler::htcondor::value::{short, text_of};
 
 /// No packet that HTCondor writes is longer.
 const LONGEST_PACKET: usize = 1 << 20;
@@ -117,7 +117,15 @@ impl SlotJob {
             None => Fact::Unknown,
         };
         let global_job = text("GlobalJobId")?;
-        Ok(Self { job, user, os_user, wants_owner, group, global_job, asked: asked::requests_in(&ad)? })
+        Ok(Self {
+            job,
+            user,
+            os_user,
+            wants_owner,
+            group,
+            global_job,
+            asked: asked::requests_in(|name| ad.find(name))?,
+        })
     }
 
     /// By which sections of the configuration are chosen. `slot_type` is the name by which HTCondor's configuration has the slot's type.
@@ -225,21 +233,6 @@ impl<'a> Attributes<'a> {
         let text = text_of(value);
         text.ok_or_else(|| Error::new(format!("{name} of the slot's ad is no text:")).value(short(value)))
     }
-}
-
-/// A value that is a text in quotes.
-pub(super) fn text_of(value: &str) -> Option<String> {
-    let text = value.strip_prefix('"')?.strip_suffix('"')?;
-    let mut is_escaped = false;
-    let is_meant = |c: &char| {
-        is_escaped = *c == '\\' && !is_escaped;
-        !is_escaped
-    };
-    Some(text.chars().filter(is_meant).collect())
-}
-
-pub(super) fn short(text: &str) -> String {
-    text.chars().filter(|c| is_printable(*c)).take(40).collect()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::daemon::{SchedulerDaemon, is_ours};
 /// The name of the link that writes the card.
 const WRAPPER: &str = "htcondor-job";
 /// What the starters are asked for.
-const OF_STARTER: [&str; 7] = [
+const OF_STARTER: [&str; 8] = [
     "USER_JOB_WRAPPER",
     "STARTD_JOB_ATTRS",
     "CGROUP_MEMORY_LIMIT_POLICY",
@@ -21,6 +21,7 @@ const OF_STARTER: [&str; 7] = [
     environment::LINE,
     "STARTER_JOB_HOOK_KEYWORD",
     "STARTER_DEFAULT_JOB_HOOK_KEYWORD",
+    "VM_TYPE",
 ];
 /// What the schedd is asked for.
 const OF_SCHEDD: [&str; 2] = ["START_SCHEDULER_UNIVERSE", "QUEUE_SUPER_USERS"];
@@ -104,6 +105,10 @@ fn starter_lines(value: &dyn Fn(&str) -> String, is_tmpfs: impl Fn(&str) -> bool
             format!("{key} is {}: before 24.8, HTCondor makes no cgroup for jobs with such hooks", value(key))
         }),
     );
+    let machines = value("VM_TYPE");
+    if !machines.is_empty() {
+        lines.push(format!("VM_TYPE is {machines}: jobs of the VM universe are NOT fenced, since libvirt starts them"));
+    }
     lines
 }
 
@@ -151,6 +156,7 @@ mod tests {
             ("USER_JOB_WRAPPER = /sbin/jobfence", "only by a link of the name"),
             ("CGROUP_MEMORY_LIMIT_POLICY = Soft", "HTCondor alone limits"),
             ("EXECUTE = /dev/shm", "in a tmpfs"),
+            ("VM_TYPE = kvm", "VM universe are NOT fenced"),
             ("STARTER_JOB_ENVIRONMENT = \"A=$$(B)\"", "no variables of jobfence"),
             ("STARTER_DEFAULT_JOB_HOOK_KEYWORD = X", "before 24.8"),
         ] {

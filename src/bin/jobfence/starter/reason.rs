@@ -7,6 +7,7 @@
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jobfence::job::Id;
@@ -18,7 +19,9 @@ use super::job::beside_daemon;
 
 /// HTCondor's own command. By a constraint it changes what fits it at that moment, and fails where nothing does.
 const EDIT: &str = "condor_qedit";
-/// Where the watcher finds it.
+/// And the one that knows the addresses of schedds, beside it.
+const STATUS: &str = "condor_status";
+/// Where the watcher finds the first one.
 const PROGRAM: &str = "JOBFENCE_QEDIT";
 /// The job's name in all the world.
 const JOB: &str = "JOBFENCE_GLOBAL_JOB";
@@ -55,6 +58,10 @@ pub fn say(job: &Id, sentences: &[String]) {
     if sentences.is_empty() || !geteuid().is_root() {
         return;
     }
+    let silent = |why: &str| log::info!("job {job}: condor_q -hold does not say why it was killed: {why}");
+    let Some(schedd) = address_of(Path::new(&program), &schedd) else {
+        return silent(&format!("nobody knows the address of the schedd {schedd}"));
+    };
     let mut why = String::new();
     for pause in PAUSES {
         std::thread::sleep(Duration::from_secs(pause));
@@ -66,7 +73,20 @@ pub fn say(job: &Id, sentences: &[String]) {
             Err(silence) => why = format!("{EDIT}: {}", silence.to_string().replace('\n', "; ")),
         }
     }
-    log::info!("job {job}: condor_q -hold does not say why it was killed: {why}");
+    silent(&why);
+}
+
+/// HTCondor's commands would look up the host of a name first, and not find it where a pool has other names of hosts. So the collector is asked
+/// for the address of a schedd that is known by its name.
+fn address_of(program: &Path, schedd: &str) -> Option<String> {
+    if schedd.starts_with('<') {
+        return Some(schedd.to_owned());
+    }
+    let which = format!("Name == {}", quoted(schedd));
+    let words = ["-schedd", "-constraint", &which, "-af", "MyAddress"];
+    let asked = AskedProgram::new(program.with_file_name(STATUS), &words, &[CONFIGURATION]);
+    let said = asked.ask(Instant::now() + PATIENCE).ok()?;
+    said.lines().next().map(str::trim).filter(|address| address.starts_with('<')).map(str::to_owned)
 }
 
 /// The job, as long as it is on hold for want of memory. Its user can have put another job's name into its ad, but no other number.
