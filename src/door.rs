@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The doors that belong to no scheduler: each reads what its caller says of a step, and hands it to the fence.
+//! The entry points that belong to no scheduler. Each reads what its caller says about a step, and passes it to the fence.
 
 pub mod adopt;
 mod adoptee;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! How much memory may be in huge pages of each size: the hugetlb controller (hugetlbpage.rst, cgroup-v1/hugetlb.rst).
 //!
-//! The kernel counts twice. `max` counts pages when they are touched: who goes beyond it is killed by SIGBUS. `rsvd.max` (Linux
-//! 5.7) counts them when they are reserved, which mmap(2) does: who goes beyond it gets ENOMEM, which a program can answer. Both are
-//! written with the same number: the second alone would let pages through that were mapped with MAP_NORESERVE, and the first
-//! alone would kill what only had to be told.
+//! The kernel counts twice. `max` counts pages when they are touched: a process that exceeds it is killed by SIGBUS. `rsvd.max` (Linux
+//! 5.7) counts them when mmap(2) reserves them: a process that exceeds it gets ENOMEM, which it can handle. Both get the same number:
+//! `rsvd.max` alone would let pages through that were mapped with MAP_NORESERVE, and `max` alone would kill processes that can handle
+//! an error.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ const MOST_SIZES: usize = 16;
 
 impl HugePages {
     /// Reads limits as `2M:4G,1G:0`: sizes of pages with a unit, each at most once; limits in MiB, or with a unit, which are rounded
-    /// down to whole pages as the kernel would. `None`: it is something else.
+    /// down to whole pages as the kernel would. `None`: the text is malformed.
     pub fn parse(text: &str) -> Option<Self> {
         let mut sizes: Vec<HugePage> = Vec::new();
         for item in text.split(',') {
@@ -50,7 +50,7 @@ impl HugePages {
         Some(Self(sizes))
     }
 
-    /// The lower limit of each size, whichever of the two has one.
+    /// The lower limit of each size that either of the two limits.
     #[must_use]
     pub fn at_most(&self, other: &Self) -> Self {
         let mut sizes = self.within(other).0;
@@ -60,7 +60,7 @@ impl HugePages {
         Self(sizes)
     }
 
-    /// These, none above the other's of the same size.
+    /// These sizes, with no limit above the other's.
     #[must_use]
     pub fn within(&self, other: &Self) -> Self {
         let lower = |size: &HugePage| {
@@ -75,8 +75,7 @@ impl HugePages {
         self.0.is_empty()
     }
 
-    /// The files of a directory and what is to be in each, in their order; those of reservations, which older kernels do not
-    /// have, are marked.
+    /// The files of a directory and the value for each, in order. The files of reservations, which older kernels lack, are marked.
     pub fn writes(&self, version: Version) -> Vec<HugePageWrite> {
         let (limit, reserved) = limit_files(version);
         let files = |size: &HugePage| {
@@ -121,13 +120,13 @@ pub struct HugePageWrite {
     pub file: String,
     /// In bytes.
     pub bytes: u64,
-    /// Whether the kernel may do without it.
+    /// Whether the kernel may lack the file.
     pub is_optional: bool,
 }
 
-/// Limits a directory, and reads back.
+/// Sets a directory's limits, and reads them back.
 pub fn set(dir: &Dir, version: Version, want: &HugePages) -> Result<()> {
-    // Most sites limit none, and then it does not matter what this host has.
+    // Most sites limit none: then the host's page sizes do not matter.
     if want.is_empty() {
         return Ok(());
     }
@@ -151,7 +150,7 @@ pub fn set(dir: &Dir, version: Version, want: &HugePages) -> Result<()> {
     Ok(())
 }
 
-/// What a directory is limited to, of these sizes; without those that cannot be read or are not limited.
+/// A directory's limits of these sizes, without those that cannot be read or are not limited.
 pub fn limits(dir: &Dir, version: Version, sizes: &HugePages) -> HugePages {
     let limit = |size: &HugePage| {
         let file = format!("hugetlb.{}.{}", kernel_name(size.page), limit_files(version).0);
@@ -162,7 +161,7 @@ pub fn limits(dir: &Dir, version: Version, sizes: &HugePages) -> HugePages {
     HugePages(sizes.0.iter().filter_map(limit).collect())
 }
 
-/// The ends of the names of a size's files: what counts touched pages, and what counts reserved ones.
+/// The ends of a size's file names: for touched pages, and for reserved ones.
 fn limit_files(version: Version) -> (&'static str, &'static str) {
     match version {
         Version::V2 => ("max", "rsvd.max"),
@@ -170,7 +169,7 @@ fn limit_files(version: Version) -> (&'static str, &'static str) {
     }
 }
 
-/// In bytes, the smallest first: a directory `hugepages-2048kB` for each (hugetlbpage.rst).
+/// The host's page sizes in bytes, smallest first: each has a directory such as `hugepages-2048kB` (hugetlbpage.rst).
 fn known_sizes(sizes: &Dir) -> Result<Vec<u64>> {
     let size = |name: &String| {
         let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;

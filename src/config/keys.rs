@@ -26,7 +26,7 @@ pub struct Key {
     pub name: &'static str,
     /// What its value must be, with unit and range; completes "expected ...".
     pub expects: &'static str,
-    /// Gets its own row, since the keys of all numbers share one function.
+    /// It is passed its own row, since the keys of all numbers share one function.
     set: fn(&Self, &mut Config, &str) -> Result<(), Wrong>,
     get: fn(&Self, &Config) -> Option<String>,
 }
@@ -42,12 +42,12 @@ impl Key {
         (self.get)(self, config)
     }
 
-    /// Whether it says one of [`NUMBERS`].
+    /// Whether it sets one of [`NUMBERS`].
     pub(super) fn is_number(&self) -> bool {
         number_of(self).is_some()
     }
 
-    /// Has a number be no higher than the other's.
+    /// Lowers a number to the other's, if that is lower.
     pub(super) fn lower_number(&self, config: &mut Config, other: &Config) {
         if let Some((limit, _, level)) = number_of(self) {
             let most = LimitNumbers::of(limit, numbers(other, level).get(limit));
@@ -91,7 +91,7 @@ const OF_NUMBERS: [Key; 3 * NUMBERS.len()] = {
     keys
 };
 
-/// The keys before those.
+/// The keys before those of [`NUMBERS`].
 const BEFORE_NUMBERS: &[Key] = &[
     Key {
         name: "Mode",
@@ -372,7 +372,7 @@ const BEFORE_NUMBERS: &[Key] = &[
     },
 ];
 
-/// Those behind them.
+/// The keys after those of [`NUMBERS`].
 const AFTER_NUMBERS: &[Key] = &[
     Key {
         name: "IOMax",
@@ -454,12 +454,12 @@ const USAGE_CARDS: &[(&str, UsageCard)] = &[
 /// What `UsageCard` and the option of that name can be.
 pub const USAGE_CARD_EXPECTS: &str = "never, failed, wasteful or always";
 
-/// Reads one.
+/// Reads a value of `UsageCard`.
 pub fn usage_card(text: &str) -> Result<UsageCard, Wrong> {
     keyword(text, USAGE_CARDS)
 }
 
-/// Its word.
+/// The word for a value of `UsageCard`.
 pub fn usage_card_text(card: UsageCard) -> &'static str {
     keyword_of(card, USAGE_CARDS)
 }
@@ -476,7 +476,7 @@ const BOOLEANS: &[(&str, bool)] = &[
     ("0", false),
 ];
 
-/// Whose key it is, and which of its keys.
+/// The limit that a key sets, its number, and which of its keys this is.
 fn number_of(key: &Key) -> Option<(Limit, &'static Number, usize)> {
     NUMBERS
         .iter()
@@ -528,7 +528,7 @@ fn swap_space_text(swap: SwapSpace) -> &'static str {
     }
 }
 
-/// The word of systemd.resource-control(5) for a list of what is allowed besides what everybody may use (`DevicePolicy=`).
+/// The word of systemd.resource-control(5) for a list of what is allowed besides what every job may use (`DevicePolicy=`).
 const CLOSED: &str = "closed";
 
 fn denied_devices(text: &str) -> Result<DeniedDevices, Wrong> {
@@ -583,7 +583,7 @@ fn huge_pages_text(pages: &HugePages) -> String {
     text_or_unlimited(Some(pages).filter(|pages| !pages.is_empty()))
 }
 
-/// CPUs to run on: more than none.
+/// A number of CPUs above zero.
 fn some_cpus(text: &str) -> Result<Cpus, Wrong> {
     cpus(text).and_then(|cpus| if cpus.thousandths() == 0 { Err(Wrong::Range) } else { Ok(cpus) })
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where the configuration comes from: the arguments of the plugin, and the file that they name.
+//! Loads the configuration: the arguments of the plugin, and the file that they name.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use super::values::{Config, Mode, OnErrors};
 /// Read if no argument `config=PATH` names another.
 pub const DEFAULT_FILE: &str = "/etc/slurm/jobfence.conf";
 
-/// Why there is no configuration, and what the arguments alone say about such a case.
+/// Why there is no configuration, and what the arguments alone say about such a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadError {
-    /// From the arguments if they give it once and rightly, else fail: a broken file cannot soften anything.
+    /// From the arguments if they give it once and correctly, else fail: a broken file cannot soften anything.
     pub on_error: OnErrors,
-    /// From the arguments if they give it once and rightly, else enforce.
+    /// From the arguments if they give it once and correctly, else enforce.
     pub mode: Mode,
     errors: Vec<ConfigError>,
     of_arguments: bool,
@@ -54,7 +54,7 @@ pub fn load(args: &[&[u8]]) -> Result<Loaded, LoadError> {
     load_named(args, &|number| format!("plugstack.conf argument {number}"))
 }
 
-/// The same, of arguments that have other names, by their numbers, counted from 1.
+/// As [`load`], for arguments with other names; `name` gets their numbers, counted from 1.
 pub fn load_named(args: &[&[u8]], name: &dyn Fn(usize) -> String) -> Result<Loaded, LoadError> {
     let names: Vec<String> = (1..=args.len()).map(name).collect();
     load_or_default(args, &names, Path::new(DEFAULT_FILE))
@@ -75,11 +75,11 @@ pub(super) fn written(source: &str, text: &[u8]) -> Result<Written, Vec<ConfigEr
     if layer.errors.is_empty() { Ok(layer.into_written()) } else { Err(layer.errors) }
 }
 
-/// The mistakes in what was read of a file that is too large, so that a line without an end is found in its place.
+/// The mistakes in the part that was read of a file that is too large, so that a line without an end is reported at its place.
 fn too_large(source: &str, text: &[u8]) -> Vec<ConfigError> {
     let cut_line = text.split_inclusive(|&byte| byte == b'\n').next_back().filter(|line| !line.ends_with(b"\n"));
     let mut text = text.to_vec();
-    // What is missing of it is no mistake of its own.
+    // The missing end of a cut line is no mistake of its own.
     if let Some(cut) = cut_line.map(<[u8]>::len).filter(|cut| *cut <= parser::MAX_LINE) {
         text.truncate(text.len() - cut);
     }
@@ -91,7 +91,7 @@ fn too_large(source: &str, text: &[u8]) -> Vec<ConfigError> {
     errors
 }
 
-/// The same, where the default file is `default`.
+/// As [`load_named`], with `default` as the default file.
 pub(super) fn load_or_default(args: &[&[u8]], names: &[String], default: &Path) -> Result<Loaded, LoadError> {
     let mut arguments = Layer::default();
     for (text, name) in args.iter().zip(names) {
@@ -115,7 +115,7 @@ pub(super) fn load_or_default(args: &[&[u8]], names: &[String], default: &Path) 
     Err(LoadError { on_error, mode, errors, of_arguments })
 }
 
-/// What the file gives, and its name.
+/// The file's name, and its assignments.
 fn read_file(path: &Path, may_be_missing: bool) -> Result<(Option<PathBuf>, Written), Vec<ConfigError>> {
     match file::read(path, may_be_missing) {
         Ok(None) => Ok((None, Written::default())),

@@ -28,7 +28,7 @@ pub fn errors_of(text: &str) -> Vec<String> {
     errors.iter().map(|e| e.to_string().replacen("/etc/slurm/jobfence.conf:", "", 1)).collect()
 }
 
-/// Loads with these arguments where the default file is `name` in a fresh directory, with that text and mode.
+/// Loads with these arguments; the default file is in a fresh directory, with this text and mode.
 pub fn load_file(args: &[&str], file: Option<(&str, u32)>) -> Result<Loaded, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
@@ -39,7 +39,7 @@ pub fn load_file(args: &[&str], file: Option<(&str, u32)>) -> Result<Loaded, Str
     load_at(args, &path)
 }
 
-/// The same of a file that is there.
+/// As `load_file`, with this path for the default file.
 pub fn load_at(args: &[&str], path: &Path) -> Result<Loaded, String> {
     let args: Vec<_> = args.iter().map(|arg| arg.as_bytes()).collect();
     let shorten = |error: LoadError| error.to_string().replace(&path.display().to_string(), "FILE");
@@ -47,7 +47,7 @@ pub fn load_at(args: &[&str], path: &Path) -> Result<Loaded, String> {
     load_or_default(&args, &names, path).map_err(shorten)
 }
 
-/// Any, with what can be set.
+/// Any configuration that keys can set.
 pub fn any_config() -> impl Strategy<Value = Config> {
     let fails = || prop::sample::select(vec![OnError::Fail, OnError::Warn]);
     let percent = |from: u32, to: u32| (from * 100..=to * 100).prop_map(Percent::from_hundredths);
@@ -71,7 +71,7 @@ pub fn any_config() -> impl Strategy<Value = Config> {
             HugePages::parse(&text.join(",")).unwrap_or_default()
         })
     };
-    // A number that each of them can be: as it is, or in MiB.
+    // A value that each number accepts: as it is, or in MiB.
     let number = |(limit, number): &'static (Limit, Number)| {
         let value = |small: u64| [small, small << 20].into_iter().find(|n| (number.read)(&(number.text)(*n)) == Ok(*n));
         prop::option::of(1_u64..=4_194_304).prop_map(move |small| (*limit, small.and_then(value)))

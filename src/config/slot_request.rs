@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Which requests of a job are its memory or its GPUs, where a scheduler grants slots: the value of `SlotMemory` and `SlotGPUs`.
+//! Which requests of a job are its memory or its GPUs, if a scheduler grants slots: the value of `SlotMemory` and `SlotGPUs`.
 
 use super::units::{NONE, Wrong};
 
-/// A request that counts.
+/// A request that counts as memory or as GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotRequest {
     /// As the scheduler calls it.
     pub name: String,
-    /// Of what it is so much.
+    /// What its amount is for.
     pub per: PerSlot,
 }
 
@@ -19,18 +19,18 @@ impl SlotRequest {
     }
 }
 
-/// Of what so much is requested.
+/// What the amount of a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PerSlot {
-    /// What the scheduler counts it for, where it says so; otherwise a slot.
+    /// What the scheduler counts it for, if it says so; otherwise each slot.
     AsCounted,
-    /// Of each slot.
+    /// Each slot.
     Slot,
-    /// Of all slots of the job on the node.
+    /// All slots of the job on the node.
     Job,
 }
 
-/// Requests, with commas between them.
+/// Reads requests, with commas between them.
 pub(super) fn read(text: &str) -> Result<Vec<SlotRequest>, Wrong> {
     if text.eq_ignore_ascii_case(NONE) {
         return Ok(Vec::new());

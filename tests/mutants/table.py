@@ -1123,4 +1123,10 @@ BREAKS = (
         "true",
         "unit says_by_which_services_jobs_are_left",
     ),
+    Break(
+        "a_lock_keeps_run_dir", "src/record/removal.rs",
+        "[LIMITS, GPUS, CARDS, \"whole\"]",
+        "[LIMITS, GPUS, \"whole\"]",
+        "unit locks_are_removed_with_the_directory",
+    ),
 )

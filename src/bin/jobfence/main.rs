@@ -123,8 +123,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // A reader that went away (`jobfence check | head`) is no reason for a panic.
-    // SAFETY: the default action is no code of ours, and nothing else runs yet.
+    // A reader that is gone (`jobfence check | head`) must not cause a panic.
+    // SAFETY: the default action runs no code of this program, and nothing else runs yet.
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     if docker::is_asked_for() {
         return docker::docker();
@@ -180,7 +180,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Messages of the library.
+/// Prints the library's messages.
 struct Stderr;
 
 impl Log for Stderr {
@@ -193,7 +193,7 @@ impl Log for Stderr {
             if journal::say(record.level(), &record.args().to_string()) {
                 return;
             }
-            // It is no reason to fail that nobody can read it.
+            // A message that nobody can read is no failure.
             let _ = writeln!(io::stderr(), "jobfence: {}", printable_lines(&record.args().to_string(), '?'));
         }
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The log of a program whose stderr nobody reads.
+//! The log for a program whose stderr is not read.
 
 use std::ffi::CString;
 
 use jobfence::printable::printable;
 use log::{Level, Log, Metadata, Record};
 
-/// syslog(3), as a daemon.
+/// Logs to syslog(3), as a daemon.
 pub struct SyslogOfDaemon;
 
 impl Log for SyslogOfDaemon {
@@ -23,7 +23,7 @@ impl Log for SyslogOfDaemon {
     fn flush(&self) {}
 }
 
-/// One message, in one line.
+/// Logs one message, in one line.
 pub fn say(level: Level, text: &str) {
     let priority = match level {
         Level::Error => libc::LOG_ERR,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a function of the header answers: a number, and beside it a sentence.
+//! What a function of the header returns: a code, and a sentence with it.
 
 use crate::config::{LoadError, Loaded};
 use crate::error::Error;
@@ -27,7 +27,7 @@ pub enum AbiCode {
     Internal = -5,
 }
 
-/// Why a call has not done what it is for.
+/// Why a call did not succeed.
 #[derive(Debug)]
 pub(super) struct NotDone(pub AbiCode, pub String);
 
@@ -39,7 +39,7 @@ impl From<Error> for NotDone {
     }
 }
 
-/// A mistake of the program that calls.
+/// A mistake of the calling program.
 pub(super) fn usage(text: impl Into<String>) -> NotDone {
     NotDone(AbiCode::Usage, text.into())
 }
@@ -48,7 +48,7 @@ pub(super) fn refused(text: impl Into<String>) -> NotDone {
     NotDone(AbiCode::Refused, text.into())
 }
 
-/// The configuration, where a fence is there already: what is fenced is also ended with Mode=off.
+/// The configuration for an existing fence: with Mode=off, too, fenced processes are ended.
 pub(super) fn usable(loaded: &Result<Loaded, LoadError>) -> Done<&Loaded> {
     loaded.as_ref().map_err(|errors| refused(errors.to_string()))
 }
@@ -61,7 +61,7 @@ pub(super) fn answered<T>(answer: Answer<T>) -> Done<T> {
             Err(NotDone(AbiCode::Unfenced, format!("the job goes on without a fence ({by}): {why}")))
         }
         Answer::Refused(why) => {
-            // What the kernel refuses may pass by itself. What the configuration or a request says does not.
+            // A refusal by the kernel may pass by itself; one by the configuration or about a request does not.
             let is_passing = matches!(&why, NotFenced::General(error) if error.is_passing());
             Err(NotDone(if is_passing { AbiCode::System } else { AbiCode::Refused }, why.to_string()))
         }

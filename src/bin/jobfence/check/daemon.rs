@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A daemon of a scheduler's that runs here: what its commands say, and whether what it is to start is this program.
+//! A scheduler's daemon that runs here: what its commands print, and whether the program that it starts is this one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,30 +9,30 @@ use jobfence::sys::dir::Dir;
 use jobfence::sys::process;
 use jobfence::sys::program::AskedProgram;
 
-/// How long a program of the scheduler's may take: it asks its server.
+/// How long a scheduler's command may take: it asks its server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which configuration a daemon has read.
+/// The variables that select a daemon's configuration.
 const NEEDED: [&str; 6] =
     ["PBS_CONF_FILE", "CONDOR_CONFIG", "SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT"];
-/// Where an HTCondor that is no package has its commands, beside its daemons.
+/// Where an HTCondor that was not installed from a package has its commands, relative to its daemons.
 const BIN: &str = "../bin";
 
-/// One that runs here.
+/// A daemon that runs here.
 pub(super) struct SchedulerDaemon {
-    /// Where its program is, and with some schedulers those of its commands, too.
+    /// The directory of its program, and with some schedulers also of the commands.
     directory: PathBuf,
-    /// Where it works.
+    /// Its working directory.
     pub(super) cwd: PathBuf,
     /// The unit of systemd's in which it runs; `None`: in none.
     pub(super) unit: Option<String>,
-    /// What its commands need of the environment that it was started with.
+    /// The variables of its environment that the commands need.
     environment: Vec<(&'static str, String)>,
 }
 
 impl SchedulerDaemon {
-    /// A process of root's with this name. Of a user's process, neither the place nor the environment is to be trusted. A container's
-    /// daemon starts no jobs of this host, and its commands are not here.
+    /// Finds a root process with this name. The place and environment of a user's process cannot be trusted. A container's daemon starts no
+    /// jobs of this host, and its commands are not here.
     pub(super) fn find(proc: &Dir, name: &str) -> Option<Self> {
         let has_name = |pid: i32| process::name(proc, pid).is_some_and(|found| found == name);
         let is_it = |pid: i32| has_name(pid) && process::uid(proc, pid) == Some(0) && !process::is_contained(proc, pid);
@@ -52,7 +52,7 @@ impl SchedulerDaemon {
         })
     }
 
-    /// What a command of this scheduler's prints, or why not. It is looked for where ours are, and beside the daemon.
+    /// The output of a scheduler's command, or why it failed. The command is searched for in PATH and beside the daemon.
     pub(super) fn ask(&self, argv: &[&str]) -> Result<String, String> {
         let [program, arguments @ ..] = argv else { return Ok(String::new()) };
         let failed = |why: String| format!("{}: {why}", argv.join(" "));
@@ -72,7 +72,7 @@ fn unit_in(text: &str) -> Option<String> {
     services.map(str::to_owned)
 }
 
-/// Why a daemon that is to start what is at this path does not start this program, or another one of its name, to complete "it is PATH, ...".
+/// Why a daemon that starts the program at this path does not start jobfence, as the end of "it is PATH, ...".
 pub(super) fn not_ours(path: &str) -> Option<String> {
     if !is_ours(path) {
         return Some("and not jobfence".to_owned());
@@ -86,7 +86,7 @@ pub(super) fn not_ours(path: &str) -> Option<String> {
     }
 }
 
-/// Whether a path means this program, or another one of its name; it may be missing.
+/// Whether a path means jobfence, this program or another of the name. The file may be missing.
 pub(super) fn is_ours(path: &str) -> bool {
     let same = || Some(std::fs::canonicalize(path).ok()? == std::fs::canonicalize("/proc/self/exe").ok()?);
     Path::new(path).file_name().is_some_and(|name| name == "jobfence") || same().unwrap_or(false)

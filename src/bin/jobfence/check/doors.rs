@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whether the daemons of Grid Engine and of HTCondor that run here start jobs by this program, as their configuration says, and what a
-//! site should know of OpenPBS's.
+//! Whether the daemons of Grid Engine and of HTCondor that run here start jobs by this program, according to their configuration, and what
+//! a site should know about OpenPBS.
 
 use std::path::Path;
 
@@ -14,14 +14,14 @@ use super::daemon::{SchedulerDaemon, is_ours, not_ours};
 use super::verdict::Verdict;
 use super::{gridengine, htcondor};
 
-/// A scheduler whose users write what sections ask for: its daemon, its name, the kinds of sections, and what makes them count.
+/// The schedulers whose users write facts that sections depend on: daemon, name, kinds of sections, and what makes the facts count.
 const CLAIMED: [(&str, &str, &[&str], &str); 3] = [
     ("sge_execd", "Grid Engine", &["[Account="], "set TrustAccount=yes if a JSV checks it"),
     ("pbs_mom", "OpenPBS", &["[Account=", "[Project="], "set TrustAccount=yes if a hook of the server checks it"),
     ("condor_startd", "HTCondor", &["[Account="], "set TrustAccount=yes if the schedd checks it"),
 ];
 
-/// What somebody says of a job: under a scheduler that runs here, as that scheduler's door takes what the job's user writes.
+/// A job's facts from the options: under a scheduler that runs here, facts that the job's user would write are only claims.
 pub fn of_user(proc: &Dir, facts: Facts) -> Facts {
     let here = CLAIMED.iter().filter(|(daemon, ..)| SchedulerDaemon::find(proc, daemon).is_some());
     as_claimed(&here.flat_map(|(_, _, kinds, _)| kinds.iter().copied()).collect::<Vec<_>>(), facts)
@@ -36,7 +36,8 @@ fn as_claimed(kinds: &[&str], facts: Facts) -> Facts {
     Facts { account, project, ..facts }
 }
 
-/// Says it, and why no job would be fenced, if so. Nothing where neither runs. `pam`: where its services are configured, and our line there.
+/// Prints the findings, and adds to the verdict why no job would be fenced. `pam`: where PAM's services are configured, and jobfence's
+/// line.
 pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, pam: (&Path, &str), verdict: &mut Verdict) {
     for (daemon, scheduler, kinds, remedy) in CLAIMED {
         if SchedulerDaemon::find(proc, daemon).is_some() {
@@ -65,11 +66,11 @@ pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, pam: (&Path,
     }
 }
 
-/// What makes them count under Slurm.
+/// What makes the facts count under Slurm.
 const ENFORCE: &str = "have slurmctld check it (AccountingStorageEnforce=associations,qos in slurm.conf), or set TrustAccount=yes if a \
                        job_submit plugin does";
 
-/// Sections that a job's user would choose.
+/// Prints the sections that a job's user could choose.
 fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
     let of_kind = |header: &&str| kinds.iter().any(|kind| header.starts_with(kind));
     let headers: Vec<&str> = loaded.sections().map(|(header, _)| header).filter(of_kind).collect();
@@ -145,11 +146,11 @@ fn htcondor(startd: &SchedulerDaemon, verdict: &mut Verdict) {
     docker_universe(startd);
 }
 
-/// Few sites have such jobs, and each other job is fenced without it. Without Docker nothing is said.
+/// Not part of the verdict: few sites have such jobs, and other jobs are fenced without it. Without Docker nothing is printed.
 fn docker_universe(startd: &SchedulerDaemon) {
     let Ok(client) = startd.ask(&["condor_config_val", "DOCKER"]) else { return };
     let client = client.trim();
-    // Behind sudo(8), as the starter has it.
+    // Behind sudo(8), as in the starter's configuration.
     let path = client.strip_prefix("sudo ").unwrap_or(client).trim_start();
     let Ok(real) = std::fs::canonicalize(path) else { return };
     let unless = if !(is_ours(path) || real.ends_with("jobfence")) {
@@ -168,7 +169,7 @@ fn docker_universe(startd: &SchedulerDaemon) {
     println!("htcondor       DOCKER is {client}{unless}");
 }
 
-/// Few sites have such jobs, and each job of a slot is fenced without it.
+/// Not part of the verdict: few sites have such jobs, and each job of a slot is fenced without it.
 fn local_universe(schedd: &SchedulerDaemon) {
     let Ok(starter) = schedd.ask(&["condor_config_val", "STARTER_LOCAL"]) else { return };
     let starter = starter.trim();

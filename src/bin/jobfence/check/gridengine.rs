@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whether the execd that runs here starts jobs by this program, and what is missing of the rest.
+//! Whether the execd that runs here starts jobs by this program, and what else is missing.
 
 use std::path::Path;
 
@@ -10,20 +10,20 @@ use super::daemon::{SchedulerDaemon, not_ours};
 use super::verdict::Verdict;
 use crate::pam;
 
-/// What the load sensor reports, as in docs/install/gridengine.md.
+/// The values that the load sensor reports, as in docs/install/gridengine.md.
 const COMPLEXES: [&str; 5] =
     ["jobfence_threads", "jobfence_mem", "jobfence_vmem", "jobfence_free", "jobfence_pressure"];
 
-/// The words of jsv_allowed_mod by which qalter(1) makes what our JSV has noted untrue, and which of its options they stand for.
+/// Words of jsv_allowed_mod: changes by qalter(1) that make the JSV's notes wrong, and the qalter options that they allow.
 const UNTRUE: [(&str, &str); 2] = [("v", "-v"), ("l_hard", "-l")];
 
-/// What the shepherd starts for qrsh and qlogin (sge_conf(5)).
+/// The settings for what the shepherd starts for qrsh and qlogin (sge_conf(5)).
 const DAEMONS: [&str; 3] = ["rsh_daemon", "rlogin_daemon", "qlogin_daemon"];
 
-/// The words of execd_params by which execd itself moves jobs into cgroups: those of 8.1.9, and of Open Cluster Scheduler.
+/// The words of execd_params that make execd itself move jobs into cgroups: those of 8.1.9, and of Open Cluster Scheduler.
 const MOVES: [&str; 2] = ["USE_CGROUPS", "ENABLE_SYSTEMD"];
 
-/// Says it, and why no job would be fenced, if so.
+/// Prints the findings, and adds to the verdict why no job would be fenced.
 pub(super) fn look(execd: &SchedulerDaemon, config: &Config, pam: (&Path, &str), verdict: &mut Verdict) {
     let global = match execd.ask(&["qconf", "-sconf", "global"]) {
         Ok(global) => global,
@@ -34,7 +34,7 @@ pub(super) fn look(execd: &SchedulerDaemon, config: &Config, pam: (&Path, &str),
         }
     };
     let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
-    // A host without a configuration of its own is no mistake.
+    // A host need not have a configuration of its own.
     let local = execd.ask(&["qconf", "-sconf", &host]).unwrap_or_default();
     let value =
         |key: &str| value_of(&local, key).or_else(|| value_of(&global, key)).unwrap_or_else(|| "none".to_owned());
@@ -83,7 +83,7 @@ fn say(what: &str) {
     println!("gridengine     {what}");
 }
 
-/// What is said of a daemon that begins sessions by PAM; nothing of one that does not.
+/// The line about a daemon that starts sessions by PAM; none for a daemon that does not.
 fn begun_by(key: &str, daemon: &str, (directory, line): (&Path, &str)) -> Option<String> {
     let program = daemon.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     if program != "sshd" {
@@ -100,7 +100,7 @@ fn begun_by(key: &str, daemon: &str, (directory, line): (&Path, &str)) -> Option
     })
 }
 
-/// The words by which execd itself has cgroups for jobs, where they are switched on.
+/// Lines about the words that make execd itself use cgroups for jobs, if switched on.
 fn own_cgroups(params: &str) -> Vec<String> {
     let words = params.split([',', ' ']).filter_map(|word| word.split_once('='));
     let is_off = |value: &str| ["0", "false", "no", "none"].iter().any(|off| value.eq_ignore_ascii_case(off));
@@ -123,7 +123,7 @@ fn ends_with_execd(unit: &str, mode: &str) -> Option<String> {
     })
 }
 
-/// What users can change of a job behind the JSV's back.
+/// Lines about what users can change of a job without the JSV.
 fn changes(allowed: &str) -> Vec<String> {
     let has = |wanted: &str| allowed.split([',', ' ']).any(|word| word == wanted);
     let one = |(word, option): (&str, &str)| {
@@ -134,7 +134,7 @@ fn changes(allowed: &str) -> Vec<String> {
     UNTRUE.into_iter().filter_map(one).collect()
 }
 
-/// What is missing of the complexes, as `qconf -sc` prints them.
+/// Lines about what is missing from the complexes, as printed by `qconf -sc`.
 fn of_complexes(text: &str, memory: &[SlotRequest], gpus: &[SlotRequest]) -> Vec<String> {
     let rows: Vec<Vec<&str>> =
         text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split_whitespace().collect()).collect();
@@ -163,7 +163,7 @@ fn of_complexes(text: &str, memory: &[SlotRequest], gpus: &[SlotRequest]) -> Vec
     said
 }
 
-/// What a job has that does not ask for this consumable: qmaster counts the complex's default then.
+/// The line about a job that does not request this consumable: then qmaster counts the complex's default.
 fn of_default(name: &str, row: &[&str]) -> Option<String> {
     let [_, _, _, _, requestable, consumable, default, ..] = row else { return None };
     if consumable.eq_ignore_ascii_case("no") || requestable.eq_ignore_ascii_case("forced") {
@@ -182,12 +182,12 @@ fn of_default(name: &str, row: &[&str]) -> Option<String> {
     }
 }
 
-/// Whether execd says itself how much of it a job has.
+/// Whether execd itself tells a job's amount of it.
 fn is_of_execd(name: &str) -> bool {
     OF_EXECD.contains(&name)
 }
 
-/// The JSV hears the words of users, who can ask by a shortcut.
+/// Lines about shortcuts: the JSV sees the words of users, and a user can request by a shortcut.
 fn unheard<'a>(find: &impl Fn(&str) -> Option<&'a Vec<&'a str>>, requests: &[SlotRequest], so: &str) -> Vec<String> {
     let is_named = |name: &str| is_of_execd(name) || requests.iter().any(|request| request.name == name);
     let one = |request: &SlotRequest| {
@@ -197,7 +197,7 @@ fn unheard<'a>(find: &impl Fn(&str) -> Option<&'a Vec<&'a str>>, requests: &[Slo
     requests.iter().filter(|request| !is_of_execd(&request.name)).filter_map(one).collect()
 }
 
-/// The value of a key of `qconf -sconf`, also one that goes on in the next line.
+/// The value of a key of `qconf -sconf`, including continuation lines.
 fn value_of(text: &str, key: &str) -> Option<String> {
     let text = text.replace("\\\n", " ");
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
