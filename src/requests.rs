@@ -180,8 +180,9 @@ impl Request {
     ///
     /// `given` names its source, as `--cpu-limit`.
     pub fn read(&self, given: &str, value: &[u8], requests: &mut Requests) -> Result<()> {
+        let example = format!("for example {given}={}", self.example);
         let wrong = |found: &str, detail: &str| {
-            Error::new(format!("{given}: found {found}, expected {}{detail}; {}", self.expects, self.for_example()))
+            Error::new(format!("{given}: found {found}, expected {}{detail}; {example}", self.expects))
         };
         let text = match std::str::from_utf8(value) {
             _ if value.len() > MAX_VALUE => return Err(wrong(&format!("{} bytes", value.len()), "")),
@@ -191,7 +192,7 @@ impl Request {
         };
         (self.set)(requests, text).map_err(|refusal| match refusal {
             Refusal::Value(error) => wrong(&quoted(text), &error.detail()),
-            Refusal::Piece(error) => Error::new(format!("{given}: {error}; {}", self.for_example())),
+            Refusal::Piece(error) => Error::new(format!("{given}: {error}; {example}")),
         })
     }
 

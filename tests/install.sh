@@ -26,6 +26,7 @@ diff - "$stage.list" <<END || fail "other files than expected"
 ./usr/lib/systemd/system/jobfence.service
 ./usr/lib/systemd/system/jobfence.slice
 ./usr/libexec/jobfence/docker
+./usr/libexec/jobfence/htcondor-job
 ./usr/sbin/jobfence
 ./usr/share/bash-completion/completions/jobfence
 ./usr/share/doc/jobfence/README.md
@@ -80,7 +81,9 @@ sensor=$stage/usr/share/jobfence/gridengine/load-sensor
 grep -qx 'exec /usr/sbin/jobfence host --gridengine' "$sensor" || fail "the load sensor"
 [ -x "$sensor" ] || fail "the load sensor cannot be run"
 
-[ "$(readlink "$stage/usr/libexec/jobfence/docker")" = /usr/sbin/jobfence ] || fail "the client of Docker is no link to the command"
+for name in docker htcondor-job; do
+    [ "$(readlink "$stage/usr/libexec/jobfence/$name")" = /usr/sbin/jobfence ] || fail "$name is no link to the command"
+done
 
 quiet install SYSCONFDIR=/opt/slurm/etc
 there=/opt/slurm/etc/slurm

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::Pid;
 
 use crate::cgroup::usage::Usage;
-use crate::config::{Config, Limit, LoadError, Loaded, Mode, Resolved};
+use crate::config::{Config, Limit, LoadError, Loaded, Mode, Resolved, UsageCard};
 use crate::cpu_list::CpuList;
 use crate::door::cores::{self, ChosenCores};
 use crate::door::gpus;
@@ -184,6 +184,8 @@ pub struct Opened {
     pub path: Option<String>,
     /// The value of `CUDA_VISIBLE_DEVICES` for its processes, if it was just limited; see [`gpus::visible_in`].
     pub visible_gpus: Option<String>,
+    /// When its job ends with a card.
+    pub usage_card: UsageCard,
 }
 
 /// A fence in its present state.
@@ -215,6 +217,19 @@ pub struct Seen {
     pub gpus: Vec<String>,
     /// The limits at which it was stopped, in sentences.
     pub sentences: Vec<String>,
+}
+
+impl Seen {
+    /// The variables by which its processes learn of their limits. `None`: there is no such limit.
+    pub fn variables(&self, mode: Mode) -> [(&'static str, Option<String>); 4] {
+        let limit = |value: Option<String>| value.filter(|_| mode == Mode::Enforce);
+        [
+            ("JOBFENCE_CGROUP", self.path.clone()),
+            ("JOBFENCE_CPUS", limit(self.cpus.map(|cpus| cpus.to_string()))),
+            ("JOBFENCE_MEMORY_BYTES", limit(self.memory.map(|bytes| bytes.to_string()))),
+            ("JOBFENCE_MAX_PROCESSES", limit(self.processes.map(|count| count.to_string()))),
+        ]
+    }
 }
 
 /// How a fence was closed.
@@ -320,7 +335,8 @@ fn make(
             let errors = fence.limit_branches(&room.branches, &of_job);
             launch::refuse::bear(&key, config, requests, errors).inspect_err(|_| begin::abandon(&mut fence, config))?;
         }
-        Ok(Opened { path: fence.path(), visible_gpus: gpus::visible_in(&fence, &host, config) })
+        let visible_gpus = gpus::visible_in(&fence, &host, config);
+        Ok(Opened { path: fence.path(), visible_gpus, usage_card: requests.usage_card().unwrap_or(config.usage_card) })
     })
 }
 
@@ -417,7 +433,9 @@ pub fn limit(loaded: Result<Loaded, LoadError>, which: &Which, granted: &Granted
         let noted = if has_log { all } else { Noted::default() };
         fence.hand_over(AskedProcesses::below_the_sites(&granted.requests, &resolved.config), noted)?;
         launch::refuse::bear(fence.key(), &resolved.config, &granted.requests, errors)?;
-        Ok(Opened { path: fence.path(), visible_gpus: gpus::visible_in(&fence, &host, &resolved.config) })
+        let visible_gpus = gpus::visible_in(&fence, &host, &resolved.config);
+        let usage_card = granted.requests.usage_card().unwrap_or(resolved.config.usage_card);
+        Ok(Opened { path: fence.path(), visible_gpus, usage_card })
     })
 }
 

@@ -82,6 +82,22 @@ pub enum How {
     Signalled(Signal),
 }
 
+impl How {
+    /// The same as other doors say it.
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::Exited(status) => Exit::Status(status),
+            Self::Signalled(signal) => Exit::Signal(signal as i32),
+        }
+    }
+}
+
+/// Runs a command beside this process, in no fence of its own, and waits for its end. There is no shell that would let this process go on, so it
+/// does not stop when the command stops.
+pub fn unfenced(command: &[OsString]) -> Result<How> {
+    spawn(|_| Ok(()), None, &c_strings(command)?, WaitPidFlag::empty())
+}
+
 /// Runs the command in its fence and waits for its end. Processes that it leaves in the fence are killed then.
 pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
     let command = c_strings(&request.command)?;
@@ -110,15 +126,12 @@ pub fn run(config: &Config, request: &RunRequest) -> Result<Ended> {
         let joining = Joining { pid: pid.as_raw(), id: None, task: None, is_first: true };
         launch::attach(fence, &host, config, requests, joining).map_err(in_words)
     };
-    let how = spawn(|pid| attach(&mut fence, pid), request, &command);
+    let how = spawn(|pid| attach(&mut fence, pid), request.user.as_ref(), &command, WaitPidFlag::WUNTRACED);
     let usage = fence.usage();
     let used = report::ended(fence.key(), &usage);
     let asked = request.processes.map(|most| AskedProcesses { most, option: "--processes" });
     let (sentences, _) = launch::tell(&fence, kernel_log.as_ref(), asked, Reported::default(), Some("--mem"));
-    let exit = how.as_ref().ok().map(|how| match how {
-        How::Exited(status) => Exit::Status(*status),
-        How::Signalled(signal) => Exit::Signal(*signal as i32),
-    });
+    let exit = how.as_ref().ok().map(|how| how.exit());
     let ending = Ending {
         holder: "run",
         run: 0,
@@ -252,7 +265,12 @@ const WATCHED: [Signal; 11] = [
     Signal::SIGCONT,
 ];
 
-fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &RunRequest, command: &[CString]) -> Result<How> {
+fn spawn(
+    attach: impl FnOnce(Pid) -> Result<()>,
+    user: Option<&User>,
+    command: &[CString],
+    also: WaitPidFlag,
+) -> Result<How> {
     let os = |op: &'static str| move |errno| Error::new(op).errno(errno);
     let (wait, go) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
     let (failure, fail) = pipe2(OFlag::O_CLOEXEC).map_err(os("make a pipe"))?;
@@ -268,7 +286,7 @@ fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &RunRequest, command: 
     match unsafe { fork() }.map_err(os("fork"))? {
         ForkResult::Child => {
             drop((go, failure));
-            let errno = match become_command(&wait, request.user.as_ref(), command, &before) {
+            let errno = match become_command(&wait, user, command, &before) {
                 Ok(never) => match never {},
                 Err(errno) => errno,
             };
@@ -286,10 +304,10 @@ fn spawn(attach: impl FnOnce(Pid) -> Result<()>, request: &RunRequest, command: 
             }
             let _ = nix::unistd::write(&go, b"!");
             drop(go);
-            let how = watch(child, &watched, request.user.is_some())?;
+            let how = watch(child, &watched, user.is_some(), also)?;
             let mut errno = [0u8; 4];
             if matches!(nix::unistd::read(&failure, &mut errno), Ok(4)) {
-                let program = request.command.first().map(|word| word.display().to_string()).unwrap_or_default();
+                let program = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
                 return Err(Error::os("cannot run", program, Errno::from_raw(i32::from_ne_bytes(errno))));
             }
             Ok(how)
@@ -343,8 +361,8 @@ fn become_command(
     execvp(program, command)
 }
 
-/// Waits for the child's end, and passes on the signals that the child did not get itself.
-fn watch(child: Pid, watched: &SigSet, own_session: bool) -> Result<How> {
+/// Waits for the child's end, and for what `also` says, and passes on the signals that it did not get itself.
+fn watch(child: Pid, watched: &SigSet, own_session: bool, also: WaitPidFlag) -> Result<How> {
     loop {
         let info = wait_signal(watched)?;
         let Ok(signal) = Signal::try_from(info.si_signo) else { continue };
@@ -367,7 +385,7 @@ fn watch(child: Pid, watched: &SigSet, own_session: bool) -> Result<How> {
             continue;
         }
         loop {
-            match waitpid(child, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
+            match waitpid(child, Some(WaitPidFlag::WNOHANG | also)) {
                 Ok(WaitStatus::Exited(_, status)) => return Ok(How::Exited(status)),
                 Ok(WaitStatus::Signaled(_, signal, _)) => return Ok(How::Signalled(signal)),
                 Ok(WaitStatus::Stopped(..)) => {

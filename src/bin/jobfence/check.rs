@@ -9,6 +9,7 @@ pub mod daemon;
 mod describe;
 pub mod doors;
 pub mod gridengine;
+mod htcondor;
 mod line;
 mod load;
 mod names;

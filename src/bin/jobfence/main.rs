@@ -14,6 +14,7 @@ mod enable;
 mod explain;
 mod hold;
 mod host;
+mod htcondor_job;
 mod job_name;
 mod journal;
 mod jsv;
@@ -129,6 +130,9 @@ fn main() -> ExitCode {
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     if docker::is_asked_for() {
         return docker::docker();
+    }
+    if htcondor_job::is_asked_for() {
+        return htcondor_job::job();
     }
     if let Some(name) = shepherd::name() {
         return shepherd::shepherd(&name);

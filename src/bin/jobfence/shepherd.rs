@@ -9,7 +9,7 @@
 //! ends as the shepherd has ended. When it is killed, execd takes the job for dead, and the
 //! janitor ends what is left. (The kernel could kill the shepherd at once, but forgets that wish when the shepherd changes its rights.)
 
-mod both;
+pub(crate) mod both;
 mod client;
 mod debits;
 mod environment;

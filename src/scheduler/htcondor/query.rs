@@ -45,7 +45,7 @@ impl Address {
             r#"MyType = "Query""#.to_owned(),
             r#"TargetType = "Machine""#.to_owned(),
             format!("Requirements = {is_slot}"),
-            format!("Projection = \"{}\"", SlotJob::ATTRIBUTES),
+            format!("Projection = \"{}\"", SlotJob::attributes()),
         ];
         let mut question = self.daemon.as_deref().map_or_else(Vec::new, |daemon| {
             let mut words = numbers(&[SHARED_PORT_CONNECT]);

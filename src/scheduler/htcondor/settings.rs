@@ -7,8 +7,8 @@
 //! user's name has this host's domain, the schedd is of that domain. A name with another domain says nothing certain: a schedd of later releases
 //! has users of other domains, too.
 
-use super::JOBS_BRANCH;
 use super::slot_ad::{Attributes, SlotJob};
+use super::{JOBS_BRANCH, environment};
 use crate::error::{Error, Result};
 use crate::job::Id;
 
@@ -33,6 +33,8 @@ pub struct StarterSettings {
     pub has_own_memory_limit: bool,
     /// The first directory in which HTCondor makes those of jobs (`BASE_CGROUP`).
     pub branch: String,
+    /// What the site puts into the environment of each job; `None`: nobody has said it.
+    pub job_environment: Option<String>,
 }
 
 /// As whom a starter runs a job.
@@ -70,6 +72,7 @@ impl StarterSettings {
             ("LOCAL_CONFIG_DIR", "$(LOCAL_CONFIG_DIR)"),
             ("LOCAL_CONFIG_FILE", "$(LOCAL_CONFIG_FILE)"),
             ("ENABLE_PERSISTENT_CONFIG", "$(ENABLE_PERSISTENT_CONFIG)"),
+            (environment::LINE, "$(STARTER_JOB_ENVIRONMENT)"),
         ];
         named.iter().map(|(name, text)| format!("{name} = {text}")).collect()
     }
@@ -96,6 +99,7 @@ impl StarterSettings {
             trusts_this_host: boolean(find("TRUST_LOCAL_UID_DOMAIN")?, true),
             allows_owner: boolean(find("STARTER_ALLOW_RUNAS_OWNER")?, true),
             slot_user: slot_user.to_owned(),
+            job_environment: said.find(environment::LINE).map(str::to_owned),
         })
     }
 

@@ -12,8 +12,10 @@
 use crate::error::{Error, Result};
 use crate::facts::{Fact, Facts};
 use crate::job::{Cpus, Id};
-use crate::printable::is_printable;
+use crate::requests::{REQUESTS, Requests};
+use crate::scheduler::htcondor::asked;
 use crate::scheduler::htcondor::slot_gpus::SlotGpus;
+pub(super) use crate::scheduler::htcondor::value::{short, text_of};
 
 /// No packet that HTCondor writes is longer.
 const LONGEST_PACKET: usize = 1 << 20;
@@ -69,7 +71,7 @@ impl SlotAd {
 pub struct SlotJob {
     /// The job: `12.0`.
     pub job: Option<Id>,
-    /// The same with the schedd's name: `ap.example#12.0#1764327000`.
+    /// The same with the schedd's name, which the job's user can have changed: `ap.example#12.0#1764327000`.
     pub global_job: Option<String>,
     /// Whose it is, as the schedd names the user: `alice@DOMAIN`. On this host the name can be another's.
     pub user: Option<String>,
@@ -79,11 +81,16 @@ pub struct SlotJob {
     pub wants_owner: Option<bool>,
     /// The accounting group, without the user's name.
     group: Fact<String>,
+    /// What it asks of its own limits, where the site has the slot's ad say it.
+    pub asked: Requests,
 }
 
 impl SlotJob {
-    /// Attributes that `parse` reads.
-    pub const ATTRIBUTES: &str = "JobId,GlobalJobId,RemoteUser,AccountingGroup,AcctGroup,OsUser,RunAsOwner";
+    /// Attributes that `parse` reads, with commas between them.
+    pub fn attributes() -> String {
+        let asked = REQUESTS.iter().map(asked::attribute).collect::<Vec<_>>().join(",");
+        format!("JobId,RemoteUser,AccountingGroup,AcctGroup,OsUser,RunAsOwner,GlobalJobId,{asked}")
+    }
 
     /// Reads it from what condor_status(1) prints with `-long`: an attribute in each line.
     pub fn parse(text: &str) -> Result<Self> {
@@ -117,7 +124,15 @@ impl SlotJob {
             Some(_) => group_of(group.as_deref().unwrap_or_default(), name, acct_group.as_deref()),
             None => Fact::Unknown,
         };
-        Ok(Self { job, global_job, user, os_user, wants_owner, group })
+        Ok(Self {
+            job,
+            global_job,
+            user,
+            os_user,
+            wants_owner,
+            group,
+            asked: asked::requests_in(|name| ad.find(name))?,
+        })
     }
 
     /// By which sections of the configuration are chosen. `slot_type` is the name by which HTCondor's configuration has the slot's type.
@@ -226,21 +241,6 @@ impl<'a> Attributes<'a> {
         let text = text_of(value);
         text.ok_or_else(|| Error::new(format!("{name} of the slot's ad is no text:")).value(short(value)))
     }
-}
-
-/// A value that is a text in quotes.
-pub(super) fn text_of(value: &str) -> Option<String> {
-    let text = value.strip_prefix('"')?.strip_suffix('"')?;
-    let mut is_escaped = false;
-    let is_meant = |c: &char| {
-        is_escaped = *c == '\\' && !is_escaped;
-        !is_escaped
-    };
-    Some(text.chars().filter(is_meant).collect())
-}
-
-pub(super) fn short(text: &str) -> String {
-    text.chars().filter(|c| is_printable(*c)).take(40).collect()
 }
 
 #[cfg(test)]

@@ -27,8 +27,10 @@ const BIN: &str = "../bin";
 pub struct SchedulerDaemon {
     /// The directory of its program, and with some schedulers also of the commands.
     directory: PathBuf,
-    /// Where it works.
+    /// Its working directory.
     pub cwd: PathBuf,
+    /// The unit of systemd's in which it runs; `None`: in none.
+    pub(super) unit: Option<String>,
     /// The variables of its environment that the commands need.
     environment: Vec<(&'static str, String)>,
 }
@@ -53,6 +55,9 @@ impl SchedulerDaemon {
         Self {
             directory: link("exe").parent().map(Path::to_path_buf).unwrap_or_default(),
             cwd: link("cwd"),
+            unit: std::fs::read_to_string(proc.path().join(pid.to_string()).join("cgroup"))
+                .ok()
+                .and_then(|text| unit_in(&text)),
             environment: environment.collect(),
         }
     }
@@ -74,9 +79,14 @@ impl SchedulerDaemon {
         // If there is a daemon, what the shell has of these can be for another installation.
         let of_the_shell: &[&str] = if self.directory.as_os_str().is_empty() { &NEEDED } else { &[] };
         let program = AskedProgram::new(found, arguments, of_the_shell).with(self.environment.iter().cloned());
-        program.ask(deadline).map_err(|silence| failed(silence.to_string().replace('
-', "; ")))
+        program.ask(deadline).map_err(|silence| failed(silence.to_string().replace('\n', "; ")))
     }
+}
+
+/// The last service in the path of any of its cgroups.
+fn unit_in(text: &str) -> Option<String> {
+    let services = text.lines().flat_map(|line| line.rsplit('/')).find(|name| name.ends_with(".service"));
+    services.map(str::to_owned)
 }
 
 /// Why a daemon that is to start what is at this path does not start this program, or another one of its name, to complete "it is PATH, ...".
@@ -161,7 +171,8 @@ mod tests {
         }
         std::os::unix::fs::symlink("/bin/sh", top.path().join("bin/condor_sh")).unwrap();
         let environment = vec![("CONDOR_CONFIG", "/x".to_owned())];
-        let daemon = SchedulerDaemon { directory: top.path().join("sbin"), cwd: PathBuf::new(), environment };
+        let daemon =
+            SchedulerDaemon { directory: top.path().join("sbin"), cwd: PathBuf::new(), unit: None, environment };
         assert_eq!(daemon.ask(&["condor_sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("/x\n"));
     }
 
@@ -176,8 +187,17 @@ mod tests {
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
             return;
         }
-        let daemon = SchedulerDaemon { directory: PathBuf::new(), cwd: PathBuf::new(), environment: Vec::new() };
+        let daemon = SchedulerDaemon { directory: PathBuf::from("/none"), ..SchedulerDaemon::default() };
         assert_eq!(daemon.ask(&["sh", "-c", "echo $CONDOR_CONFIG"]).as_deref(), Ok("\n"));
+    }
+
+    #[test]
+    fn a_daemon_is_in_the_last_service_of_its_path() {
+        let unit = |text: &str| unit_in(text);
+        assert_eq!(unit("0::/system.slice/a.service/leaf\n").as_deref(), Some("a.service"));
+        let hybrid = "4:pids:/user.slice/user@0.service/b.service\n1:name=systemd:/system.slice/b.service\n0::/\n";
+        assert_eq!(unit(hybrid).as_deref(), Some("b.service"));
+        assert_eq!(unit("0::/user.slice/user-0.slice/session-1.scope\n"), None);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use jobfence::scheduler::slurm::conf::{Checked, Lines};
 use jobfence::sys::dir::Dir;
 
 use super::daemon::{SchedulerDaemon, is_ours, not_ours};
-use super::gridengine;
 use super::verdict::Verdict;
+use super::{gridengine, htcondor};
 use crate::mom::{self, ForMom, MomSays};
 
 /// The schedulers whose users write facts that sections depend on: daemon, name, kinds of sections, and what makes the facts count.
@@ -59,9 +59,11 @@ pub fn look(proc: &Dir, loaded: &Loaded, slurm_conf: Option<&Path>, pam: (&Path,
     }
     if let Some(startd) = SchedulerDaemon::find(proc, "condor_startd") {
         htcondor(&startd, verdict);
+        htcondor::of_startd(&startd);
     }
     if let Some(schedd) = SchedulerDaemon::find(proc, "condor_schedd") {
         local_universe(&schedd);
+        htcondor::of_schedd(&schedd);
     }
 }
 

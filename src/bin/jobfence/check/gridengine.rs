@@ -68,6 +68,11 @@ pub(super) fn look(execd: &SchedulerDaemon, loaded: &Loaded, pam: (&Path, &str),
     }
     DAEMONS.iter().filter_map(|key| begun_by(key, &value(key), pam)).for_each(|line| say(&line));
     own_cgroups(&value("execd_params")).iter().for_each(|line| say(line));
+    if let Some(unit) = &execd.unit
+        && let Ok(mode) = execd.ask(&["systemctl", "show", "--property=KillMode", "--value", unit])
+    {
+        ends_with_execd(unit, mode.trim()).iter().for_each(|line| say(line));
+    }
     let sensor = value("load_sensor");
     match sensor.split([',', ' ']).any(|program| runs(program, "host").is_ok()) {
         true => say(&format!("load_sensor is {sensor}")),
@@ -121,6 +126,15 @@ fn own_cgroups(params: &str) -> Vec<String> {
         )
     };
     words.filter(is_one).map(one).collect()
+}
+
+/// What a restart of execd's unit does to jobs, unless it leaves them alone.
+fn ends_with_execd(unit: &str, mode: &str) -> Option<String> {
+    (!["process", "none"].contains(&mode)).then(|| {
+        format!(
+            "KillMode of {unit} is {mode}: when it is stopped or started anew, each job here ends; set KillMode=process"
+        )
+    })
 }
 
 /// Lines about what users can change of a job without the JSV.
@@ -268,6 +282,14 @@ mod tests {
     use jobfence::config::PerSlot;
 
     use super::*;
+
+    #[test]
+    fn a_unit_that_ends_jobs_with_execd_is_said() {
+        let said = ends_with_execd("gridengine-exec.service", "control-group").unwrap();
+        assert!(said.contains("gridengine-exec.service is control-group: "), "{said}");
+        assert!(ends_with_execd("x.service", "mixed").is_some());
+        assert_eq!(["process", "none"].map(|mode| ends_with_execd("x.service", mode)), [None, None]);
+    }
 
     #[test]
     fn what_begins_sessions_and_moves_jobs_is_said() {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use jobfence::error::{Error, Result};
+use jobfence::job::Id;
 use jobfence::launch::NotFenced;
 use jobfence::scheduler::htcondor::query::Address;
 use jobfence::scheduler::htcondor::settings::StarterSettings;
@@ -68,14 +69,15 @@ impl Question {
     /// What condor_status prints.
     pub fn ask(&self) -> Result<String, Silence> {
         let Self { program, address, is_slot } = self;
-        let words = ["-direct", address, "-long", "-attributes", SlotJob::ATTRIBUTES, "-constraint", is_slot];
+        let attributes = SlotJob::attributes();
+        let words = ["-direct", address, "-long", "-attributes", &attributes, "-constraint", is_slot];
         AskedProgram::new(program, &words, CONFIGURATION).ask(Instant::now() + PATIENCE)
     }
 }
 
 /// What HTCondor's configuration says to the starter, whose slot can have a type with settings of its own.
-pub fn settings(slot: &SlotAd, slot_type: Option<&str>, kept: Option<&Kept>) -> Result<StarterSettings> {
-    if let Some(settings) = kept.and_then(|kept| kept.settings(&slot.slot, slot_type)) {
+pub fn settings(slot: &Id, slot_type: Option<&str>, kept: Option<&Kept>) -> Result<StarterSettings> {
+    if let Some(settings) = kept.and_then(|kept| kept.settings(slot, slot_type)) {
         return Ok(settings);
     }
     let began = SystemTime::now();
@@ -83,14 +85,14 @@ pub fn settings(slot: &SlotAd, slot_type: Option<&str>, kept: Option<&Kept>) -> 
     words.extend(slot_type.into_iter().flat_map(|name| ["-local-name".to_owned(), name.to_owned()]));
     // The files, too, from which it is.
     words.extend(["-config", "-macro"].map(str::to_owned));
-    words.extend(StarterSettings::questions(&slot.slot));
+    words.extend(StarterSettings::questions(slot));
     let asked = AskedProgram::new(beside_daemon(CONFIG_VAL), &words, CONFIGURATION).ask(Instant::now() + PATIENCE);
     let said = asked.map_err(|silence| {
         Error::new(format!("{CONFIG_VAL} does not say as whom this starter runs jobs: {silence}"))
     })?;
     let settings = StarterSettings::parse(&said)?;
     if let Some(kept) = kept {
-        kept.keep(&slot.slot, slot_type, &said, began);
+        kept.keep(slot, slot_type, &said, began);
     }
     Ok(settings)
 }
