@@ -267,11 +267,11 @@ fn fetch_back(config: &Config, said: &mut Vec<String>) {
             Ok(done) => log::warn!("{done}: pam_systemd had moved it out, see 'jobfence check'"),
             Err(error) => failed.push(error.to_string()),
         }),
-        Err(error) => log::debug!("no process is looked for that has left its job: {error}"),
+        Err(error) => log::debug!("cannot look for processes that have left their jobs: {error}"),
     }
     // A failure that stays is reported once.
     for error in failed.iter().filter(|error| !said.contains(error)) {
-        log::error!("a process that has left its job is not put back: {error}");
+        log::error!("cannot put a process back into its job: {error}");
     }
     *said = failed;
 }
