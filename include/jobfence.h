@@ -159,7 +159,7 @@ struct jobfence_totals {
     /* The same with swap. On cgroup v2 it can be more than that, since memory and swap have peaks of
      * their own there. */
     uint64_t memory_swap_peak;
-    /* So many processes the kernel has killed for want of memory. */
+    /* Processes that the kernel has killed for lack of memory. */
     uint64_t oom_kills;
     /* So often no process could be started, for the limit of their number. */
     uint64_t forks_refused;

@@ -84,8 +84,8 @@ pub fn out_of_memory(key: &JobKey, kill: Option<&OomKill>, levels: &[MemoryLevel
     }
     if let Some(nodes) = kill.and_then(|kill| kill.full.as_ref()) {
         return format!(
-            "{key}: {victim} was killed: the NUMA nodes {nodes}, to which it is bound, have no memory left, though others \
-             may have. Let it use more of them, or use less memory there."
+            "{key}: {victim} was killed: it is bound to the NUMA nodes {nodes}, which have no memory left. Let it use \
+             more NUMA nodes, or use less memory there."
         );
     }
     let Some(level) = level else {
@@ -243,7 +243,7 @@ mod tests {
         assert!(said.contains("that another program has set inside the step"), "{said}");
         let bound = OomKill { limit_at: None, full: Some("1".into()), ..kill.clone() };
         let said = out_of_memory(&key(), Some(&bound), &levels(), None);
-        assert!(said.contains("the NUMA nodes 1, to which it is bound,"), "{said}");
+        assert!(said.contains("it is bound to the NUMA nodes 1, which have no memory left."), "{said}");
         let of_node = OomKill { limit_at: None, ..kill };
         assert!(out_of_memory(&key(), Some(&of_node), &levels(), None).contains("the node ran out of memory"));
     }

@@ -476,7 +476,7 @@ fn nobody_gets_what_is_not_his() {
     refused(&AdoptRequest { pam: pam("auth", "nobody"), ..of(&roots) }, "can do nothing in this PAM stack");
     refused(
         &AdoptRequest { pam: pam("open_session", "nonesuch"), ..of(&roots) },
-        "a user whom this node does not know",
+        "a user that this node does not know",
     );
     refused(&AdoptRequest { pid: Some(1), ..AdoptRequest::default() }, "not a process that could be adopted");
     refused(&AdoptRequest::default(), "no process is named");

@@ -196,7 +196,7 @@ def of_job(said):
 
 
 def of_killed(said):
-    expect_texts(said, "2 processes were killed for want of memory", "(<b>python3</b>) was killed", "Memory 100.0 %",
+    expect_texts(said, "2 processes were killed for lack of memory", "(<b>python3</b>) was killed", "Memory 100.0 %",
                  "#SBATCH --mem=6G 4.0 GiB was not enough", "signal 9", "Disks unknown", "The peak of processes.")
 
 

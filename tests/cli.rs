@@ -711,7 +711,7 @@ fn check_loads_the_plugin_as_slurm_does() {
             let (passed, said) = slurms.check(&format!("{kind} {} {}", copy.display(), slurms.given("")));
             assert_eq!(passed, kind == "optional" || remedy.is_empty(), "{said}");
             assert_eq!(
-                said.contains("load the plugin as the job's user, who may not read this"),
+                said.contains("load the plugin as the job's user, and users may not read this"),
                 !remedy.is_empty(),
                 "{said}"
             );
@@ -830,8 +830,15 @@ fn check_without_root_says_what_it_did_not_see() {
     };
     let (status, said) = check("");
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("not being root: RunDir, the directories of jobs and their limits were not tried"), "{said}");
-    assert!(said.contains("it cannot be known without root") && said.contains("plugin         required"), "{said}");
+    assert!(
+        said.contains("none without root: RunDir, the directories of jobs and their limits were not tried"),
+        "{said}"
+    );
+    assert!(
+        said.contains("only root can see whether a job would be fenced here")
+            && said.contains("plugin         required"),
+        "{said}"
+    );
     for wrong in ["NO job", "such as /run/jobfence", "must belong to root"] {
         assert!(!said.contains(wrong), "{said}");
     }
@@ -849,7 +856,7 @@ fn check_without_root_says_what_it_did_not_see() {
     fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
     fs::set_permissions(dir.join("plugstack.conf"), fs::Permissions::from_mode(0o644)).unwrap();
     let (status, said) = check(&format!("config={}", config.display()));
-    assert!(status == Some(1) && said.contains("not root: what only root may read was not seen"), "{said}");
+    assert!(status == Some(1) && said.contains("files that only root may read were not seen"), "{said}");
 }
 
 /// A check leaves nothing behind: neither one that is ended midway nor, after another check and the janitor, one that was killed.
@@ -1031,7 +1038,7 @@ os._exit(3)'";
         card.contains("\n  processes ####################  100 %  peak 5 of 5")
             || card.contains("the peak of processes")
     );
-    assert!(card.contains("could not start, for the limit of 5 at once.\n") && card.is_ascii(), "{card}");
+    assert!(card.contains("could not start because of the limit of 5 at once.\n") && card.is_ascii(), "{card}");
     assert!(run("--usage-card=always", "C.UTF-8", forks).contains('█'));
     let line = run("--usage-card=always", "C", "true");
     assert!(line.contains(": ok, 0.") && line.lines().count() == 1, "{line}");

@@ -365,7 +365,10 @@ fn check_says_beforehand_what_cannot_be() {
         ("/dev/other%d".to_owned(), format!("it is not certain which devices Slurm's GPUs are: {gpu}1 is a GPU")),
     ] {
         let (_, said) = check("", &format!("ConstrainDevices=yes GPUDevice={device}\n"));
-        assert!(said.contains(&what) && said.contains("slurm.conf has no Prolog=, so nobody tells"), "{said}");
+        assert!(
+            said.contains(&what) && said.contains("slurm.conf has no Prolog=, so jobfence does not learn"),
+            "{said}"
+        );
         let (_, said) = check("", &format!("GPUDevice={device}\n"));
         assert!(!said.contains("\ngpus "), "GPUs that nobody is denied: {said}");
     }

@@ -162,7 +162,7 @@ fn nothing_is_activated_where_jobs_would_be_refused() {
     site.says(&["enable"], 0, "enabled");
     // If jobfence is on, it stays on, whatever the check says later.
     site.write("etc/jobfence.conf", &format!("{right}MaxProceses=3\n"));
-    site.says(&["enable"], 1, "it is on, by required");
+    site.says(&["enable"], 1, "the plugin stays on, by required");
     site.says(&["disable"], 0, "going on with the default RunDir and CgroupBase");
     assert!(!site.path(LINE).exists());
 }
@@ -201,7 +201,7 @@ fn a_line_that_an_administrator_has_changed_stays() {
     site.write(LINE, &changed);
     site.says(&["enable"], 0, "jobfence.conf was changed, and stays as it is; the line of this release is in");
     assert_eq!(site.read(LINE), changed);
-    site.says(&["disable"], 0, "the line as it was changed is in");
+    site.says(&["disable"], 0, "the changed line is in");
     assert_eq!(site.read("etc/jobfence.plugstack.disabled"), changed);
     assert!(!site.path("etc/plugstack.conf.d").exists());
     site.says(&["enable"], 0, "enabled");

@@ -372,7 +372,7 @@ fn what_nobody_knows_is_removed_when_it_is_empty_and_never_killed() {
     mark::set(&Dir::open(of("step_0")).unwrap(), "jobfence-record 1\n").unwrap();
     let reaped = site.reap(Who::command());
     assert_eq!((reaped.removed.len(), reaped.failed.len()), (0, 1), "{reaped:?}");
-    assert!(reaped.failed[0].contains("neither a record nor a mark says whose it is"), "{reaped:?}");
+    assert!(reaped.failed[0].contains("neither a record nor a mark names its owner"), "{reaped:?}");
     assert_eq!(stranger.try_wait().unwrap(), None);
     assert_eq!(site.left().iter().filter(|path| path.to_string_lossy().contains("step_")).count(), 1);
     stranger.kill().unwrap();

@@ -189,7 +189,7 @@ fn each_end_has_a_clear_answer() {
     assert!(site.open(&[]).status.success());
     site.refused(&["open", "--job", JOB, "--user", USER], "this run of the step has a fence already");
     assert!(site.open(&["--run", "2"]).status.success(), "another run has one of its own");
-    site.refused(&["attach", "--job", JOB, &sleeper.pid()], "say which, with --step and --run");
+    site.refused(&["attach", "--job", JOB, &sleeper.pid()], "name one with --step and --run");
     site.done(&["close", "--job", JOB, "--run", "2"]);
     site.done(&["close", "--job", JOB]);
     let again = site.jobfence(&["close", "--job", JOB]);

@@ -463,7 +463,7 @@ fn a_full_disk_is_said_once_and_no_job_fails() {
             String::from_utf8_lossy(&output.stderr).into_owned()
         })
         .collect();
-    assert_eq!(said.iter().filter(|said| said.contains("is not written down")).count(), 1, "{said:?}");
+    assert_eq!(said.iter().filter(|said| said.contains("cannot write down")).count(), 1, "{said:?}");
     fs::remove_file(&fill).unwrap();
     assert!(append(&site, "whole").wait().unwrap().success());
     fs::rename(site.log(), site.top.path().join("kept")).unwrap_or_else(|_| {

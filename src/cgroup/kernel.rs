@@ -143,7 +143,7 @@ impl LoadedScheduler {
     }
 
     fn error(&self, release: Option<Release>) -> Error {
-        let error = Error::new(format!("the CPU quota is not kept by Linux now: {self}"));
+        let error = Error::new(format!("Linux does not keep the CPU quota now: {self}"));
         if release.is_some_and(|release| release < TELLS_QUOTAS) {
             return error.hint(
                 "before Linux 6.17 the kernel tells no such scheduler of quotas: end it (systemctl stop scx.service, \

@@ -88,7 +88,7 @@ impl Pam {
         }
         match User::from_name(&self.user) {
             Ok(Some(user)) => Ok(Some(user.uid.as_raw()).filter(|uid| *uid != 0)),
-            Ok(None) => Err(Error::new("PAM names a user whom this node does not know:").value(&self.user)),
+            Ok(None) => Err(Error::new("PAM names a user that this node does not know:").value(&self.user)),
             Err(errno) => Err(Error::new("look for PAM's user").value(&self.user).errno(errno)),
         }
     }

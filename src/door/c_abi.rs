@@ -198,7 +198,7 @@ pub unsafe extern "C" fn jobfence_set_log(function: Option<LogFunction>, data: *
     call("jobfence_set_log", &|| {
         // Threads that call at once get the same answer.
         if !*IS_OURS.get_or_init(|| log::set_logger(&CallersLog).is_ok()) {
-            return Err(refused("the log of this library is that of the program that has loaded it before"));
+            return Err(refused("this library already logs to the program that loaded it first"));
         }
         log::set_max_level(if function.is_some() { LevelFilter::Debug } else { LevelFilter::Off });
         if let Ok(mut callers) = CALLERS.lock() {

@@ -477,7 +477,7 @@ fn check_process(host: &Host, key: &JobKey, pid: i32, of_anybody: bool) -> Resul
     if uid != key.uid && !of_anybody {
         return Err(Error::new(format!("process {pid} is not of the job's user:"))
             .value(format!("uid {uid}, not {}", key.uid))
-            .hint("with --any-user it is put in all the same"));
+            .hint("--any-user puts it in all the same"));
     }
     Ok(id)
 }
@@ -651,7 +651,7 @@ pub(super) fn the_one(config: &Config, which: &Which) -> Result<Record, NotFence
             let all: Vec<String> = shared.map(|shared| format!("step {} run {}", shared.step, shared.run)).collect();
             Err(Error::new("the job has more than one fence:")
                 .value(all.join(", "))
-                .hint("say which, with --step and --run")
+                .hint("name one with --step and --run")
                 .into())
         }
     }

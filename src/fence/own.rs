@@ -386,7 +386,7 @@ pub fn found_or_noted<T>(what: Result<T>, unseen: &mut Vec<Error>) -> Option<T> 
 /// the step lives.
 pub fn remove_if_empty(host: &Host, found: &Unrecorded, is_served: impl FnOnce(&Record) -> Result<bool>) -> Result<()> {
     if !found.is_certain {
-        return Err(Error::new("it cannot be seen whose these directories are"));
+        return Err(Error::new("the owner of these directories cannot be seen"));
     }
     // In a container, where directories cannot be marked, another daemon may keep its records elsewhere.
     if is_served(&found.named(host))? {
@@ -398,7 +398,7 @@ pub fn remove_if_empty(host: &Host, found: &Unrecorded, is_served: impl FnOnce(&
         trees.iter().filter(whole).filter_map(Own::step).find(|step| is_inhabited(step, Instant::now() + NOBODYS))
     {
         return Err(Error::new(
-            "processes live in a step's directory, and neither a record nor a mark says whose it is:",
+            "processes live in a step's directory, and neither a record nor a mark names its owner:",
         )
         .at(step.path())
         .hint("end them if they belong to no job; jobfence then removes it"));

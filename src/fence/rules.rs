@@ -277,8 +277,10 @@ const AFTER_NUMBERS: &[LimitRule] = &[
         writes: |_, limits, version| match version {
             _ if !limits.oom_group => Ok(Vec::new()),
             Version::V2 => Ok(vec![FileWrite::number("memory.oom.group", 1)]),
-            Version::V1 => Err(Error::new("cgroup v1 kills single processes, never a whole step, for want of memory")
-                .hint("set OOMKillStep=no, or OnError=fail,oomgroup:warn")),
+            Version::V1 => {
+                Err(Error::new("cgroup v1 kills single processes, never a whole step, when memory runs out")
+                    .hint("set OOMKillStep=no, or OnError=fail,oomgroup:warn"))
+            }
         },
         set: set_plainly,
         overlay: INSIDE,

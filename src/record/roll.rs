@@ -214,7 +214,7 @@ fn append(run_dir: &Dir, lines: &str) -> Result<()> {
             return Ok(());
         }
     }
-    Err(Error::new("it is written anew again and again:").at(run_dir.path().join(LIST)))
+    Err(Error::new("other processes keep writing it:").at(run_dir.path().join(LIST)))
 }
 
 impl Roll {

@@ -249,12 +249,12 @@ impl Figures<'_> {
         let mut all: Vec<String> = self.sentences.iter().map(|sentence| printable(sentence)).collect();
         if all.is_empty() {
             all.extend(self.killed().map(|kills| {
-                format!("The kernel killed {} for want of memory.", several(kills, "process", "processes"))
+                format!("The kernel killed {} for lack of memory.", several(kills, "process", "processes"))
             }));
             all.extend(usage.forks_refused.filter(|refused| *refused > 0).map(|refused| {
                 let most = self.processes.map(|most| format!(" of {most} at once")).unwrap_or_default();
                 let refused = several(refused, "process or thread", "processes or threads");
-                format!("{refused} could not start, for the limit{most}.")
+                format!("{refused} could not start because of the limit{most}.")
             }));
         }
         if self.exit == Some(Exit::Signal(libc::SIGTERM)) {
@@ -610,7 +610,7 @@ jobfence: job 1234 on n1 failed with exit status 137 after 5 s
   memory    ####################  100 %  peak 4.0 GiB of 4.0 GiB
   processes                              peak 9, threads counted
   disks                                  read 5.0 GiB, wrote 512.0 MiB
-  The kernel killed 1 process for want of memory.
+  The kernel killed 1 process for lack of memory.
   Not known here: the time limit.
   Next time:
   --mem=6G                     4.0 GiB was not enough; the need is not known"
@@ -633,7 +633,7 @@ jobfence: job 1234 on n1 failed with exit status 137 after 5 s
             ),
             "{said}"
         );
-        assert!(!said.contains("want of memory"), "{said}");
+        assert!(!said.contains("lack of memory"), "{said}");
     }
 
     #[test]
@@ -662,7 +662,7 @@ jobfence: job 1234 on n1 was ended by signal 15 after 20 min 5 s
   memory    #################...   83 %  peak 3.3 GiB of 4.0 GiB
   processes ####################  100 %  peak 9 of 9, threads counted
   disks                                  read 5.0 GiB, wrote 512.0 MiB
-  2 processes or threads could not start, for the limit of 9 at once.
+  2 processes or threads could not start because of the limit of 9 at once.
   A cancelled job is ended by signal 15.
   The CPU quota held the job back in 99 % of its periods. Start fewer threads,
   or ask for more CPUs.
@@ -770,7 +770,7 @@ jobfence: job 1234 on n1 lost 18446744073709551615 processes and ended with exit
                                          18446744073709551615, threads counted
   disks                                  read 16777215.9 TiB, wrote 16777215.9
                                          TiB
-  The kernel killed 18446744073709551615 processes for want of memory.
+  The kernel killed 18446744073709551615 processes for lack of memory.
   Not known here: the time limit.
 "
         );

@@ -67,9 +67,9 @@ impl<'a> UsageLog<'a> {
     pub fn add(&self, line: &str) {
         if let Err(error) = self.append(line) {
             if self.is_to_be_said() {
-                log::error!("what steps have used is not written down: {error}");
+                log::error!("cannot write down what steps have used: {error}");
             } else {
-                log::debug!("what the step has used is not written down: {error}");
+                log::debug!("cannot write down what the step has used: {error}");
             }
         }
     }

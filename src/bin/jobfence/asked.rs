@@ -57,7 +57,7 @@ pub struct RequestOptions {
     /// CPU burst that the job's user asks for, if less than the site allows
     #[arg(long, value_name = "PERCENT")]
     cpu_burst: Option<String>,
-    /// Memory above which it is reclaimed, as the job's user asks
+    /// Size above which memory is reclaimed, as the job's user asks
     #[arg(long, value_name = "SIZE")]
     mem_high: Option<String>,
     /// Processes and threads that the job's user asks for, if fewer than the site allows

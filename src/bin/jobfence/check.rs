@@ -115,9 +115,7 @@ pub fn run(options: &CheckOptions) -> Result<bool, Failure> {
         println!("sections       {untried} combinations of sections were not looked at: there are too many");
     }
     if !is_root {
-        println!(
-            "trial          none, not being root: RunDir, the directories of jobs and their limits were not tried"
-        );
+        println!("trial          none without root: RunDir, the directories of jobs and their limits were not tried");
         return Ok(verdict.without_root());
     }
     if let Some(what) = tried.filter(|_| verdict.is_good()) {
@@ -145,7 +143,7 @@ fn understood(given: &PluginArguments, is_root: bool) -> Option<Loaded> {
                 eprintln!("jobfence: {error}");
             }
             if !is_root && errors.iter().any(|error| error.contains("EACCES")) {
-                eprintln!("jobfence: not root: what only root may read was not seen; run 'jobfence check' as root");
+                eprintln!("jobfence: files that only root may read were not seen; run 'jobfence check' as root");
             }
             None
         }

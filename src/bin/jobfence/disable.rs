@@ -103,10 +103,7 @@ fn plugins(line: &InstalledLine) -> Vec<String> {
 
 fn turn_off(line: &InstalledLine) -> Result<(), Failure> {
     if let Some(kept) = line.deactivate()? {
-        println!(
-            "kept           the line as it was changed is in {}; 'jobfence enable' takes it from there",
-            kept.display()
-        );
+        println!("kept           the changed line is in {}; 'jobfence enable' takes it from there", kept.display());
     }
     let Some(slurm) = Slurm::read(Some(&line.config)) else { return Ok(()) };
     if let Some(line) = line::loading(&slurm) {

@@ -88,7 +88,7 @@ fn turn_on(line: &InstalledLine, slurm: &Slurm, write_include: bool) -> Result<b
 fn stays_on(line: &InstalledLine, slurm: &Slurm, active: &str) -> Result<bool, Failure> {
     let as_it_is = check::CheckOptions { configured: line::active(slurm), ..Default::default() };
     if check::check(&as_it_is)? != ExitCode::SUCCESS {
-        eprintln!("jobfence: it is on, by {active}, and stays so; 'jobfence disable' turns it off");
+        eprintln!("jobfence: the plugin stays on, by {active}; 'jobfence disable' turns it off");
         return Ok(false);
     }
     println!("enabled        already, by {active}");

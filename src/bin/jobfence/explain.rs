@@ -46,7 +46,7 @@ use jobfence::scheduler::slurm::plugins::{ByConfig, Slurm};
 
 #[derive(Args)]
 pub struct ExplainOptions {
-    /// A job of Slurm's, such as 12, 12_3 or 12+1; for root any job with a fence here [default: a job as the options say]
+    /// A job of Slurm's, such as 12, 12_3 or 12+1; for root any job with a fence here [default: as the options say]
     #[arg(value_name = "JOBID", conflicts_with = "FactOptions", value_parser = job_id)]
     job: Option<Id>,
     /// CPUs (hardware threads) that the job is granted on this node
@@ -67,7 +67,7 @@ pub struct ExplainOptions {
     /// The step: batch, extern, interactive or a number [default: batch, if the job has one]
     #[arg(long, value_name = "STEP")]
     step: Option<String>,
-    /// The job's user, by name or number [default: the user who asks]
+    /// The job's user, by name or number [default: the calling user]
     #[arg(long, value_name = "USER", conflicts_with = "job", value_parser = user)]
     user: Option<(u32, Option<String>)>,
     #[command(flatten)]
@@ -77,7 +77,7 @@ pub struct ExplainOptions {
     node: Option<String>,
     #[command(flatten)]
     asked: RequestOptions,
-    /// Take the directories for Slurm's own wherever Slurm can have some [default: as slurm.conf says]
+    /// Assume that the directories are Slurm's own wherever Slurm can have some [default: as slurm.conf says]
     #[arg(long)]
     overlay: bool,
     #[command(flatten)]
@@ -211,8 +211,7 @@ impl PresentDirs {
             notes.push("steps      none has directories on this node now: what a step would get".to_owned());
             if !nix::unistd::geteuid().is_root() {
                 notes.push(
-                    "           not looked at, since only root can: the records in RunDir, and the marks on directories"
-                        .to_owned(),
+                    "           only root can read the records in RunDir and the marks on directories".to_owned(),
                 );
             }
         } else if steps.iter().any(|found| found.name == step) {
@@ -426,7 +425,7 @@ impl Asking<'_> {
                 Err(format!("no fence of job {job} lives here, and no job of Slurm's has such a name").into())
             }
             None => {
-                Err(format!("no job of Slurm's is called {job}; of another scheduler's, only root can read the record")
+                Err(format!("{job} is no job of Slurm's; only root can read the records of other schedulers' jobs")
                     .into())
             }
         }
@@ -444,8 +443,8 @@ impl Asking<'_> {
             all.map(|shared| *shared).filter(|shared| shared.step.as_str() == step).max_by_key(|shared| shared.run);
         let left = left.ok_or_else(|| format!("job {job} has a fence here, but none of step {step} (see --step)"))?;
         let noted = left.plan.as_ref().map(|left| &left.noted);
-        let noted =
-            noted.ok_or_else(|| format!("the fence of job {job} step {step} is being opened, or that has failed"))?;
+        let noted = noted
+            .ok_or_else(|| format!("the fence of job {job} step {step} is being opened, or its opening failed"))?;
         let facts = Facts { uid: Fact::Known(uid), ..doors::of_user(&self.host.proc, noted.facts()) };
         let user = facts.user.clone();
         let facts = Facts { user: if user.known().is_some() { user } else { name_of(uid) }, ..facts };
@@ -455,7 +454,7 @@ impl Asking<'_> {
             grant: Grant::whole(noted.cpus, noted.memory),
             facts,
             present,
-            known_by: Some("the record of the fence, as it was opened, or its limits were changed".to_owned()),
+            known_by: Some("the fence's record, written when the fence was opened or its limits changed".to_owned()),
             left: Some(left),
         }))
     }
@@ -473,12 +472,12 @@ impl Asking<'_> {
         let known_by = match &record {
             Some(record) => {
                 record.add_to(&mut facts);
-                "what is noted of the job in RunDir, as its steps read it"
+                "the job's record in RunDir, as the job's steps read it"
             }
             None if !present.steps.is_empty() => {
                 let why = match nix::unistd::geteuid().is_root() {
-                    true => "no 'jobfence prolog' has noted it down",
-                    false => "only root can read what is noted of the job",
+                    true => "no 'jobfence prolog' has recorded the job",
+                    false => "only root can read the job's record",
                 };
                 let has_gpus = granted.gpus.as_ref().is_none_or(|gpus| !gpus.is_empty());
                 facts.gpus = if has_gpus { Gpus::Unknown(why.to_owned()) } else { Gpus::None };
@@ -492,7 +491,7 @@ impl Asking<'_> {
                     Some(numbers) => (self.gpus)(numbers),
                     None => Gpus::Unknown("Slurm does not say which".to_owned()),
                 };
-                "Slurm's controller; a step knows as much if 'jobfence prolog' has noted it down"
+                "Slurm's controller; a step knows as much if 'jobfence prolog' has recorded the job"
             }
         };
         let count = u32::try_from(granted.threads.len()).ok().filter(|count| *count > 0);

@@ -269,7 +269,7 @@ fn fetch_back(config: &Config, said: &mut Vec<String>) {
         fetched,
         said,
         |done| log::warn!("{done}: pam_systemd had moved it out, see 'jobfence check'"),
-        |error| log::error!("a process that has left its job is not put back: {error}"),
+        |error| log::error!("cannot put a process back into its job: {error}"),
     );
 }
 
@@ -287,7 +287,7 @@ fn fetch_in(config: &Config, said: &mut Vec<String>) {
     );
 }
 
-/// Says what was put into its job, and what was not. What stays outside is said once.
+/// Logs which processes were put into their jobs, and which were not. A failure that stays is logged once.
 fn report<T>(fetched: Result<Vec<Result<T>>>, said: &mut Vec<String>, say: impl Fn(&T), complain: impl Fn(&str)) {
     let mut failed = Vec::new();
     match fetched {
@@ -295,7 +295,7 @@ fn report<T>(fetched: Result<Vec<Result<T>>>, said: &mut Vec<String>, say: impl 
             Ok(done) => say(done),
             Err(error) => failed.push(error.to_string()),
         }),
-        Err(error) => log::debug!("no process is looked for that is outside of its job: {error}"),
+        Err(error) => log::debug!("cannot look for processes that have left their jobs: {error}"),
     }
     failed.iter().filter(|error| !said.contains(error)).for_each(|error| complain(error));
     *said = failed;

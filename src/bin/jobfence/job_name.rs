@@ -63,7 +63,9 @@ pub fn among(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Option<I
         ([], []) => Ok(None),
         _ => {
             let all: Vec<String> = its.iter().chain(&parts).map(|(id, _)| printable(id)).collect();
-            Err(format!("job {} is several here, and this takes one: {}", printable(text), all.join(", ")).into())
+            let all = all.join(", ");
+            Err(format!("the name {} means several jobs here, and this command takes one: {all}", printable(text))
+                .into())
         }
     }
 }
@@ -82,8 +84,8 @@ pub fn resolve(job: &Id, ids: impl IntoIterator<Item = String>) -> Result<Id, Fa
             let number = slurm_job::number(&name).map_err(|why| {
                 let job = &name.job;
                 format!(
-                    "nothing here has the id {job}. If it is a job of Slurm's, jobfence knows it by the number that 'squeue -j {job} \
-                     -o %A' shows, which cannot be found out: {why}"
+                    "no job here has the id {job}. jobfence knows a job of Slurm's by the number that 'squeue -j \
+                     {job} -o %A' shows. It cannot find out that number: {why}"
                 )
             })?;
             Ok(Id::new(number.to_string())?)
@@ -139,8 +141,11 @@ mod tests {
     #[test]
     fn of_several_one_has_to_be_said() {
         let several = |text, ids: &[&str]| found(text, ids).unwrap_err();
-        assert_eq!(several("12", &["12.1", "12.2", "13.1"]), "job 12 is several here, and this takes one: 12.1, 12.2");
-        assert_eq!(several("12", &["12.1"]), "job 12 is several here, and this takes one: 12.1");
+        assert_eq!(
+            several("12", &["12.1", "12.2", "13.1"]),
+            "the name 12 means several jobs here, and this command takes one: 12.1, 12.2"
+        );
+        assert_eq!(several("12", &["12.1"]), "the name 12 means several jobs here, and this command takes one: 12.1");
         assert!(several("13[]", &["13[1].s", "13[2].s", "13.s"]).ends_with("13[1].s, 13[2].s"));
         assert!(several("12", &["12.a", "12.b"]).ends_with("12.a, 12.b"));
     }

@@ -36,7 +36,7 @@ pub struct OpenOptions {
     /// The job's user, by name or number
     #[arg(long, value_name = "USER", value_parser = asked::user)]
     user: (u32, Option<String>),
-    /// As long as this holder lives, the fence does: pid:NUMBER, unit:NAME, scheduler:OpenPBS, or manual (until 'jobfence close')
+    /// The fence lives as long as this holder: pid:NUMBER, unit:NAME, scheduler:OpenPBS, or manual (until 'jobfence close')
     #[arg(long, value_name = "HOLDER", default_value = "manual")]
     holder: HeldBy,
     #[command(flatten)]
@@ -57,7 +57,7 @@ struct GrantOptions {
     /// Memory and swap together that the job is granted on this node [default: AllowedSwapSpace says how much swap]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     mem_swap: Option<u64>,
-    /// How many GPUs of this node the job is granted: those of GPUDevice that no other job has are chosen [default: none]
+    /// GPUs of this node that the job is granted, chosen from the free ones of GPUDevice [default: none]
     #[arg(long, value_name = "NUMBER", value_parser = gpus)]
     gpus: Option<usize>,
     /// Huge pages that the job is granted on this node, such as 2M:4G,1G:0; see ConstrainHugePages in jobfence.conf(5) [default: none]

@@ -76,7 +76,7 @@ enum Command {
     Check(check::CheckOptions),
     /// Check whether jobs can be fenced here, and then have Slurm load the plugin.
     Enable(enable::EnableOptions),
-    /// Have Slurm load the plugin no more, and remove what no step needs.
+    /// Stop Slurm from loading the plugin, and remove what no step needs.
     Disable(disable::DisableOptions),
     /// Say which limits a job gets, which line sets each, and what is written where.
     Explain(explain::ExplainOptions),
@@ -84,7 +84,7 @@ enum Command {
     Run(run::RunOptions),
     /// Remove what dead step daemons have left.
     Reap(Configured),
-    /// For Prolog= of slurm.conf: note down what slurmd says of a job. Always succeeds.
+    /// For Prolog= of slurm.conf: record what slurmd says about a job. Always succeeds.
     Prolog(Configured),
     /// For Epilog= of slurm.conf: remove what a job left. Always succeeds.
     Epilog(Configured),
@@ -108,17 +108,17 @@ enum Command {
     Ls(ls::LsOptions),
     /// Show all that is known of a job that runs on this node.
     Show(show::ShowOptions),
-    /// Show the fences of this node again and again, sorted by what they use.
+    /// Show the fences of this node continuously, sorted by usage.
     Top(top::TopOptions),
-    /// Report what a job has used that has ended, from the usage log.
+    /// Report what a finished job used, from the usage log.
     Report(report::ReportOptions),
     /// Say how much memory and how many CPUs of this node a scheduler can grant to jobs.
     Host(host::HostOptions),
-    /// For jsv_url of Grid Engine: note what a job asks for, and refuse what no job can run in.
+    /// For jsv_url of Grid Engine: record what a job asks for, and refuse a job that could not run.
     Jsv(jsv::JsvOptions),
-    /// Print the jobfence.conf that does what the configuration of OpenPBS's cgroup hook says.
+    /// Convert the configuration of OpenPBS's cgroup hook to a jobfence.conf, and print it.
     PbsConfig(pbs_config::PbsConfigOptions),
-    /// Print what a shell needs to complete the words of this command.
+    /// Print a script with which a shell completes this command.
     Completions(completions::CompletionsOptions),
     /// For jobfence.service: keep the delegated scope alive, and run the janitor.
     Hold(hold::HoldOptions),

@@ -183,7 +183,7 @@ const FIGURES: &[Figure] = &[
     Figure {
         name: "jobfence_job_memory_file_bytes",
         kind: "gauge",
-        help: "Page cache in that, which the kernel takes back when memory is short.",
+        help: "Page cache of the job, which the kernel takes back when memory is short.",
         of: |job| text(job.usage.memory.file),
     },
     Figure {
@@ -213,7 +213,7 @@ const FIGURES: &[Figure] = &[
     Figure {
         name: "jobfence_job_oom_kills_total",
         kind: "counter",
-        help: "Processes of the job that the kernel has killed for want of memory.",
+        help: "Processes of the job that the kernel has killed for lack of memory.",
         of: |job| text(job.usage.oom_kills),
     },
     Figure {
@@ -231,7 +231,7 @@ const FIGURES: &[Figure] = &[
     Figure {
         name: "jobfence_job_forks_refused_total",
         kind: "counter",
-        help: "Processes and threads of the job that were refused for that limit.",
+        help: "Processes and threads of the job that its limit refused.",
         of: |job| text(job.usage.forks_refused),
     },
     Figure {
@@ -264,12 +264,12 @@ pub fn page(jobs: &[JobMetrics], counters: &Counters) -> String {
     pressure(&mut page, shown);
     let hidden = jobs.len() - shown.len();
     one(&mut page, "jobfence_jobs", "gauge", "Jobs that have fences on this node now.", jobs.len());
-    one(&mut page, "jobfence_jobs_hidden", "gauge", "Jobs in that of which this file says nothing.", hidden);
+    one(&mut page, "jobfence_jobs_hidden", "gauge", "Jobs on this node that this file leaves out.", hidden);
     head(
         &mut page,
         "jobfence_begun_steps_total",
         "counter",
-        "Steps that began on this node since it booted, by what became of them.",
+        "Steps that began on this node since it booted, by outcome.",
     );
     for (outcome, count) in
         [("fenced", counters.fenced), ("unfenced", counters.unfenced), ("refused", counters.refused)]

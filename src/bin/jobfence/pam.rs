@@ -69,8 +69,8 @@ pub fn ways_out(directory: &Path, line: &str, own: bool) -> Vec<String> {
         .collect();
     if !left.is_empty() {
         said.push(format!(
-            "what users have left with {} runs outside of every job; to let in users with a job alone, and into the job, add \
-             as the last line of each: {line}",
+            "what users schedule with {} runs outside of every job; to admit only users with a job, and only into the \
+             job, add as the last line of each: {line}",
             left.join(", ")
         ));
     }
@@ -500,8 +500,8 @@ mod tests {
         assert_eq!(ways(&[session, ("sshd", &adopting)], true).0, [""; 0]);
         assert_eq!(ways(&[session, ("sshd", &format!("{ADOPT}{held}"))], false).0, [""; 0]);
         let said = ways(&[session, ("cron", su), ("atd", ""), ("crond", MODULE)], true).0;
-        let left = "what users have left with atd, cron runs outside of every job; to let in users with a job alone, and into \
-                    the job, add as the last line of each: THE LINE";
+        let left = "what users schedule with atd, cron runs outside of every job; to admit only users with a job, and only \
+                    into the job, add as the last line of each: THE LINE";
         assert_eq!(said, [left]);
     }
 

@@ -34,7 +34,7 @@ pub struct ReportOptions {
     /// The job, as its batch system writes it
     #[arg(value_name = "JOB", value_parser = job_id)]
     job: Id,
-    /// Each run that the log has of a job with this id [default: the newest]
+    /// Report each run of this id that the log has [default: the newest]
     #[arg(long)]
     all: bool,
     /// Print the body of a mail
@@ -111,7 +111,7 @@ pub fn report(options: &ReportOptions) -> Result<ExitCode, Failure> {
         if !runs.is_empty() {
             // The page is complete without it, too.
             let series = series::finished(&usage_log, job.as_str()).unwrap_or_else(|error| {
-                eprintln!("jobfence: what was sampled cannot be read: {error}");
+                eprintln!("jobfence: cannot read the samples: {error}");
                 Vec::new()
             });
             put(file, &page::of_runs(job.as_str(), &runs, of_log, &series))?;

@@ -29,7 +29,7 @@ pub struct RunOptions {
     /// Rates of reading and writing, such as "/scratch rbps=200M wiops=1000" [default: not limited]
     #[arg(long, value_name = "RULES", value_parser = IoRules::parse)]
     io_max: Option<IoRules>,
-    /// Say at the end what was used of it: never, failed, wasteful or always
+    /// When to say at the end what the command used of its limits: never, failed, wasteful or always
     #[arg(long, value_name = "WHEN", default_value = "never", hide_default_value = true, value_parser = card)]
     usage_card: UsageCard,
     /// Run as this user, by name or number

@@ -60,7 +60,7 @@ impl Sampler {
         if let Err(error) = &done
             && self.said.as_ref() != Some(error)
         {
-            log::error!("what steps use is not sampled: {error}");
+            log::error!("cannot sample what steps use: {error}");
         }
         self.said = done.err();
     }

@@ -260,7 +260,7 @@ impl<'a> SeenStep<'a> {
         let happened = [
             (usage.memory_max_events, "times at the limit of memory"),
             (usage.memory_high_events, "times above memory.high"),
-            (usage.oom_kills, "processes killed for want of memory"),
+            (usage.oom_kills, "processes killed for lack of memory"),
             (usage.forks_refused, "processes refused"),
         ];
         let happened =

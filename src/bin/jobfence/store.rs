@@ -92,7 +92,7 @@ impl Store {
             Ok(()) => self.said = None,
             Err(error) if self.said.as_ref() == Some(&error) => {}
             Err(error) => {
-                log::error!("what jobs have used cannot be stored with Slurm: {error}");
+                log::error!("cannot store with Slurm what jobs have used: {error}");
                 self.said = Some(error);
             }
         }
@@ -221,7 +221,9 @@ impl StoredJob {
         store: &mut impl FnMut(&str, &str) -> Result<(), String>,
     ) -> Result<(), String> {
         if found.too_long.contains(&id) {
-            log::warn!("job {id}: what its nodes have used is not stored: sacct says too much of it and of its array");
+            log::warn!(
+                "job {id}: cannot store what its nodes have used: sacct says too much about the job and its array"
+            );
             self.is_given_up = true;
             return Ok(());
         }

@@ -29,13 +29,13 @@ use crate::table::{self, cut};
 pub struct TopOptions {
     #[command(flatten)]
     filter: FilterOptions,
-    /// By which column the fences are sorted
+    /// Column by which the fences are sorted
     #[arg(long, value_name = "COLUMN", default_value = "cpu")]
     sort: SortColumn,
-    /// Seconds between two looks, 0.2 to 3600
+    /// Seconds between two readings, 0.2 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = interval)]
     interval: Duration,
-    /// Look once, and print JSON: see jobfence(8)
+    /// Read once, and print JSON: see jobfence(8)
     #[arg(long)]
     json: bool,
 }

@@ -122,7 +122,7 @@ def called_as_in_qstat(site):
         for words in (["show", name], ["usage", "--job", name], ["ls", "--job", name], ["limit", "--job", name, "--step", "job", "--cpus", "1"]):
             status, said = jobfence(site, *words)
             expect_equal(status, 0, f"exit status of {words}: {said}")
-    several = f"jobfence: job {jobid} is several here, and this takes one: {tasks[0]}, {tasks[1]}\n"
+    several = f"jobfence: the name {jobid} means several jobs here, and this command takes one: {tasks[0]}, {tasks[1]}\n"
     for words in (["explain", jobid], ["show", jobid], ["ls", "--job", jobid], ["usage", "--job", jobid], ["freeze", "--job", jobid],
                   ["limit", "--job", jobid, "--cpus", "1"], ["attach", "--job", jobid, "1234567"]):
         expect_equal(jobfence(site, *words), (1, several), f"{words}")

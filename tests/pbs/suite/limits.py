@@ -212,7 +212,7 @@ def called_as_in_qstat(site):
             for words in (["show", word], ["usage", "--job", word], ["ls", "--job", word], ["freeze", "--job", word], ["thaw", "--job", word]):
                 status, said = jobfence(site, *words)
                 expect_equal(status, 0, f"exit status of {words}: {said}")
-    several = f"jobfence: job {number}[] is several here, and this takes one: {subjobs[0]}.{server}, {subjobs[1]}.{server}\n"
+    several = f"jobfence: the name {number}[] means several jobs here, and this command takes one: {subjobs[0]}.{server}, {subjobs[1]}.{server}\n"
     for words in (["explain", f"{number}[]"], ["show", f"{number}[]"], ["usage", "--job", f"{number}[]"]):
         expect_equal(jobfence(site, *words), (1, several), f"{words}")
     status, said = jobfence(site, "close", "--job", subjobs[0])

@@ -210,7 +210,7 @@ def check_without_root(site):
     site.configure()
     done = site.as_user(site.users[0], [str(site.jobfence), "check"])
     expect_equal(done.returncode, 1, "exit status of a user's check")
-    expect_in("not being root: RunDir, the directories of jobs and their limits were not tried", done.stdout, "check")
-    expect_in("cannot be known without root whether a job would be fenced here", done.stdout, "check")
+    expect_in("none without root: RunDir, the directories of jobs and their limits were not tried", done.stdout, "check")
+    expect_in("only root can see whether a job would be fenced here", done.stdout, "check")
     for wrong in ("NO job", "remove it", "must belong to root"):
         expect(wrong not in done.stdout + done.stderr, f"a user reads {wrong!r}:\n{done.stdout}{done.stderr}")

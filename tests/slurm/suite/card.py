@@ -119,7 +119,7 @@ def card_of_a_failed_job(site):
         # The daemons are among them, and have room beside the limit.
         said = f"peak {processes} with threads and step daemons" if has_daemons else f"peak {processes} of 20, threads counted"
         expect_equal(row(card, "processes")[1], said, "processes")
-    expect_match(r"\d+ process(es)? or threads? could not start, for the limit\s+of 20 at once", text, "the card")
+    expect_match(r"\d+ process(es)? or threads? could not start because of the\s+limit\s+of\s+20 at once", text, "the card")
     expect("--mem=" not in text, f"advice to a job that failed:\n{text}")
     # A limit of the job stopped one that ended well.
     jobid = site.submit(user, FORKS, "-c1", "--mem=100", env={"LANG": "C.UTF-8"})
@@ -159,7 +159,7 @@ def card_after_a_kill(site):
     text = "\n".join(card)
     expect_readable(text, ascii=False)
     expect_match(r"^jobfence: job \d+ on \S+ failed with exit status 137 after", text, "the card")
-    expect_in("  The kernel killed 1 process for want of memory.", text, "the card")
+    expect_in("  The kernel killed 1 process for lack of memory.", text, "the card")
     # A script that does not look at how its program ended.
     careless = site.submit(site.users[0], f"{EAT}\nexit 0", "-c1", "--mem=200")
     site.wait(careless)

@@ -158,7 +158,7 @@ def called_as_in_squeue(site):
     status, said = jobfence(site, "explain", f"{jobid}_1", "--node", site.node)
     expect_match(rf"job {jobid}_1 has ended \(CANCELLED\): 'jobfence report {jobid}_1'", said, "of one that has ended")
     status, said = jobfence(site, "show", "999999_1")
-    expect_match("(?s)nothing here has the id 999999_1.*'squeue -j 999999_1 -o %A' shows", said, "of one that nobody knows")
+    expect_match("(?s)no job here has the id 999999_1.*'squeue -j 999999_1 -o %A' shows", said, "of one that nobody knows")
 
 
 @case(layout=False, on=["two-nodes"])
@@ -226,7 +226,7 @@ def explained_as_its_steps_know_it(site):
                     expect_in("partition free," if has_prolog else "partition unknown,", said, "explain")
                     # Nobody else can read the record.
                     said = explained_to(site, user, jobid).stdout
-                    expect_in("known by   only root can read what is noted of the job", said, "explain to its user")
+                    expect_in("known by   only root can read the job's record", said, "explain to its user")
                     expect_match(rf"pids.max = 40\nstep +now {'the same' if limit == 40 else limit}", said, "explain to its user")
                 finally:
                     site.scancel("-u", user)
@@ -239,7 +239,7 @@ def explained_with_its_gpus(site):
     """The GPUs of a job are those that are noted; to whom cannot read that, and without a note, they are not known."""
     user = site.users[0]
     gpus = called(openable(site, user), 0, 1)
-    for keys, to_root in (({}, None), ({"Prolog": None}, "no 'jobfence prolog' has noted it down")):
+    for keys, to_root in (({}, None), ({"Prolog": None}, "no 'jobfence prolog' has recorded the job")):
         with gres(site, f"Name=gpu File={gpus[0].with_name('gpu[0-1]')}\n", 2, **keys):
             site.configure(ConstrainDevices="yes", GPUDevice=gpus[0].with_name("gpu%d"))
             jobid, usable, said = job_with_a_gpu(site, user, gpus)
@@ -252,7 +252,7 @@ def explained_with_its_gpus(site):
             else:
                 expect(sentence not in said, f"explain does not know the job's GPUs:\n{said}")
             said = explained_to(site, user, jobid).stdout
-            expect_in(f"{sentence}only root can read what is noted of the job", said, "explain to its user")
+            expect_in(f"{sentence}only root can read the job's record", said, "explain to its user")
             site.scancel(jobid)
             site.wait(jobid)
 

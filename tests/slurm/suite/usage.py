@@ -384,9 +384,9 @@ def usage_log_that_cannot_be_written(site):
         for _ in range(3):
             jobid = site.submit(site.users[0], "true", "-c1", "--mem=50")
             expect_equal(site.wait(jobid), "COMPLETED", f"state of job {jobid}")
-        logged(site, mark, "what steps have used is not written down: only root may be able to write")
+        logged(site, mark, "cannot write down what steps have used: only root may be able to write")
         until(lambda: not site.step_daemons(jobid), 10, "the end of the step daemon")
-        said = site.slurmd_log_since(mark).count("is not written down")
+        said = site.slurmd_log_since(mark).count("cannot write down")
         expect_equal(said, 1, "how often slurmd's log says it")
         expect(not log.exists(), "there is a log")
     finally:

@@ -78,7 +78,7 @@ pub fn host(host: &Host, config: &Config, slurm: Option<&Slurm>, node: Option<&s
             }
         }
         None => println!(
-            "slurm.conf     was not found (SLURM_CONF can name it): taking it that Slurm uses no cgroups itself"
+            "slurm.conf     was not found (SLURM_CONF can name it): assuming that Slurm uses no cgroups itself"
         ),
     }
     let mut own = OwnDirs::default();
@@ -257,8 +257,8 @@ pub fn gpus(host: &Host, candidates: &[Candidate], slurm: Option<&Slurm>, slurm_
     };
     if !slurm.has_prolog() {
         println!(
-            "gpus           slurm.conf has no Prolog=, so nobody tells jobfence which GPUs a job has: no job can use \
-             any; see 'jobfence prolog' in jobfence(8)"
+            "gpus           slurm.conf has no Prolog=, so jobfence does not learn which GPUs a job has: no job can \
+             use any; see 'jobfence prolog' in jobfence(8)"
         );
     }
     let sources = GpuSources { slurm_conf, proc: &host.proc, root: Path::new("/") };

@@ -80,7 +80,7 @@ fn claimed(loaded: &Loaded, scheduler: &str, kinds: &[&str], remedy: &str) {
     }
     let headers = headers.join(", ");
     if loaded.config.trust_account {
-        println!("sections       TrustAccount=yes: under {scheduler} a job has {headers} by what its user writes");
+        println!("sections       TrustAccount=yes: under {scheduler} a job's user chooses {headers}");
     } else {
         println!(
             "sections       under {scheduler} a job's user writes what {headers} ask for, so each job has the strictest of \

@@ -49,7 +49,8 @@ pub fn look((file, found): &(PathBuf, PlugstackLookup), slurm: Option<&Slurm>) -
                 }
                 let (what, remedy) = closed(&loaded)?;
                 println!(
-                    "plugin         {what}: srun and sbatch load the plugin as the job's user, who may not read this; {remedy}"
+                    "plugin         {what}: srun and sbatch load the plugin as the job's user, and users may not read \
+                     this; {remedy}"
                 );
                 line.required
                     .then(|| "NO user could start a job here: srun and sbatch cannot load the plugin".to_owned())

@@ -102,8 +102,8 @@ impl Verdict {
         match self.no {
             Some(why) => println!("verdict        {why}"),
             None => println!(
-                "verdict        it cannot be known without root whether a job would be fenced here; nothing that was seen \
-                 speaks against it: run 'jobfence check' as root"
+                "verdict        only root can see whether a job would be fenced here; no obstacle was found so far: \
+                 run 'jobfence check' as root"
             ),
         }
         false

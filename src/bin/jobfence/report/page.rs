@@ -172,7 +172,7 @@ fn verdict(run: &JobRun, total: &Total) -> (String, &'static str) {
     let kills = total.oom_kills.unwrap_or(0);
     let how = match advice::exit_of(run) {
         _ if kills > 0 => {
-            return (format!("{} killed for want of memory", several(kills, "process was", "processes were")), "bad");
+            return (format!("{} killed for lack of memory", several(kills, "process was", "processes were")), "bad");
         }
         Some(exit) => exit,
         None => return ("Ended. How is not known.".to_owned(), "open"),
@@ -385,7 +385,7 @@ fn tasks(run: &JobRun) -> Option<Markup> {
 fn memory(run: &JobRun) -> Markup {
     let heads = ["Step", "Programs", "Page cache", "Shared", "Kernel", "Swap"];
     table(
-        "Of what the memory of each step consisted when it ended",
+        "What the memory of each step consisted of when it ended",
         &heads,
         run.steps.iter().map(|step| {
             let part = |what: &str| Cell::number(step.whole(&format!("memory_{what}_bytes")).map(binary));

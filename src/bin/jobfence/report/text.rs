@@ -153,7 +153,7 @@ fn head(run: &JobRun) -> Vec<String> {
     let peak = total.memory_peak.map_or_else(|| NONE.to_owned(), mebibytes);
     line("memory", format!("{peak}{limit}{} at the most", percent(total.memory_share())));
     if let Some(kills) = total.oom_kills.filter(|kills| *kills > 0) {
-        line("killed", format!("{kills} for want of memory"));
+        line("killed", format!("{kills} for lack of memory"));
     }
     if let (Some(read), Some(written)) = (total.read, total.written) {
         let unwritten = total.unwritten.map(|bytes| format!(", {} yet to be written", mebibytes(bytes)));

@@ -44,7 +44,7 @@ pub fn gather(spank: &Spank, kind: StepKind, asked: &FactsNeeded, record: Option
             .any(|name| spank.getenv(name).is_ok_and(|gpus| gpus.is_some()))
     };
     if !has_said && has_gpus() {
-        facts.gpus = Gpus::Unknown("no 'jobfence prolog' has noted them down".to_owned());
+        facts.gpus = Gpus::Unknown("no 'jobfence prolog' has recorded them".to_owned());
     }
     if asked.node {
         facts.node = std::env::var("SLURMD_NODENAME").ok().into();

@@ -152,7 +152,7 @@ fn grant(items: Items, threads_per_core: impl FnOnce() -> Option<u32>) -> Result
         kind => {
             let what = format!("Slurm does not say how many CPUs it granted to step {}: S_JOB_NCPUS", kind.name());
             return Err(Error::new(what).value(items.ncpus).hint(
-                "this has never been seen; please report it, with Slurm's release. Until then OnError=warn has such \
+                "this has never been seen; please report it, with Slurm's release. Until then OnError=warn lets such \
                  steps run without a fence",
             ));
         }

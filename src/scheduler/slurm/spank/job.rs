@@ -69,7 +69,7 @@ impl Job {
         let record = JobRecords::existing(&loaded.config.run_dir)
             .and_then(|records| records.map_or(Ok(None), |records| records.read(&id, &host)));
         let record = record.unwrap_or_else(|error| {
-            log::error!("{key}: cannot use what is noted down of the job: {error}");
+            log::error!("{key}: cannot use the job's record: {error}");
             None
         });
         // A record may be an older job's: job numbers start again at some point.
@@ -117,7 +117,7 @@ impl Job {
         written
             .inspect_err(|error| {
                 log::error!(
-                    "{}: cannot note down the job's partition for its later steps: \
+                    "{}: cannot record the job's partition for its later steps: \
             {error}",
                     self.key
                 )

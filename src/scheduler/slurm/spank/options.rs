@@ -114,7 +114,7 @@ pub fn tell_job(spank: &Spank) {
     for request in REQUESTS {
         let Some(value) = request.value(&requests) else { continue };
         if let Err(error) = spank.set_for_job(&request.variable(), &value) {
-            log::error!("cannot hand the job's options to its steps, which only their own options limit now: {error}");
+            log::error!("cannot hand the job's options to its steps, so only their own options limit them: {error}");
         }
     }
 }

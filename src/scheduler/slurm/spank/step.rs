@@ -560,7 +560,7 @@ pub fn end() {
         let forgotten = JobRecords::existing(&fenced.config.run_dir)
             .and_then(|records| records.map_or(Ok(()), |records| records.forget_this(id, seen)));
         if let Err(error) = forgotten {
-            log::error!("{}: cannot remove what is noted down of the job yet: {error}", fenced.fence.key());
+            log::error!("{}: cannot remove the job's record yet: {error}", fenced.fence.key());
         }
     }
     // A launch cannot wait for long, and the node's next one may be hours away. Failures were reported at the launch.
