@@ -70,6 +70,7 @@ const ONE_WAY: &[OneWay] = &[
         &[
             ("sys::program", "the way in which a program is run for what it says"),
             ("bin::docker", "the client that HTCondor runs and waits for, with what HTCondor has given it"),
+            ("bin::jsv::theirs", "the other JSV of a site, which is talked with as long as qmaster talks with ours"),
             ("bin::hold", "becomes systemd-run, and runs nothing"),
             ("bin::completions", "clap's Command, which is no program"),
         ],

@@ -5,6 +5,7 @@
 //! the job lies in the directory in which that program starts: `spool` reads it. `jobfence` is that program, under the name that execd
 //! gives it, and starts the shepherd itself.
 
+pub mod amount;
 pub mod card;
 pub mod client;
 pub mod complexes;

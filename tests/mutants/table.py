@@ -944,7 +944,7 @@ BREAKS = (
     Break("a_slave_task_that_a_user_says", SPOOL, ".filter(|task| *task == directory)", "", "unit gridengine::spool"),
     Break("memory_of_one_slot", SPOOL, "_ => Share::Here { amount, times: self.slots },", "_ => Share::Here { amount, times: 1 },", "unit gridengine::spool"),
     Break("a_parallel_environment_that_is_unknown", SPOOL, 'pe: Fact::Known(named("pe")?),', "pe: Fact::Unknown,", "unit gridengine::spool"),
-    Break("an_octal_amount_as_a_decimal_one", SPOOL, "of_base(number, 8)", "of_base(number, 10)", "unit gridengine::spool"),
+    Break("an_octal_amount_as_a_decimal_one", "src/scheduler/gridengine/amount.rs", "of_base(number, 8)", "of_base(number, 10)", "unit gridengine::amount"),
     Break("an_amount_that_is_no_limit", SPOOL, "number(text).ok_or_else(|| NotFenced::Asked(Error::new(wrong())))", "Ok(number(text).unwrap_or_else(|| (!wrong().is_empty()).then_some(1e18)))", "unit gridengine::spool"),
     Break("nonsense_that_onerror_bears", SPOOL, "Err(NotFenced::Asked(twice))", "Err(twice.into())", "unit gridengine::spool"),
     Break("an_account_that_a_user_writes", SECTIONS, "match fact.counts(users_are_trusted) {", "match fact.counts(users_are_trusted | true) {", "unit sections"),

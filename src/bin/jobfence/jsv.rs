@@ -19,7 +19,8 @@ use jobfence::bytes::mebibytes;
 use jobfence::config::{Config, Loaded, SlotRequest};
 use jobfence::error::Error;
 use jobfence::requests::{REQUESTS, Requests};
-use jobfence::scheduler::gridengine::spool::{REQUESTED, bytes, number};
+use jobfence::scheduler::gridengine::amount::{bytes, number};
+use jobfence::scheduler::gridengine::spool::REQUESTED;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::command::{Failure, ignore_sigpipe};
@@ -472,8 +473,8 @@ mod tests {
         let ours = beside("echo PARAM l_hard mem_free=much; echo RESULT STATE ACCEPT", job);
         assert!(ours.contains("RESULT STATE REJECT jobfence: JOBFENCE_CPU_LIMIT: found \"half\""), "{ours}");
         // A forged line is not for it.
-        let forged = beside("echo RESULT STATE ACCEPT", "START\nPARAM CMDARG0 x\nand more\nBEGIN\n");
-        assert!(forged.contains("REJECT jobfence: there is a newline"), "{forged}");
+        let forged = beside(changes, "START\nPARAM CMDARG0 x\nand more\nBEGIN\n");
+        assert!(forged.starts_with("SEND ENV\nSTARTED\nRESULT STATE REJECT jobfence: there is a newline"), "{forged}");
     }
 
     #[test]

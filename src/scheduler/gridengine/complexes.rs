@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::spool::number;
+use super::amount::number;
 
 /// Of what qmaster debits so much (the column `consumable`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

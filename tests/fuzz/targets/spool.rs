@@ -3,7 +3,8 @@
 //! that counts changes by it.
 
 use jobfence::config::{PerSlot, SlotRequest};
-use jobfence::scheduler::gridengine::spool::{SpooledJob, bytes};
+use jobfence::scheduler::gridengine::amount::bytes;
+use jobfence::scheduler::gridengine::spool::SpooledJob;
 
 use super::{is_readable, text};
 

@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use jobfence::config::{Loaded, PerSlot, SlotRequest};
+use jobfence::scheduler::gridengine::amount::bytes;
 use jobfence::scheduler::gridengine::complexes::{Complex, Counted, value_of};
-use jobfence::scheduler::gridengine::spool::{bytes, is_of_execd};
+use jobfence::scheduler::gridengine::spool::is_of_execd;
 
 use super::daemon::{NotRun, SchedulerDaemon, not_ours, runs};
 use super::verdict::Verdict;
@@ -26,7 +27,7 @@ const MOVES: [&str; 2] = ["USE_CGROUPS", "ENABLE_SYSTEMD"];
 
 /// Says it, and why no job would be fenced, if so.
 pub(super) fn look(execd: &SchedulerDaemon, loaded: &Loaded, pam: (&Path, &str), verdict: &mut Verdict) {
-    let requests = Requests::of(loaded);
+    let requests = CountedNames::of(loaded);
     let global = match execd.ask(&["qconf", "-sconf", "global"]) {
         Ok(global) => global,
         Err(why) => {
@@ -83,7 +84,7 @@ pub(super) fn look(execd: &SchedulerDaemon, loaded: &Loaded, pam: (&Path, &str),
 
 /// What the site has to set in its complexes, or to say of them in jobfence.conf.
 pub fn to_do(execd: &SchedulerDaemon, loaded: &Loaded) -> Vec<String> {
-    let requests = Requests::of(loaded);
+    let requests = CountedNames::of(loaded);
     match execd.ask(&["qconf", "-sc"]) {
         Ok(complexes) => of_complexes(&complexes, &requests),
         Err(why) => {
@@ -156,13 +157,13 @@ fn program_of(jsv: &str) -> &str {
 
 /// The requests that count, by the keys that name them.
 #[derive(Default)]
-struct Requests {
+struct CountedNames {
     cpus: Vec<SlotRequest>,
     memory: Vec<SlotRequest>,
     gpus: Vec<SlotRequest>,
 }
 
-impl Requests {
+impl CountedNames {
     /// Of some job or other.
     fn of(loaded: &Loaded) -> Self {
         let mut cpus = loaded.config.slot_cpus.clone();
@@ -195,7 +196,7 @@ impl Requests {
 }
 
 /// What is missing of the complexes, as `qconf -sc` prints them.
-fn of_complexes(text: &str, requests: &Requests) -> Vec<String> {
+fn of_complexes(text: &str, requests: &CountedNames) -> Vec<String> {
     let complexes = Complex::all(text);
     let find = |name: &str| complexes.iter().find(|complex| complex.is_called(name));
     let mut said = Vec::new();
@@ -351,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_qmaster_debits_where_is_said() {
-        let requests = |cpus: &[(&str, PerSlot)]| Requests {
+        let requests = |cpus: &[(&str, PerSlot)]| CountedNames {
             cpus: cpus.iter().map(|(name, per)| SlotRequest::of(name, *per)).collect(),
             memory: vec![SlotRequest::of("mem", PerSlot::Slot)],
             gpus: Vec::new(),
@@ -390,10 +391,10 @@ mod tests {
         let requests = |names: &[&str]| -> Vec<SlotRequest> {
             names.iter().map(|name| SlotRequest::of(name, PerSlot::AsCounted)).collect()
         };
-        let these = |memory: &[&str], gpus: &[&str]| Requests {
+        let these = |memory: &[&str], gpus: &[&str]| CountedNames {
             memory: requests(memory),
             gpus: requests(gpus),
-            ..Requests::default()
+            ..CountedNames::default()
         };
         let said = |more: &str| of_complexes(&format!("{text}{more}"), &these(&["h_vmem"], &["gpu"]));
         let good = "h_vmem h_vmem MEMORY <= YES YES 200M 0\ngpu gpu INT <= YES JOB 0 0\n";
@@ -413,7 +414,7 @@ mod tests {
         );
         let both = of_complexes(&short, &these(&["mem_free", "mf"], &[]));
         assert!(both.is_empty(), "{both:?}");
-        let without = of_complexes(&text.replace("jobfence_free jobfence_free", "x x"), &Requests::default());
+        let without = of_complexes(&text.replace("jobfence_free jobfence_free", "x x"), &CountedNames::default());
         assert_eq!(without, ["complexes of the load sensor are missing, so their values are lost: jobfence_free"]);
     }
 }

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use jobfence::config::Config;
+use jobfence::scheduler::gridengine::amount::bytes;
 use jobfence::scheduler::gridengine::complexes::value_of;
-use jobfence::scheduler::gridengine::spool::bytes;
 use nix::unistd::mkdtemp;
 
 use crate::command::Failure;

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use jobfence::sys::program::leave_descriptors;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
@@ -172,8 +173,12 @@ impl RunningJsv {
         let [program, arguments @ ..] = argv else { return Err(Trouble::OfTheirs("has no name".to_owned())) };
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        // SAFETY: prctl(2) with a constant, in a child of a process with one thread.
-        unsafe { command.pre_exec(|| set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from)) };
+        let prepare = || {
+            leave_descriptors();
+            set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from)
+        };
+        // SAFETY: commands have one thread, so the child may do what it likes until its exec.
+        unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn().map_err(|error| Trouble::OfTheirs(format!("cannot be started: {error}")))?;
         let (Some(input), Some(output), Some(complaints)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
