@@ -8,6 +8,7 @@ use jobfence::scheduler::gridengine::spool::{OF_EXECD, bytes};
 
 use super::daemon::{SchedulerDaemon, not_ours};
 use super::verdict::Verdict;
+use crate::host::too_much;
 use crate::pam;
 
 /// What the load sensor reports, as in docs/install/gridengine.md.
@@ -71,6 +72,11 @@ pub(super) fn look(execd: &SchedulerDaemon, config: &Config, pam: (&Path, &str),
             of_complexes(&complexes, &config.slot_memory, &config.slot_gpus).iter().for_each(|line| say(line));
         }
         Err(why) => say(&format!("which complexes there are is not known: {why}")),
+    }
+    let more = execd.ask(&["qconf", "-se", &host]).map_err(Into::into).and_then(|known| too_much(config, &known));
+    match more {
+        Ok(lines) => lines.iter().for_each(|line| say(line)),
+        Err(why) => say(&format!("whether qmaster grants more than this host has is not known: {why}")),
     }
 }
 
